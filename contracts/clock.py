@@ -1,0 +1,43 @@
+"""Event time against the wall clock.
+
+A live log runs at speed 1 and event time is wall time. A replay runs faster and started long ago; it leaves its
+clock in the store, so that ages and delays are still told in the seconds that an observer waits.
+"""
+
+import time
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from contracts.storage import Store
+
+__all__ = ["EventClock"]
+
+_NAME = "CLOCK.json"
+
+
+class EventClock(BaseModel):
+    """At wall time `wall_origin` (s) the stream was at event time `event_origin` (s); it runs `speed` times as fast."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    event_origin: float = 0.0
+    wall_origin: float = 0.0
+    speed: float = Field(default=1.0, gt=0)
+
+    @classmethod
+    def of(cls, store: Store) -> "EventClock":
+        """Return the clock of a store: that of its replay, or the wall clock."""
+        return cls.model_validate_json(store.read(_NAME)) if store.exists(_NAME) else cls()
+
+    def save(self, store: Store) -> None:
+        """Leave this clock in the store."""
+        store.write(_NAME, self.model_dump_json().encode())
+
+    def wall_time(self, event_ms: int) -> float:
+        """Return when an event happened, in wall seconds since 1970."""
+        return self.wall_origin + (event_ms / 1000 - self.event_origin) / self.speed
+
+    def event_ms(self, wall_time: float | None = None) -> int:
+        """Return the event time at a wall time (default: now), in milliseconds."""
+        now = time.time() if wall_time is None else wall_time
+        return round(1000 * (self.event_origin + (now - self.wall_origin) * self.speed))

@@ -1,0 +1,43 @@
+"""The one place that names columns: of interactions, windows and bundles."""
+
+from typing import Final
+
+__all__ = [
+    "ATTRIBUTION_TOKEN",
+    "COUNT",
+    "EVENT_ID",
+    "EVENT_KEY",
+    "EVENT_TYPE",
+    "HISTORY",
+    "HISTORY_TIMES",
+    "ITEM_ID",
+    "ITEM_KEY",
+    "LABEL",
+    "POPULARITY",
+    "POSITION",
+    "ROW",
+    "TIMESTAMP",
+    "USER_ID",
+    "USER_KEY",
+    "WEIGHT",
+]
+
+USER_ID: Final = "user_id"
+ITEM_ID: Final = "item_id"
+TIMESTAMP: Final = "timestamp"
+EVENT_ID: Final = "event_id"
+EVENT_TYPE: Final = "event_type"
+WEIGHT: Final = "weight"
+ATTRIBUTION_TOKEN: Final = "attribution_token"  # noqa: S105 - a column, no secret
+
+USER_KEY: Final = "user_key"
+ITEM_KEY: Final = "item_key"
+EVENT_KEY: Final = "event_key"
+LABEL: Final = "label"
+HISTORY: Final = "history"
+HISTORY_TIMES: Final = "history_times"
+POSITION: Final = "position"
+
+COUNT: Final = "count"
+ROW: Final = "row"
+POPULARITY: Final = "popularity"

@@ -1,0 +1,1 @@
+"""The Beam pipeline: from an interaction log to committed windows."""

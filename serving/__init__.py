@@ -1,0 +1,1 @@
+"""Retrieval over gRPC, and the monitor that measures its recall."""

@@ -1,0 +1,1 @@
+"""The trainer: towers, negatives, losses, the training loop, checkpoints, evaluation and export."""

@@ -1,0 +1,1 @@
+"""Weir, a streaming retrieval trainer: the command line and the local supervisor stand here."""
