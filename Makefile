@@ -1,0 +1,42 @@
+# Each target works as the first command on a fresh clone: it makes .venv and installs what it needs, once.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+RUNTIME := pipeline,trainer,serving,cpu
+
+.PHONY: demo test lint format bench
+.DEFAULT_GOAL := demo
+
+demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
+	$(BIN)/weir up --demo --once $(if $(LOG),--log "$(LOG)")
+
+test: .venv/dev.stamp  ## all tests
+	$(BIN)/pytest
+
+lint: .venv/dev.stamp  ## style, types, import rules, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	proto/generate.sh --check
+
+format: .venv/dev.stamp  ## repair the style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/dev.stamp  ## measurements, peers and limits in the same run
+	$(BIN)/python -m benchmarks
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "weir needs Python 3.11 or later: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+
+.venv/runtime.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing weir into .venv (a few minutes the first time) ..."
+	$(INSTALL) ".[$(RUNTIME)]"
+	@touch $@
+
+.venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing weir and its development tools into .venv (a few minutes the first time) ..."
+	$(INSTALL) ".[$(RUNTIME),dev]"
+	@touch $@ .venv/runtime.stamp
