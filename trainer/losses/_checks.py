@@ -1,0 +1,104 @@
+"""Argument checks shared by the losses: every error names the argument, what came and what was expected."""
+
+import math
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+LOGIT_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def check_logits(**tensors: Tensor) -> None:
+    """Refuse logits that are no tensors, of an unsupported dtype, or of different dtypes."""
+    names = list(tensors)
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
+        if value.dtype not in LOGIT_DTYPES:
+            raise ValueError(f"{name} must be float32, float64 or bfloat16, got {value.dtype}")
+        if value.dtype != tensors[names[0]].dtype:
+            raise ValueError(f"{name} must have the dtype of {names[0]}, {tensors[names[0]].dtype}, got {value.dtype}")
+
+
+def check_shape(name: str, value: Tensor, **expected: int | None) -> None:
+    """Refuse a tensor whose shape differs from `expected`: one size per named dimension, None for any size."""
+    fits = value.ndim == len(expected) and all(
+        size is None or size == came for size, came in zip(expected.values(), value.shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join(dim if size is None else f"{dim}={size}" for dim, size in expected.items())
+        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(value.shape)}")
+
+
+def check_pairs(pos: Tensor, neg: Tensor, keep: Tensor | None = None) -> None:
+    """Check the usual triple: `pos` (B,), `neg` (B, N) and the boolean mask `keep` (B, N)."""
+    check_logits(pos=pos, neg=neg)
+    check_shape("pos", pos, B=None)
+    check_shape("neg", neg, B=pos.shape[0], N=None)
+    if keep is not None:
+        check_keep(keep, neg)
+
+
+def check_keep(keep: Tensor, neg: Tensor) -> None:
+    """Refuse a mask that is not boolean or not of the shape of `neg`."""
+    if keep.dtype != torch.bool:
+        raise ValueError(f"keep must be boolean (True = the negative takes part), got {keep.dtype}")
+    check_shape("keep", keep, B=neg.shape[0], N=neg.shape[1])
+
+
+def check_not_empty(name: str, value: Tensor, dim: int) -> None:
+    """Refuse a tensor of size 0 in `dim`, over which the caller takes a mean."""
+    if value.shape[dim] == 0:
+        raise ValueError(f"{name} must have at least one element in dimension {dim}, got shape {tuple(value.shape)}")
+
+
+def check_log_density(name: str, value: Tensor) -> None:
+    """Refuse NaN and anything that is not a floating tensor; infinities are judged where they are used."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
+    if not value.is_floating_point():
+        raise ValueError(f"{name} must hold log-probabilities of a floating dtype, got {value.dtype}")
+    if bool(value.isnan().any()):
+        raise ValueError(f"{name} must hold log-probabilities, got {int(value.isnan().sum())} NaN")
+
+
+def check_finite(name: str, value: Tensor, used: Tensor | None = None) -> None:
+    """Refuse infinities, where `used` (same shape) tells that the value takes part."""
+    bad = ~value.isfinite()
+    if used is not None and bool(bad.any()):
+        bad = bad & used
+    if bool(bad.any()):
+        raise ValueError(f"{name} must be finite wherever it is used, got {int(bad.sum())} values that are not")
+
+
+def check_open_unit(name: str, value: float) -> None:
+    """Refuse a number outside the open interval (0, 1), NaN included."""
+    if not 0.0 < value < 1.0:
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {value}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse a number that is not finite and above zero."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a finite number above 0, got {value}")
+
+
+def check_non_negative(name: str, value: float) -> None:
+    """Refuse a number that is not finite and at least zero."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
+
+
+def check_choice(name: str, value: str, allowed: Collection[str]) -> None:
+    """Refuse a name that is not one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {value!r}")
+
+
+def check_index(name: str, value: Tensor, size: int) -> None:
+    """Refuse indices that are not integers in [0, size)."""
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        raise ValueError(f"{name} must hold integer indices, got {value.dtype}")
+    if value.numel() and bool(((value < 0) | (value >= size)).any()):
+        raise ValueError(f"{name} must lie in [0, {size}), got values from {int(value.min())} to {int(value.max())}")

@@ -1,0 +1,74 @@
+"""Binary losses: the positive against its negatives, each judged on its own.
+
+Source: gSASRec (Petrov and Macdonald, RecSys 2023) as used in Khrylchenko et al., RecSys 2025, section 4.1.
+"""
+
+import torch
+from torch import Tensor
+
+from trainer.losses import _checks as checks
+from trainer.losses._logspace import count_kept, no_negatives, softplus, widen
+
+
+def bce(pos: Tensor, neg: Tensor, keep: Tensor | None = None) -> Tensor:
+    """Binary cross-entropy, averaged over the positive and the kept negatives of each row.
+
+    (softplus(-f(p)) + sum_kept softplus(f(d))) / (1 + n_kept). Parameters as for `gbce`.
+    """
+    checks.check_pairs(pos, neg, keep)
+    return _binary_mean(pos, neg, keep, positive_power=1.0)
+
+
+def gbce(
+    pos: Tensor, neg: Tensor, *, catalog_size: int, calibration: float = 0.75, keep: Tensor | None = None
+) -> Tensor:
+    """Binary cross-entropy with the positive's sigmoid raised to the power beta, against overconfidence.
+
+    Sampling N of V - 1 negatives makes plain cross-entropy overestimate probabilities. With the sampling rate
+    a = N / (V - 1), the power beta = a ((1 - 1/a) t + 1/a) = 1 - t (1 - a) leads from plain cross-entropy (t = 0) to
+    calibrated probabilities (t = 1): the positive term is -beta log sigmoid(f(p)).
+
+    Parameters
+    ----------
+    pos
+        Logits of the positives, (B,).
+    neg
+        Logits of the negatives, (B, N), N <= V - 1. All N columns count for the sampling rate, kept or not.
+    catalog_size
+        Number of items V, at least 2.
+    calibration
+        t, in [0, 1].
+    keep
+        Booleans, (B, N): True = the negative takes part. None keeps all.
+
+    Returns
+    -------
+    Tensor
+        Mean over the 1 + n_kept terms of each row, (B,), in the dtype of `pos`. Rows without a kept negative have
+        loss 0 and gradient 0, the positive included: a lone positive would only push its logit up for ever.
+
+    Raises
+    ------
+    ValueError
+        For wrong shapes or dtypes, a catalogue below 2 or smaller than N + 1, or a calibration outside [0, 1].
+    """
+    checks.check_pairs(pos, neg, keep)
+    if catalog_size < 2:
+        raise ValueError(f"catalog_size must be at least 2, got {catalog_size}")
+    if neg.shape[1] > catalog_size - 1:
+        raise ValueError(f"neg must have at most catalog_size - 1 = {catalog_size - 1} columns, got {neg.shape[1]}")
+    if not 0.0 <= calibration <= 1.0:
+        raise ValueError(f"calibration must lie in [0, 1], got {calibration}")
+    sampling_rate = neg.shape[1] / (catalog_size - 1)
+    return _binary_mean(pos, neg, keep, positive_power=1.0 - calibration * (1.0 - sampling_rate))
+
+
+def _binary_mean(pos: Tensor, neg: Tensor, keep: Tensor | None, positive_power: float) -> Tensor:
+    dtype = pos.dtype
+    pos, neg = widen(pos, neg)
+    empty = no_negatives(neg, keep)
+    positive_term = positive_power * softplus(-pos.masked_fill(empty, 0.0))
+    if keep is not None:
+        neg = neg.masked_fill(~keep, -torch.inf)  # softplus(-inf) is 0, and so is its gradient
+    mean = (positive_term + softplus(neg).sum(1)) / (1.0 + count_kept(neg, keep))
+    return mean.masked_fill(empty, 0.0).to(dtype)
