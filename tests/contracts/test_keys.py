@@ -1,0 +1,30 @@
+import numpy as np
+import pyarrow as pa
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import PADDING_KEY, hash_id, hash_ids
+
+
+@given(st.lists(st.text()))
+def test_an_array_hashes_as_its_ids_do(ids: list[str]) -> None:
+    keys = hash_ids(pa.array(ids, pa.string()))
+    assert keys.dtype == np.int64
+    assert keys.tolist() == [hash_id(raw) for raw in ids]
+
+
+@given(st.text())
+def test_a_key_is_xxh3_64_of_the_utf8_id(raw: str) -> None:
+    expected = np.frombuffer(xxhash.xxh3_64(raw.encode()).digest()[::-1], "<i8")[0]
+    assert hash_id(raw) == expected != PADDING_KEY
+
+
+def test_keys_are_the_same_on_every_platform() -> None:
+    assert hash_id("") == 3244421341483603138
+    assert hash_id("jazz-blue-042") == -7178648126831544657
+
+
+def test_nulls_become_padding_and_chunks_do_not_matter() -> None:
+    chunked = pa.chunked_array([["a", None], ["a", "b"]])
+    assert hash_ids(chunked).tolist() == [hash_id("a"), PADDING_KEY, hash_id("a"), hash_id("b")]
