@@ -1,0 +1,204 @@
+"""Pointwise losses of a whole in-batch grid, and what keeps them unbiased.
+
+Source: Liu, Lin and Lin, "Examining the Bias of In-Batch Sampling in Similarity Learning with Two-Tower Models". Their
+objective (equation 5) is the mean over all pairs (i, j) of the label matrix of l+ for positives and l- for the others.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.losses import _checks as checks
+from trainer.losses._logspace import softplus, widen
+
+OBJECTIVES = ("in_batch", "popularity", "pos_neg", "unbiased", "unbiased_omega")
+LINKS = ("square", "logistic")
+
+
+def pointwise_in_batch(
+    scores: Tensor,
+    *,
+    row_count: Tensor,
+    col_count: Tensor,
+    num_positives: float,
+    shape: tuple[int, int],
+    objective: str,
+    link: str = "logistic",
+    omega: float = 1.0,
+) -> Tensor:
+    """Loss over the n x n grid of n sampled positives: the diagonal is positive, all else is taken for negative.
+
+    The expectation of each objective over uniform subsets of n positives, drawn without replacement:
+
+    ==================  ========  ===========================================================================
+    objective           equation  expected loss
+    ==================  ========  ===========================================================================
+    ``in_batch``        28        (13): popular pairs over-weighted, and the balance moves with the batch size
+    ``popularity``      26        (15): popular pairs over-weighted
+    ``pos_neg``         27        (16): the balance of l+ and l- moves with the batch size
+    ``unbiased``        17        (5): the mean over the full label matrix
+    ``unbiased_omega``  25        (19): the same with l- weighted by omega
+    ==================  ========  ===========================================================================
+
+    Parameters
+    ----------
+    scores
+        scores[a, b] is the similarity of the row of pair a and the column of pair b, (n, n). Entities that occur in
+        several sampled pairs stay repeated.
+    row_count, col_count
+        Numbers of positives in the row of pair a and in the column of pair b of the full label matrix, (n,), of any
+        real dtype (estimates will do), above 0.
+    num_positives
+        Number of positives in the full label matrix, at least n.
+    shape
+        Rows and columns of the full label matrix.
+    objective
+        One of the table.
+    link
+        ``"square"``: l+ = (1 - y)^2 / 2, l- = y^2 / 2. ``"logistic"``: l+ = softplus(-y), l- = softplus(y).
+    omega
+        Weight of l- in ``"unbiased_omega"``, at least 0. Not used by the other objectives.
+
+    Returns
+    -------
+    Tensor
+        One loss for the batch, of shape (), in the dtype of `scores`. Single batches may be negative where the
+        objective subtracts.
+
+    Raises
+    ------
+    ValueError
+        For an unknown objective or link, wrong shapes, counts that are not above 0, fewer positives than n, and n = 1
+        (or a single positive) where the formula divides by n - 1 (or by num_positives - 1).
+    """
+    checks.check_choice("objective", objective, OBJECTIVES)
+    checks.check_logits(scores=scores)
+    checks.check_shape("scores", scores, n=None, m=scores.shape[0] if scores.ndim else None)
+    checks.check_not_empty("scores", scores, 0)
+    size = scores.shape[0]
+    _check_population(row_count, col_count, num_positives, shape, (size, size))
+    checks.check_non_negative("omega", omega)
+    (wide,) = widen(scores)
+    grid = _grid_weights(objective, size, num_positives, omega)
+    as_positive, as_negative = _link_losses(wide, link)
+    inverse = _inverse_popularity(row_count, col_count, wide) if grid.by_popularity else torch.ones_like(wide)
+    total = (
+        as_positive.diagonal().sum()
+        + grid.everywhere * (inverse * as_negative).sum()
+        - ((grid.diagonal_share * inverse.diagonal() + grid.diagonal) * as_negative.diagonal()).sum()
+    )
+    return (total * (num_positives / size / (shape[0] * shape[1]))).to(scores.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _GridWeights:
+    """Weights of l- in sum l+ + everywhere * sum_ab u l- - sum_aa (diagonal_share * u + diagonal) l-.
+
+    u is 1 / (row_count col_count) if `by_popularity`, else 1.
+    """
+
+    by_popularity: bool
+    everywhere: float
+    diagonal_share: float
+    diagonal: float
+
+
+def _grid_weights(objective: str, size: int, num_positives: float, omega: float) -> _GridWeights:
+    if objective == "in_batch":
+        return _GridWeights(by_popularity=False, everywhere=1.0, diagonal_share=0.0, diagonal=1.0)
+    if objective == "pos_neg":
+        if num_positives <= 1:
+            raise ValueError(f"num_positives must be above 1 for objective='pos_neg', got {num_positives}")
+        rest = num_positives - 1
+        share = (num_positives - size) / rest
+        return _GridWeights(by_popularity=True, everywhere=1.0, diagonal_share=share, diagonal=(size - 1) / rest)
+    if size == 1:
+        raise ValueError(f"scores must hold at least 2 positives for objective={objective!r}, got n = 1")
+    ratio = (num_positives - 1) / (size - 1)
+    if objective == "popularity":
+        return _GridWeights(by_popularity=False, everywhere=ratio, diagonal_share=0.0, diagonal=ratio)
+    weight = omega if objective == "unbiased_omega" else 1.0
+    share = weight * (num_positives - size) / (size - 1)
+    return _GridWeights(by_popularity=True, everywhere=weight * ratio, diagonal_share=share, diagonal=weight)
+
+
+def sogram(
+    pos_scores: Tensor,
+    cross_scores: Tensor,
+    *,
+    row_count: Tensor,
+    col_count: Tensor,
+    num_positives: float,
+    shape: tuple[int, int],
+    link: str = "logistic",
+) -> Tensor:
+    """Unbiased loss from two independent samples of the positives (equation 34; Krichene et al., 2019).
+
+    |O| / (m n) (mean over the first sample of l+ - l-, plus |O| times the mean over the grid of
+    l- / (row_count col_count)). It needs the towers of two samples where `pointwise_in_batch` needs one.
+
+    Parameters
+    ----------
+    pos_scores
+        Similarities of the n1 pairs of the first sample, (n1,).
+    cross_scores
+        Similarities of the rows of the first and the columns of the second sample, (n1, n2).
+    row_count
+        Numbers of positives in the rows of the first sample, (n1,), above 0.
+    col_count
+        Numbers of positives in the columns of the second sample, (n2,), above 0.
+    num_positives, shape, link
+        As for `pointwise_in_batch`; num_positives is at least the larger of n1 and n2.
+
+    Returns
+    -------
+    Tensor
+        One loss for the batch, of shape (), in the dtype of `pos_scores`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown link, wrong shapes or dtypes, or counts that are not above 0.
+    """
+    checks.check_logits(pos_scores=pos_scores, cross_scores=cross_scores)
+    checks.check_shape("pos_scores", pos_scores, n1=None)
+    checks.check_shape("cross_scores", cross_scores, n1=pos_scores.shape[0], n2=None)
+    checks.check_not_empty("cross_scores", cross_scores, 0)
+    checks.check_not_empty("cross_scores", cross_scores, 1)
+    first, second = cross_scores.shape
+    _check_population(row_count, col_count, num_positives, shape, (first, second))
+    dtype = pos_scores.dtype
+    pos_scores, cross_scores = widen(pos_scores, cross_scores)
+    as_positive, as_negative = _link_losses(pos_scores, link)
+    _, cross_negative = _link_losses(cross_scores, link)
+    grid = (cross_negative * _inverse_popularity(row_count, col_count, cross_scores)).mean()
+    total = (as_positive - as_negative).mean() + num_positives * grid
+    return (total * (num_positives / (shape[0] * shape[1]))).to(dtype)
+
+
+def _check_population(
+    row_count: Tensor, col_count: Tensor, num_positives: float, shape: tuple[int, int], sizes: tuple[int, int]
+) -> None:
+    for name, count, size in (("row_count", row_count, sizes[0]), ("col_count", col_count, sizes[1])):
+        checks.check_shape(name, count, n=size)
+        bad = ~(count > 0) | ~count.isfinite()
+        if bool(bad.any()):
+            raise ValueError(f"{name} must be finite and above 0, got {count[bad][0].item()}")
+    if not num_positives >= max(sizes):
+        raise ValueError(f"num_positives must be at least the sample size {max(sizes)}, got {num_positives}")
+    if len(shape) != 2 or min(shape) < 1:
+        raise ValueError(f"shape must be (rows, columns), each at least 1, got {shape}")
+
+
+def _inverse_popularity(row_count: Tensor, col_count: Tensor, like: Tensor) -> Tensor:
+    """Return 1 / (row_count[a] col_count[b]) in the dtype of `like`."""
+    return torch.outer(row_count.to(like.dtype).reciprocal(), col_count.to(like.dtype).reciprocal())
+
+
+def _link_losses(scores: Tensor, link: str) -> tuple[Tensor, Tensor]:
+    """Return l+ and l- of every score."""
+    checks.check_choice("link", link, LINKS)
+    if link == "square":
+        return (1.0 - scores).square() / 2, scores.square() / 2
+    return softplus(-scores), softplus(scores)

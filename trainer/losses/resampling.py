@@ -1,0 +1,219 @@
+"""Importance resampling of in-batch negatives, and the cache that adds informative ones from earlier batches.
+
+Source: Chen et al., "Cache-Augmented Inbatch Importance Resampling for Training Recommender Retriever", NeurIPS 2022.
+The batch alone gives their BIR; XIR is lam * resampled_softmax(cache) + (1 - lam) * resampled_softmax(batch), each part
+with its own index set.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.losses import _checks as checks
+from trainer.losses._logspace import softplus, widen
+
+
+def resampling_log_weights(scores: Tensor, log_pop: Tensor) -> Tensor:
+    """Log-probability log w(i|u) with which row u draws candidate i: a softmax over s(u, i) - log pop(i) (section 3.1).
+
+    Parameters
+    ----------
+    scores
+        Logits of the candidates, (B, C).
+    log_pop
+        Log-popularity of the candidates in the training data, (C,), finite; a constant added to it changes nothing.
+
+    Returns
+    -------
+    Tensor
+        Log-weights, (B, C), in the dtype of `scores`; every row sums to 1 in probability.
+
+    Raises
+    ------
+    ValueError
+        For wrong shapes or dtypes, no candidates, or popularities that are NaN or infinite.
+    """
+    return _log_weights(scores, log_pop).to(scores.dtype)
+
+
+def _log_weights(scores: Tensor, log_pop: Tensor) -> Tensor:
+    checks.check_logits(scores=scores)
+    checks.check_shape("scores", scores, B=None, C=None)
+    checks.check_not_empty("scores", scores, 1)
+    checks.check_log_density("log_pop", log_pop)
+    checks.check_shape("log_pop", log_pop, C=scores.shape[1])
+    checks.check_finite("log_pop", log_pop)
+    (wide,) = widen(scores)
+    return functional.log_softmax(wide - log_pop.to(wide.dtype), dim=1)
+
+
+@torch.no_grad()
+def resample(scores: Tensor, log_pop: Tensor, num_samples: int, generator: torch.Generator) -> Tensor:
+    """Draw candidates for every row with probability w(i|u), with replacement (algorithm 1).
+
+    Parameters
+    ----------
+    scores, log_pop
+        As for `resampling_log_weights`.
+    num_samples
+        Draws per row, at least 1. The paper draws as many as there are candidates (half of that from either part of
+        XIR).
+    generator
+        Source of randomness, on the device of `scores`.
+
+    Returns
+    -------
+    Tensor
+        Columns of `scores`, (B, num_samples), int64.
+
+    Raises
+    ------
+    ValueError
+        As for `resampling_log_weights`, and for `num_samples` below 1.
+    """
+    if num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+    weights = _log_weights(scores, log_pop).exp()
+    return torch.multinomial(weights, num_samples, replacement=True, generator=generator)
+
+
+def resampled_softmax(pos: Tensor, scores: Tensor, index: Tensor, include_positive: bool = True) -> Tensor:
+    """Softmax of the positive over the candidates that `resample` drew for its row.
+
+    -log(e^pos / sum over the drawn of e^score): equations 3 and 4, which are printed without logarithm and minus sign.
+    As drawn from w(i|u), the candidates follow the softmax distribution already and carry no log Q.
+
+    Parameters
+    ----------
+    pos
+        Logits of the positives, (B,).
+    scores
+        Logits of the candidates, (B, C).
+    index
+        Columns drawn for each row, (B, S), S >= 1, repetitions counted.
+    include_positive
+        Whether the positive stands in the denominator too. Without it the loss is unbounded below for a row that did
+        not draw its positive.
+
+    Returns
+    -------
+    Tensor
+        Losses, (B,), in the dtype of `pos`.
+
+    Raises
+    ------
+    ValueError
+        For wrong shapes or dtypes, no draws, or columns outside [0, C).
+    """
+    checks.check_logits(pos=pos, scores=scores)
+    checks.check_shape("pos", pos, B=None)
+    checks.check_shape("scores", scores, B=pos.shape[0], C=None)
+    checks.check_shape("index", index, B=pos.shape[0], S=None)
+    checks.check_not_empty("index", index, 1)
+    checks.check_index("index", index, scores.shape[1])
+    wide_pos, wide_scores = widen(pos, scores)
+    log_odds = torch.logsumexp(wide_scores.gather(1, index.long()) - wide_pos[:, None], 1)
+    return (softplus(log_odds) if include_positive else log_odds).to(pos.dtype)
+
+
+class ItemCache:
+    """Items that resampling chose often, kept as extra candidates for the batches to come (algorithm 2).
+
+    An item id is a position in `counts` and keeps its meaning for the life of the cache: `add` appends ids at the end,
+    `remove` retires ids without moving the others.
+
+    Parameters
+    ----------
+    size
+        Slots of the cache; the paper uses the batch size.
+    num_items
+        Number of items at the start.
+    generator
+        Source of randomness. Its device is the device of the cache, its state is part of `state_dict`.
+
+    Attributes
+    ----------
+    items
+        Cached ids, (size,), int64, drawn with replacement.
+    counts
+        How often each id was drawn by resampling so far, (num_items,), int64; 0 for retired ids.
+    """
+
+    def __init__(self, size: int, num_items: int, generator: torch.Generator) -> None:
+        for name, value in (("size", size), ("num_items", num_items)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self._generator = generator
+        self.counts = torch.zeros(num_items, dtype=torch.int64, device=generator.device)
+        self._present = torch.ones(num_items, dtype=torch.bool, device=generator.device)
+        self.items = self._draw(size)
+
+    def update(self, ids: Tensor) -> None:
+        """Count ids that were just drawn, of any shape, repetitions included; retired ids are passed over.
+
+        Raises ValueError for ids outside [0, num_items).
+        """
+        checks.check_index("ids", ids, len(self.counts))
+        drawn = ids.reshape(-1).to(self.counts.device, torch.int64)
+        self.counts.index_add_(0, drawn, self._present[drawn].long())
+
+    def redraw(self) -> None:
+        """Fill the cache anew, in proportion to the counts; uniformly while all of them are 0."""
+        self.items = self._draw(len(self.items))
+
+    def add(self, n: int) -> None:
+        """Append n items, with count 0, under the next n ids."""
+        if n < 0:
+            raise ValueError(f"n must be at least 0, got {n}")
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(n)])
+        self._present = torch.cat([self._present, self._present.new_ones(n)])
+
+    def remove(self, ids: Tensor) -> None:
+        """Retire ids for good: they lose their counts, are never drawn again, and their cache slots are drawn anew.
+
+        Raises ValueError for ids outside [0, num_items) and when no item would be left. Retired ids may come again.
+        """
+        checks.check_index("ids", ids, len(self.counts))
+        present = self._present.clone()
+        present[ids.reshape(-1).to(present.device, torch.int64)] = False
+        if not bool(present.any()):
+            raise ValueError(f"ids must leave at least one item, got all {int(self._present.sum())} of them")
+        self._present = present
+        self.counts = self.counts * present
+        gone = ~present[self.items]
+        self.items = self.items.masked_scatter(gone, self._draw(int(gone.sum())))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return copies of all that a restart needs, the generator's state included."""
+        return {
+            "items": self.items.clone(),
+            "counts": self.counts.clone(),
+            "present": self._present.clone(),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a state of `state_dict`; the number of items is that of the state.
+
+        Raises ValueError for a state with other keys or another cache size; nothing is changed then.
+        """
+        expected = self.state_dict()
+        if state.keys() != expected.keys():
+            raise ValueError(f"state must have the keys {sorted(expected)}, got {sorted(state)}")
+        checks.check_shape("state['items']", state["items"], size=len(self.items))
+        checks.check_shape("state['present']", state["present"], num_items=len(state["counts"]))
+        checks.check_index("state['items']", state["items"], len(state["counts"]))
+        device = self.counts.device
+        self._generator.set_state(state["generator"].cpu())
+        self.items = state["items"].to(device, copy=True)
+        self.counts = state["counts"].to(device, copy=True)
+        self._present = state["present"].to(device, copy=True)
+
+    def _draw(self, size: int) -> Tensor:
+        """Draw ids exactly in proportion to the integer counts, for catalogues of any size."""
+        weights = self.counts if bool(self.counts.any()) else self._present.long()
+        bounds = weights.cumsum(0)
+        ticket = torch.randint(int(bounds[-1]), (size,), generator=self._generator, device=bounds.device)
+        return torch.searchsorted(bounds, ticket, right=True)
