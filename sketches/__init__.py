@@ -1,0 +1,12 @@
+"""Frequency estimators for streams: how often an item occurs, in bounded memory, as log Q.
+
+Imports nothing of the other packages. Keys are int64 arrays (``xxh3_64`` of an id), weights float64.
+"""
+
+from sketches.count_min import CountMinSketch
+from sketches.distinct import DistinctCounter
+from sketches.exact import ExactCounter
+from sketches.loading import load
+from sketches.protocol import FrequencyEstimator
+
+__all__ = ["CountMinSketch", "DistinctCounter", "ExactCounter", "FrequencyEstimator", "load"]

@@ -1,0 +1,102 @@
+"""The one binary frame of all estimators.
+
+Layout, little-endian throughout:
+
+===========  =======  ==========================================================
+field        bytes    meaning
+===========  =======  ==========================================================
+magic        8        ``b"WEIRSKCH"``
+version      2        format version, now 1
+kind         2        which estimator (`Kind`)
+params size  4        bytes of the parameters
+payload size 8        bytes of the payload
+hash name    16       row hash, ASCII, padded with zero bytes
+params       varies   parameters and small state, one struct per kind
+payload      varies   cells, counts or registers
+checksum     8        xxh3_64 of everything before it
+===========  =======  ==========================================================
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import xxhash
+
+MAGIC: Final = b"WEIRSKCH"
+VERSION: Final = 1
+_HEADER: Final = struct.Struct("<8sHHIQ16s")
+_CHECKSUM: Final = struct.Struct("<Q")
+
+
+class Kind(IntEnum):
+    """Estimators that can be stored; the number is part of the format and never reused."""
+
+    COUNT_MIN = 1
+    EXACT = 2
+    GAP = 3
+    BANK = 4
+    DISTINCT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The parts of one stored estimator that differ between kinds."""
+
+    kind: Kind
+    hash_name: str
+    params: bytes
+    payload: bytes
+
+    def unpack(self, params: struct.Struct) -> tuple[Any, ...]:
+        """Read the parameters with the struct of the kind, or raise `ValueError` when their size differs."""
+        if len(self.params) != params.size:
+            raise ValueError(f"{self.kind.name} parameters take {params.size} bytes, got {len(self.params)}")
+        return params.unpack(self.params)
+
+    def require_payload(self, size: int) -> bytes:
+        """Return the payload, or raise `ValueError` when it is not ``size`` bytes long."""
+        if len(self.payload) != size:
+            raise ValueError(f"{self.kind.name} payload must take {size} bytes, got {len(self.payload)}")
+        return self.payload
+
+
+def encode(frame: Frame) -> bytes:
+    """Write a frame with its header and checksum."""
+    header = _HEADER.pack(
+        MAGIC, VERSION, frame.kind, len(frame.params), len(frame.payload), frame.hash_name.encode("ascii")
+    )
+    body = b"".join((header, frame.params, frame.payload))
+    return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def decode(data: bytes, *, kind: Kind | None = None, hash_name: str | None = None) -> Frame:
+    """Read a frame; `ValueError` on foreign, truncated or altered bytes, or on another kind or hash than asked for."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise ValueError(f"not a stored sketch: expected {MAGIC!r} at the start, got {bytes(data[: len(MAGIC)])!r}")
+    if len(data) < _HEADER.size:
+        raise ValueError(f"truncated sketch: {len(data)} bytes do not hold the {_HEADER.size} bytes of the header")
+    _, version, kind_code, params_size, payload_size, raw_name = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise ValueError(f"sketch format version {version} cannot be read, only version {VERSION}")
+    end = _HEADER.size + params_size + payload_size
+    if len(data) != end + _CHECKSUM.size:
+        raise ValueError(f"truncated or overlong sketch: {len(data)} bytes where {end + _CHECKSUM.size} were written")
+    if _CHECKSUM.unpack_from(data, end)[0] != xxhash.xxh3_64_intdigest(memoryview(data)[:end]):
+        raise ValueError("altered sketch: the checksum does not match the content")
+    split = _HEADER.size + params_size
+    name = raw_name.rstrip(b"\0").decode("ascii", errors="replace")
+    frame = Frame(_known(kind_code), name, bytes(data[_HEADER.size : split]), bytes(data[split:end]))
+    if kind is not None and frame.kind is not kind:
+        raise ValueError(f"a sketch of kind {frame.kind.name} came where {kind.name} was expected")
+    if hash_name is not None and name != hash_name:
+        raise ValueError(f"the sketch was built with the hash {name!r}, this code uses {hash_name!r}")
+    return frame
+
+
+def _known(code: int) -> Kind:
+    try:
+        return Kind(code)
+    except ValueError:
+        raise ValueError(f"unknown sketch kind {code}, known are {', '.join(k.name for k in Kind)}") from None

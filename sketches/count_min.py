@@ -1,0 +1,272 @@
+"""Count-min sketch, conservative or linear, in 32-bit cells that neither stall nor overflow.
+
+Cormode and Muthukrishnan, "An improved data stream summary: the count-min sketch and its applications" (2005);
+conservative update after Estan and Varghese, "New directions in traffic measurement and accounting" (2002), applied
+to a whole batch: the batch is first reduced to distinct keys, then every cell of a key is raised to
+``max(cell, smallest cell of the key + weight)``.
+
+How a cell counts
+-----------------
+A float32 cell stalls at ``2**24`` events, a uint32 cell wraps at ``2**32``. Here a cell is a uint32 number of quanta,
+and the whole table shares one float64 quantum (block fixed point): ``count = cell * quantum``.
+
+- Weights are rounded **up** to quanta, so that an estimate never falls below the truth.
+- `decay` multiplies the quantum and touches no cell: nothing rounds, nothing sticks above zero.
+- When a cell would pass ``2**32 - 1``, all cells are halved, upwards, and the quantum doubles.
+
+Whole-number weights are exact until one cell holds ``2**32`` undecayed events, whatever happened on the way, because
+halving only drops zero bits before that. The resolution is never coarser than ``2**-31`` of the fullest cell.
+
+A linear sketch promises that merging equals counting the concatenated stream bit for bit, which holds while halving
+drops zero bits only. It therefore starts with a coarser quantum, ``2**-12``: fractional weights are rounded to it
+once, and stay exact until one cell holds ``2**20`` events. A conservative sketch has no such promise to keep and
+starts at ``2**-20``.
+"""
+
+import math
+import struct
+from typing import Final, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys, sum_by_key
+from sketches.codec import Frame, Kind, decode, encode
+from sketches.hashing import HASH_NAME, RowHash, Slots
+from sketches.protocol import FrequencyEstimator, require_equal
+from sketches.sizing import DEPTH, cells_per_key
+from sketches.total import Total
+
+_PARAMS: Final = struct.Struct("<QIB3xQd16s")
+_CELL_LIMIT: Final = 1 << 32
+_FINEST_QUANTUM: Final = {True: 2.0**-20, False: 2.0**-12}
+_SMALLEST_QUANTUM: Final = 2.0**-64
+_Cells = TypeVar("_Cells", np.uint32, np.uint64)
+
+
+class CountMinSketch(FrequencyEstimator):
+    """Counts of any number of keys in ``4 * width * depth`` bytes.
+
+    Parameters
+    ----------
+    width
+        Cells per row, a power of two.
+    depth
+        Rows; the estimate is the smallest of a key's cells.
+    conservative
+        True: batch conservative update, always an upper bound on the true count and the smallest error; merging
+        keeps the bound. False: linear, can be subtracted, and merging is exact.
+    seed
+        Chooses the row hashes; sketches of different seeds cannot be combined.
+    """
+
+    def __init__(self, width: int, depth: int = 4, *, conservative: bool = True, seed: int = 0) -> None:
+        self._hash = RowHash(width, depth, seed)
+        self._width, self._depth, self._conservative, self._seed = width, depth, conservative, seed
+        self._cells = np.zeros(width * depth, dtype=np.uint32)
+        self._quantum = _FINEST_QUANTUM[conservative]
+        self._total = Total()
+        self._peak = 0  # no cell is above it; kept by linear updates to skip looking for overflow
+
+    @classmethod
+    def sized_for(cls, distinct: int, log_q_error: float, *, conservative: bool = True, seed: int = 0) -> Self:
+        """Build the smallest sketch whose occurrence-weighted mean error of log Q stays below ``log_q_error``.
+
+        ``distinct`` is the expected number of distinct keys; the rule was measured, see `sketches.sizing`.
+        """
+        if distinct < 1:
+            raise ValueError(f"distinct must be at least 1, got {distinct}")
+        cells = distinct * cells_per_key(log_q_error, conservative=conservative)
+        width = 1 << max(1, math.ceil(math.log2(cells / DEPTH)))
+        return cls(width, DEPTH, conservative=conservative, seed=seed)
+
+    @property
+    def width(self) -> int:
+        """Cells per row."""
+        return self._width
+
+    @property
+    def depth(self) -> int:
+        """Rows."""
+        return self._depth
+
+    @property
+    def conservative(self) -> bool:
+        """Whether updates are conservative (True) or linear (False)."""
+        return self._conservative
+
+    @property
+    def seed(self) -> int:
+        """Seed of the row hashes."""
+        return self._seed
+
+    @property
+    def total(self) -> float:
+        """Number of events, weighted and decayed."""
+        return self._total.value
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cells."""
+        return self._cells.nbytes
+
+    @property
+    def fill(self) -> float:
+        """Share of the cells that are not zero."""
+        return float(np.count_nonzero(self._cells)) / self._cells.size
+
+    def cell_counts(self) -> Floats:
+        """Return the counts held by the cells, in events, shape (depth, width)."""
+        return self._events(self._cells).reshape(self._depth, self._width)
+
+    def update(self, keys: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
+        """Count a batch; see `FrequencyEstimator.update`."""
+        batch, checked = as_batch(keys, weights)
+        if batch.size == 0:
+            return
+        if self._conservative:
+            self._raise_cells(batch, checked)
+        else:
+            self._add_to_cells(batch, checked)
+        self._total.add(batch.size, checked)
+
+    def estimate(self, keys: npt.ArrayLike) -> Floats:
+        """Return the smallest cell of each key, in events, shape (n,)."""
+        return self._events(self._smallest(self._hash.slots(as_keys(keys))))
+
+    def merge(self, other: FrequencyEstimator) -> None:
+        """Add another sketch of the same parameters, cell by cell."""
+        theirs = self._same(other)
+        quantum = max(self._quantum, theirs._quantum)
+        cells = self._in_quanta(quantum, up=True) + theirs._in_quanta(quantum, up=True)
+        while (peak := int(cells.max())) >= _CELL_LIMIT:
+            cells, quantum = _halved(cells, 1), quantum * 2.0
+        self._cells, self._quantum, self._peak = cells.astype(np.uint32), quantum, peak
+        self._total.merge(theirs._total)
+
+    def subtract(self, other: FrequencyEstimator) -> None:
+        """Take away a linear sketch that was counted or merged into this one.
+
+        Raises
+        ------
+        ValueError
+            For conservative sketches, whose cells are not sums; for other parameters; and when a cell would turn
+            negative, which shows that ``other`` holds events that this sketch never saw.
+        """
+        theirs = self._same(other)
+        if self._conservative:
+            raise ValueError("a conservative sketch cannot be subtracted (its cells are no sums): build it linear")
+        quantum = max(self._quantum, theirs._quantum)
+        mine = self._in_quanta(quantum, up=True).view(np.int64)
+        cells = mine - theirs._in_quanta(quantum, up=False).view(np.int64)
+        # Cells that were halved at different times may be one rounding apart.
+        allowed = 0 if self._quantum == theirs._quantum else 2
+        if (missing := np.count_nonzero(cells < -allowed)) > 0:
+            raise ValueError(f"subtracting would leave {missing} cells negative: the other sketch holds other events")
+        self._cells, self._quantum = np.maximum(cells, 0).astype(np.uint32), quantum
+        self._peak = int(self._cells.max())
+        self._total.subtract(theirs._total)
+
+    def decay(self, factor: float) -> None:
+        """Multiply every count and the total by a factor in (0, 1]; no cell is touched."""
+        self._total.decay(as_factor(factor))
+        self._quantum *= factor
+        while self._quantum < _SMALLEST_QUANTUM:
+            self._coarsen(31)
+
+    def to_bytes(self) -> bytes:
+        """See `FrequencyEstimator.to_bytes`; ``4 * width * depth`` bytes and about a hundred more."""
+        params = _PARAMS.pack(
+            self._width, self._depth, self._conservative, self._seed, self._quantum, self._total.to_bytes()
+        )
+        return encode(Frame(Kind.COUNT_MIN, HASH_NAME, params, self._cells.astype("<u4", copy=False).tobytes()))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """See `FrequencyEstimator.from_bytes`."""
+        frame = decode(data, kind=Kind.COUNT_MIN, hash_name=HASH_NAME)
+        width, depth, conservative, seed, quantum, total = frame.unpack(_PARAMS)
+        payload = frame.require_payload(4 * width * depth)
+        sketch = cls(width, depth, conservative=bool(conservative), seed=seed)
+        sketch._cells = np.frombuffer(payload, dtype="<u4").astype(np.uint32)
+        sketch._quantum, sketch._total = quantum, Total.from_bytes(total)
+        sketch._peak = int(sketch._cells.max())
+        return sketch
+
+    def _events(self, cells: npt.NDArray[np.uint32]) -> Floats:
+        return cells.astype(np.float64) * self._quantum
+
+    def _smallest(self, slots: Slots) -> npt.NDArray[np.uint32]:
+        smallest: npt.NDArray[np.uint32] = self._cells[slots].min(axis=0)
+        return smallest
+
+    def _raise_cells(self, keys: Keys, weights: Floats | None) -> None:
+        distinct, sums = sum_by_key(keys, weights)
+        slots = self._hash.slots(distinct)
+        while (target := self._smallest(slots) + np.ceil(sums / self._quantum)).max() >= _CELL_LIMIT:
+            self._coarsen(_excess_bits(target.max()))
+        raised = target.astype(np.uint32)
+        for row in slots:
+            np.maximum.at(self._cells, row, raised)
+
+    def _add_to_cells(self, keys: Keys, weights: Floats | None) -> None:
+        distinct, quanta = self._quanta(keys, weights)
+        slots = self._hash.slots(distinct)
+        if self._peak + quanta.sum() >= _CELL_LIMIT:
+            self._peak = int(self._cells.max())
+        if self._peak + quanta.sum() >= _CELL_LIMIT:
+            while (peak := self._peak_after(slots, quanta)) >= _CELL_LIMIT:
+                self._coarsen(_excess_bits(peak))
+                distinct, quanta = self._quanta(keys, weights)
+            self._peak = int(peak)
+        else:
+            self._peak += int(quanta.sum())
+        added = quanta.astype(np.uint32)
+        for row in slots:
+            np.add.at(self._cells, row, added)
+
+    def _quanta(self, keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
+        """Whole quanta per distinct key. Each event is rounded by itself, so that batches can be cut anywhere."""
+        if weights is None:
+            distinct, counts = sum_by_key(keys, None)
+            return distinct, counts * math.ceil(1.0 / self._quantum)
+        return sum_by_key(keys, np.ceil(weights / self._quantum))
+
+    def _peak_after(self, slots: Slots, quanta: Floats) -> float:
+        """Fullest cell once ``quanta`` are added, without adding them."""
+        flat = np.bincount(slots.ravel(), weights=np.tile(quanta, self._depth), minlength=self._cells.size)
+        return float((flat + self._cells).max())
+
+    def _coarsen(self, bits: int) -> None:
+        """Divide every cell by ``2**bits``, upwards, and multiply the quantum by as much."""
+        self._cells = _halved(self._cells, min(bits, 31))
+        self._quantum *= 2.0 ** min(bits, 31)
+
+    def _in_quanta(self, quantum: float, *, up: bool) -> npt.NDArray[np.uint64]:
+        """Cells in units of another, coarser quantum, rounded upwards or downwards."""
+        if quantum == self._quantum:
+            return self._cells.astype(np.uint64)
+        scaled = self._cells * (self._quantum / quantum)
+        rounded: Floats = np.ceil(scaled) if up else np.floor(scaled)
+        return rounded.astype(np.uint64)
+
+    def _same(self, other: FrequencyEstimator) -> "CountMinSketch":
+        if not isinstance(other, CountMinSketch):
+            raise ValueError(f"a CountMinSketch cannot be combined with a {type(other).__name__}")
+        require_equal(self._identity(), other._identity())
+        return other
+
+    def _identity(self) -> dict[str, object]:
+        return {"width": self._width, "depth": self._depth, "conservative": self._conservative, "seed": self._seed}
+
+
+def _excess_bits(peak: float) -> int:
+    """Fewest halvings, at least one, after which a count of ``peak`` quanta could fit a cell."""
+    return max(1, int(peak).bit_length() - 32)
+
+
+def _halved(cells: npt.NDArray[_Cells], bits: int) -> npt.NDArray[_Cells]:
+    """Divide by ``2**bits`` and round up, so that no count falls below the truth."""
+    dropped = (cells & cells.dtype.type((1 << bits) - 1)) != 0
+    halved: npt.NDArray[_Cells] = (cells >> cells.dtype.type(bits)) + dropped
+    return halved

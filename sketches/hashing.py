@@ -1,0 +1,76 @@
+"""Row hashes: a finaliser that breaks up structured ids, then one odd multiplier and a shift per row.
+
+Taking ``key mod width`` fails badly on ids that follow a pattern (consecutive, multiples of a power of two). The
+finaliser of MurmurHash3 (fmix64, public domain) spreads every input bit over the word; multiply-shift (Dietzfelbinger
+et al., 1997) then reads each row's slot from the high bits. All constants are fixed, so equal parameters give equal
+slots on every machine and in every process.
+"""
+
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sketches.arrays import Keys
+
+Words: TypeAlias = npt.NDArray[np.uint64]
+Slots: TypeAlias = npt.NDArray[np.intp]
+
+HASH_NAME: Final = "fmix64-mulshift"
+_WORD: Final = (1 << 64) - 1
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+
+
+def splitmix64(seed: int, count: int) -> Words:
+    """Derive ``count`` well-mixed 64-bit words from a seed (Steele, Lea and Flood, 2014)."""
+    state = np.array([(seed + (i + 1) * _GOLDEN) & _WORD for i in range(count)], dtype=np.uint64)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def fmix64(words: Words) -> Words:
+    """Mix by the 64-bit finaliser of MurmurHash3: a bijection in which each input bit changes about half the output."""
+    mixed = words ^ (words >> np.uint64(33))
+    mixed *= np.uint64(0xFF51AFD7ED558CCD)
+    mixed ^= mixed >> np.uint64(33)
+    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+    mixed ^= mixed >> np.uint64(33)
+    return mixed
+
+
+class RowHash:
+    """Slots of keys in ``depth`` rows of ``width`` cells, as indices into the flattened table.
+
+    Parameters
+    ----------
+    width
+        Cells per row, a power of two of at least 2.
+    depth
+        Rows, 1 to 16.
+    seed
+        Chooses the constants, 0 to ``2**64 - 1``.
+    """
+
+    def __init__(self, width: int, depth: int, seed: int) -> None:
+        if width < 2 or width > 1 << 32 or width & (width - 1):
+            raise ValueError(f"width must be a power of two from 2 to 2**32, got {width}")
+        if not 1 <= depth <= 16:
+            raise ValueError(f"depth must lie in 1..16, got {depth}")
+        if not 0 <= seed <= _WORD:
+            raise ValueError(f"seed must lie in 0..2**64-1, got {seed}")
+        words = splitmix64(seed, depth + 1)
+        self._offset = words[0]
+        self._multipliers = words[1:] | np.uint64(1)
+        self._shift = np.uint64(64 - (width.bit_length() - 1))
+        self._width = width
+
+    def slots(self, keys: Keys) -> Slots:
+        """Flat indices, shape (depth, n)."""
+        mixed = fmix64(keys.view(np.uint64) ^ self._offset)
+        slots = np.empty((self._multipliers.size, keys.size), dtype=np.uint64)
+        for row, multiplier in enumerate(self._multipliers):
+            np.multiply(mixed, multiplier, out=slots[row])
+            slots[row] >>= self._shift
+            slots[row] += np.uint64(row * self._width)
+        return slots.view(np.int64).astype(np.intp, copy=False)

@@ -1,0 +1,27 @@
+"""Read a stored frequency estimator without knowing its kind beforehand."""
+
+from typing import Final
+
+from sketches.codec import Kind, decode
+from sketches.count_min import CountMinSketch
+from sketches.exact import ExactCounter
+from sketches.protocol import FrequencyEstimator
+
+_READERS: Final[dict[Kind, type[FrequencyEstimator]]] = {
+    Kind.COUNT_MIN: CountMinSketch,
+    Kind.EXACT: ExactCounter,
+}
+
+
+def load(data: bytes) -> FrequencyEstimator:
+    """Build the estimator whose kind stands in the header of ``data``.
+
+    Raises
+    ------
+    ValueError
+        For foreign, truncated or altered bytes, and for a stored sketch that does not estimate frequencies.
+    """
+    kind = decode(data).kind
+    if kind not in _READERS:
+        raise ValueError(f"a stored {kind.name} sketch does not estimate frequencies")
+    return _READERS[kind].from_bytes(data)
