@@ -1,7 +1,8 @@
 """Event time against the wall clock.
 
 A live log runs at speed 1 and event time is wall time. A replay runs faster and started long ago; it leaves its
-clock in the store, so that ages and delays are still told in the seconds that an observer waits.
+clock in the store, so that ages and delays are still told in the seconds that an observer waits. Behind the end
+of a replayed log time goes on at speed 1: what is added by hand then is as far apart as it looks.
 """
 
 import time
@@ -16,13 +17,17 @@ _NAME = "CLOCK.json"
 
 
 class EventClock(BaseModel):
-    """At wall time `wall_origin` (s) the stream was at event time `event_origin` (s); it runs `speed` times as fast."""
+    """At wall time `wall_origin` (s) the stream was at event time `event_origin` (s); it runs `speed` times as fast.
+
+    From event time `event_end` (s) on, if there is one, it runs at speed 1.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     event_origin: float = 0.0
     wall_origin: float = 0.0
     speed: float = Field(default=1.0, gt=0)
+    event_end: float | None = None
 
     @classmethod
     def of(cls, store: Store) -> "EventClock":
@@ -35,9 +40,14 @@ class EventClock(BaseModel):
 
     def wall_time(self, event_ms: int) -> float:
         """Return when an event happened, in wall seconds since 1970."""
-        return self.wall_origin + (event_ms / 1000 - self.event_origin) / self.speed
+        event = event_ms / 1000
+        fast = event if self.event_end is None else min(event, self.event_end)
+        return self.wall_origin + (fast - self.event_origin) / self.speed + (event - fast)
 
     def event_ms(self, wall_time: float | None = None) -> int:
         """Return the event time at a wall time (default: now), in milliseconds."""
         now = time.time() if wall_time is None else wall_time
-        return round(1000 * (self.event_origin + (now - self.wall_origin) * self.speed))
+        event = self.event_origin + (now - self.wall_origin) * self.speed
+        if self.event_end is not None and event > self.event_end:
+            event = self.event_end + (event - self.event_end) / self.speed
+        return round(1000 * event)

@@ -25,3 +25,16 @@ def test_a_replay_leaves_its_clock_in_the_store(tmp_path: Path) -> None:
 def test_both_directions_agree(event_ms: int, speed: float) -> None:
     clock = EventClock(event_origin=1e9, wall_origin=1.8e9, speed=speed)
     assert clock.event_ms(clock.wall_time(event_ms)) == pytest.approx(event_ms, abs=1 + speed * 1e-3)
+
+
+@given(st.integers(0, 2**41), st.floats(1e-3, 1e6), st.floats(0, 2e9))
+def test_both_directions_agree_across_the_end_of_a_replay(event_ms: int, speed: float, event_end: float) -> None:
+    clock = EventClock(event_origin=1e9, wall_origin=1.8e9, speed=speed, event_end=event_end)
+    assert clock.event_ms(clock.wall_time(event_ms)) == pytest.approx(event_ms, abs=1 + speed * 1e-3)
+
+
+def test_behind_the_end_of_a_replay_time_runs_at_speed_one() -> None:
+    clock = EventClock(event_origin=1000, wall_origin=5000, speed=100, event_end=2000)
+    assert clock.wall_time(2_000_000) == 5010
+    assert clock.wall_time(2_003_000) == 5013
+    assert clock.event_ms(5013) == 2_003_000
