@@ -4,6 +4,8 @@ A derivative of 0 * inf is NaN even in a branch that `torch.where` throws away. 
 a dangerous argument *before* the operation that would overflow, never its result afterwards.
 """
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -22,7 +24,7 @@ def softplus(x: Tensor) -> Tensor:
 
 def log_mean_exp(x: Tensor) -> Tensor:
     """Return log((1/n) sum_j e^(x_j)) over the last dimension, of size n >= 1."""
-    return torch.logsumexp(x, -1) - torch.log(x.new_tensor(x.shape[-1]))
+    return torch.logsumexp(x, -1) - math.log(x.shape[-1])
 
 
 def log_diff_exp(a: Tensor, b: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from trainer.losses import _logspace as logspace
 @given(x=st.floats(-700, 700))
 def test_softplus_is_exact_on_the_whole_line(x: float) -> None:
     value = logspace.softplus(torch.tensor(x, dtype=torch.float64))
-    np.testing.assert_allclose(float(value), np.logaddexp(0.0, x), rtol=1e-15)
+    np.testing.assert_allclose(value.item(), np.logaddexp(0.0, x), rtol=1e-15)
 
 
 @settings(max_examples=200, deadline=None)
@@ -19,7 +19,7 @@ def test_log_diff_exp(a: float, drop: float) -> None:
     first, second = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (a, a - drop))
     value = logspace.log_diff_exp(first, second)
     gap = float(first.detach() - second.detach())
-    np.testing.assert_allclose(float(value), a + np.log1p(-np.exp(-gap)), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(value.item(), a + np.log1p(-np.exp(-gap)), rtol=1e-9, atol=1e-9)
     gradients = torch.autograd.grad(value, (first, second))
     np.testing.assert_allclose(float(gradients[0]), 1 / -np.expm1(-gap), rtol=1e-6)
     np.testing.assert_allclose(float(sum(gradients)), 1.0, rtol=1e-6)

@@ -79,7 +79,7 @@ def test_dpl_is_flat_below_the_floor() -> None:
     pos = torch.tensor([-9.0], requires_grad=True)
     value = losses.dpl(pos, torch.zeros(1, 1), torch.zeros(1, 1), tau_plus=0.1)
     value.sum().backward()
-    assert float(value) == pytest.approx(-np.log(0.01), rel=1e-6)
+    assert value.item() == pytest.approx(-np.log(0.01), rel=1e-6)
     assert pos.grad is not None
     assert pos.grad == 0
 
