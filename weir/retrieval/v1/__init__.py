@@ -1,1 +1,1 @@
-"""Generated gRPC code."""
+"""Generated gRPC code of `proto/weir/retrieval/v1`; `proto/generate.sh` makes it."""
