@@ -1,6 +1,7 @@
 """Training losses and samplers as pure functions of tensors: one loss per row, everything in the log domain."""
 
 from trainer.losses.binary import bce, gbce
+from trainer.losses.chunked import sampled_softmax_in_batch
 from trainer.losses.contrastive import debiased_contrastive, debiased_positive, hard_contrastive, info_nce
 from trainer.losses.pairwise import bpr, dpl
 from trainer.losses.pointwise import pointwise_in_batch, sogram
@@ -25,5 +26,6 @@ __all__ = [
     "resampled_softmax",
     "resampling_log_weights",
     "sampled_softmax",
+    "sampled_softmax_in_batch",
     "sogram",
 ]

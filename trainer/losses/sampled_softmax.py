@@ -140,10 +140,15 @@ def exclude_positive(log_q_neg: Tensor, log_q_pos: Tensor) -> Tensor:
         checks.check_shape("log_q_neg", log_q_neg, N=None)
     else:
         checks.check_shape("log_q_neg", log_q_neg, B=log_q_pos.shape[0], N=None)
+    wide_neg, wide_pos = widen(log_q_neg, log_q_pos)
+    return (wide_neg - log_without_positive(wide_pos).to(wide_neg.dtype)[:, None]).to(log_q_neg.dtype)
+
+
+def log_without_positive(log_q_pos: Tensor) -> Tensor:
+    """Return log(1 - Q(p)), refusing Q(p) >= 1."""
     if bool((log_q_pos >= 0).any()):
         raise ValueError(f"log_q_pos must be below 0 (Q(p) < 1), got a maximum of {float(log_q_pos.max())}")
-    wide_neg, wide_pos = widen(log_q_neg, log_q_pos)
-    return (wide_neg - torch.log(-torch.expm1(wide_pos)).to(wide_neg.dtype)[:, None]).to(log_q_neg.dtype)
+    return torch.log(-torch.expm1(log_q_pos))
 
 
 def full_softmax(logits: Tensor, target: Tensor) -> Tensor:

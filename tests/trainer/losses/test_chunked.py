@@ -1,0 +1,193 @@
+"""The chunked loss against the plain one, which stays the oracle for value and gradient."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from trainer import losses
+
+Draw = Callable[..., Tensor]
+CORRECTIONS = ("none", "standard", "improved")
+
+
+def make_batch(
+    seed: int, rows: int, columns: int, num_hits: int, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    numbers = np.random.default_rng(seed)
+    query, items = (torch.from_numpy(numbers.normal(size=(size, 4))).to(dtype) for size in (rows, columns))
+    hits = np.stack([numbers.integers(0, rows, num_hits), numbers.integers(0, columns, num_hits)], 1)
+    return (
+        query,
+        items,
+        {
+            "positive": torch.from_numpy(numbers.integers(0, columns, rows)),
+            "hits": torch.from_numpy(hits),
+            "log_q_pos": torch.from_numpy(np.log(numbers.uniform(1e-4, 0.5, rows))).to(dtype),
+            "log_q_neg": torch.from_numpy(np.log(numbers.uniform(1e-4, 0.5, columns))).to(dtype),
+        },
+    )
+
+
+def plain(query: Tensor, items: Tensor, batch: dict[str, Tensor], correction: str, temperature: float) -> Tensor:
+    logits = query @ items.T / temperature
+    keep = torch.ones(logits.shape, dtype=torch.bool)
+    keep[torch.arange(len(query)), batch["positive"]] = False
+    keep[batch["hits"][:, 0], batch["hits"][:, 1]] = False
+    log_q_neg = batch["log_q_neg"]
+    if correction == "improved":
+        log_q_neg = losses.exclude_positive(log_q_neg, batch["log_q_pos"])
+    return losses.sampled_softmax(
+        logits.gather(1, batch["positive"][:, None])[:, 0],
+        logits,
+        log_q_pos=batch["log_q_pos"],
+        log_q_neg=log_q_neg,
+        keep=keep,
+        correction=correction,
+    )
+
+
+def with_gradients(
+    loss: Callable[[Tensor, Tensor], Tensor], query: Tensor, items: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    query, items = query.clone().requires_grad_(), items.clone().requires_grad_()
+    value = loss(query, items)
+    return value.detach(), *torch.autograd.grad((value * weight).sum(), (query, items))
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@settings(max_examples=50, deadline=None)
+@given(
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 7),
+    num_hits=st.integers(0, 40),
+    chunk_rows=st.integers(1, 12),
+    temperature=st.sampled_from([0.2, 1.0]),
+    equal_weights=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_equals_the_plain_loss(
+    draw: Draw,
+    *,
+    correction: str,
+    rows: int,
+    columns: int,
+    num_hits: int,
+    chunk_rows: int,
+    temperature: float,
+    equal_weights: bool,
+    seed: int,
+) -> None:
+    query, items, batch = make_batch(seed, rows, columns, num_hits)
+    weight = torch.full((rows,), 0.7, dtype=torch.float64) if equal_weights else draw(seed, rows)
+    chunked = with_gradients(
+        lambda q, i: losses.sampled_softmax_in_batch(
+            q, i, **batch, correction=correction, temperature=temperature, chunk_rows=chunk_rows
+        ),
+        query,
+        items,
+        weight,
+    )
+    expected = with_gradients(lambda q, i: plain(q, i, batch, correction, temperature), query, items, weight)
+    for mine, other in zip(chunked, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("correction", ["none", "standard"])
+def test_gradient_by_finite_differences(correction: str) -> None:
+    query, items, batch = make_batch(0, 5, 6, 4)
+    assert torch.autograd.gradcheck(
+        lambda q, i: losses.sampled_softmax_in_batch(q, i, **batch, correction=correction, chunk_rows=2),
+        (query.requires_grad_(), items.requires_grad_()),
+    )
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_a_row_without_negatives_is_silent(correction: str) -> None:
+    query, items, batch = make_batch(1, 3, 4, 0)
+    batch["hits"] = torch.tensor([[1, column] for column in range(4)])
+    value, query_gradient, _ = with_gradients(
+        lambda q, i: losses.sampled_softmax_in_batch(q, i, **batch, correction=correction),
+        query,
+        items,
+        torch.ones(3, dtype=torch.float64),
+    )
+    assert value[1] == 0
+    assert (query_gradient[1] == 0).all()
+    batch["hits"] = torch.cartesian_prod(torch.arange(3), torch.arange(4))
+    value, *gradients = with_gradients(
+        lambda q, i: losses.sampled_softmax_in_batch(q, i, **batch, correction=correction),
+        query,
+        items,
+        torch.ones(3, dtype=torch.float64),
+    )
+    assert (value == 0).all()
+    assert all((gradient == 0).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_survives_extreme_logits(correction: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    _, _, batch = make_batch(2, 6, 7, 5, torch.float32)
+    for _ in range(20):
+        query, items = (torch.randint(-1, 2, (size, 4), generator=generator) * 100.0 for size in (6, 7))
+        results = with_gradients(
+            lambda q, i: losses.sampled_softmax_in_batch(q, i, **batch, correction=correction, temperature=0.5),
+            query,
+            items,
+            torch.ones(6),
+        )
+        assert all(result.isfinite().all() for result in results)
+
+
+def test_keeps_the_dtype_and_skips_the_gradient_when_nobody_asks() -> None:
+    query, items, batch = make_batch(3, 5, 6, 4, torch.float32)
+    exact = losses.sampled_softmax_in_batch(query, items, **batch)
+    assert not exact.requires_grad
+    value = losses.sampled_softmax_in_batch(query.bfloat16(), items.bfloat16(), **batch)
+    assert value.dtype == torch.bfloat16
+    torch.testing.assert_close(value.float(), exact, rtol=0.1, atol=0.1)
+    for trained in ("query", "items"):
+        inputs = {"query": query.clone(), "items": items.clone()}
+        inputs[trained].requires_grad_()
+        losses.sampled_softmax_in_batch(**inputs, **batch).mean().backward()
+        assert inputs[trained].grad is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"correction": "yes"}, "correction must be one of improved, none, standard, got 'yes'"),
+        ({"correction": "standard", "log_q_pos": None}, "log_q_pos must be given for correction='standard', got None"),
+        ({"log_q_neg": None}, "log_q_neg must be given for correction='improved', got None"),
+        ({"log_q_pos": torch.zeros(2)}, "log_q_pos must be below 0"),
+        ({"log_q_neg": torch.full((3,), torch.nan)}, "log_q_neg must hold log-probabilities, got 3 NaN"),
+        ({"log_q_neg": torch.full((3,), -torch.inf)}, "log_q_neg must be finite wherever it is used"),
+        ({"log_q_neg": torch.zeros(2)}, r"log_q_neg must have shape \(n=3\), got \(2,\)"),
+        ({"positive": torch.tensor([0, 3])}, r"positive must lie in \[0, 3\), got values from 0 to 3"),
+        ({"positive": torch.tensor([0])}, r"positive must have shape \(B=2\), got \(1,\)"),
+        ({"hits": torch.tensor([[2, 0]])}, r"hits\[:, 0\] must lie in \[0, 2\), got values from 2 to 2"),
+        ({"hits": torch.tensor([[0, 3]])}, r"hits\[:, 1\] must lie in \[0, 3\), got values from 3 to 3"),
+        ({"hits": torch.tensor([0, 1])}, r"hits must have shape \(H, pair=2\), got \(2,\)"),
+        ({"items": torch.zeros(3, 5)}, r"items must have shape \(N, d=4\), got \(3, 5\)"),
+        ({"query": torch.zeros(0, 4)}, "query must have at least one element in dimension 0"),
+        ({"temperature": 0.0}, "temperature must be a finite number above 0, got 0.0"),
+        ({"chunk_rows": 0}, "chunk_rows must be at least 1, got 0"),
+    ],
+)
+def test_refuses(changes: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {
+        "query": torch.zeros(2, 4),
+        "items": torch.zeros(3, 4),
+        "positive": torch.tensor([0, 1]),
+        "hits": torch.zeros(0, 2, dtype=torch.int64),
+        "log_q_pos": torch.full((2,), -1.0),
+        "log_q_neg": torch.full((3,), -1.0),
+    }
+    with pytest.raises(ValueError, match=message):
+        losses.sampled_softmax_in_batch(**(arguments | changes))

@@ -1,0 +1,232 @@
+"""Sampled softmax over all columns of a batch, without ever holding the whole matrix of logits.
+
+Cost: the three products that loss and gradient need (logits, gradient of the queries, gradient of the items), and
+memory for `chunk_rows` x N logits. What `sampled_softmax` takes as (B, N) matrices is given here in the small form that
+in-batch training has it in: a list of masked pairs instead of a mask, and log Q as one number per column. Prefer
+`sampled_softmax` where the negatives differ from row to row.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from trainer.losses import _checks as checks
+from trainer.losses._logspace import softplus, widen
+from trainer.losses.sampled_softmax import CORRECTIONS, log_without_positive
+
+
+def sampled_softmax_in_batch(
+    query: Tensor,
+    items: Tensor,
+    *,
+    positive: Tensor,
+    hits: Tensor,
+    log_q_pos: Tensor | None = None,
+    log_q_neg: Tensor | None = None,
+    correction: str = "improved",
+    temperature: float = 1.0,
+    chunk_rows: int = 256,
+) -> Tensor:
+    """`sampled_softmax` of the logits query @ items.T / temperature, with every other column as a negative.
+
+    The gradient is computed together with the loss, for rows of equal weight: what a mean or a sum of the losses asks
+    for. Other weights are exact too, and cost a second pass in the backward.
+
+    Parameters
+    ----------
+    query
+        Embeddings of the rows, (B, d), B >= 1.
+    items
+        Embeddings of the columns, (N, d): the items of the batch and whatever negatives stand beside them.
+    positive
+        Column of each row's positive, (B,). It is no negative of its own row.
+    hits
+        Further (row, column) pairs to leave out, (H, 2), in any order, repeated or not: other columns that hold the
+        row's positive, its known positives, padding.
+    log_q_pos
+        log Q(p) of the positives, (B,): finite for ``"standard"``, below 0 for ``"improved"``. Not used by
+        ``"none"``.
+    log_q_neg
+        log Q(d) of the columns, (N,), finite. ``"improved"`` takes the row's positive out of it, as `exclude_positive`
+        does. Not used by ``"none"``.
+    correction
+        ``"none"``, ``"standard"`` or ``"improved"``, see `sampled_softmax`.
+    temperature
+        Divides the products of the embeddings; above 0.
+    chunk_rows
+        Rows whose logits exist at the same time. Changes memory and speed; the result only by rounding.
+
+    Returns
+    -------
+    Tensor
+        Losses, (B,), in the dtype of `query`. Rows without a negative have loss 0 and gradient 0. Differentiable once,
+        in `query` and `items`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown correction, a density that it needs and that is missing, NaN or infinities in it, wrong shapes or
+        dtypes, rows or columns out of range, a temperature that is not positive, or `chunk_rows` below 1.
+    """
+    _check_batch(query, items, positive, hits)
+    checks.check_choice("correction", correction, CORRECTIONS)
+    checks.check_positive("temperature", temperature)
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
+    dtype = query.dtype
+    query, items = widen(query, items)
+    positive, hits = positive.long(), hits.long()
+    left_out = _left_out(positive, hits, len(items))
+    column_bias, row_bias = _biases(query, items, log_q_pos, log_q_neg, correction)
+    plan = _Plan(
+        positive=positive,
+        left_out=left_out,
+        kept=len(items) - torch.bincount(left_out // len(items), minlength=len(query)),
+        column_bias=column_bias,
+        row_bias=row_bias,
+        improved=correction == "improved",
+        scale=1.0 / temperature,
+        chunk_rows=chunk_rows,
+    )
+    losses: Tensor = _InBatch.apply(query, items, plan)  # type: ignore[no-untyped-call]
+    return losses.to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a pass needs beside the embeddings.
+
+    `left_out` holds the sorted flat positions row * N + column outside the sum, `kept` (B,) the negatives per row. The
+    log-odds of a row are logsumexp over its kept columns of (logit + column_bias), less the positive's logit, plus
+    row_bias.
+    """
+
+    positive: Tensor
+    left_out: Tensor
+    kept: Tensor
+    column_bias: Tensor
+    row_bias: Tensor
+    improved: bool
+    scale: float
+    chunk_rows: int
+
+
+class _InBatch(Function):
+    """Losses of all rows; their gradient for equal row weights is made in the forward and kept."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, items: Tensor, plan: _Plan) -> Tensor:
+        if not any(ctx.needs_input_grad):
+            return _pass(query, items, plan, None)[0]
+        losses, *gradients = _pass(query, items, plan, torch.ones_like(query[:, 0]))
+        ctx.plan = plan
+        ctx.save_for_backward(query, items, *gradients)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, Tensor, None]:
+        query, items, query_gradient, items_gradient = ctx.saved_tensors
+        if bool((weight == weight[0]).all()):
+            return weight[0] * query_gradient, weight[0] * items_gradient, None
+        _, query_gradient, items_gradient = _pass(query, items, ctx.plan, weight)
+        return query_gradient, items_gradient, None
+
+
+def _pass(query: Tensor, items: Tensor, plan: _Plan, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the losses and, for given row weights, the gradients of their weighted sum (else empty tensors).
+
+    The gradient of a row is c (sum_d s_d items_d - items_p) for its query, with s the softmax over its kept columns and
+    c the chance to misclassify, in all three corrections.
+    """
+    own = items[plan.positive]
+    positive_logit = plan.scale * (query * own).sum(1)
+    losses, pull = torch.empty_like(positive_logit), torch.empty_like(positive_logit)
+    query_gradient, items_gradient = torch.empty(0), torch.empty(0)
+    if weight is not None:
+        query_gradient, items_gradient = torch.empty_like(query), torch.zeros_like(items)
+    for rows, places in _chunks(plan, len(query), len(items)):
+        exponentials = torch.addmm(plan.column_bias, query[rows], items.T, alpha=plan.scale)
+        exponentials.view(-1).index_fill_(0, places, -torch.inf)
+        peak = exponentials.amax(1).masked_fill_(plan.kept[rows] == 0, 0.0)
+        total = exponentials.sub_(peak[:, None]).exp_().sum(1).clamp_(min=torch.finfo(query.dtype).tiny)
+        log_odds = total.log() + (peak - positive_logit[rows]) + plan.row_bias[rows]
+        losses[rows], pull[rows] = _row_loss(log_odds, plan.kept[rows], plan.improved)
+        if weight is not None:
+            pull[rows] *= weight[rows] * plan.scale
+            share = (pull[rows] / total)[:, None]
+            query_gradient[rows] = (exponentials @ items) * share
+            items_gradient.addmm_(exponentials.T, query[rows] * share)
+    if weight is not None:
+        query_gradient -= pull[:, None] * own
+        items_gradient.index_add_(0, plan.positive, pull[:, None] * query, alpha=-1)
+    return losses, query_gradient, items_gradient
+
+
+def _row_loss(log_odds: Tensor, kept: Tensor, improved: bool) -> tuple[Tensor, Tensor]:
+    """Return the loss of each row and the size of its gradient, both 0 for rows without a negative."""
+    empty = kept == 0
+    log_odds = log_odds.masked_fill(empty, 0.0)
+    if improved:
+        pull = torch.sigmoid(log_odds - kept.clamp(min=1).to(log_odds.dtype).log())
+        loss = pull * log_odds
+    else:
+        pull, loss = torch.sigmoid(log_odds), softplus(log_odds)
+    return loss.masked_fill(empty, 0.0), pull.masked_fill(empty, 0.0)
+
+
+def _chunks(plan: _Plan, rows: int, columns: int) -> list[tuple[slice, Tensor]]:
+    """Split the rows; each chunk comes with the flat positions, within the chunk, of its masked pairs."""
+    starts = [*range(0, rows, plan.chunk_rows), rows]
+    first_places = torch.tensor([start * columns for start in starts], device=plan.left_out.device)
+    bounds = torch.searchsorted(plan.left_out, first_places).tolist()
+    return [
+        (slice(start, stop), plan.left_out[low:high] - start * columns)
+        for (start, stop), (low, high) in zip(itertools.pairwise(starts), itertools.pairwise(bounds), strict=True)
+    ]
+
+
+def _left_out(positive: Tensor, hits: Tensor, columns: int) -> Tensor:
+    rows = torch.arange(len(positive), device=positive.device)
+    places: Tensor = torch.unique(torch.cat([rows * columns + positive, hits[:, 0] * columns + hits[:, 1]]))
+    return places
+
+
+def _biases(
+    query: Tensor, items: Tensor, log_q_pos: Tensor | None, log_q_neg: Tensor | None, correction: str
+) -> tuple[Tensor, Tensor]:
+    """Return what the correction adds to the logits of each column, (N,), and to the log-odds of each row, (B,)."""
+    if correction == "none":
+        return torch.zeros_like(items[:, 0]), torch.zeros_like(query[:, 0])
+    of_rows = _density("log_q_pos", log_q_pos, query, correction)
+    of_columns = _density("log_q_neg", log_q_neg, items, correction)
+    checks.check_finite("log_q_neg", of_columns)
+    if correction == "standard":
+        checks.check_finite("log_q_pos", of_rows)
+        return -of_columns, of_rows
+    return -of_columns, log_without_positive(of_rows)
+
+
+def _density(name: str, density: Tensor | None, embeddings: Tensor, correction: str) -> Tensor:
+    if density is None:
+        raise ValueError(f"{name} must be given for correction={correction!r}, got None")
+    checks.check_log_density(name, density)
+    checks.check_shape(name, density, n=len(embeddings))
+    return density.to(embeddings.dtype)
+
+
+def _check_batch(query: Tensor, items: Tensor, positive: Tensor, hits: Tensor) -> None:
+    checks.check_logits(query=query, items=items)
+    checks.check_shape("query", query, B=None, d=None)
+    checks.check_not_empty("query", query, 0)
+    checks.check_shape("items", items, N=None, d=query.shape[1])
+    checks.check_shape("positive", positive, B=len(query))
+    checks.check_index("positive", positive, len(items))
+    checks.check_shape("hits", hits, H=None, pair=2)
+    checks.check_index("hits[:, 0]", hits[:, 0], len(query))
+    checks.check_index("hits[:, 1]", hits[:, 1], len(items))
