@@ -1,0 +1,1 @@
+"""The demo: a generated log, its replay, and the tour that `weir up --demo` ends with."""

@@ -1,0 +1,186 @@
+"""A log of listeners and records, with everything in it that a real log has.
+
+What a user plays next depends on what they played last: mostly another record of the same label, sometimes
+another label of the same genre, at times another of their genres. A model that reads histories can learn this;
+popularity cannot. Some lines arrive late, some twice, and a few are broken.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field
+
+from contracts import MAX_ID_BYTES
+from weir.demo.catalogue import Catalogue, Users, make_catalogue, make_users
+
+__all__ = ["GeneratedLog", "GeneratorConfig", "LogTruth", "generate"]
+
+Float = npt.NDArray[np.float64]
+Int = npt.NDArray[np.int64]
+
+_DAY_MS: Final = 86_400_000
+_START_MS: Final = 1_767_225_600_000
+"""2026-01-01T00:00:00Z."""
+
+_SAME_LABEL: Final = 0.72
+_SAME_GENRE: Final = 0.88
+"""Below the first: stay with the label. Below the second: stay with the genre. Above: any genre of interest."""
+
+_BROKEN: Final = (
+    b'{"user_id":"anna-1","item_id":"jazz-bl',
+    b'{"item_id":"jazz-blue-note-000","timestamp":1767225600000,"event_type":"play"}',
+    b'{"user_id":"anna-1","item_id":"","timestamp":1767225600000,"event_type":"play"}',
+    b'{"user_id":"anna-1","item_id":"jazz-blue-note-000","timestamp":"yesterday","event_type":"play"}',
+    b'["anna-1","jazz-blue-note-000",1767225600000]',
+    b'{"user_id":"anna-1","item_id":"jazz-\xff\xfe-000","timestamp":1767225600000,"event_type":"play"}',
+    b'{"user_id":"' + b"a" * (MAX_ID_BYTES + 1) + b'","item_id":"jazz-blue-note-000","timestamp":1767225600000}',
+)
+"""Cut off; no user; empty item; time in words; not an object; not UTF-8; an id that is too long."""
+
+
+class GeneratorConfig(BaseModel):
+    """Settings of `generate`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int = Field(default=0, ge=0, description="same seed, same log, byte for byte")
+    users: int = Field(default=3000, ge=1, description="listeners")
+    items: int = Field(default=2000, ge=40, description="records, about; a quarter of them is published over time")
+    events: int = Field(default=200_000, ge=1, description="distinct valid events, about")
+    days: int = Field(default=30, ge=1, description="simulated days")
+    duplicates: float = Field(default=0.01, ge=0, lt=1, description="share of events that are delivered twice")
+    late: float = Field(default=0.005, ge=0, lt=1, description="share of events that arrive 1 to 48 hours late")
+    malformed: float = Field(default=0.0005, ge=0, lt=1, description="share of broken lines added")
+    skips: float = Field(default=0.05, ge=0, lt=1, description="share of events that are skips, a negative signal")
+
+
+class LogTruth(BaseModel):
+    """What is in the log: `lines` = `events` + `duplicates` + `malformed`; `events` are distinct and valid.
+
+    `late` of them (and some of the duplicates) arrive hours after they happened; `skips` are negative.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    lines: int
+    events: int
+    duplicates: int
+    malformed: int
+    late: int
+    skips: int
+    users: int
+    items: int
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True)
+class GeneratedLog:
+    """JSON Lines in order of arrival, and the truth about them."""
+
+    lines: bytes
+    truth: LogTruth
+
+
+@dataclass(frozen=True)
+class _Plays:
+    """Events in order of time: user, label, item within the label and milliseconds, each of shape (n,)."""
+
+    user: Int
+    label: Int
+    item: Int
+    time: Int
+
+
+def generate(config: GeneratorConfig | None = None) -> GeneratedLog:
+    """Return the log that `config` describes."""
+    config = config or GeneratorConfig()
+    rng = np.random.default_rng(config.seed)
+    catalogue = make_catalogue(rng, config.items, config.days)
+    users = make_users(rng, config.users)
+    plays = _simulate(rng, config, catalogue, users)
+    skip = rng.random(len(plays.time)) < config.skips
+    lines = _format(catalogue, users, plays, skip)
+    late = rng.random(len(plays.time)) < config.late
+    arrival = plays.time + np.where(late, rng.integers(3_600_000, 2 * _DAY_MS, len(late)), rng.integers(0, 60_000, len(late)))
+    twice = np.flatnonzero(rng.random(len(plays.time)) < config.duplicates)
+    broken = rng.integers(0, len(_BROKEN), round(config.malformed * len(plays.time)))
+    broken_at = rng.uniform(plays.time[0], plays.time[-1], len(broken)).astype(np.int64)
+    everything = pa.concat_arrays([lines, lines.take(pa.array(twice)), pa.array(_BROKEN, pa.large_binary()).take(pa.array(broken))])
+    again = arrival[twice] + rng.integers(1000, 600_000, len(twice))
+    order = np.argsort(np.concatenate([arrival, again, broken_at]), kind="stable")
+    truth = LogTruth(
+        lines=len(everything),
+        events=len(plays.time),
+        duplicates=len(twice),
+        malformed=len(broken),
+        late=int(late.sum()),
+        skips=int(skip.sum()),
+        users=len(np.unique(plays.user)),
+        items=len(np.unique(plays.label * catalogue.ids.shape[1] + plays.item)),
+        start_ms=int(plays.time[0]),
+        end_ms=int(plays.time[-1]),
+    )
+    return GeneratedLog(_join(everything.take(pa.array(order))), truth)
+
+
+def _simulate(rng: np.random.Generator, config: GeneratorConfig, catalogue: Catalogue, users: Users) -> _Plays:
+    """Let all users play at once: the j-th event of each in one step, so that no loop runs over events."""
+    counts = rng.multinomial(config.events, users.activity)
+    user = np.repeat(np.arange(config.users), counts)
+    time = _START_MS + rng.integers(0, config.days * _DAY_MS, config.events)
+    order = np.lexsort((time, user))
+    time, day = time[order], (time[order] - _START_MS) // _DAY_MS
+    first = np.cumsum(counts) - counts
+    label = np.zeros(config.events, np.int64)
+    item = np.zeros(config.events, np.int64)
+    current = np.zeros(config.users, np.int64)
+    for step in range(int(counts.max())):
+        active = np.flatnonzero(counts > step)
+        rows = first[active] + step
+        where = rng.random(len(active)) if step else np.ones(len(active))
+        current[active] = _next_label(rng, catalogue, users, active, current[active], day[rows], where)
+        label[rows] = current[active]
+        item[rows] = _choose(rng, catalogue.weight[day[rows], label[rows]])
+    by_time = np.argsort(time, kind="stable")
+    return _Plays(user[by_time], label[by_time], item[by_time], time[by_time])
+
+
+def _next_label(
+    rng: np.random.Generator, catalogue: Catalogue, users: Users, active: Int, current: Int, day: Int, where: Float
+) -> Int:
+    width = catalogue.labels_per_genre
+    taste = users.genres[active, _choose(rng, users.shares[active])]
+    genre = np.where(where < _SAME_GENRE, catalogue.genre[current], taste)
+    candidates = genre[:, None] * width + np.arange(width)
+    appeal = np.cumsum(np.sqrt(catalogue.appeal[day[:, None], candidates]), axis=1)
+    moved = genre * width + _choose(rng, appeal / appeal[:, -1:])
+    return np.where(where < _SAME_LABEL, current, moved)
+
+
+def _choose(rng: np.random.Generator, cumulated: Float) -> Int:
+    """Draw a column for each row of cumulated shares, (n, choices)."""
+    drawn: Int = (cumulated[:, :-1] <= rng.random(len(cumulated))[:, None]).sum(axis=1)
+    return drawn
+
+
+def _format(catalogue: Catalogue, users: Users, plays: _Plays, skip: npt.NDArray[np.bool_]) -> pa.Array:
+    ids = pa.array(catalogue.ids.ravel()).take(pa.array(plays.label * catalogue.ids.shape[1] + plays.item))
+    event = pc.binary_join_element_wise("e", pa.array(np.arange(len(plays.time))).cast(pa.string()), "")
+    text = pc.binary_join_element_wise(
+        *('{"event_id":"', event, '","user_id":"', pa.array(users.ids).take(pa.array(plays.user)), '","item_id":"', ids),
+        *('","timestamp":', pa.array(plays.time).cast(pa.string()), ',"event_type":"'),
+        *(pa.array(np.where(skip, "skip", "play")), '"}', ""),
+    )
+    return text.cast(pa.large_binary())
+
+
+def _join(lines: pa.Array) -> bytes:
+    ended = pc.binary_join_element_wise(lines, pa.scalar(b"\n", pa.large_binary()), pa.scalar(b"", pa.large_binary()))
+    _, offsets, data = ended.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[ended.offset : ended.offset + len(ended) + 1]
+    return data.slice(bounds[0], bounds[-1] - bounds[0]).to_pybytes()

@@ -1,0 +1,147 @@
+"""Replay a finished log faster than real time: its rows appear as segment files, in order, each at its moment.
+
+The log is cut by event time into slices of equal length. A slice becomes one segment, placed atomically when
+its time has come, so a reader sees whole segments only, and their concatenation is the log. Names follow from
+the slices: a replay that was killed goes on behind the last segment placed.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from contracts import EventClock, Store
+from weir.demo.source import LogSource, open_log
+
+__all__ = ["ReplayConfig", "ReplaySummary", "replay"]
+
+log = logging.getLogger(__name__)
+
+_PLAN = "state/replay.json"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ReplayConfig(_Model):
+    """Settings of `replay`."""
+
+    seconds: float = Field(default=150.0, gt=0, description="wall-clock seconds that the whole log takes")
+    segments: int = Field(default=240, ge=1, le=99_999, description="slices of event time, each a file")
+
+
+class ReplaySummary(_Model):
+    """What is placed: by this run and in all."""
+
+    rows: int
+    placed_rows: int
+    placed_segments: int
+    segments: int
+    finished: bool
+
+
+class _Plan(_Model):
+    """What a started replay must keep to, or its segments would no longer make up the log."""
+
+    log: str
+    rows: int
+    segments: int
+
+
+@dataclass(frozen=True)
+class _Segment:
+    name: str
+    start: int
+    stop: int
+    due_ms: float
+
+
+def replay(
+    path: Path,
+    folder: Store,
+    store: Store,
+    config: ReplayConfig | None = None,
+    report: Callable[[ReplaySummary], None] | None = None,
+) -> ReplaySummary:
+    """Place the rows of the log at `path` into `folder`, and leave the `EventClock` in `store`.
+
+    Raises
+    ------
+    ValueError
+        Where `store` holds a replay of another log, or of one cut differently.
+    """
+    config = config or ReplayConfig()
+    source = open_log(path)
+    _keep_to_plan(store, _Plan(log=str(path.resolve()), rows=source.profile.rows, segments=config.segments))
+    segments = _cut(source, config.segments)
+    missing = [segment for segment in segments if not folder.exists(segment.name)]
+    clock = _start_clock(source, missing, config) if missing else None
+    if clock is not None:
+        clock.save(store)
+    log.info("replaying %s: %s; %d of %d segments to place", path, source.profile, len(missing), len(segments))
+    placed = 0
+    summary = _summarise(source, segments, missing, placed=0, rows=0)
+    for segment in missing:
+        assert clock is not None  # noqa: S101 - there is one where a segment is missing
+        time.sleep(max(0.0, clock.wall_time(round(segment.due_ms)) - time.time()))
+        folder.write(segment.name, source.segment(segment.start, segment.stop))
+        placed += segment.stop - segment.start
+        summary = _summarise(source, segments, missing, placed=missing.index(segment) + 1, rows=placed)
+        if report:
+            report(summary)
+    log.info("replay finished: %d rows in %d segments", source.profile.rows, len(segments))
+    return summary
+
+
+def _cut(source: LogSource, slices: int) -> list[_Segment]:
+    """Return the segments that are not empty; slice i ends at start + (i + 1) / slices of the span."""
+    profile = source.profile
+    edges = profile.start_ms + (profile.end_ms - profile.start_ms) * np.arange(1, slices + 1) / slices
+    stops = np.searchsorted(source.arrival, edges, side="left")
+    stops[-1] = profile.rows
+    starts = np.concatenate([[0], stops[:-1]])
+    return [
+        _Segment(f"segment-{number:05d}{source.suffix}", int(start), int(stop), float(edge))
+        for number, (start, stop, edge) in enumerate(zip(starts, stops, edges, strict=True))
+        if stop > start
+    ]
+
+
+def _start_clock(source: LogSource, missing: list[_Segment], config: ReplayConfig) -> EventClock:
+    """Return the clock by which the next segment's slice begins now."""
+    profile = source.profile
+    span = max(profile.end_ms - profile.start_ms, 1) / 1000
+    origin = max(profile.start_ms / 1000, missing[0].due_ms / 1000 - span / config.segments)
+    return EventClock(
+        event_origin=origin, wall_origin=time.time(), speed=span / config.seconds, event_end=profile.end_ms / 1000
+    )
+
+
+def _summarise(
+    source: LogSource, segments: list[_Segment], missing: list[_Segment], *, placed: int, rows: int
+) -> ReplaySummary:
+    done = len(segments) - len(missing) + placed
+    return ReplaySummary(
+        rows=source.profile.rows,
+        placed_rows=rows,
+        placed_segments=done,
+        segments=len(segments),
+        finished=done == len(segments),
+    )
+
+
+def _keep_to_plan(store: Store, plan: _Plan) -> None:
+    if not store.exists(_PLAN):
+        store.write(_PLAN, plan.model_dump_json(indent=2).encode())
+        return
+    begun = _Plan.model_validate_json(store.read(_PLAN))
+    if begun != plan:
+        raise ValueError(
+            f"{store.path('')} holds a replay of {begun.log} ({begun.rows} rows in {begun.segments} slices), not of "
+            f"{plan.log} ({plan.rows} rows in {plan.segments} slices): choose another --store, or remove that one"
+        )
