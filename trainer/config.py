@@ -91,7 +91,9 @@ class TrainerConfig(_Model):
         default=1.0, gt=0, description="recent (decayed) occurrences after which an item gets a row of its own"
     )
     item_ttl_seconds: float | None = Field(
-        default=None, gt=0, description="event time without an occurrence after which an item loses its row; null: never"
+        default=None,
+        gt=0,
+        description="event time without an occurrence that costs an item its row; null: never",
     )
 
     evaluation_k: tuple[int, ...] = Field(default=(10, 20, 100), min_length=1, description="cut-offs of the metrics")
@@ -111,7 +113,9 @@ class TrainerConfig(_Model):
     )
     gate_windows: int = Field(default=5, ge=1, description="newest evaluations averaged for the gate and the manifest")
     index: str = Field(
-        default="auto", min_length=1, description="FAISS factory string; auto: Flat, and IVF with SQfp16 from 50,000 items"
+        default="auto",
+        min_length=1,
+        description="FAISS factory string; auto: Flat, from 50,000 items on IVF with SQfp16",
     )
     nprobe: int = Field(default=32, ge=1, description="lists that an IVF index visits per query")
 
@@ -132,6 +136,8 @@ class TrainerConfig(_Model):
         """
         flat: dict[str, object] = {}
         for name, value in self.model_dump(mode="json", exclude=set(_OPERATIONAL)).items():
-            nested = {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
-            flat.update(nested)
+            if isinstance(value, dict):
+                flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+            else:
+                flat[name] = value
         return flat

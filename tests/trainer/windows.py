@@ -1,0 +1,146 @@
+"""Writes real windows through the contracts, for tests that need a stream before any pipeline has run."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from contracts import (
+    ITEMS_SCHEMA,
+    PADDING_KEY,
+    Events,
+    Histories,
+    Label,
+    SourceSpan,
+    Store,
+    WindowCounts,
+    WindowLog,
+    WindowManifest,
+    WindowName,
+    columns,
+    examples_schema,
+    hash_ids,
+)
+from contracts.artefacts import write_table
+from sketches import CountMinSketch
+
+
+class WindowWriter:
+    """Commits one window after another to a store."""
+
+    def __init__(self, store: Store, *, history_length: int = 10, width: int = 1 << 12) -> None:
+        self.store = store
+        self.histories = Histories.empty(history_length)
+        self.width = width
+        self.sequence = 0
+
+    def commit(
+        self,
+        users: list[str],
+        items: list[str],
+        times: np.ndarray,
+        *,
+        positive: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+        span: tuple[int, int] | None = None,
+        pane: int = 0,
+    ) -> WindowManifest:
+        """Commit events (users (n,), items (n,), times (n,) in ms, in order) as the next window."""
+        n = len(users)
+        positive = np.ones(n, np.bool_) if positive is None else positive
+        weights = np.ones(n, np.float32) if weights is None else weights.astype(np.float32)
+        user_keys, item_keys = hash_ids(pa.array(users, pa.string())), hash_ids(pa.array(items, pa.string()))
+        history = self.histories.extend(Events(user_keys, item_keys, times, positive))
+        start, end = span if span is not None else (int(times.min()), int(times.max()) + 1)
+        name = WindowName(start, end, pane)
+        sketch = CountMinSketch(self.width)
+        sketch.update(item_keys[positive])
+        files = [
+            write_table(self.store, f"{name.folder}/{name.items()}", _items(items, item_keys, positive)),
+            self.store.write(f"{name.folder}/{name.sketch()}", sketch.to_bytes()),
+        ]
+        table = _examples(user_keys, item_keys, times, history, weights, positive)
+        # Two shards, split by user, as a pipeline would.
+        for shard in (0, 1):
+            part = table.filter(pa.array(user_keys % 2 == shard))
+            files.append(write_table(self.store, f"{name.folder}/{name.examples(shard)}", part))
+        manifest = self._manifest(name, times, positive, files)
+        WindowLog(self.store).commit(manifest)
+        self.sequence += 1
+        return manifest
+
+    def _manifest(self, name: WindowName, times: np.ndarray, positive: np.ndarray, files: list[Any]) -> WindowManifest:
+        n, ups = len(times), int(positive.sum())
+        return WindowManifest(
+            sequence=self.sequence,
+            run=self.sequence,
+            last_of_run=True,
+            start_ms=name.start_ms,
+            end_ms=name.end_ms,
+            pane=name.pane,
+            min_event_ms=int(times.min()) if n else name.start_ms,
+            max_event_ms=int(times.max()) if n else name.start_ms,
+            committed_at=0.0,
+            counts=WindowCounts(events=n, positives=ups, negatives=n - ups),
+            sources={"log": SourceSpan(start=0, stop=n, resume=n, size=n)},
+            history_length=self.histories.length,
+            sketch={"kind": "count-min", "width": self.width},
+            files=tuple(files),
+        )
+
+
+def _items(items: list[str], keys: np.ndarray, positive: np.ndarray) -> pa.Table:
+    distinct, first, counts = np.unique(keys[positive], return_index=True, return_counts=True)
+    names = np.array(items, object)[positive][first] if len(distinct) else []
+    values = {columns.ITEM_KEY: distinct, columns.ITEM_ID: list(names), columns.COUNT: counts.astype(np.int64)}
+    return pa.table(values, schema=ITEMS_SCHEMA)
+
+
+def _examples(
+    users: np.ndarray,
+    items: np.ndarray,
+    times: np.ndarray,
+    history: np.ndarray,
+    weights: np.ndarray,
+    positive: np.ndarray,
+) -> pa.Table:
+    n, length = history.shape
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(history.ravel()), length)
+    values = {
+        columns.USER_KEY: users,
+        columns.ITEM_KEY: items,
+        columns.TIMESTAMP: times,
+        columns.HISTORY: lists,
+        columns.WEIGHT: weights,
+        columns.LABEL: np.where(positive, Label.POSITIVE, Label.NEGATIVE).astype(np.int8),
+        columns.EVENT_KEY: pa.nulls(n, pa.int64()),
+        columns.ATTRIBUTION_TOKEN: pa.nulls(n, pa.string()),
+    }
+    return pa.table(values, schema=examples_schema(length))
+
+
+def synthetic(
+    writer: WindowWriter,
+    *,
+    windows: int = 3,
+    events: int = 400,
+    users: int = 30,
+    items: int = 60,
+    seed: int = 0,
+    step_ms: int = 3_600_000,
+) -> list[WindowManifest]:
+    """Commit windows in which each user walks through a neighbourhood of items, popular ones more often."""
+    draw = np.random.default_rng(seed)
+    written = []
+    for number in range(windows):
+        who = draw.integers(users, size=events)
+        near = (who * 2 + draw.integers(6, size=events)) % items
+        popular = (draw.zipf(1.5, size=events) - 1) % items
+        what = np.where(draw.random(events) < 0.7, near, popular)
+        times = np.sort(draw.integers(step_ms, size=events)) + number * step_ms
+        span = (number * step_ms, (number + 1) * step_ms)
+        written.append(writer.commit([f"u{user}" for user in who], [f"i{item}" for item in what], times, span=span))
+    return written
+
+
+__all__ = ["PADDING_KEY", "WindowWriter", "synthetic"]

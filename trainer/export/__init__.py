@@ -1,0 +1,27 @@
+"""From the state of training to a bundle that can be served."""
+
+from contracts import BundleManifest, Store
+from trainer.checkpoint import CheckpointLog
+from trainer.config import TrainerConfig
+from trainer.distributed import Workers
+from trainer.export.bundle import bundle_version, export_bundle, gate_figure
+from trainer.export.errors import ExportError
+from trainer.export.gate import Verdict, judge
+
+__all__ = ["ExportError", "Verdict", "bundle_version", "export", "export_bundle", "gate_figure", "judge"]
+
+
+def export(store: Store, config: TrainerConfig) -> BundleManifest:
+    """Export a bundle from the newest checkpoint.
+
+    Raises
+    ------
+    ExportError
+        If there is no checkpoint, or the bundle cannot be made.
+    CheckpointMismatchError
+        If the checkpoint was made with other settings.
+    """
+    state = CheckpointLog(store, config.checkpoints_kept).load(config, Workers())
+    if state is None:
+        raise ExportError(f"{store.path('checkpoints')}: holds no complete checkpoint; train first")
+    return export_bundle(store, state)

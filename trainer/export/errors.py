@@ -1,0 +1,7 @@
+"""Why a bundle could not be made."""
+
+__all__ = ["ExportError"]
+
+
+class ExportError(Exception):
+    """A bundle could not be made; the message says what is wrong with it. Training goes on without it."""

@@ -1,0 +1,92 @@
+"""The user tower as ONNX.
+
+Tracing a tower takes seconds, its parameters change with every bundle: so the graph is traced once per process and
+the parameters are put in afterwards. Every result is compared with the tower before it is let out.
+"""
+
+import logging
+import warnings
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+from torch import nn
+
+from trainer.config import TowerConfig
+from trainer.export.errors import ExportError
+from trainer.towers import build_tower
+
+__all__ = ["OPSET", "tower_to_onnx"]
+
+OPSET: Final = 20
+_TOLERANCE: Final = 1e-4
+
+
+def tower_to_onnx(tower: nn.Module, config: TowerConfig) -> bytes:
+    """Return a tower as an ONNX model: ``history`` (B, L, d) float32 and ``mask`` (B, L) bool to ``user`` (B, d).
+
+    Raises
+    ------
+    ExportError
+        If the model does not compute what the tower computes.
+    """
+    model = onnx.ModelProto.FromString(_graph(config))
+    parameters = {name: value.detach().float().cpu().numpy() for name, value in tower.state_dict().items()}
+    for initializer in model.graph.initializer:
+        if initializer.name in parameters:
+            initializer.CopyFrom(numpy_helper.from_array(parameters[initializer.name], initializer.name))
+    _compare(model, config, parameters)
+    return model.SerializeToString()
+
+
+@lru_cache(maxsize=4)
+def _graph(config: TowerConfig) -> bytes:
+    """Trace a tower; unoptimised, because folding would merge and rename parameters (runtimes fold when they load)."""
+    tower = build_tower(config, 0).eval()
+    batch = {0: torch.export.Dim("batch")}
+    noisy = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = noisy.level
+    noisy.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                tower,
+                _inputs(config),
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                opset_version=OPSET,
+                input_names=["history", "mask"],
+                output_names=["user"],
+                dynamic_shapes=(batch, batch),
+            )
+    finally:
+        noisy.setLevel(level)
+    if program is None:
+        raise ExportError("torch.onnx.export returned no program")
+    return bytes(program.model_proto.SerializeToString())
+
+
+def _inputs(config: TowerConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a small batch with an empty, a partial and a full history."""
+    length = config.history_length
+    draw = torch.Generator().manual_seed(0)
+    history = torch.randn(3, length, config.dimension, generator=draw)
+    return history, torch.arange(length) >= torch.tensor([[length], [length // 2], [0]])
+
+
+@torch.no_grad()
+def _compare(model: onnx.ModelProto, config: TowerConfig, parameters: dict[str, np.ndarray]) -> None:
+    reference = build_tower(config, 0).eval()
+    reference.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
+    history, mask = _inputs(config)
+    wanted = reference(history, mask).numpy()
+    (found,) = ReferenceEvaluator(model).run(None, {"history": history.numpy(), "mask": mask.numpy()})
+    if not np.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+        off = np.abs(found - wanted).max()
+        raise ExportError(f"the ONNX tower is off by {off:.3g}, at most {_TOLERANCE} is allowed")

@@ -1,0 +1,39 @@
+"""The process around a run: reproducible arithmetic, and its metrics over HTTP."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from prometheus_client import CollectorRegistry, start_http_server
+
+__all__ = ["deterministic", "served"]
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Ask torch for algorithms whose results do not vary between runs (a GPU may not have one of each)."""
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn" if torch.cuda.is_available() else "error")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+
+
+@contextmanager
+def served(registry: CollectorRegistry, port: int, *, wanted: bool) -> Iterator[None]:
+    """Serve a registry on ``/metrics`` while inside, if `wanted`; port 0 takes any, and the log tells which."""
+    if not wanted:
+        yield
+        return
+    server, thread = start_http_server(port, registry=registry)
+    logger.info("metrics on port %d", server.server_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,34 @@
+"""Random draws without a random state: each derives from the seed, its purpose and the position in the stream.
+
+A run that was killed draws again what it would have drawn, and all ranks draw the same.
+"""
+
+import struct
+from enum import IntEnum
+
+import torch
+import xxhash
+
+__all__ = ["Purpose", "derive", "generator"]
+
+
+class Purpose(IntEnum):
+    """What a draw is for; draws for different purposes are independent."""
+
+    TOWER = 0
+    ROWS = 1
+    SHUFFLE = 2
+    NEGATIVES = 3
+    DROPOUT = 4
+    EVALUATION = 5
+
+
+def derive(seed: int, purpose: Purpose, *position: int) -> int:
+    """Return a seed below 2^63 for one purpose at one position."""
+    packed = struct.pack(f"<{2 + len(position)}q", seed, purpose, *position)
+    return int(xxhash.xxh3_64_intdigest(packed) >> 1)
+
+
+def generator(seed: int, purpose: Purpose, *position: int) -> torch.Generator:
+    """Return a CPU generator that is seeded by `derive`."""
+    return torch.Generator().manual_seed(derive(seed, purpose, *position))

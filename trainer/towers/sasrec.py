@@ -1,0 +1,40 @@
+"""Causal self-attention over the history: Kang and McAuley, "Self-Attentive Sequential Recommendation", ICDM 2018.
+
+The stream brings one positive per example, so only the newest position is read out. The last block therefore
+computes that position alone, which gives the same vector and with one layer saves nearly all of the work.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from trainer.towers.blocks import AttentionBlock
+
+__all__ = ["SasRec"]
+
+
+class SasRec(nn.Module):
+    """User tower; histories are padded on the left, so positions are counted back from the newest item."""
+
+    def __init__(self, *, dimension: int, history_length: int, layers: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(history_length, dimension) * 0.02)
+        self.cold_start = nn.Parameter(torch.randn(dimension) / dimension**0.5)
+        self.blocks = nn.ModuleList(AttentionBlock(dimension, heads, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(dimension)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
+
+        L may be shorter than `history_length`; a user without any item gets the learnt cold-start vector.
+        """
+        length = history.shape[1]
+        x = self.dropout(history + self.positions[-length:])
+        place = torch.arange(length, device=mask.device)
+        # A position always sees itself: a row of padding has something to attend to and cannot become NaN.
+        itself, earlier = place[:, None] == place, place[:, None] > place
+        allowed = itself | (earlier & mask[:, None])
+        for block in self.blocks[:-1]:
+            x = block(x, x, allowed)
+        newest = self.norm(self.blocks[-1](x[:, -1:], x, allowed[:, -1:])[:, 0])
+        return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)

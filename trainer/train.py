@@ -1,0 +1,86 @@
+"""Training, from the committed windows to bundles that can be served.
+
+The story of a run: continue where the newest checkpoint stands; take the windows in commit order; let each test the
+model before it is learnt; export a bundle when one is due; keep a checkpoint. Every rank that torchrun starts runs
+this same function; without torchrun there is one.
+"""
+
+import time
+from collections.abc import Callable
+
+from contracts import Store, WindowLog
+from trainer.checkpoint import CheckpointLog
+from trainer.config import TrainerConfig
+from trainer.distributed import Workers
+from trainer.evaluation import figures
+from trainer.export.exporter import Exporter
+from trainer.learning import Learner
+from trainer.metrics import TrainerMetrics
+from trainer.progress import Observer, TrainProgress, TrainSummary
+from trainer.runtime import deterministic, served
+from trainer.state import TrainerState
+from trainer.stream import StopSignal, windows
+
+__all__ = ["train"]
+
+
+def train(
+    store: Store,
+    config: TrainerConfig,
+    *,
+    follow: bool = False,
+    report: Callable[[TrainProgress], None] | None = None,
+) -> TrainSummary:
+    """Learn all committed windows; with `follow`, wait for more until SIGTERM or SIGINT.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If the store holds a checkpoint made with other settings.
+    CorruptArtefactError
+        If a window is not what its manifest says.
+    ValueError
+        If the settings do not fit the ranks or the device.
+    """
+    begun = time.monotonic()
+    metrics = TrainerMetrics()
+    with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
+        workers.share(config.batch_size)
+        with served(metrics.registry, config.metrics_port, wanted=workers.is_first):
+            checkpoints = CheckpointLog(store, config.checkpoints_kept)
+            state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device)
+            log, observer = WindowLog(store), Observer(store, metrics, workers.is_first, report)
+            learner = Learner(state, log, workers, stop, observer, checkpoints)
+            exporter = Exporter(store, config, metrics) if workers.is_first else None
+            stream = windows(
+                log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds
+            )
+            for manifest in stream:
+                finished = manifest is None or learner.follow(manifest)
+                if exporter and finished:
+                    exporter.export_if_due(state)
+                # The bundle comes first: a run killed in between makes it again.
+                if manifest is not None:
+                    checkpoints.save(state, workers)
+                if not finished:
+                    break
+            if exporter and state.position.learnt_sequence >= 0:
+                exporter.export(state)
+            return _summary(observer, state, exporter, begun, stopped=stop.requested)
+
+
+def _summary(
+    observer: Observer, state: TrainerState, exporter: Exporter | None, begun: float, *, stopped: bool
+) -> TrainSummary:
+    bundle = exporter.newest if exporter else None
+    return TrainSummary(
+        windows=observer.windows,
+        examples=observer.examples,
+        unadmitted=observer.unadmitted,
+        steps=state.position.step,
+        seconds=time.monotonic() - begun,
+        evaluation=figures(state.recent),
+        bundle=bundle.version if bundle else None,
+        verdict=bundle.verdict if bundle else None,
+        stopped=stopped,
+    )
