@@ -3,10 +3,22 @@
 Imports nothing of the other packages. Keys are int64 arrays (``xxh3_64`` of an id), weights float64.
 """
 
+from sketches.bank import FrequencyBank
 from sketches.count_min import CountMinSketch
 from sketches.distinct import DistinctCounter
 from sketches.exact import ExactCounter
+from sketches.gap import GapEstimator
 from sketches.loading import load
+from sketches.monitor import log_q_error
 from sketches.protocol import FrequencyEstimator
 
-__all__ = ["CountMinSketch", "DistinctCounter", "ExactCounter", "FrequencyEstimator", "load"]
+__all__ = [
+    "CountMinSketch",
+    "DistinctCounter",
+    "ExactCounter",
+    "FrequencyBank",
+    "FrequencyEstimator",
+    "GapEstimator",
+    "load",
+    "log_q_error",
+]

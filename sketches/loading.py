@@ -2,14 +2,18 @@
 
 from typing import Final
 
+from sketches.bank import FrequencyBank
 from sketches.codec import Kind, decode
 from sketches.count_min import CountMinSketch
 from sketches.exact import ExactCounter
+from sketches.gap import GapEstimator
 from sketches.protocol import FrequencyEstimator
 
 _READERS: Final[dict[Kind, type[FrequencyEstimator]]] = {
     Kind.COUNT_MIN: CountMinSketch,
     Kind.EXACT: ExactCounter,
+    Kind.GAP: GapEstimator,
+    Kind.BANK: FrequencyBank,
 }
 
 

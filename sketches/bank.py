@@ -1,0 +1,169 @@
+"""Frequencies under drift: several half-lives side by side, and for each key the longest that can be trusted.
+
+A short memory follows a change quickly but is noisy, a long one is precise but late; no single half-life is both.
+The bank keeps one conservative count-min sketch per half-life and takes, key by key, the longest whose rate agrees
+with the rates of all shorter ones within the noise of counting (the idea of Lepski's method for choosing a
+bandwidth: Lepski, "On a problem of adaptive estimation in Gaussian white noise", 1990).
+"""
+
+import struct
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
+from sketches.codec import Frame, Kind, decode, encode
+from sketches.count_min import CountMinSketch
+from sketches.hashing import HASH_NAME
+from sketches.protocol import FrequencyEstimator, log_probability, require_equal
+
+_PARAMS: Final = struct.Struct("<QIIQ")
+_TOLERANCE: Final = 1.5
+"""Standard deviations by which two rates may differ and still agree; measured, flat between 1 and 2."""
+_OWN_OCCURRENCE: Final = 0.5
+"""Events taken off for the occurrence that asks. Fewer than 1: an item that occurs now is likelier than others."""
+
+
+class FrequencyBank(FrequencyEstimator):
+    """Decayed counts that follow drifting popularity.
+
+    Decay happens by itself, event by event: an event of weight 1 ages all earlier ones by one step. The order of the
+    keys inside a batch is therefore their order in time.
+
+    Parameters
+    ----------
+    half_lives
+        Numbers of events after which a count has halved, ascending; .05, .2 and .8 of the number of events between
+        two changes did best where 30 % of the items change their popularity at once.
+    width
+        Cells per row of the sketch with the longest half-life; the others, which remember fewer keys, have half.
+    depth
+        Rows of each sketch.
+    seed
+        Chooses the row hashes.
+    """
+
+    def __init__(self, half_lives: Sequence[float], width: int, depth: int = 4, *, seed: int = 0) -> None:
+        lives = tuple(float(life) for life in half_lives)
+        if not lives or not all(b > a for a, b in pairwise((0.0, *lives))):
+            raise ValueError(f"half_lives must be positive and ascending, at least one, got {lives}")
+        self._half_lives, self._width, self._depth, self._seed = lives, width, depth, seed
+        widths = [width // 2] * (len(lives) - 1) + [width]
+        self._sketches = [CountMinSketch(cells, depth, seed=seed) for cells in widths]
+
+    @property
+    def half_lives(self) -> tuple[float, ...]:
+        """Half-lives in events, ascending."""
+        return self._half_lives
+
+    @property
+    def longest(self) -> CountMinSketch:
+        """The sketch with the longest half-life; reading it is safe, updating it would unbalance the bank."""
+        return self._sketches[-1]
+
+    @property
+    def total(self) -> float:
+        """Number of events, decayed with the longest half-life."""
+        return self._sketches[-1].total
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all cells."""
+        return sum(sketch.nbytes for sketch in self._sketches)
+
+    def update(self, keys: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
+        """Count a batch in order of time; see `FrequencyEstimator.update`."""
+        batch, checked = as_batch(keys, weights)
+        if batch.size == 0:
+            return
+        each = np.ones(batch.size) if checked is None else checked
+        steps = np.cumsum(each)
+        age = steps[-1] - steps
+        for half_life, sketch in zip(self._half_lives, self._sketches, strict=True):
+            sketch.decay(max(2.0 ** (-steps[-1] / half_life), sys.float_info.min))
+            sketch.update(batch, each * np.exp2(-age / half_life))
+
+    def estimate(self, keys: npt.ArrayLike) -> Floats:
+        """Return the rate of each key under its chosen half-life, times `total`; shape (n,)."""
+        return self._counts(as_keys(keys), own=0.0)
+
+    def log_q(self, keys: npt.ArrayLike, *, unseen: float = 0.5, leave_one_out: bool = False) -> Floats:
+        """Logarithm of the probability of each key; see `FrequencyEstimator.log_q`.
+
+        Parameters
+        ----------
+        keys
+            int64, shape (n,).
+        unseen
+            Count, in events of `total`, given to keys whose estimate is lower.
+        leave_one_out
+            Set it when the asking occurrence of each key was just counted: it says nothing about how often the key
+            occurs otherwise, and makes rare items look several times more frequent than they are.
+        """
+        own = _OWN_OCCURRENCE if leave_one_out else 0.0
+        return log_probability(self._counts(as_keys(keys), own=own), self.total, unseen)
+
+    def merge(self, other: FrequencyEstimator) -> None:
+        """Add another bank, half-life by half-life; then half-lives count the events of one part, not of all."""
+        if not isinstance(other, FrequencyBank):
+            raise ValueError(f"a FrequencyBank cannot be combined with a {type(other).__name__}")
+        require_equal(self._identity(), other._identity())
+        for mine, theirs in zip(self._sketches, other._sketches, strict=True):
+            mine.merge(theirs)
+
+    def decay(self, factor: float) -> None:
+        """Multiply all counts and totals by a factor in (0, 1], beyond the decay that events bring."""
+        checked = as_factor(factor)
+        for sketch in self._sketches:
+            sketch.decay(checked)
+
+    def to_bytes(self) -> bytes:
+        """See `FrequencyEstimator.to_bytes`."""
+        params = _PARAMS.pack(self._width, self._depth, len(self._half_lives), self._seed)
+        parts = [sketch.to_bytes() for sketch in self._sketches]
+        half_lives = np.array(self._half_lives, dtype="<f8").tobytes()
+        sizes = np.array([len(part) for part in parts], dtype="<u8").tobytes()
+        return encode(Frame(Kind.BANK, HASH_NAME, params, b"".join([half_lives, sizes, *parts])))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """See `FrequencyEstimator.from_bytes`."""
+        frame = decode(data, kind=Kind.BANK, hash_name=HASH_NAME)
+        width, depth, count, seed = frame.unpack(_PARAMS)
+        bank = cls(np.frombuffer(frame.payload, dtype="<f8", count=count).tolist(), width, depth, seed=seed)
+        sizes = np.frombuffer(frame.payload, dtype="<u8", count=count, offset=8 * count).astype(np.int64)
+        ends = (16 * count + np.cumsum(sizes)).tolist()
+        frame.require_payload(ends[-1])
+        starts = [16 * count, *ends[:-1]]
+        bank._sketches = [CountMinSketch.from_bytes(frame.payload[a:b]) for a, b in zip(starts, ends, strict=True)]
+        return bank
+
+    def _counts(self, keys: Keys, *, own: float) -> Floats:
+        """Rates of the chosen half-lives as counts of the longest."""
+        totals = [max(sketch.total, sys.float_info.min) for sketch in self._sketches]
+        pairs = zip(self._sketches, totals, strict=True)
+        rates = [np.maximum(sketch.estimate(keys) - own, 0.0) / total for sketch, total in pairs]
+        chosen = rates[0].copy()
+        for longer in range(1, len(rates)):
+            agrees = np.ones(keys.size, dtype=np.bool_)
+            for shorter in range(longer):
+                agrees &= _agree(rates[longer], totals[longer], rates[shorter], totals[shorter])
+            np.copyto(chosen, rates[longer], where=agrees)
+        return chosen * self.total
+
+    def _identity(self) -> dict[str, object]:
+        return {"half_lives": self._half_lives, "width": self._width, "depth": self._depth, "seed": self._seed}
+
+
+def _agree(long: Floats, long_total: float, short: Floats, short_total: float) -> npt.NDArray[np.bool_]:
+    """Whether two rates of a key differ by no more than counting noise explains.
+
+    A decayed count of Poisson events with expectation C has variance C / 2 (the squared weights halve twice as fast).
+    """
+    variance = 0.5 * np.maximum(long, short) * (1.0 / long_total + 1.0 / short_total)
+    close: npt.NDArray[np.bool_] = (long - short) ** 2 <= _TOLERANCE**2 * variance
+    return close
