@@ -34,9 +34,8 @@ def log_diff_exp(a: Tensor, b: Tensor) -> Tensor:
     stays representable.
     """
     gap = b - a
-    usable = gap < 0
-    safe = torch.where(usable, gap, -1.0).clamp(max=-torch.finfo(gap.dtype).tiny)
-    return torch.where(usable, a + torch.log(-torch.expm1(safe)), -torch.inf)
+    safe = gap.clamp(max=-torch.finfo(gap.dtype).tiny)
+    return torch.where(gap < 0, a + torch.log(-torch.expm1(safe)), -torch.inf)
 
 
 def no_negatives(neg: Tensor, keep: Tensor | None) -> Tensor:
@@ -56,6 +55,5 @@ def count_kept(neg: Tensor, keep: Tensor | None) -> Tensor:
 def logsumexp_kept(x: Tensor, keep: Tensor | None, empty: Tensor) -> Tensor:
     """Return log sum over the kept entries of each row of `x` (B, N); 0 with zero gradient in `empty` rows."""
     if keep is not None:
-        fill = torch.where(empty, 0.0, -torch.inf).to(x.dtype)
-        x = torch.where(keep, x, fill[:, None])
+        x = torch.where(keep, x, -torch.inf)
     return torch.logsumexp(x, 1).masked_fill(empty, 0.0)

@@ -171,7 +171,6 @@ def _pass(query: Tensor, items: Tensor, plan: _Plan, weight: Tensor | None) -> t
 def _row_loss(log_odds: Tensor, kept: Tensor, improved: bool) -> tuple[Tensor, Tensor]:
     """Return the loss of each row and the size of its gradient, both 0 for rows without a negative."""
     empty = kept == 0
-    log_odds = log_odds.masked_fill(empty, 0.0)
     if improved:
         pull = torch.sigmoid(log_odds - kept.clamp(min=1).to(log_odds.dtype).log())
         loss = pull * log_odds

@@ -99,10 +99,7 @@ def hard_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, beta: float, 
 
 def _log_weighted_mean_exp(neg: Tensor, beta: float) -> Tensor:
     """Return log of the mean of e^neg with weights e^(beta neg) / mean e^(beta neg)."""
-    # The result does not depend on the peak, which only keeps the two large terms from cancelling.
-    peak = neg.detach().amax(1, keepdim=True)
-    centred = neg - peak
-    return peak[:, 0] + torch.logsumexp((1.0 + beta) * centred, 1) - torch.logsumexp(beta * centred, 1)
+    return torch.logsumexp((1.0 + beta) * neg, 1) - torch.logsumexp(beta * neg, 1)
 
 
 def debiased_positive(pos: Tensor, neg: Tensor, *, tau_plus: float, self_logit: float | Tensor) -> Tensor:

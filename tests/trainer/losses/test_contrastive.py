@@ -181,7 +181,8 @@ class TestDebiasedPositives:
     def test_below_the_floor_the_positive_is_still_raised(self) -> None:
         pos = torch.tensor([[-1.0, 0.5]], dtype=torch.float64, requires_grad=True)
         neg = torch.tensor([[4.0, 5.0, 3.0]], dtype=torch.float64, requires_grad=True)
-        value = losses.debiased_positive(pos, neg, tau_plus=0.01, self_logit=1.0)
+        own = torch.ones(1, dtype=torch.float64, requires_grad=True)
+        value = losses.debiased_positive(pos, neg, tau_plus=0.01, self_logit=own)
         of_negatives = neg.exp().mean().item()
         floor = 0.01 * np.exp(-1.0)
         numerator = (3 * of_negatives + np.exp([-1.0, 0.5]) + np.e) / 5 - 0.99 * of_negatives
@@ -192,6 +193,7 @@ class TestDebiasedPositives:
         assert neg.grad is not None
         assert (pos.grad < 0).all()
         assert (neg.grad > 0).all()
+        assert own.grad is None or own.grad == 0
 
     def test_gradient_above_the_floor(self, draw: Draw) -> None:
         pos, neg = draw(0, 3, 2, scale=0.3).requires_grad_(), draw(1, 3, 4, scale=0.3).requires_grad_()

@@ -39,3 +39,16 @@ def test_log_diff_exp_of_a_denormal_gap_has_a_finite_gradient() -> None:
     logspace.log_diff_exp(first, torch.zeros(1)).sum().backward()
     assert first.grad is not None
     assert first.grad.isfinite().all()
+
+
+def test_logsumexp_kept() -> None:
+    x = torch.tensor([[1.0, 2.0, torch.nan], [torch.inf, torch.nan, 0.0]], requires_grad=True)
+    keep = torch.tensor([[True, True, False], [False, False, False]])
+    empty = logspace.no_negatives(x, keep)
+    assert empty.tolist() == [False, True]
+    assert logspace.count_kept(x, keep).tolist() == [2.0, 0.0]
+    value = logspace.logsumexp_kept(x, keep, empty)
+    np.testing.assert_allclose(value.detach().numpy(), [np.logaddexp(1.0, 2.0), 0.0], rtol=1e-6)
+    (gradient,) = torch.autograd.grad(value.sum(), x)
+    np.testing.assert_allclose(gradient[0].numpy(), [1 / (1 + np.e), np.e / (1 + np.e), 0.0], rtol=1e-6)
+    assert (gradient[1] == 0).all()
