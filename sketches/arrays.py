@@ -1,4 +1,4 @@
-"""What every estimator accepts: checked key and weight arrays, and weights summed per distinct key."""
+"""What every estimator accepts: checked arrays of keys and weights, and decay factors."""
 
 from typing import TypeAlias
 
@@ -47,12 +47,3 @@ def as_factor(factor: float) -> float:
     if not 0.0 < factor <= 1.0:
         raise ValueError(f"a decay factor must lie in (0, 1], got {factor}")
     return float(factor)
-
-
-def sum_by_key(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
-    """Distinct keys of a batch, ascending, and the sum of the weights of each (its count without weights)."""
-    if weights is None:
-        distinct, counts = np.unique(keys, return_counts=True)
-        return distinct, counts.astype(np.float64)
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    return distinct, np.bincount(inverse, weights=weights, minlength=distinct.size).astype(np.float64, copy=False)

@@ -30,8 +30,9 @@ from typing import Final, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys, sum_by_key
+from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from sketches.codec import Frame, Kind, decode, encode
+from sketches.grouping import sum_by_key
 from sketches.hashing import HASH_NAME, RowHash, Slots
 from sketches.protocol import FrequencyEstimator, require_equal
 from sketches.sizing import DEPTH, cells_per_key
@@ -210,14 +211,14 @@ class CountMinSketch(FrequencyEstimator):
             np.maximum.at(self._cells, row, raised)
 
     def _add_to_cells(self, keys: Keys, weights: Floats | None) -> None:
-        distinct, quanta = self._quanta(keys, weights)
-        slots = self._hash.slots(distinct)
+        slots = self._hash.slots(keys)
+        quanta = self._quanta(keys.size, weights)
         if self._peak + quanta.sum() >= _CELL_LIMIT:
             self._peak = int(self._cells.max())
         if self._peak + quanta.sum() >= _CELL_LIMIT:
             while (peak := self._peak_after(slots, quanta)) >= _CELL_LIMIT:
                 self._coarsen(_excess_bits(peak))
-                distinct, quanta = self._quanta(keys, weights)
+                quanta = self._quanta(keys.size, weights)
             self._peak = int(peak)
         else:
             self._peak += int(quanta.sum())
@@ -225,12 +226,11 @@ class CountMinSketch(FrequencyEstimator):
         for row in slots:
             np.add.at(self._cells, row, added)
 
-    def _quanta(self, keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
-        """Whole quanta per distinct key. Each event is rounded by itself, so that batches can be cut anywhere."""
+    def _quanta(self, count: int, weights: Floats | None) -> Floats:
+        """Whole quanta per event. Each is rounded by itself, so that batches can be cut and ordered anyhow."""
         if weights is None:
-            distinct, counts = sum_by_key(keys, None)
-            return distinct, counts * math.ceil(1.0 / self._quantum)
-        return sum_by_key(keys, np.ceil(weights / self._quantum))
+            return np.full(count, math.ceil(1.0 / self._quantum), dtype=np.float64)
+        return np.ceil(weights / self._quantum)
 
     def _peak_after(self, slots: Slots, quanta: Floats) -> float:
         """Fullest cell once ``quanta`` are added, without adding them."""

@@ -11,8 +11,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys, sum_by_key
+from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from sketches.codec import Frame, Kind, decode, encode
+from sketches.grouping import sum_by_key
 from sketches.hashing import Slots, fmix64
 from sketches.protocol import FrequencyEstimator
 from sketches.total import Total
