@@ -1,1 +1,8 @@
-"""Retrieval over gRPC, and the monitor that measures its recall."""
+"""The gRPC service: what a bundle knows, answered in top-k items.
+
+Three rings, none of which knows the next outer one: `index` and `bundle` (what is searched), `batcher` and
+`retriever` (who is asked when, without transport), `service` and `server` (gRPC). `client` is the way in for
+Python; `monitor` measures recall through it. Importing this package alone loads none of them.
+"""
+
+__all__: list[str] = []

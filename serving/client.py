@@ -1,0 +1,222 @@
+"""A small synchronous client: plain values in, plain values out.
+
+It retries nothing itself: gRPC does, for UNAVAILABLE only, by the service configuration below. Connections to several
+replicas share the load (``dns:///name:port`` with a headless service).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from serving.status import DOMAIN
+from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.retrieval.v1 import retrieval_pb2_grpc
+
+__all__ = [
+    "Hits",
+    "Info",
+    "Retrieval",
+    "RetrievalClient",
+    "RetrievalError",
+    "by_embedding",
+    "by_history",
+    "by_item",
+    "by_user",
+]
+
+_SERVICE_CONFIG: Final = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "methodConfig": [
+        {
+            "name": [{"service": pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name}],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ],
+}
+
+
+class RetrievalError(Exception):
+    """The server's refusal: the gRPC `code`, the stable `reason`, and the `violations` (field -> problem)."""
+
+    def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", violations: dict[str, str] | None = None):
+        super().__init__(f"{code.name}{f' ({reason})' if reason else ''}: {message}")
+        self.code, self.reason, self.violations = code, reason, violations or {}
+        self.retry_after: float | None = None
+
+    @classmethod
+    def of(cls, error: grpc.RpcError) -> Self:
+        """Read the details that came with a failed call."""
+        call: Any = error
+        found = cls(call.code(), call.details() or "")
+        status = rpc_status.from_call(call)
+        for detail in status.details if status is not None else ():
+            found._read(detail)
+        return found
+
+    def _read(self, detail: Any) -> None:
+        info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+        if detail.Unpack(info) and info.domain == DOMAIN:
+            self.reason = info.reason
+            self.args = (f"{self.code.name} ({info.reason}): {str(self).partition(': ')[2]}",)
+        elif detail.Unpack(bad):
+            self.violations = {violation.field: violation.description for violation in bad.field_violations}
+        elif detail.Unpack(retry):
+            self.retry_after = retry.retry_delay.ToNanoseconds() / 1e9
+
+
+@dataclass(frozen=True)
+class Hits:
+    """The items found for one query, best first; `fallback` says that they are merely popular."""
+
+    item_ids: list[str]
+    scores: list[float]
+    missing_item_ids: list[str]
+    fallback: bool
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """The answer to a call: hits per query, and which bundle gave them; `seconds` are the server's own, by stage."""
+
+    hits: list[Hits]
+    bundle_version: str
+    attribution_token: str
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is served; times are seconds since 1970."""
+
+    bundle_version: str
+    sketch_version: str
+    trained_sequence: int
+    index_type: str
+    index_parameters: dict[str, float]
+    items: int
+    dimension: int
+    metric: str
+    max_event_time: float
+    servable_time: float
+    evaluation: dict[str, float]
+    limits: dict[str, int]
+    software_version: str
+    bundle_software_version: str
+
+
+def by_user(user_id: str, k: int | None = None) -> pb.Query:
+    """Ask for a user."""
+    return pb.Query(user_id=user_id, k=k)
+
+
+def by_history(item_ids: Sequence[str], k: int | None = None) -> pb.Query:
+    """Ask for whoever has this history, oldest first."""
+    return pb.Query(history=pb.History(item_ids=item_ids), k=k)
+
+
+def by_embedding(values: Sequence[float], k: int | None = None) -> pb.Query:
+    """Ask with a vector of the bundle's space."""
+    return pb.Query(embedding=pb.Embedding(values=values), k=k)
+
+
+def by_item(item_id: str, k: int | None = None) -> pb.Query:
+    """Ask for items like this one."""
+    return pb.Query(item_id=item_id, k=k)
+
+
+class RetrievalClient:
+    """Calls the service at `target` (``host:port``); every call ends within `timeout` seconds.
+
+    Use it as a context manager or call `close`. It may be shared between threads. All methods raise `RetrievalError`.
+    """
+
+    def __init__(self, target: str, timeout: float = 10.0) -> None:
+        self._timeout = timeout
+        options = [("grpc.service_config", json.dumps(_SERVICE_CONFIG)), ("grpc.enable_retries", 1)]
+        self._channel = grpc.insecure_channel(target, options)
+        self._stub = retrieval_pb2_grpc.RetrievalServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._channel.close()
+
+    def retrieve(
+        self,
+        queries: Sequence[pb.Query],
+        *,
+        exact: bool = False,
+        nprobe: int = 0,
+        score_threshold: float | None = None,
+        exclude_seen: bool = False,
+        excluded_item_ids: Sequence[str] = (),
+        allowed_item_ids: Sequence[str] = (),
+        bundle_version: str = "",
+    ) -> Retrieval:
+        """Return the top items of each query; see the proto's comments for what the parameters mean."""
+        request = pb.RetrieveRequest(
+            queries=queries,
+            params=pb.SearchParams(exact=exact, nprobe=nprobe, score_threshold=score_threshold),
+            filter=pb.Filter(allowed_item_ids=allowed_item_ids),
+            exclude_seen=exclude_seen,
+            excluded_item_ids=excluded_item_ids,
+            bundle_version=bundle_version,
+        )
+        answer = self._call(self._stub.Retrieve, request)
+        stages = ("total", "queue", "tower", "search")
+        return Retrieval(
+            hits=[Hits(list(h.item_ids), list(h.scores), list(h.missing_item_ids), h.fallback) for h in answer.hits],
+            bundle_version=answer.bundle_version,
+            attribution_token=answer.attribution_token,
+            seconds={stage: getattr(answer.timing, stage).ToNanoseconds() / 1e9 for stage in stages},
+        )
+
+    def embed(self, queries: Sequence[pb.Query]) -> list[list[float] | None]:
+        """Return the vector of each query; None where the bundle knows nothing about it."""
+        answer = self._call(self._stub.Embed, pb.EmbedRequest(queries=queries))
+        return [None if vector.fallback else list(vector.values) for vector in answer.vectors]
+
+    def info(self) -> Info:
+        """Return what is served."""
+        answer: pb.GetInfoResponse = self._call(self._stub.GetInfo, pb.GetInfoRequest())
+        return Info(
+            bundle_version=answer.bundle_version,
+            sketch_version=answer.sketch_version,
+            trained_sequence=answer.trained_sequence,
+            index_type=answer.index.type,
+            index_parameters=dict(answer.index.parameters),
+            items=answer.items,
+            dimension=answer.dimension,
+            metric=pb.Metric.Name(answer.metric).removeprefix("METRIC_").lower(),
+            max_event_time=answer.max_event_time.ToMilliseconds() / 1e3,
+            servable_time=answer.servable_time.ToNanoseconds() / 1e9,
+            evaluation=dict(answer.evaluation),
+            limits={limit.name: getattr(answer.limits, limit.name) for limit in pb.Limits.DESCRIPTOR.fields},
+            software_version=answer.software_version,
+            bundle_software_version=answer.bundle_software_version,
+        )
+
+    def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return method(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise RetrievalError.of(error) from error

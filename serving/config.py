@@ -1,0 +1,57 @@
+"""The server's settings: one frozen, documented model."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["LimitsConfig", "ServingConfig"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LimitsConfig(_Model):
+    """What one request may ask for; more is INVALID_ARGUMENT."""
+
+    max_queries: int = Field(default=256, ge=1, description="queries in a request")
+    max_k: int = Field(default=1000, ge=1, description="items wanted by a query")
+    max_history_item_ids: int = Field(default=1000, ge=1, description="item ids of a history given in a request")
+    max_excluded_item_ids: int = Field(default=1000, ge=0, description="item ids that a request leaves out")
+    max_allowed_item_ids: int = Field(default=10_000, ge=0, description="item ids that a filter lets through")
+
+
+class ServingConfig(_Model):
+    """How a server process listens, batches and follows the store."""
+
+    host: str = Field(
+        default="127.0.0.1", description="address to listen on; 0.0.0.0 for every interface: put TLS in front of it"
+    )
+    port: int = Field(default=50051, ge=0, le=65535, description="gRPC port; 0 takes a free one, which is logged")
+    metrics_port: int = Field(default=9103, ge=0, le=65535, description="port of /metrics; 0 takes a free one")
+    reflection: bool = Field(default=True, description="let clients such as grpcurl ask for the service's schema")
+    device: Literal["auto", "cpu", "gpu"] = Field(
+        default="auto", description="where the index is searched; auto: a GPU where faiss-gpu finds one"
+    )
+    threads: int = Field(
+        default=1, ge=1, description="threads of one tower run or search; several replicas beat several threads"
+    )
+    max_batch_queries: int = Field(default=256, ge=1, description="queries answered together at most")
+    queue_queries: int = Field(
+        default=1024, ge=1, description="queries that may wait; beyond it requests are refused at once"
+    )
+    retry_after_seconds: float = Field(default=0.1, gt=0, description="what a refused client is told to wait, seconds")
+    poll_seconds: float = Field(default=0.3, gt=0, description="how often the store is asked for news, seconds")
+    drain_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="after SIGTERM, how long requests are still taken while health says NOT_SERVING, seconds; "
+        "give load balancers as long as they need to notice",
+    )
+    grace_seconds: float = Field(
+        default=10.0, ge=0, description="after draining, how long requests under way may take, seconds"
+    )
+    max_connection_age_seconds: float = Field(
+        default=300.0, gt=0, description="connections older than this are renewed, so that new replicas get their share"
+    )
+    limits: LimitsConfig = Field(default_factory=LimitsConfig, description="what one request may ask for")

@@ -1,0 +1,118 @@
+"""What can go wrong with a request or a bundle, without saying how a transport tells it."""
+
+from dataclasses import dataclass
+
+from contracts import CorruptArtefactError
+
+__all__ = [
+    "BundleVersionNotLoadedError",
+    "DeadlinePassedError",
+    "IncompatibleBundleError",
+    "InvalidRequestError",
+    "NoBundleError",
+    "QueueFullError",
+    "RequestError",
+    "ShuttingDownError",
+    "TagsNotSupportedError",
+    "Violation",
+]
+
+
+class IncompatibleBundleError(CorruptArtefactError):
+    """A bundle's files are what its manifest says, but do not fit together or this server cannot use them."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One problem of a request: the path of the field (``queries[3].embedding``) and what is wrong there."""
+
+    field: str
+    problem: str
+
+
+class RequestError(Exception):
+    """A request that gets no answer; `reason` is the stable name that clients may rely on."""
+
+    reason = "INTERNAL"
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Facts that a program may want, as strings."""
+        return {}
+
+
+class InvalidRequestError(RequestError):
+    """The request breaks rules; `violations` names all of them."""
+
+    reason = "INVALID_REQUEST"
+
+    def __init__(self, violations: list[Violation]) -> None:
+        super().__init__("; ".join(f"{violation.field}: {violation.problem}" for violation in violations))
+        self.violations = violations
+
+
+class TagsNotSupportedError(RequestError):
+    """The filter uses tags, which no bundle carries yet."""
+
+    reason = "TAGS_NOT_SUPPORTED"
+
+    def __init__(self, fields: list[str]) -> None:
+        super().__init__(f"filtering by tags is not supported yet: {', '.join(fields)}; use filter.allowed_item_ids")
+        self.fields = fields
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The fields at fault."""
+        return {"fields": ",".join(self.fields)}
+
+
+class QueueFullError(RequestError):
+    """More queries are waiting than may wait."""
+
+    reason = "QUEUE_FULL"
+
+    def __init__(self, waiting: int, limit: int, retry_after: float) -> None:
+        super().__init__(f"{waiting} queries are waiting, at most {limit} may; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class NoBundleError(RequestError):
+    """No bundle has been loaded yet."""
+
+    reason = "NO_BUNDLE"
+
+    def __init__(self) -> None:
+        super().__init__("no bundle has been loaded yet; the server answers once the first is promoted")
+
+
+class ShuttingDownError(RequestError):
+    """The server stops and takes no more requests."""
+
+    reason = "SHUTTING_DOWN"
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down")
+
+
+class BundleVersionNotLoadedError(RequestError):
+    """The request is pinned to a bundle other than the one loaded."""
+
+    reason = "BUNDLE_VERSION_NOT_LOADED"
+
+    def __init__(self, wanted: str, loaded: str) -> None:
+        super().__init__(f"bundle_version {wanted!r} is not loaded; the loaded one is {loaded!r}")
+        self.wanted, self.loaded = wanted, loaded
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Both versions."""
+        return {"requested_version": self.wanted, "loaded_version": self.loaded}
+
+
+class DeadlinePassedError(RequestError):
+    """The client's deadline passed while the request waited; nothing was searched for it."""
+
+    reason = "DEADLINE_PASSED"
+
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before the search, which was not done")

@@ -1,0 +1,74 @@
+"""Counts every unary call for Prometheus, under the names of go-grpc-prometheus.
+
+Streams (health Watch, reflection) live as long as their client likes and are left out.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from serving.metrics import RpcMetrics
+
+__all__ = ["MetricsInterceptor"]
+
+_GO_NAMES: Final = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Canceled"}
+
+
+def _go_name(code: grpc.StatusCode) -> str:
+    return _GO_NAMES.get(code) or code.name.title().replace("_", "")
+
+
+class MetricsInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps the handlers of unary calls."""
+
+    def __init__(self, metrics: RpcMetrics) -> None:
+        self._metrics = metrics
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Return the method's handler with a stop-watch around it."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+        service, _, method = handler_call_details.method.removeprefix("/").partition("/")
+        timed = self._timed(handler.unary_unary, ("unary", service, method))
+        return grpc.unary_unary_rpc_method_handler(
+            timed,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _timed(self, inner: Callable[[Any, Any], Awaitable[Any]], labels: tuple[str, str, str]) -> Any:
+        async def handle(request: Any, context: Any) -> Any:
+            self._metrics.started.labels(*labels).inc()
+            start, code = time.perf_counter(), grpc.StatusCode.OK
+            try:
+                return await inner(request, context)
+            except asyncio.CancelledError:
+                left = context.time_remaining()
+                late = left is not None and left <= 0
+                code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
+                raise
+            except BaseException:
+                code = _code_of(context)
+                raise
+            finally:
+                self._metrics.handled.labels(*labels, _go_name(code)).inc()
+                self._metrics.seconds.labels(*labels).observe(time.perf_counter() - start)
+
+        return handle
+
+
+def _code_of(context: Any) -> grpc.StatusCode:
+    """Return the code that a failed handler aborted with; UNKNOWN is what gRPC makes of any other exception."""
+    code = context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code
+    return next((known for known in grpc.StatusCode if known.value[0] == code and code), grpc.StatusCode.UNKNOWN)

@@ -1,0 +1,113 @@
+"""What the server tells Prometheus; every class takes its registry."""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from serving.bundle import LoadedBundle
+
+__all__ = ["BundleMetrics", "RequestMetrics", "RpcMetrics"]
+
+_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+class RpcMetrics:
+    """Calls by method and code, under the names that go-grpc-prometheus made usual."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ("grpc_type", "grpc_service", "grpc_method")
+        self.started = Counter("grpc_server_started", "RPCs begun.", labels, registry=registry)
+        self.handled = Counter("grpc_server_handled", "RPCs ended, by code.", (*labels, "grpc_code"), registry=registry)
+        self.seconds = Histogram(
+            "grpc_server_handling_seconds",
+            "Seconds from a RPC's start to its end.",
+            labels,
+            buckets=_SECONDS,
+            registry=registry,
+        )
+
+
+class RequestMetrics:
+    """What happens to requests inside; it observes the batcher."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.stages = Histogram(
+            "weir_request_stage_seconds",
+            "Seconds of a request by stage: total, queue, and the tower and search of its batch.",
+            ("stage",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.batches = Histogram(
+            "weir_batch_queries", "Queries answered together.", buckets=_BATCHES, registry=registry
+        )
+        self.waiting = Gauge("weir_queue_queries", "Queries that wait for a batch.", registry=registry)
+        self.refused = Counter(
+            "weir_requests_refused", "Requests that got an error instead of an answer.", ("reason",), registry=registry
+        )
+        self.gone = Counter(
+            "weir_requests_dropped",
+            "Requests dropped before the search: client gone (cancelled) or deadline passed (deadline).",
+            ("reason",),
+            registry=registry,
+        )
+        self.fallbacks = Counter("weir_fallbacks", "Queries answered with popular items.", registry=registry)
+        self.users = Gauge("weir_history_users", "Users whose history is known.", registry=registry)
+        self.sequence = Gauge("weir_history_sequence", "Commit number of the newest window read.", registry=registry)
+        self.history_errors = Counter("weir_history_errors", "Windows that could not be read.", registry=registry)
+
+    def batch(self, queries: int) -> None:
+        """Count a batch."""
+        self.batches.observe(queries)
+
+    def depth(self, queries: int) -> None:
+        """Tell how many queries wait."""
+        self.waiting.set(queries)
+
+    def dropped(self, reason: str) -> None:
+        """Count a job that was not run."""
+        self.gone.labels(reason).inc()
+
+    def stage_seconds(self, seconds: Sequence[tuple[str, float]]) -> None:
+        """Record a request's stages."""
+        for stage, value in seconds:
+            self.stages.labels(stage).observe(value)
+
+
+class BundleMetrics:
+    """Which bundle is served, and what became of the others."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.info = Gauge(
+            "weir_bundle_info",
+            "The bundle that is served; always 1.",
+            ("version", "index", "metric"),
+            registry=registry,
+        )
+        self.max_event = Gauge(
+            "weir_bundle_max_event_timestamp_seconds",
+            "Event time of the newest event that the served bundle was trained on.",
+            registry=registry,
+        )
+        self.servable = Gauge(
+            "weir_bundle_servable_timestamp_seconds", "When the served bundle was swapped in.", registry=registry
+        )
+        self.items = Gauge("weir_index_items", "Items in the served index.", registry=registry)
+        self.swaps = Counter("weir_bundle_swaps", "Bundles swapped in, the first included.", registry=registry)
+        self.refused = Counter("weir_bundle_refused", "Bundles that could not be loaded.", registry=registry)
+        self.load_seconds = Histogram(
+            "weir_bundle_load_seconds",
+            "Seconds to read, verify and warm up a bundle.",
+            buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
+            registry=registry,
+        )
+
+    def served(self, bundle: LoadedBundle) -> None:
+        """Describe the bundle that is served from now on."""
+        self.info.clear()
+        self.info.labels(bundle.version, bundle.manifest.index.type, bundle.manifest.metric).set(1)
+        self.max_event.set(bundle.manifest.max_event_ms / 1000)
+        self.servable.set(bundle.servable_at)
+        self.items.set(bundle.items)
+        self.swaps.inc()

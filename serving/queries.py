@@ -1,0 +1,100 @@
+"""What the core is asked and what it answers, without transport."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts import Key, Keys
+from serving.bundle import LoadedBundle
+
+__all__ = ["Answer", "ByEmbedding", "ByHistory", "ByItem", "ByUser", "Hits", "Query", "Source", "Task"]
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ByUser:
+    """A user, by the stored history."""
+
+    key: Key
+
+
+@dataclass(frozen=True, eq=False)
+class ByHistory:
+    """A history given in the request: ids and their keys, (n,), oldest first."""
+
+    ids: tuple[str, ...]
+    keys: Keys
+
+
+@dataclass(frozen=True, eq=False)
+class ByEmbedding:
+    """A vector, (dimension,)."""
+
+    values: Floats
+
+
+@dataclass(frozen=True)
+class ByItem:
+    """An item whose neighbours are wanted."""
+
+    id: str
+    key: Key
+
+
+Source = ByUser | ByHistory | ByEmbedding | ByItem
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """One query; `k` items are wanted."""
+
+    source: Source
+    k: int
+
+
+def _no_keys() -> Keys:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One request, tied to the bundle it was checked against.
+
+    `allowed` (None: every item) and `excluded` are item keys; without `find` only vectors are made.
+    """
+
+    bundle: LoadedBundle
+    queries: tuple[Query, ...]
+    exact: bool = False
+    nprobe: int = 0
+    threshold: float | None = None
+    exclude_seen: bool = False
+    excluded: Keys = field(default_factory=_no_keys)
+    allowed: Keys | None = None
+    find: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """The answer to one query; `vector` is None where the query is one that the bundle knows nothing of."""
+
+    ids: list[str]
+    scores: list[float]
+    missing: list[str]
+    vector: Floats | None
+
+    @property
+    def fallback(self) -> bool:
+        """Whether popular items stand in for an answer."""
+        return self.vector is None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The answer to a task, and the seconds that its batch took."""
+
+    hits: list[Hits]
+    tower_seconds: float
+    search_seconds: float

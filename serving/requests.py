@@ -1,0 +1,139 @@
+"""From protobuf to the core: every rule of a request, all of its problems at once."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts import MAX_ID_BYTES, Keys, hash_id
+from serving.bundle import LoadedBundle
+from serving.config import LimitsConfig
+from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, TagsNotSupportedError, Violation
+from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
+from weir.retrieval.v1 import retrieval_pb2 as pb
+
+__all__ = ["DEFAULT_K", "embed_task", "retrieve_task"]
+
+DEFAULT_K: Final = 10
+"""Items found for a query that does not say how many."""
+
+
+def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: LimitsConfig) -> Task:
+    """Check a Retrieve request against the limits and the bundle; raises a `RequestError`."""
+    _require_version(request.bundle_version, bundle)
+    _refuse_tags(request.filter)
+    check = _Check(bundle, limits)
+    queries = check.queries(request.queries, with_k=True)
+    threshold = request.params.score_threshold if request.params.HasField("score_threshold") else None
+    if threshold is not None and not math.isfinite(threshold):
+        check.fault("params.score_threshold", f"is {threshold}, must be finite")
+    excluded = check.ids("excluded_item_ids", request.excluded_item_ids, limits.max_excluded_item_ids)
+    allowed = check.ids("filter.allowed_item_ids", request.filter.allowed_item_ids, limits.max_allowed_item_ids)
+    check.raise_if_any()
+    return Task(
+        bundle=bundle,
+        queries=queries,
+        exact=request.params.exact,
+        nprobe=request.params.nprobe,
+        threshold=threshold,
+        exclude_seen=request.exclude_seen,
+        excluded=excluded,
+        allowed=allowed if len(allowed) else None,
+    )
+
+
+def embed_task(request: pb.EmbedRequest, bundle: LoadedBundle, limits: LimitsConfig) -> Task:
+    """Check an Embed request; raises a `RequestError`."""
+    _require_version(request.bundle_version, bundle)
+    check = _Check(bundle, limits)
+    queries = check.queries(request.queries, with_k=False)
+    check.raise_if_any()
+    return Task(bundle=bundle, queries=queries, find=False)
+
+
+def _require_version(wanted: str, bundle: LoadedBundle) -> None:
+    if wanted and wanted != bundle.version:
+        raise BundleVersionNotLoadedError(wanted, bundle.version)
+
+
+def _refuse_tags(wanted: pb.Filter) -> None:
+    used = [f"filter.{name}" for name in ("any_tags", "all_tags", "none_tags") if getattr(wanted, name)]
+    if used:
+        raise TagsNotSupportedError(used)
+
+
+@dataclass
+class _Check:
+    """Collects what is wrong; what it returns is of use only if nothing is."""
+
+    bundle: LoadedBundle
+    limits: LimitsConfig
+    violations: list[Violation] = field(default_factory=list)
+
+    def fault(self, path: str, problem: str) -> None:
+        self.violations.append(Violation(path, problem))
+
+    def raise_if_any(self) -> None:
+        if self.violations:
+            raise InvalidRequestError(self.violations)
+
+    def queries(self, queries: Sequence[pb.Query], *, with_k: bool) -> tuple[Query, ...]:
+        if not 1 <= len(queries) <= self.limits.max_queries:
+            self.fault("queries", f"holds {len(queries)}, must hold from 1 to {self.limits.max_queries}")
+            return ()
+        return tuple(
+            Query(source, self.k(f"queries[{number}].k", query) if with_k else DEFAULT_K)
+            for number, query in enumerate(queries)
+            if (source := self.source(f"queries[{number}]", query)) is not None
+        )
+
+    def k(self, path: str, query: pb.Query) -> int:
+        k = query.k if query.HasField("k") else min(DEFAULT_K, self.limits.max_k)
+        if not 1 <= k <= self.limits.max_k:
+            self.fault(path, f"is {k}, must be from 1 to {self.limits.max_k}")
+        return k
+
+    def source(self, path: str, query: pb.Query) -> Source | None:
+        match query.WhichOneof("source"):
+            case "user_id":
+                self.id(f"{path}.user_id", query.user_id)
+                return ByUser(hash_id(query.user_id))
+            case "history":
+                ids = query.history.item_ids
+                keys = self.ids(f"{path}.history.item_ids", ids, self.limits.max_history_item_ids)
+                return ByHistory(tuple(ids), keys)
+            case "embedding":
+                return ByEmbedding(self.embedding(f"{path}.embedding", query.embedding))
+            case "item_id":
+                self.id(f"{path}.item_id", query.item_id)
+                return ByItem(query.item_id, hash_id(query.item_id))
+            case _:
+                self.fault(path, "has no source: set user_id, history, embedding or item_id")
+                return None
+
+    def embedding(self, path: str, embedding: pb.Embedding) -> npt.NDArray[np.float32]:
+        values = np.array(embedding.values, np.float32)
+        dimension = self.bundle.manifest.dimension
+        if len(values) != dimension:
+            self.fault(path, f"has {len(values)} values, bundle {self.bundle.version} has {dimension} dimensions")
+        if wrong := np.flatnonzero(~np.isfinite(values)).tolist():
+            self.fault(path, f"value {wrong[0]} is {values[wrong[0]]}, must be finite ({len(wrong)} are not)")
+        return values
+
+    def id(self, path: str, raw: str) -> None:
+        if not raw:
+            self.fault(path, "is empty")
+        elif len(raw) > MAX_ID_BYTES // 4 and (size := len(raw.encode())) > MAX_ID_BYTES:
+            self.fault(path, f"has {size} bytes, at most {MAX_ID_BYTES} are allowed")
+
+    def ids(self, path: str, ids: Iterable[str], most: int) -> Keys:
+        known = list(ids)
+        if len(known) > most:
+            self.fault(path, f"holds {len(known)} ids, at most {most} are allowed")
+            return np.empty(0, np.int64)
+        for number, raw in enumerate(known):
+            self.id(f"{path}[{number}]", raw)
+        return np.array([hash_id(raw) for raw in known], np.int64)

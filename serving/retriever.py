@@ -1,0 +1,226 @@
+"""Answers a batch of tasks: one tower run and as few searches as their parameters allow.
+
+Items to leave out (seen, excluded, the query itself) are fetched on top of k and struck out afterwards: with few of
+them that costs less than a selector inside the index, and it works with every kind of index.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from contracts import PADDING_KEY, Keys
+from serving.bundle import LoadedBundle
+from serving.histories import UserHistories
+from serving.index import Found
+from serving.queries import Answer, ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Task
+
+__all__ = ["Retriever"]
+
+Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+_NO_ROWS: Final[Rows] = np.empty(0, np.int64)
+_NOTHING: Final[tuple[Floats, Rows]] = (np.empty(0, np.float32), _NO_ROWS)
+
+
+class _Plan(NamedTuple):
+    """A query's way to an answer; `place` is its row of the vectors, -1 where there is none."""
+
+    task: Task
+    query: Query
+    place: int
+    missing: list[str]
+    excluded: Rows
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """Called by the batcher's thread, with `threads` threads for FAISS."""
+
+    histories: UserHistories
+    threads: int = 1
+
+    def __call__(self, tasks: Sequence[Task]) -> list[Answer]:
+        """Return one answer per task, in order."""
+        faiss.omp_set_num_threads(self.threads)  # OpenMP keeps this per thread
+        answers: dict[int, Answer] = {}
+        for numbers in _grouped(range(len(tasks)), lambda number: id(tasks[number].bundle)):
+            group = [tasks[number] for number in numbers]
+            answers.update(zip(numbers, _Batch(group[0].bundle, self.histories).answer(group), strict=True))
+        return [answers[number] for number in range(len(tasks))]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Tasks of one bundle."""
+
+    bundle: LoadedBundle
+    histories: UserHistories
+
+    def answer(self, tasks: list[Task]) -> list[Answer]:
+        start = time.monotonic()
+        pairs = [(task, query) for task in tasks for query in task.queries]
+        plans, vectors = self.plan(pairs)
+        planned = time.monotonic()
+        hits = self.find(plans, vectors)
+        found = time.monotonic()
+        rest = iter(hits)
+        return [Answer([next(rest) for _ in task.queries], planned - start, found - planned) for task in tasks]
+
+    def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[_Plan], Floats]:
+        """Return the plans and the query vectors, (places, dimension)."""
+        users = np.array([q.source.key for _, q in pairs if isinstance(q.source, ByUser)], np.int64)
+        known = self.histories.lookup(users)
+        stored = zip(known.positives, known.negatives, strict=True)
+        vectors = _Vectors(self.bundle)
+        plans = []
+        for task, query in pairs:
+            source = query.source
+            if isinstance(source, ByUser):
+                positives, negatives = next(stored)
+                place, rows = vectors.history(positives)
+                seen = np.concatenate([rows, self.bundle.rows_of(negatives)])
+                plans.append(self.planned(task, query, place, [], seen))
+            elif isinstance(source, ByHistory):
+                place, rows = vectors.history(source.keys)
+                missing = [source.ids[i] for i in np.flatnonzero(rows < 0)]
+                plans.append(self.planned(task, query, place, missing, rows))
+            elif isinstance(source, ByItem):
+                row = int(self.bundle.rows_of(np.array([source.key]))[0])
+                plans.append(self.similar(task, query, source, row, vectors))
+            else:
+                plans.append(self.planned(task, query, vectors.given(source), [], _NO_ROWS))
+        return plans, vectors.made()
+
+    def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: Rows) -> _Plan:
+        excluded = self.bundle.rows_of(task.excluded)
+        rows = np.concatenate([excluded, seen]) if task.exclude_seen else excluded
+        return _Plan(task, query, place, missing, np.unique(rows[rows >= 0]) if len(rows) else _NO_ROWS)
+
+    def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "_Vectors") -> _Plan:
+        if row < 0:
+            return self.planned(task, query, -1, [source.id], _NO_ROWS)
+        plan = self.planned(task, query, vectors.item(row), [], _NO_ROWS)
+        return plan._replace(excluded=np.union1d(plan.excluded, [row]))
+
+    def find(self, plans: list[_Plan], vectors: Floats) -> list[Hits]:
+        """Return the hits of each plan, in order."""
+        hits: dict[int, Hits] = {}
+        for numbers in _grouped(range(len(plans)), lambda number: _search_key(plans[number])):
+            chosen = [plans[number] for number in numbers]
+            if not chosen[0].task.find:
+                found = [_NOTHING] * len(chosen)
+            elif chosen[0].place < 0:
+                found = [self.popular(plan) for plan in chosen]
+            else:
+                found = self.search(chosen, vectors[[plan.place for plan in chosen]])
+            for number, plan, (scores, rows) in zip(numbers, chosen, found, strict=True):
+                vector = vectors[plan.place] if plan.place >= 0 else None
+                hits[number] = Hits(self.bundle.ids[rows].tolist(), scores.tolist(), plan.missing, vector)
+        return [hits[number] for number in range(len(plans))]
+
+    def search(self, plans: list[_Plan], queries: Floats) -> list[tuple[Floats, Rows]]:
+        task = plans[0].task
+        wanted = min(max(plan.query.k + len(plan.excluded) for plan in plans), self.bundle.items)
+        allowed = self.allowed(task)
+        if allowed is not None:
+            found = self.bundle.exact.search_among(queries, wanted, allowed)
+        elif task.exact:
+            found = self.bundle.exact.search(queries, wanted)
+        else:
+            found = self.bundle.index.search(queries, wanted, task.nprobe)
+        return [_struck(plan, Found(*row), plan.task.threshold) for plan, *row in zip(plans, *found, strict=True)]
+
+    def popular(self, plan: _Plan) -> tuple[Floats, Rows]:
+        allowed = self.allowed(plan.task)
+        rows = self.bundle.popular
+        if allowed is not None:
+            rows = allowed[np.argsort(-self.bundle.popularity[allowed], kind="stable")]
+        rows = rows[: plan.query.k + len(plan.excluded)]
+        return _struck(plan, Found(self.bundle.popularity[rows].astype(np.float32), rows), None)
+
+    def allowed(self, task: Task) -> Rows | None:
+        if task.allowed is None:
+            return None
+        rows = np.unique(self.bundle.rows_of(task.allowed))
+        return rows[rows >= 0]
+
+
+class _Vectors:
+    """Collects query vectors, so that all histories of a batch make one tower run."""
+
+    def __init__(self, bundle: LoadedBundle) -> None:
+        self._bundle = bundle
+        self._histories: list[Keys] = []
+        self._ready: list[tuple[int, Floats]] = []
+        self._count = 0
+
+    def history(self, keys: Keys) -> tuple[int, Rows]:
+        """Return the place of a history's vector (-1 without a known item), and the rows of its items."""
+        real = keys[keys != PADDING_KEY]
+        rows = self._bundle.rows_of(real)
+        if not (rows >= 0).any():
+            return -1, rows
+        newest = real[-self._bundle.manifest.history_length :]
+        self._histories.append(newest)
+        self._count += 1
+        return self._count - 1, rows
+
+    def item(self, row: int) -> int:
+        """Return the place of an item's vector."""
+        return self._take(self._bundle.exact.vectors[row])
+
+    def given(self, source: ByEmbedding) -> int:
+        """Return the place of a vector that came with the query."""
+        return self._take(self._bundle.normalised(source.values[None])[0])
+
+    def _take(self, vector: Floats) -> int:
+        self._ready.append((self._count, vector))
+        self._count += 1
+        return self._count - 1
+
+    def made(self) -> Floats:
+        """Return all vectors, (count, dimension), by place."""
+        vectors = np.empty((self._count, self._bundle.manifest.dimension), np.float32)
+        ready = np.zeros(self._count, np.bool_)
+        for place, vector in self._ready:
+            vectors[place], ready[place] = vector, True
+        if self._histories:
+            vectors[~ready] = self._bundle.users(_padded(self._histories))
+        return vectors
+
+
+def _padded(histories: list[Keys]) -> Keys:
+    padded = np.full((len(histories), max(map(len, histories))), PADDING_KEY, np.int64)
+    for row, keys in zip(padded, histories, strict=True):
+        row[len(row) - len(keys) :] = keys
+    return padded
+
+
+def _search_key(plan: _Plan) -> tuple[object, ...]:
+    """Plans of equal key are searched together; a filter keeps its task to itself."""
+    task = plan.task
+    return plan.place < 0, task.find, task.exact, task.nprobe, id(task) if task.allowed is not None else None
+
+
+def _struck(plan: _Plan, found: Found, threshold: float | None) -> tuple[Floats, Rows]:
+    """Return the first k scores and rows that are left after what is to be left out."""
+    keep = found.rows >= 0
+    if len(plan.excluded):
+        keep &= ~np.isin(found.rows, plan.excluded)
+    if threshold is not None:
+        keep &= found.scores >= threshold
+    return found.scores[keep][: plan.query.k], found.rows[keep][: plan.query.k]
+
+
+def _grouped(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for number in numbers:
+        groups[key(number)].append(number)
+    return list(groups.values())

@@ -1,0 +1,234 @@
+"""Real bundles and windows, small: a FAISS index, an ONNX tower (the mean of the history), committed files."""
+
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import faiss
+import numpy as np
+import onnx
+import pyarrow as pa
+from onnx import TensorProto, helper
+
+import sketches
+from contracts import (
+    BUNDLE_ITEMS_SCHEMA,
+    BundleFile,
+    BundleLog,
+    BundleManifest,
+    IndexInfo,
+    Store,
+    WindowCounts,
+    WindowLog,
+    WindowManifest,
+    WindowName,
+    columns,
+    examples_schema,
+    hash_id,
+)
+from contracts.artefacts import write_table
+from contracts.window import ITEMS_SCHEMA
+
+HISTORY_LENGTH = 4
+"""Of windows and towers alike."""
+
+HOUR_MS = 3_600_000
+
+
+def mean_tower(scale: float = 1.0) -> bytes:
+    """A tower whose vector is the mean of the history's embeddings, times a scale."""
+    nodes = [
+        helper.make_node("Cast", ["mask"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["real", "last"], ["column"]),
+        helper.make_node("Mul", ["history", "column"], ["masked"]),
+        helper.make_node("ReduceSum", ["masked", "middle"], ["total"], keepdims=0),
+        helper.make_node("ReduceSum", ["real", "middle"], ["count"], keepdims=1),
+        helper.make_node("Max", ["count", "one"], ["length"]),
+        helper.make_node("Div", ["total", "length"], ["mean"]),
+        helper.make_node("Mul", ["mean", "scale"], ["user"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "mean",
+        [
+            helper.make_tensor_value_info("history", TensorProto.FLOAT, ["batch", "length", "dimension"]),
+            helper.make_tensor_value_info("mask", TensorProto.BOOL, ["batch", "length"]),
+        ],
+        [helper.make_tensor_value_info("user", TensorProto.FLOAT, ["batch", "dimension"])],
+        initializer=[
+            helper.make_tensor("last", TensorProto.INT64, [1], [2]),
+            helper.make_tensor("middle", TensorProto.INT64, [1], [1]),
+            helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0]),
+            helper.make_tensor("scale", TensorProto.FLOAT, [1], [scale]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+@dataclass
+class Catalogue:
+    """The arrays that a bundle is written from; also the oracle's source."""
+
+    ids: list[str]
+    vectors: np.ndarray
+    embeddings: np.ndarray
+    popularity: np.ndarray
+
+    @classmethod
+    def random(cls, items: int = 200, dimension: int = 8, seed: int = 0, prefix: str = "item") -> "Catalogue":
+        random = np.random.default_rng(seed)
+        vectors = random.standard_normal((items, dimension)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        embeddings = random.standard_normal((items + 2, dimension)).astype(np.float32)
+        embeddings[0] = 0
+        return cls([f"{prefix}-{i}" for i in range(items)], vectors, embeddings, random.permutation(items) + 1.0)
+
+    def user(self, history: Sequence[str]) -> np.ndarray:
+        """The cosine tower's vector of a history, worked out without ONNX or FAISS."""
+        places = [self.ids.index(item) + 2 if item in self.ids else 1 for item in history[-HISTORY_LENGTH:]]
+        mean = self.embeddings[places].mean(axis=0)
+        return mean / np.linalg.norm(mean)
+
+    def top(self, vector: np.ndarray, k: int, without: Sequence[str] = ()) -> list[str]:
+        """The brute-force answer."""
+        order = np.argsort(-(self.vectors @ vector), kind="stable")
+        return [self.ids[row] for row in order if self.ids[row] not in without][:k]
+
+    def most_popular(self, k: int, without: Sequence[str] = ()) -> list[str]:
+        """The items by popularity."""
+        return [self.ids[row] for row in np.argsort(-self.popularity) if self.ids[row] not in without][:k]
+
+
+def write_bundle(
+    store: Store,
+    version: str,
+    catalogue: Catalogue,
+    *,
+    index: str = "Flat",
+    parameters: dict[str, int | float] | None = None,
+    metric: str = "cosine",
+    tower: bytes | None = None,
+    trained_sequence: int = 0,
+    max_event_ms: int = 1_700_000_000_000,
+    promote: bool = True,
+) -> BundleManifest:
+    """Write, commit and promote a bundle through the contracts."""
+    count, dimension = catalogue.vectors.shape
+    built = faiss.index_factory(dimension, index, faiss.METRIC_INNER_PRODUCT)
+    built.train(catalogue.vectors)
+    built.add(catalogue.vectors)
+    items = pa.table(
+        {
+            columns.ROW: pa.array(range(count), pa.int32()),
+            columns.ITEM_ID: pa.array(catalogue.ids),
+            columns.ITEM_KEY: pa.array([hash_id(item) for item in catalogue.ids], pa.int64()),
+            columns.POPULARITY: pa.array(catalogue.popularity, pa.float64()),
+        },
+        schema=BUNDLE_ITEMS_SCHEMA,
+    )
+    folder = f"bundles/{version}"
+    files = (
+        store.write(f"{folder}/{BundleFile.INDEX}", faiss.serialize_index(built).tobytes()),
+        write_table(store, f"{folder}/{BundleFile.ITEMS}", items),
+        store.write(f"{folder}/{BundleFile.EMBEDDINGS}", _npy(catalogue.embeddings)),
+        store.write(f"{folder}/{BundleFile.VECTORS}", _npy(catalogue.vectors)),
+        store.write(f"{folder}/{BundleFile.TOWER}", tower or mean_tower()),
+    )
+    manifest = BundleManifest(
+        version=version,
+        created_at=time.time(),
+        trained_sequence=trained_sequence,
+        trained_window="20231114T220000Z-20231114T230000Z/0000",
+        max_event_ms=max_event_ms,
+        items=count,
+        dimension=dimension,
+        metric=metric,
+        history_length=HISTORY_LENGTH,
+        index=IndexInfo(type=index, parameters=parameters or {}),
+        evaluation={"recall@10": 0.25},
+        promoted=True,
+        verdict="better than before",
+        software_version="0.1.0",
+        files=files,
+    )
+    log = BundleLog(store)
+    log.commit(manifest)
+    if promote:
+        log.promote(version)
+    return manifest
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+@dataclass
+class Event:
+    """An example of a window; history in ids, oldest first."""
+
+    user: str
+    item: str
+    time_ms: int
+    history: Sequence[str] = ()
+    label: int = 1
+
+
+def write_window(store: Store, sequence: int, events: Sequence[Event], start_ms: int | None = None) -> WindowManifest:
+    """Write and commit a window of an hour."""
+    start = start_ms if start_ms is not None else 1_700_000_000_000 // HOUR_MS * HOUR_MS + sequence * HOUR_MS
+    name = WindowName(start, start + HOUR_MS)
+    histories = [[0] * (HISTORY_LENGTH - len(e.history)) + [hash_id(i) for i in e.history] for e in events]
+    values = {
+        columns.USER_KEY: [hash_id(e.user) for e in events],
+        columns.ITEM_KEY: [hash_id(e.item) for e in events],
+        columns.TIMESTAMP: [e.time_ms for e in events],
+        columns.HISTORY: histories,
+        columns.WEIGHT: [1.0] * len(events),
+        columns.LABEL: [e.label for e in events],
+        columns.EVENT_KEY: [None] * len(events),
+        columns.ATTRIBUTION_TOKEN: [None] * len(events),
+    }
+    positives = [e.item for e in events if e.label > 0]
+    counts = {item: positives.count(item) for item in sorted(set(positives), key=hash_id)}
+    items = pa.table(
+        {
+            columns.ITEM_KEY: [hash_id(item) for item in counts],
+            columns.ITEM_ID: list(counts),
+            columns.COUNT: list(counts.values()),
+        },
+        schema=ITEMS_SCHEMA,
+    )
+    sketch = sketches.CountMinSketch(width=1024, depth=4)
+    sketch.update(np.array([hash_id(item) for item in positives], np.int64))
+    times = [e.time_ms for e in events] or [start]
+    manifest = WindowManifest(
+        sequence=sequence,
+        run=sequence,
+        last_of_run=True,
+        start_ms=start,
+        end_ms=start + HOUR_MS,
+        pane=0,
+        min_event_ms=min(times),
+        max_event_ms=max(times),
+        committed_at=time.time(),
+        counts=WindowCounts(events=len(events), positives=len(positives), negatives=sum(e.label < 0 for e in events)),
+        sources={},
+        history_length=HISTORY_LENGTH,
+        sketch={"kind": "count_min"},
+        files=(
+            write_table(
+                store,
+                f"{name.folder}/{WindowName.examples(0)}",
+                pa.table(values, schema=examples_schema(HISTORY_LENGTH)),
+            ),
+            write_table(store, f"{name.folder}/{WindowName.items()}", items),
+            store.write(f"{name.folder}/{WindowName.sketch()}", sketch.to_bytes()),
+        ),
+    )
+    WindowLog(store).commit(manifest)
+    return manifest
