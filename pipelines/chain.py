@@ -1,0 +1,115 @@
+"""The chain of transforms, from what is to be read to committed windows; it knows nothing of the driver.
+
+Elements are Arrow record batches and tables, never single rows. Batches carry the time of their window, and the
+grouping by window is Beam's own, so that it means the same in a batch and in a streaming runner.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms.window import FixedWindows, GlobalWindows
+
+from contracts import Store, WindowManifest
+from pipelines.config import PipelineConfig
+from pipelines.positions import Run
+from pipelines.transforms.commit import CommitWindows, WindowSketch
+from pipelines.transforms.count import CountItems
+from pipelines.transforms.dead_letters import WriteDeadLetters
+from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
+from pipelines.transforms.histories import AttachHistories
+from pipelines.transforms.read import PROGRESS, ListChunks, ReadChunk
+from pipelines.transforms.split import Locate, MergeProgress, Release
+from pipelines.transforms.validate import DEAD, Validate
+from pipelines.transforms.write import ShardReport, WriteShards
+
+__all__ = ["BlocksToWindows", "ReadBlocks"]
+
+
+class ReadBlocks(beam.PTransform[Any, Any]):
+    """`Reading`s to a dict: blocks under ``blocks``, and what is already known of files under `DEAD`, `PROGRESS`."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def expand(self, readings: Any) -> Any:
+        """Add the transforms."""
+        listed = readings | "List chunks" >> beam.ParDo(ListChunks(self._config)).with_outputs(
+            DEAD, PROGRESS, main="chunks"
+        )
+        # Chunks of one file may be read by different workers.
+        blocks = listed.chunks | "Spread" >> beam.Reshuffle() | "Read" >> beam.ParDo(ReadChunk(self._config))
+        return {"blocks": blocks, DEAD: listed[DEAD], PROGRESS: listed[PROGRESS]}
+
+
+class BlocksToWindows(beam.PTransform[Any, Any]):
+    """The output of `ReadBlocks` to the manifests of the windows committed.
+
+    `together` makes the windowing under which the windows of a run meet, for the histories of a shard and for the
+    order of commits: the end of the input for a bounded run. An unbounded driver gives a trigger.
+    """
+
+    def __init__(
+        self, store: Store, run: Run, config: PipelineConfig, together: Callable[[], Any] | None = None
+    ) -> None:
+        super().__init__()
+        self._store, self._run, self._config = store, run, config
+        self._together = together or partial(beam.WindowInto, GlobalWindows())
+
+    def expand(self, read: Any) -> Any:
+        """Add the transforms."""
+        store, run, config = self._store, self._run, self._config
+        validated = read["blocks"] | "Validate" >> beam.ParDo(Validate(config)).with_outputs(DEAD, main="batches")
+        letters = (read[DEAD], validated[DEAD]) | "All dead letters" >> beam.Flatten()
+        letters | "Write dead letters" >> beam.ParDo(WriteDeadLetters(store))
+        located = validated.batches | "Locate" >> beam.ParDo(Locate(run)).with_outputs(PROGRESS, main="keyed")
+        seen = (read[PROGRESS], located[PROGRESS]) | "All progress" >> beam.Flatten()
+        progress = beam.pvalue.AsSingleton(seen | "Merge progress" >> beam.CombineGlobally(MergeProgress()))  # type: ignore[no-untyped-call]
+        shards = (
+            located.keyed
+            | "Release" >> beam.ParDo(Release(run, config), progress)
+            | "Window" >> beam.WindowInto(FixedWindows(config.window_seconds))
+            | "Group by shard" >> beam.GroupByKey()
+            | "De-duplicate" >> beam.ParDo(Deduplicate(store, run))
+        )
+        parts = (self._write(shards), self._count(shards)) | "All parts" >> beam.Flatten()
+        return (
+            parts
+            | "One committer" >> beam.Map(_to_one)
+            | "Group the run" >> beam.GroupByKey()
+            | "Commit" >> beam.ParDo(CommitWindows(store, run, config), progress).with_output_types(WindowManifest)
+        )
+
+    def _write(self, shards: Any) -> Any:
+        length = self._config.history_length
+        return (
+            shards
+            | "Together" >> self._together()
+            | "Key by shard" >> beam.Map(_by_shard)
+            | "Group windows" >> beam.GroupByKey()
+            | "Attach histories" >> beam.ParDo(AttachHistories(self._store, length))
+            | "Write shards" >> beam.ParDo(WriteShards(self._store, length))
+        )
+
+    def _count(self, shards: Any) -> Any:
+        return (
+            shards
+            | "Items" >> beam.Map(lambda shard: shard.items)
+            | "Count" >> beam.CombineGlobally(CountItems(self._config.sketch)).without_defaults()
+            | "Name the window" >> beam.Map(_of_window)
+            | "Sketches together" >> self._together()
+        )
+
+
+def _by_shard(window: ShardWindow) -> tuple[int, ShardWindow]:
+    return window.shard, window
+
+
+def _to_one(part: ShardReport | WindowSketch) -> tuple[int, ShardReport | WindowSketch]:
+    return 0, part
+
+
+def _of_window(sketch: bytes, window: Any = beam.DoFn.WindowParam) -> WindowSketch:
+    return WindowSketch(window.start.micros // 1000, sketch)

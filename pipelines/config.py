@@ -1,0 +1,104 @@
+"""The settings of the pipeline."""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from contracts import Label, columns
+
+__all__ = ["LogColumns", "PipelineConfig", "SketchConfig", "TimestampUnit"]
+
+TimestampUnit = Literal["auto", "s", "ms", "us", "rfc3339"]
+Meaning = Literal["positive", "negative", "ignore"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LogColumns(_Model):
+    """What the log calls each field; optional fields may be absent from it."""
+
+    user_id: str = Field(default=columns.USER_ID, min_length=1, description="user id (required)")
+    item_id: str = Field(default=columns.ITEM_ID, min_length=1, description="item id (required)")
+    timestamp: str = Field(default=columns.TIMESTAMP, min_length=1, description="event time (required)")
+    event_id: str = Field(default=columns.EVENT_ID, min_length=1, description="unique id of the event (optional)")
+    event_type: str = Field(default=columns.EVENT_TYPE, min_length=1, description="kind of event (optional)")
+    weight: str = Field(default=columns.WEIGHT, min_length=1, description="weight of the event (optional)")
+    attribution_token: str = Field(
+        default=columns.ATTRIBUTION_TOKEN, min_length=1, description="token of the answer that led to it (optional)"
+    )
+
+
+class SketchConfig(_Model):
+    """The count-min sketch of each window."""
+
+    width: int = Field(default=1 << 16, ge=2, description="cells per row, a power of two")
+    depth: int = Field(default=4, ge=1, le=16, description="rows")
+    conservative: bool = Field(default=True, description="conservative update: smaller error, cannot be subtracted")
+
+    @field_validator("width")
+    @classmethod
+    def _power_of_two(cls, width: int) -> int:
+        if width & (width - 1):
+            lower = 1 << (width.bit_length() - 1)
+            message = f"width is {width}, but must be a power of two: {lower} or {2 * lower}"
+            raise ValueError(message)
+        return width
+
+
+class PipelineConfig(_Model):
+    """From the interaction log to committed windows.
+
+    `window_seconds`, `user_shards`, `chunk_bytes` and `chunk_rows` give the store its layout and cannot
+    change once it holds windows.
+    """
+
+    log: str = Field(default="log", min_length=1, description="file, folder or glob of the log; a path or fsspec URL")
+    columns: LogColumns = Field(default_factory=LogColumns, description="names of the fields in the log")
+    timestamp_unit: TimestampUnit = Field(
+        default="auto",
+        description="unit of timestamps; auto: numbers by magnitude (below 1e11 s, below 1e14 ms, else us), "
+        "strings as RFC 3339",
+    )
+    min_time: datetime = Field(default=datetime(1990, 1, 1, tzinfo=UTC), description="earliest valid event time")
+    max_time: datetime | None = Field(default=None, description="latest valid event time; default: a day from now")
+    event_types: dict[str, Meaning] = Field(
+        default_factory=dict, description="what each event type means; empty: every event is positive"
+    )
+    unknown_event_type: Literal["dead_letter", "positive", "negative", "ignore"] = Field(
+        default="dead_letter", description="what becomes of a type that event_types does not name"
+    )
+    window_seconds: int = Field(default=86_400, ge=1, description="length of a window, seconds of event time")
+    allowed_lateness_seconds: int = Field(
+        default=300, ge=0, description="how long a window stays open behind the newest event, seconds of event time"
+    )
+    history_length: int = Field(default=50, ge=1, le=4096, description="items of history attached to each event")
+    user_shards: int = Field(default=8, ge=1, le=65_536, description="user shards: files per window")
+    idle_seconds: float = Field(
+        default=10.0, ge=0, description="follow: commit open windows after this many seconds without new input"
+    )
+    poll_seconds: float = Field(default=0.5, gt=0, description="follow: seconds between looks at the log")
+    chunk_bytes: int = Field(default=8 << 20, ge=1, description="JSON Lines are read in pieces of this many bytes")
+    chunk_rows: int = Field(default=1 << 16, ge=1, description="gzip and Parquet are read in pieces of this many rows")
+    sketch: SketchConfig = Field(default_factory=SketchConfig, description="frequency sketch of each window")
+    runner: str = Field(default="FnApiRunner", min_length=1, description="Beam runner, always named")
+    runner_options: tuple[str, ...] = Field(default=(), description="further Beam options, such as --parallelism=4")
+    metrics_port: int = Field(default=9101, ge=0, le=65_535, description="port of /metrics; 0: any free port")
+
+    @field_validator("min_time", "max_time")
+    @classmethod
+    def _aware(cls, value: datetime | None) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            return value.replace(tzinfo=UTC)
+        return value
+
+    @property
+    def window_ms(self) -> int:
+        """Length of a window in milliseconds of event time."""
+        return 1000 * self.window_seconds
+
+    def labels(self) -> dict[str, Label]:
+        """Return `event_types` as labels."""
+        return {name: Label[meaning.upper()] for name, meaning in self.event_types.items()}

@@ -1,0 +1,166 @@
+"""Raw rows to typed columns, the rows that do not decode apart."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts import columns
+from pipelines.blocks import Int64, Lines, Rows
+from pipelines.config import LogColumns, TimestampUnit
+from pipelines.faults import Fault, Reason
+from pipelines.readers import MAX_LINE_BYTES
+from pipelines.timestamps import Millis, arrow_millis, mixed_millis
+
+__all__ = ["Decoded", "LineDecoder", "decode_rows"]
+
+Faults = list[tuple[int, Fault, bytes]]
+
+_TEXTS = (columns.USER_ID, columns.ITEM_ID, columns.EVENT_ID, columns.EVENT_TYPE, columns.ATTRIBUTION_TOKEN)
+_REQUIRED = (columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP)
+_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+@dataclass
+class Decoded:
+    """Columns of n rows; `raw` returns a row's bytes, `refused` are the rows that did not decode."""
+
+    texts: dict[str, pa.Array]
+    weights: pa.Array
+    millis: Millis
+    positions: Int64
+    raw: Callable[[int], bytes]
+    refused: Faults = field(default_factory=list)
+
+
+class LineDecoder:
+    """Decodes JSON lines, strictly typed: an id that is a number is a fault of the producer."""
+
+    def __init__(self, names: LogColumns, unit: TimestampUnit) -> None:
+        self._unit = unit
+        self._names = names.model_dump()
+        types = {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float | None} | dict.fromkeys(_TEXTS, str | None)
+        types |= {columns.USER_ID: str, columns.ITEM_ID: str}
+        fields = [(name, types[name]) if name in _REQUIRED else (name, types[name], None) for name in self._names]
+        # Required fields come first in `LogColumns`, as a struct demands.
+        self._fields = list(self._names)
+        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Line", fields, rename=self._names, gc=False))
+
+    def decode(self, content: Lines) -> Decoded:
+        """Return the columns of the lines that decode, and the faults of the others; blank lines count for nothing."""
+        kept = np.array([bool(line) and not line.isspace() for line in content.lines], np.bool_)
+        lines = [line for line, keep in zip(content.lines, kept, strict=True) if keep]
+        positions = content.positions[kept]
+        refused: Faults = []
+        values = self._all_at_once(lines)
+        if values is None:
+            values, good, refused = self._one_by_one(lines, positions)
+            lines, positions = [lines[row] for row in good], positions[good]
+        by_name = dict(zip(self._fields, zip(*map(msgspec.structs.astuple, values), strict=True), strict=False))
+        return Decoded(
+            {name: pa.array(by_name.get(name, ()), pa.string()) for name in _TEXTS},
+            pa.array(by_name.get(columns.WEIGHT, ()), pa.float64()),
+            mixed_millis(by_name.get(columns.TIMESTAMP, ()), self._unit),
+            positions,
+            lines.__getitem__,
+            refused,
+        )
+
+    def _all_at_once(self, lines: list[bytes]) -> list[Any] | None:
+        if max(map(len, lines), default=0) > MAX_LINE_BYTES:
+            return None
+        try:
+            values = self._decoder.decode_lines(b"\n".join(lines))
+        except _ERRORS:
+            return None
+        # Two values on one line would shift all that follow.
+        return values if len(values) == len(lines) else None
+
+    def _one_by_one(self, lines: list[bytes], positions: Int64) -> tuple[list[Any], list[int], Faults]:
+        values, good, refused = [], [], []
+        for row, line in enumerate(lines):
+            try:
+                if len(line) > MAX_LINE_BYTES:
+                    fault = Fault(Reason.LINE_TOO_LONG, f"a line may have {MAX_LINE_BYTES} bytes, this one has more")
+                    refused.append((int(positions[row]), fault, line))
+                    continue
+                values.append(self._decoder.decode(line))
+                good.append(row)
+            except _ERRORS as error:
+                refused.append((int(positions[row]), self._explain(line, error), line))
+        return values, good, refused
+
+    def _explain(self, line: bytes, error: Exception) -> Fault:
+        try:
+            line.decode()
+            value = msgspec.json.decode(line)
+        except UnicodeDecodeError as undecodable:
+            return Fault(Reason.NOT_UTF8, str(undecodable))
+        except (msgspec.DecodeError, RecursionError) as malformed:
+            return Fault(Reason.MALFORMED_JSON, str(malformed))
+        if not isinstance(value, dict):
+            return Fault(Reason.NOT_AN_OBJECT, f"expected a JSON object, got {type(value).__name__}")
+        for name in _REQUIRED:
+            if value.get(self._names[name]) is None:
+                return Fault(Reason.MISSING_FIELD, f"{self._names[name]} is missing or null")
+        return Fault(Reason.WRONG_TYPE, str(error))
+
+
+def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit) -> Decoded | Fault:
+    """Return the columns of a table, or the fault that all its rows share: a column missing or of the wrong type.
+
+    Ids may be integers, which become their decimal spelling: unlike in JSON, the schema says what they are.
+    """
+    table, spelling = content.table, names.model_dump()
+    for name in _REQUIRED:
+        if spelling[name] not in table.column_names:
+            message = f"column {spelling[name]} is missing; the file has {', '.join(table.column_names) or 'none'}"
+            return Fault(Reason.MISSING_FIELD, f"{message} (all {table.num_rows} rows refused)")
+    arrays = {name: _column(table, spelling[name]) for name in spelling}
+    try:
+        texts = {name: _texts(arrays[name], spelling[name]) for name in _TEXTS}
+        weights = _weights(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
+        millis = arrow_millis(arrays[columns.TIMESTAMP], unit)
+    except TypeError as error:
+        return Fault(Reason.WRONG_TYPE, f"{error} (all {table.num_rows} rows refused)")
+
+    def raw(row: int) -> bytes:
+        return msgspec.json.encode({name: _cell(table[name][row]) for name in table.column_names}, enc_hook=str)
+
+    return Decoded(texts, weights, millis, content.positions, raw)
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    if name not in table.column_names:
+        return pa.nulls(table.num_rows)
+    column = table.column(name).combine_chunks()
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _texts(values: pa.Array, name: str) -> pa.Array:
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
+        return values.cast(pa.string())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return values.cast(pa.string())
+    message = f"column {name} is of type {kind}; allowed are strings and integers"
+    raise TypeError(message)
+
+
+def _weights(values: pa.Array, name: str) -> pa.Array:
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
+        return pc.cast(values, pa.float64(), safe=False)
+    message = f"column {name} is of type {kind}; allowed are numbers"
+    raise TypeError(message)
+
+
+def _cell(value: pa.Scalar) -> Any:
+    if value.is_valid and (pa.types.is_string(value.type) or pa.types.is_large_string(value.type)):
+        # Parquet does not promise that text is UTF-8.
+        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    return value.as_py()

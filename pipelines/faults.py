@@ -1,0 +1,73 @@
+"""Why a row is refused: stable reasons, and the dead letter that keeps the row."""
+
+import base64
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+__all__ = ["DeadLetter", "Fault", "Reason"]
+
+_RAW_BYTES = 1024
+
+
+class Reason(StrEnum):
+    """Stable codes: dashboards and alerts name them."""
+
+    MALFORMED_JSON = "malformed_json"
+    NOT_UTF8 = "not_utf8"
+    NOT_AN_OBJECT = "not_an_object"
+    LINE_TOO_LONG = "line_too_long"
+    MISSING_FIELD = "missing_field"
+    WRONG_TYPE = "wrong_type"
+    EMPTY_ID = "empty_id"
+    ID_TOO_LONG = "id_too_long"
+    TOKEN_TOO_LONG = "token_too_long"  # noqa: S105 - a reason, no secret
+    UNPARSABLE_TIMESTAMP = "unparsable_timestamp"
+    TIMESTAMP_OUT_OF_RANGE = "timestamp_out_of_range"
+    NEGATIVE_WEIGHT = "negative_weight"
+    NON_FINITE_WEIGHT = "non_finite_weight"
+    UNKNOWN_EVENT_TYPE = "unknown_event_type"
+    UNREADABLE_FILE = "unreadable_file"
+    TRUNCATED_GZIP = "truncated_gzip"
+    SHRUNKEN_FILE = "shrunken_file"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a row: the code, and a sentence that says what came and what is allowed."""
+
+    reason: Reason
+    detail: str
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A refused row, as a line of ``dead-letters/<partition>/<position of the block>.jsonl``.
+
+    `raw` is its first KiB: text, or base64 where `encoding` says so; `size` is the row's full length in bytes.
+    """
+
+    partition: str
+    position: int
+    reason: str
+    detail: str
+    raw: str
+    encoding: str
+    size: int
+
+    @classmethod
+    def of(cls, partition: str, position: int, fault: Fault, raw: bytes) -> "DeadLetter":
+        """Return the letter for a row."""
+        text, encoding = _spell(raw)
+        return cls(partition, position, str(fault.reason), fault.detail, text, encoding, len(raw))
+
+
+def _spell(raw: bytes) -> tuple[str, str]:
+    head = raw[:_RAW_BYTES]
+    try:
+        return head.decode(), "utf-8"
+    except UnicodeDecodeError as error:
+        # A character cut in half by the limit does not make the text binary.
+        if len(raw) > _RAW_BYTES and error.start > _RAW_BYTES - 4:
+            return head[: error.start].decode(), "utf-8"
+    return base64.b64encode(head).decode(), "base64"

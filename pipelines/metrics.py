@@ -1,0 +1,77 @@
+"""What the pipeline tells Prometheus, derived after each run from its commits and dead letters.
+
+Workers of a distributed runner are invisible to the driver; what they have committed is not.
+"""
+
+from collections.abc import Sequence
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from contracts import Store, WindowLog, WindowManifest
+from pipelines.faults import DeadLetter
+from sketches import CountMinSketch
+
+__all__ = ["PipelineMetrics"]
+
+_COMMIT_SECONDS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
+
+
+class PipelineMetrics:
+    """The metrics of one pipeline process."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self.events = Counter(
+            "weir_pipeline_events_total",
+            "Distinct valid events in committed windows, by label.",
+            ["label"],
+            registry=registry,
+        )
+        self.ignored = Counter(
+            "weir_pipeline_ignored_events_total", "Valid events of types that are ignored.", registry=registry
+        )
+        self.dead = Counter(
+            "weir_pipeline_dead_letters_total", "Rows refused, by reason.", ["reason"], registry=registry
+        )
+        self.duplicates = Counter(
+            "weir_pipeline_duplicates_total", "Events dropped because their event_id was known.", registry=registry
+        )
+        self.late = Counter(
+            "weir_pipeline_late_events_total", "Events that came after their window was committed.", registry=registry
+        )
+        self.watermark = Gauge(
+            "weir_pipeline_watermark_timestamp_seconds", "Newest event time committed, Unix time.", registry=registry
+        )
+        self.commit = Histogram(
+            "weir_pipeline_window_commit_seconds",
+            "Seconds from the start of a run to the commit of each of its windows.",
+            registry=registry,
+            buckets=_COMMIT_SECONDS,
+        )
+        self.items = Gauge(
+            "weir_pipeline_window_distinct_items", "Distinct items of the newest commit.", registry=registry
+        )
+        self.fill = Gauge(
+            "weir_pipeline_sketch_fill_ratio", "Share of non-zero cells in the newest sketch.", registry=registry
+        )
+
+    def observe(
+        self, store: Store, commits: Sequence[WindowManifest], letters: Sequence[DeadLetter], started: float
+    ) -> None:
+        """Take in one run: its commits, its new dead letters, and when it started (wall clock)."""
+        for letter in letters:
+            self.dead.labels(letter.reason).inc()
+        for commit in commits:
+            self.events.labels("positive").inc(commit.counts.positives)
+            self.events.labels("negative").inc(commit.counts.negatives)
+            self.ignored.inc(commit.counts.ignored)
+            self.duplicates.inc(commit.counts.duplicates)
+            self.late.inc(commit.counts.late)
+            self.commit.observe(max(0.0, commit.committed_at - started))
+        if commits:
+            self._newest(WindowLog(store), commits)
+
+    def _newest(self, log: WindowLog, commits: Sequence[WindowManifest]) -> None:
+        self.watermark.set(max(commit.max_event_ms for commit in commits) / 1000)
+        newest = commits[-1]
+        self.items.set(newest.file(newest.name.items()).rows)
+        self.fill.set(CountMinSketch.from_bytes(log.sketch(newest)).fill)

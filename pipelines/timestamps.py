@@ -1,0 +1,105 @@
+"""Event times of any spelling to milliseconds since 1970 (UTC), whole columns at a time."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.config import TimestampUnit
+
+__all__ = ["arrow_millis", "mixed_millis"]
+
+Millis: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
+"""Milliseconds (n,), and which of them could be read (n,)."""
+
+_EXACT = 2**53
+"""Beyond it no time is meant, whatever the unit, and a product with 1000 would no longer fit."""
+_OUT_OF_RANGE = np.iinfo(np.int64).max
+_Zoned = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+def mixed_millis(values: Sequence[int | float | str], unit: TimestampUnit) -> Millis:
+    """Convert the timestamps of JSON lines, whose type may change from line to line."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1:
+        return arrow_millis(_column(values), unit)
+    millis, readable = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
+    for kind in kinds:
+        rows = [row for row, value in enumerate(values) if type(value) is kind]
+        millis[rows], readable[rows] = arrow_millis(_column([values[row] for row in rows]), unit)
+    return millis, readable
+
+
+def _column(values: Sequence[int | float | str]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (OverflowError, pa.ArrowInvalid):
+        # Integers that no 64 bits hold: any value that is out of range will do in their place.
+        return pa.array([max(min(value, _OUT_OF_RANGE), -_OUT_OF_RANGE) for value in values])
+
+
+def arrow_millis(values: pa.Array, unit: TimestampUnit) -> Millis:
+    """Convert a column of integers, floats, strings or timestamps; nulls come out unreadable.
+
+    Raises `TypeError` for a column that is none of these.
+    """
+    kind = values.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        stamps = values.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
+        return _numbers(stamps, "us")
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _strings(values, unit)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return _numbers(values, unit)
+    if pa.types.is_null(kind):
+        return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
+    message = f"is of type {kind}; allowed are integers, floats, strings and timestamps"
+    raise TypeError(message)
+
+
+def _numbers(values: pa.Array, unit: TimestampUnit) -> Millis:
+    readable = pc.is_valid(values).to_numpy(zero_copy_only=False)
+    numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
+    if numbers.dtype.kind == "f":
+        numbers = numbers.astype(np.float64)
+        readable &= np.isfinite(numbers)
+        numbers = np.where(readable, numbers, 0.0)
+    if unit == "rfc3339":
+        readable = np.zeros_like(readable)
+    meant = (numbers < _EXACT) & (numbers > -_EXACT)
+    return np.where(meant, _scaled(np.where(meant, numbers, 0), unit), _OUT_OF_RANGE), readable
+
+
+def _scaled(numbers: npt.NDArray[np.int64] | npt.NDArray[np.float64], unit: TimestampUnit) -> npt.NDArray[np.int64]:
+    numbers = numbers.astype(np.float64) if numbers.dtype.kind == "f" else numbers.astype(np.int64)
+    size = np.abs(numbers)
+    seconds = size < 1e11 if unit == "auto" else np.full(len(numbers), unit == "s")
+    micros = size >= 1e14 if unit == "auto" else np.full(len(numbers), unit == "us")
+    millis = np.where(seconds, numbers * 1000, np.where(micros, numbers // 1000, numbers))
+    scaled: npt.NDArray[np.int64] = np.rint(millis).astype(np.int64)
+    return scaled
+
+
+def _strings(values: pa.Array, unit: TimestampUnit) -> Millis:
+    if unit not in ("auto", "rfc3339"):
+        return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
+    try:
+        micros = values.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    except pa.ArrowInvalid:
+        # One unusual spelling makes Arrow refuse the column: read each distinct value by itself.
+        encoded = values.dictionary_encode()
+        micros = pa.array([_micros(text) for text in encoded.dictionary.to_pylist()], pa.int64()).take(encoded.indices)
+    return _numbers(micros, "us")
+
+
+def _micros(text: str) -> int | None:
+    try:
+        moment = msgspec.convert(text, _Zoned)
+    except msgspec.ValidationError:
+        return None
+    return round(moment.timestamp() * 1_000_000)

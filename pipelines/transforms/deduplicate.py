@@ -1,0 +1,109 @@
+"""De-duplicate: the pieces of one window and user shard to one table in order of time, each event once."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts import Label, Store, WindowCounts, WindowLog, WindowName, columns
+from pipelines.positions import Run
+from pipelines.transforms.split import Piece
+
+__all__ = ["Deduplicate", "ShardWindow"]
+
+_PARTITION = "partition"
+
+
+@dataclass(frozen=True)
+class ShardWindow:
+    """The events of one user shard in one pane of a window, in order of time; ignored ones are only counted."""
+
+    name: WindowName
+    shard: int
+    rows: pa.Table
+    counts: WindowCounts
+    min_event_ms: int
+    max_event_ms: int
+
+    @property
+    def items(self) -> pa.Table:
+        """The items of the positive events with their counts (`ITEMS_SCHEMA`)."""
+        positive = self.rows.filter(pc.equal(self.rows[columns.LABEL], int(Label.POSITIVE)))
+        items = positive.group_by(columns.ITEM_KEY).aggregate([(columns.ITEM_ID, "min"), (columns.ITEM_KEY, "count")])
+        return items.rename_columns([columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT])
+
+
+class Deduplicate(beam.DoFn):
+    """(shard, `Piece`s) of a window to `ShardWindow`.
+
+    Events with an `event_id` count once per window and user shard, also across panes: the first in order of
+    (time, partition, position) stays. An event without one is never a duplicate.
+    """
+
+    def __init__(self, store: Store, run: Run) -> None:
+        self._store = store
+        self._run = run
+
+    def setup(self) -> None:
+        """Open the committed windows."""
+        self._log = WindowLog(self._store)
+
+    def process(
+        self, element: tuple[int, Iterable[Piece]], window: Any = beam.DoFn.WindowParam
+    ) -> Iterator[ShardWindow]:
+        """Merge the pieces of one window and shard."""
+        shard, pieces = element
+        start = window.start.micros // 1000
+        name = WindowName(start, start + self._run.window_ms, self._run.committed.panes.get(start, 0))
+        rows = _in_order(pieces)
+        kept = rows.take(pa.array(np.flatnonzero(self._first_of_each(rows, name, shard))))
+        labels = kept[columns.LABEL].to_numpy()
+        times = rows[columns.TIMESTAMP].to_numpy()
+        counts = WindowCounts(
+            events=int((labels != Label.IGNORE).sum()),
+            positives=int((labels == Label.POSITIVE).sum()),
+            negatives=int((labels == Label.NEGATIVE).sum()),
+            ignored=int((labels == Label.IGNORE).sum()),
+            duplicates=len(rows) - len(kept),
+            late=int((labels != Label.IGNORE).sum()) if name.pane else 0,
+        )
+        events = kept.take(pa.array(np.flatnonzero(labels != Label.IGNORE)))
+        yield ShardWindow(name, shard, events, counts, int(times.min()), int(times.max()))
+
+    def _first_of_each(self, rows: pa.Table, name: WindowName, shard: int) -> npt.NDArray[np.bool_]:
+        keys = rows[columns.EVENT_KEY].combine_chunks()
+        identified = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        first = np.ones(len(rows), np.bool_)
+        if not len(identified):
+            return first
+        known = keys.drop_null().to_numpy()
+        _, once = np.unique(known, return_index=True)
+        first[np.delete(identified, once)] = False
+        if name.pane:
+            first[identified[np.isin(known, self._committed_keys(name, shard))]] = False
+        return first
+
+    def _committed_keys(self, name: WindowName, shard: int) -> npt.NDArray[np.int64]:
+        keys = [np.empty(0, np.int64)]
+        for manifest in self._log.committed():
+            if manifest.start_ms == name.start_ms and manifest.pane < name.pane and shard in self._log.shards(manifest):
+                examples = self._log.examples(manifest, shard, [columns.EVENT_KEY])
+                keys.append(examples[columns.EVENT_KEY].drop_null().to_numpy())
+        return np.concatenate(keys)
+
+
+def _in_order(pieces: Iterable[Piece]) -> pa.Table:
+    found = sorted(pieces, key=lambda piece: piece.partition)
+    rows = pa.Table.from_batches([piece.rows for piece in found])
+    partitions = np.repeat(np.arange(len(found)), [piece.rows.num_rows for piece in found])
+    # Pieces of one partition share its rank, so that positions decide between them.
+    names = [piece.partition for piece in found]
+    rank = np.cumsum([0, *(before != after for before, after in pairwise(names))])[partitions]
+    order = np.lexsort((rows[columns.POSITION].to_numpy(), rank, rows[columns.TIMESTAMP].to_numpy()))
+    return rows.take(pa.array(order)).combine_chunks()

@@ -1,0 +1,201 @@
+"""Validate: blocks of raw rows to batches of interactions; what does not pass becomes dead letters."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, columns
+from pipelines.blocks import Batch, Block, Letters, Lines
+from pipelines.config import PipelineConfig
+from pipelines.decode import Decoded, LineDecoder, decode_rows
+from pipelines.faults import DeadLetter, Fault, Reason
+
+__all__ = ["DEAD", "MAX_TOKEN_BYTES", "Validate", "Validator"]
+
+Bool = npt.NDArray[np.bool_]
+
+DEAD: Final = "dead"
+"""The tag of the dead letters (`Letters`)."""
+
+MAX_TOKEN_BYTES: Final = 4096
+_DAY_MS: Final = 86_400_000
+_REFUSED: Final = 2
+"""Stands among the labels for a type that is refused; no `Label` has it."""
+
+
+@dataclass
+class _Verdict:
+    """Which rows pass; the first fault found in a row is the one that is told."""
+
+    passed: Bool
+    faults: dict[int, Fault] = field(default_factory=dict)
+
+    def refuse(self, wrong: Bool, reason: Reason, detail: Callable[[int], str]) -> None:
+        """Refuse the rows marked in `wrong`, with a sentence about each."""
+        for row in np.flatnonzero(wrong & self.passed).tolist():
+            self.faults[row] = Fault(reason, detail(row))
+        self.passed &= ~wrong
+
+
+class Validator:
+    """Checks blocks against the contract and the settings; knows nothing of Beam."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        self._config = config
+        self._names = config.columns.model_dump()
+        self._lines = LineDecoder(config.columns, config.timestamp_unit)
+        self._labels = config.labels()
+        self._min_ms = round(config.min_time.timestamp() * 1000)
+
+    def validate(self, block: Block) -> tuple[Batch, Letters]:
+        """Return a block's interactions and its dead letters."""
+        faults = list(block.faults)
+        rows = INTERACTION_SCHEMA.empty_table()
+        if block.content is not None:
+            decoded = self._decode(block.content)
+            if isinstance(decoded, Fault):
+                faults.append((block.id.start, decoded, b""))
+            else:
+                rows, refused = self._check(decoded)
+                faults += refused
+        letters = tuple(
+            DeadLetter.of(block.id.partition, *fault) for fault in sorted(faults, key=lambda fault: fault[0])
+        )
+        batch = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], INTERACTION_SCHEMA)]
+        return Batch(block.id, batch[0], len(letters), block.stop), Letters(block.id, letters)
+
+    def _decode(self, content: Any) -> Decoded | Fault:
+        if isinstance(content, Lines):
+            return self._lines.decode(content)
+        return decode_rows(content, self._config.columns, self._config.timestamp_unit)
+
+    def _check(self, decoded: Decoded) -> tuple[pa.Table, list[tuple[int, Fault, bytes]]]:
+        verdict = _Verdict(np.ones(len(decoded.positions), np.bool_))
+        for name, limit, too_long in (
+            (columns.USER_ID, MAX_ID_BYTES, Reason.ID_TOO_LONG),
+            (columns.ITEM_ID, MAX_ID_BYTES, Reason.ID_TOO_LONG),
+            (columns.EVENT_ID, MAX_ID_BYTES, Reason.ID_TOO_LONG),
+            (columns.ATTRIBUTION_TOKEN, MAX_TOKEN_BYTES, Reason.TOKEN_TOO_LONG),
+        ):
+            self._check_text(verdict, decoded.texts[name], name, limit, too_long)
+        self._check_time(verdict, decoded)
+        weights = self._check_weight(verdict, decoded.weights)
+        labels = self._check_type(verdict, decoded.texts[columns.EVENT_TYPE])
+        kept = np.flatnonzero(verdict.passed)
+        texts = {name: decoded.texts[name].take(pa.array(kept)) for name in decoded.texts}
+        table = pa.Table.from_pydict(
+            {
+                columns.USER_ID: texts[columns.USER_ID],
+                columns.ITEM_ID: texts[columns.ITEM_ID],
+                columns.TIMESTAMP: decoded.millis[0][kept],
+                columns.EVENT_ID: texts[columns.EVENT_ID],
+                columns.LABEL: labels[kept],
+                columns.WEIGHT: weights[kept],
+                columns.ATTRIBUTION_TOKEN: texts[columns.ATTRIBUTION_TOKEN],
+                columns.POSITION: decoded.positions[kept],
+            },
+            schema=INTERACTION_SCHEMA,
+        )
+        told = [(int(decoded.positions[row]), fault, decoded.raw(row)) for row, fault in verdict.faults.items()]
+        return table, decoded.refused + told
+
+    def _check_text(self, verdict: _Verdict, texts: pa.Array, name: str, limit: int, too_long: Reason) -> None:
+        spelling = self._names[name]
+        if name in (columns.USER_ID, columns.ITEM_ID):
+            nulls = texts.is_null().to_numpy(zero_copy_only=False)
+            verdict.refuse(nulls, Reason.MISSING_FIELD, lambda _: f"{spelling} is missing or null")
+        sizes = pc.fill_null(pc.binary_length(texts), 1).to_numpy(zero_copy_only=False)
+        if name != columns.ATTRIBUTION_TOKEN:
+            verdict.refuse(sizes == 0, Reason.EMPTY_ID, lambda _: f"{spelling} is empty; leave it out if there is none")
+        detail = lambda row: f"{spelling} has {sizes[row]} bytes, at most {limit} are allowed"  # noqa: E731
+        verdict.refuse(sizes > limit, too_long, detail)
+        verdict.refuse(_not_utf8(texts), Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8")
+
+    def _check_time(self, verdict: _Verdict, decoded: Decoded) -> None:
+        name, unit = self._names[columns.TIMESTAMP], self._config.timestamp_unit
+        millis, readable = decoded.millis
+        allowed = {
+            "auto": "a number or an RFC 3339 string with its zone",
+            "rfc3339": "an RFC 3339 string with its zone",
+        }
+        expected = allowed.get(unit, f"a number ({unit})")
+        verdict.refuse(
+            ~readable, Reason.UNPARSABLE_TIMESTAMP, lambda _: f"{name} cannot be read; allowed is {expected}"
+        )
+        latest = self._max_ms()
+        verdict.refuse(
+            (millis < self._min_ms) | (millis > latest),
+            Reason.TIMESTAMP_OUT_OF_RANGE,
+            lambda row: f"{name} is {millis[row]} ms; allowed are {self._min_ms} to {latest} ms since 1970",
+        )
+
+    def _max_ms(self) -> int:
+        latest = self._config.max_time
+        return round(time.time() * 1000) + _DAY_MS if latest is None else round(latest.timestamp() * 1000)
+
+    def _check_weight(self, verdict: _Verdict, values: pa.Array) -> npt.NDArray[np.float32]:
+        name = self._names[columns.WEIGHT]
+        given = pc.fill_null(values, 1.0).to_numpy(zero_copy_only=False).astype(np.float64)
+        with np.errstate(over="ignore"):
+            weights: npt.NDArray[np.float32] = given.astype(np.float32)
+        detail = lambda row: f"{name} is {given[row]}; allowed are finite numbers from 0 (32 bits)"  # noqa: E731
+        verdict.refuse(~np.isfinite(weights), Reason.NON_FINITE_WEIGHT, detail)
+        verdict.refuse(weights < 0, Reason.NEGATIVE_WEIGHT, detail)
+        return weights
+
+    def _check_type(self, verdict: _Verdict, types: pa.Array) -> npt.NDArray[np.int8]:
+        if not self._labels:
+            return np.full(len(types), Label.POSITIVE, np.int8)
+        name, encoded = self._names[columns.EVENT_TYPE], types.dictionary_encode(null_encoding="encode")
+        policy = self._config.unknown_event_type
+        unknown = _REFUSED if policy == "dead_letter" else Label[policy.upper()]
+        spelled = encoded.dictionary.to_pylist()
+        meaning = np.array([self._labels.get(kind, unknown) for kind in spelled], np.int8)
+        labels: npt.NDArray[np.int8] = meaning[encoded.indices.to_numpy(zero_copy_only=False)]
+        known = ", ".join(sorted(self._labels))
+        verdict.refuse(
+            labels == _REFUSED,
+            Reason.UNKNOWN_EVENT_TYPE,
+            lambda row: f"{name} is {spelled[encoded.indices[row].as_py()]!r:.200}; event_types names {known}",
+        )
+        return labels
+
+
+def _not_utf8(texts: pa.Array) -> Bool:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return np.array([not _is_utf8(raw) for raw in texts.cast(pa.binary()).to_pylist()], np.bool_)
+    return np.zeros(len(texts), np.bool_)
+
+
+def _is_utf8(raw: bytes | None) -> bool:
+    try:
+        (raw or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class Validate(beam.DoFn):
+    """`Block` to `Batch`; the `Letters` of every block leave by the tag `DEAD`."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        self._config = config
+
+    def setup(self) -> None:
+        """Build the decoder, which does not travel."""
+        self._validator = Validator(self._config)
+
+    def process(self, element: Block) -> Iterator[Any]:
+        """Validate one block."""
+        batch, letters = self._validator.validate(element)
+        yield beam.pvalue.TaggedOutput(DEAD, letters)
+        yield batch

@@ -1,0 +1,41 @@
+"""Write: the examples of a window's user shard as one file, which counts for nothing before its manifest."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import apache_beam as beam
+import pyarrow as pa
+
+from contracts import FileEntry, Store, WindowCounts, WindowName, examples_schema
+from contracts.artefacts import write_table
+from pipelines.transforms.deduplicate import ShardWindow
+
+__all__ = ["ShardReport", "WriteShards"]
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """What the commit has to know of a shard; `file` is None where nothing was to be stored."""
+
+    name: WindowName
+    file: FileEntry | None
+    items: pa.Table
+    counts: WindowCounts
+    min_event_ms: int
+    max_event_ms: int
+
+
+class WriteShards(beam.DoFn):
+    """`ShardWindow` with histories to `ShardReport`; a retry writes the same file again."""
+
+    def __init__(self, store: Store, history_length: int) -> None:
+        self._store = store
+        self._schema = examples_schema(history_length)
+
+    def process(self, element: ShardWindow) -> Iterator[ShardReport]:
+        """Write the examples of one shard."""
+        file = None
+        if len(element.rows):
+            table = element.rows.select(self._schema.names).cast(self._schema)
+            file = write_table(self._store, f"{element.name.folder}/{WindowName.examples(element.shard)}", table)
+        yield ShardReport(element.name, file, element.items, element.counts, element.min_event_ms, element.max_event_ms)
