@@ -26,6 +26,9 @@ _DAY_MS: Final = 86_400_000
 _START_MS: Final = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
 
+_OUTAGE_MS: Final = _DAY_MS // 4
+_BACKLOG_MS: Final = 3 * _DAY_MS // 2
+
 _SAME_LABEL: Final = 0.72
 _SAME_GENRE: Final = 0.88
 """Below the first: stay with the label. Below the second: stay with the genre. Above: any genre of interest."""
@@ -53,7 +56,8 @@ class GeneratorConfig(BaseModel):
     events: int = Field(default=200_000, ge=1, description="distinct valid events, about")
     days: int = Field(default=30, ge=1, description="simulated days")
     duplicates: float = Field(default=0.01, ge=0, lt=1, description="share of events that are delivered twice")
-    late: float = Field(default=0.005, ge=0, lt=1, description="share of events that arrive 1 to 48 hours late")
+    outages: int = Field(default=3, ge=0, description="times that a source is cut off; its events come late then")
+    late: float = Field(default=0.005, ge=0, lt=1, description="share of events that come 30 to 36 hours late")
     malformed: float = Field(default=0.0005, ge=0, lt=1, description="share of broken lines added")
     skips: float = Field(default=0.05, ge=0, lt=1, description="share of events that are skips, a negative signal")
 
@@ -96,6 +100,16 @@ class _Plays:
     time: Int
 
 
+@dataclass(frozen=True)
+class _Step:
+    """One event of each of n users: a draw of where to go, the label so far, a genre of interest, the day."""
+
+    where: Float
+    label: Int
+    taste: Int
+    day: Int
+
+
 def generate(config: GeneratorConfig | None = None) -> GeneratedLog:
     """Return the log that `config` describes."""
     config = config or GeneratorConfig()
@@ -105,16 +119,15 @@ def generate(config: GeneratorConfig | None = None) -> GeneratedLog:
     plays = _simulate(rng, config, catalogue, users)
     skip = rng.random(len(plays.time)) < config.skips
     lines = _format(catalogue, users, plays, skip)
-    late = rng.random(len(plays.time)) < config.late
-    arrival = plays.time + np.where(late, rng.integers(3_600_000, 2 * _DAY_MS, len(late)), rng.integers(0, 60_000, len(late)))
+    late, arrival = _arrivals(rng, config, plays.time)
     twice = np.flatnonzero(rng.random(len(plays.time)) < config.duplicates)
     broken = rng.integers(0, len(_BROKEN), round(config.malformed * len(plays.time)))
-    broken_at = rng.uniform(plays.time[0], plays.time[-1], len(broken)).astype(np.int64)
-    everything = pa.concat_arrays([lines, lines.take(pa.array(twice)), pa.array(_BROKEN, pa.large_binary()).take(pa.array(broken))])
+    parts = [lines, lines.take(pa.array(twice)), pa.array(_BROKEN, pa.large_binary()).take(pa.array(broken))]
     again = arrival[twice] + rng.integers(1000, 600_000, len(twice))
+    broken_at = rng.integers(plays.time[0], plays.time[-1], len(broken), endpoint=True)
     order = np.argsort(np.concatenate([arrival, again, broken_at]), kind="stable")
     truth = LogTruth(
-        lines=len(everything),
+        lines=len(order),
         events=len(plays.time),
         duplicates=len(twice),
         malformed=len(broken),
@@ -125,7 +138,24 @@ def generate(config: GeneratorConfig | None = None) -> GeneratedLog:
         start_ms=int(plays.time[0]),
         end_ms=int(plays.time[-1]),
     )
-    return GeneratedLog(_join(everything.take(pa.array(order))), truth)
+    return GeneratedLog(_join(pa.concat_arrays(parts).take(pa.array(order))), truth)
+
+
+def _arrivals(rng: np.random.Generator, config: GeneratorConfig, time: Int) -> tuple[npt.NDArray[np.bool_], Int]:
+    """Return which events are late, and when each arrives.
+
+    Most arrive within a minute. In an outage of six hours a share of the events stays behind, and is delivered
+    all at once 36 hours after the outage began.
+    """
+    begins = _START_MS + (np.arange(config.outages) + 0.5) * config.days * _DAY_MS / max(config.outages, 1)
+    begins = begins.astype(np.int64)
+    outage = np.searchsorted(begins, time, side="right") - 1
+    begin = begins[outage] if config.outages else np.full(len(time), time[-1] + 1)
+    hit = (outage >= 0) & (time < begin + _OUTAGE_MS)
+    share = config.late * len(time) / max(hit.sum(), 1)
+    late = hit & (rng.random(len(time)) < share)
+    arrival: Int = np.where(late, begin + _BACKLOG_MS, time) + rng.integers(0, 60_000, len(time))
+    return late, arrival
 
 
 def _simulate(rng: np.random.Generator, config: GeneratorConfig, catalogue: Catalogue, users: Users) -> _Plays:
@@ -143,23 +173,21 @@ def _simulate(rng: np.random.Generator, config: GeneratorConfig, catalogue: Cata
         active = np.flatnonzero(counts > step)
         rows = first[active] + step
         where = rng.random(len(active)) if step else np.ones(len(active))
-        current[active] = _next_label(rng, catalogue, users, active, current[active], day[rows], where)
+        taste = users.genres[active, _choose(rng, users.shares[active])]
+        current[active] = _next_label(rng, catalogue, _Step(where, current[active], taste, day[rows]))
         label[rows] = current[active]
         item[rows] = _choose(rng, catalogue.weight[day[rows], label[rows]])
     by_time = np.argsort(time, kind="stable")
     return _Plays(user[by_time], label[by_time], item[by_time], time[by_time])
 
 
-def _next_label(
-    rng: np.random.Generator, catalogue: Catalogue, users: Users, active: Int, current: Int, day: Int, where: Float
-) -> Int:
+def _next_label(rng: np.random.Generator, catalogue: Catalogue, step: _Step) -> Int:
     width = catalogue.labels_per_genre
-    taste = users.genres[active, _choose(rng, users.shares[active])]
-    genre = np.where(where < _SAME_GENRE, catalogue.genre[current], taste)
+    genre = np.where(step.where < _SAME_GENRE, catalogue.genre[step.label], step.taste)
     candidates = genre[:, None] * width + np.arange(width)
-    appeal = np.cumsum(np.sqrt(catalogue.appeal[day[:, None], candidates]), axis=1)
+    appeal = np.cumsum(np.sqrt(catalogue.appeal[step.day[:, None], candidates]), axis=1)
     moved = genre * width + _choose(rng, appeal / appeal[:, -1:])
-    return np.where(where < _SAME_LABEL, current, moved)
+    return np.where(step.where < _SAME_LABEL, step.label, moved)
 
 
 def _choose(rng: np.random.Generator, cumulated: Float) -> Int:
@@ -172,7 +200,14 @@ def _format(catalogue: Catalogue, users: Users, plays: _Plays, skip: npt.NDArray
     ids = pa.array(catalogue.ids.ravel()).take(pa.array(plays.label * catalogue.ids.shape[1] + plays.item))
     event = pc.binary_join_element_wise("e", pa.array(np.arange(len(plays.time))).cast(pa.string()), "")
     text = pc.binary_join_element_wise(
-        *('{"event_id":"', event, '","user_id":"', pa.array(users.ids).take(pa.array(plays.user)), '","item_id":"', ids),
+        *(
+            '{"event_id":"',
+            event,
+            '","user_id":"',
+            pa.array(users.ids).take(pa.array(plays.user)),
+            '","item_id":"',
+            ids,
+        ),
         *('","timestamp":', pa.array(plays.time).cast(pa.string()), ',"event_type":"'),
         *(pa.array(np.where(skip, "skip", "play")), '"}', ""),
     )
@@ -183,4 +218,4 @@ def _join(lines: pa.Array) -> bytes:
     ended = pc.binary_join_element_wise(lines, pa.scalar(b"\n", pa.large_binary()), pa.scalar(b"", pa.large_binary()))
     _, offsets, data = ended.buffers()
     bounds = np.frombuffer(offsets, np.int64)[ended.offset : ended.offset + len(ended) + 1]
-    return data.slice(bounds[0], bounds[-1] - bounds[0]).to_pybytes()
+    return bytes(data.slice(bounds[0], bounds[-1] - bounds[0]))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from contracts import EventClock, Store
+from contracts import EventClock, Store, columns
 from weir.demo.source import LogSource, open_log
 
 __all__ = ["ReplayConfig", "ReplaySummary", "replay"]
@@ -36,7 +36,7 @@ class ReplayConfig(_Model):
 
 
 class ReplaySummary(_Model):
-    """What is placed: by this run and in all."""
+    """What is placed, by this run and those before it."""
 
     rows: int
     placed_rows: int
@@ -66,7 +66,9 @@ def replay(
     folder: Store,
     store: Store,
     config: ReplayConfig | None = None,
+    *,
     report: Callable[[ReplaySummary], None] | None = None,
+    column: str = columns.TIMESTAMP,
 ) -> ReplaySummary:
     """Place the rows of the log at `path` into `folder`, and leave the `EventClock` in `store`.
 
@@ -76,22 +78,18 @@ def replay(
         Where `store` holds a replay of another log, or of one cut differently.
     """
     config = config or ReplayConfig()
-    source = open_log(path)
+    source = open_log(path, column)
     _keep_to_plan(store, _Plan(log=str(path.resolve()), rows=source.profile.rows, segments=config.segments))
     segments = _cut(source, config.segments)
     missing = [segment for segment in segments if not folder.exists(segment.name)]
-    clock = _start_clock(source, missing, config) if missing else None
-    if clock is not None:
-        clock.save(store)
+    clock = _start_clock(source, missing, config) if missing else EventClock.of(store)
+    clock.save(store)
     log.info("replaying %s: %s; %d of %d segments to place", path, source.profile, len(missing), len(segments))
-    placed = 0
-    summary = _summarise(source, segments, missing, placed=0, rows=0)
-    for segment in missing:
-        assert clock is not None  # noqa: S101 - there is one where a segment is missing
-        time.sleep(max(0.0, clock.wall_time(round(segment.due_ms)) - time.time()))
+    summary = _summarise(source, segments, missing, placed=0)
+    for number, segment in enumerate(missing, start=1):
+        _sleep_until(clock.wall_time(round(segment.due_ms)))
         folder.write(segment.name, source.segment(segment.start, segment.stop))
-        placed += segment.stop - segment.start
-        summary = _summarise(source, segments, missing, placed=missing.index(segment) + 1, rows=placed)
+        summary = _summarise(source, segments, missing, placed=number)
         if report:
             report(summary)
     log.info("replay finished: %d rows in %d segments", source.profile.rows, len(segments))
@@ -122,17 +120,19 @@ def _start_clock(source: LogSource, missing: list[_Segment], config: ReplayConfi
     )
 
 
-def _summarise(
-    source: LogSource, segments: list[_Segment], missing: list[_Segment], *, placed: int, rows: int
-) -> ReplaySummary:
-    done = len(segments) - len(missing) + placed
+def _summarise(source: LogSource, segments: list[_Segment], missing: list[_Segment], *, placed: int) -> ReplaySummary:
+    left = missing[placed:]
     return ReplaySummary(
         rows=source.profile.rows,
-        placed_rows=rows,
-        placed_segments=done,
+        placed_rows=source.profile.rows - sum(segment.stop - segment.start for segment in left),
+        placed_segments=len(segments) - len(left),
         segments=len(segments),
-        finished=done == len(segments),
+        finished=not left,
     )
+
+
+def _sleep_until(wall_time: float) -> None:
+    time.sleep(max(0.0, wall_time - time.time()))
 
 
 def _keep_to_plan(store: Store, plan: _Plan) -> None:

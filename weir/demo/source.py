@@ -5,6 +5,7 @@ JSON Lines (also gzipped) stay the bytes they are; Parquet stays Parquet. The wh
 
 import gzip
 import io
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +49,9 @@ class LogProfile:
         return nice_window((self.end_ms - self.start_ms) / 1000)
 
     def __str__(self) -> str:
-        first, last = (datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d") for ms in (self.start_ms, self.end_ms))
+        first, last = (
+            datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d") for ms in (self.start_ms, self.end_ms)
+        )
         return f"{self.rows:,} rows from {first} to {last}, timestamps in {self.unit}"
 
 
@@ -80,18 +83,19 @@ class LogSource(Protocol):
         """Return rows start to stop (exclusive) as a file."""
 
 
-def open_log(path: Path) -> LogSource:
+def open_log(path: Path, column: str = columns.TIMESTAMP) -> LogSource:
     """Read a log by its suffix: ``.parquet``, ``.jsonl``, ``.json``, ``.ndjson``, each of the latter also ``.gz``.
 
+    `column` is what the log calls the timestamp: a number, whose unit is told by its size, or RFC 3339 text.
     Raises `FileNotFoundError`, and `ValueError` where the suffix is another or no row has a timestamp.
     """
     name = path.name.removesuffix(".gz")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such log file")
     if path.suffix == ".parquet":
-        return _ParquetLog.read(path)
+        return _ParquetLog.read(path, column)
     if name.endswith((".jsonl", ".json", ".ndjson")):
-        return _LinesLog.read(path)
+        return _LinesLog.read(path, column)
     raise ValueError(f"{path}: unknown format; allowed are .jsonl, .json, .ndjson (also with .gz) and .parquet")
 
 
@@ -104,7 +108,7 @@ class _LinesLog:
     suffix: str = ".jsonl"
 
     @classmethod
-    def read(cls, path: Path) -> "_LinesLog":
+    def read(cls, path: Path, column: str) -> "_LinesLog":
         data = path.read_bytes()
         if path.suffix == ".gz":
             data = gzip.decompress(data)
@@ -113,9 +117,7 @@ class _LinesLog:
         lines = pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
         )
-        # A broken line may have no timestamp: it arrives with the line before it.
-        found = pc.extract_regex(lines, rf'"{columns.TIMESTAMP}"\s*:\s*(?P<digits>\d{{1,18}})').field("digits")
-        stamps = pc.cast(pc.if_else(pc.equal(pc.binary_length(found), 0), None, found).cast(pa.large_string()), pa.int64())
+        stamps = _stamps(lines, column)
         arrival, profile = _profile(path, stamps, "jsonl")
         return cls(memoryview(data), bounds, profile, arrival)
 
@@ -131,16 +133,18 @@ class _ParquetLog:
     suffix: str = ".parquet"
 
     @classmethod
-    def read(cls, path: Path) -> "_ParquetLog":
+    def read(cls, path: Path, column: str) -> "_ParquetLog":
         try:
             table = pq.read_table(path)
         except pa.ArrowInvalid as error:
             raise ValueError(f"{path}: is no Parquet file: {error}") from error
-        if columns.TIMESTAMP not in table.column_names:
-            raise ValueError(f"{path}: has no column {columns.TIMESTAMP}, only {', '.join(table.column_names)}")
-        stamps = table[columns.TIMESTAMP].combine_chunks()
+        if column not in table.column_names:
+            raise ValueError(f"{path}: has no column {column}, only {', '.join(table.column_names)}")
+        stamps = table[column].combine_chunks()
         if pa.types.is_timestamp(stamps.type):
             stamps = stamps.cast(pa.timestamp("ms"), safe=False)
+        if pa.types.is_string(stamps.type) or pa.types.is_large_string(stamps.type):
+            stamps = _rfc3339(stamps)
         arrival, profile = _profile(path, stamps.cast(pa.int64()), "parquet")
         return cls(table, profile, arrival)
 
@@ -150,11 +154,30 @@ class _ParquetLog:
         return buffer.getvalue()
 
 
+def _stamps(lines: pa.Array, column: str) -> pa.Array:
+    """Return the timestamps of JSON lines, as they stand; null where there is none, as in a broken line."""
+    pattern = rf'"{re.escape(column)}"\s*:\s*(?:(?P<digits>\d{{1,18}})|"(?P<text>[^"]*)")'
+    found = pc.extract_regex(lines, pattern)
+    integers = _filled(pc.struct_field(found, "digits")).cast(pa.int64())
+    return integers if integers.null_count < len(integers) else _rfc3339(_filled(pc.struct_field(found, "text")))
+
+
+def _filled(texts: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(pc.binary_length(texts), 0), None, texts).cast(pa.large_string())
+
+
+def _rfc3339(texts: pa.Array) -> pa.Array:
+    """Return times in milliseconds; null for a text that is none."""
+    valid = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$")
+    times = pc.if_else(valid, texts, None).cast(pa.timestamp("ns", "UTC"))
+    return pc.divide(times.cast(pa.int64()), 1_000_000)
+
+
 def _profile(path: Path, stamps: pa.Array, form: Literal["jsonl", "parquet"]) -> tuple[Int, LogProfile]:
     """Return when each row arrived: at the newest event time so far, whatever stray timestamps lie between."""
     known = stamps.drop_null().to_numpy(zero_copy_only=False).astype(np.int64)
     if not len(known):
-        raise ValueError(f"{path}: no row has a {columns.TIMESTAMP} that is an integer")
+        raise ValueError(f"{path}: no row has a timestamp that is a whole number or RFC 3339 text")
     unit = _unit(float(np.median(known)))
     low, high = np.quantile(known, [0.001, 0.999])
     reach = max(high - low, 1)

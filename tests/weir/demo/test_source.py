@@ -1,0 +1,86 @@
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.demo.source import nice_window, open_log
+
+DAY = 86_400
+
+
+def lines(*times: object) -> bytes:
+    return b"".join(json.dumps({"user_id": "u", "item_id": "i", "timestamp": time}).encode() + b"\n" for time in times)
+
+
+@given(st.floats(60 * 60, 364 * DAY * 60))
+def test_a_log_of_an_hour_or_more_gets_24_to_60_windows(span: float) -> None:
+    assert 24 <= span / nice_window(span) <= 60
+
+
+@pytest.mark.parametrize(("factor", "unit"), [(1, "s"), (10**3, "ms"), (10**6, "us")])
+def test_the_unit_is_told_by_size(tmp_path: Path, factor: int, unit: str) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(lines(1_700_000_000 * factor, 1_700_000_060 * factor))
+    profile = open_log(path).profile
+    assert profile.unit == unit
+    assert (profile.start_ms, profile.end_ms) == (1_700_000_000_000, 1_700_000_060_000)
+
+
+def test_times_may_be_rfc_3339(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(lines("2024-01-01T00:00:00Z", "no time", "2024-01-01T02:00:00.250+01:00"))
+    source = open_log(path)
+    assert source.arrival.tolist() == [1_704_067_200_000, 1_704_067_200_000, 1_704_070_800_250]
+
+
+def test_a_stray_time_neither_stretches_the_span_nor_delays_the_rows_behind_it(tmp_path: Path) -> None:
+    steady = list(range(1_700_000_000, 1_700_002_000))
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(lines(*steady[:1000], 4_000_000_000, *steady[1000:]) + b"{broken\n" + lines(1_700_001_000))
+    source = open_log(path)
+    assert source.profile.rows == 2003
+    assert source.profile.end_ms == 1_700_001_999_000
+    assert source.arrival[1000] == source.arrival[999]
+    assert source.arrival[-1] == source.arrival[-2] == 1_700_001_999_000
+    assert bytes(source.segment(1000, 1001)) == lines(4_000_000_000)
+
+
+def test_gzip_and_a_missing_last_newline(tmp_path: Path) -> None:
+    data = lines(1_700_000_000, 1_700_000_001)[:-1]
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(gzip.compress(data))
+    source = open_log(path)
+    assert source.profile.rows == 2
+    assert source.segment(0, 1) + source.segment(1, 2) == data
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.string()])
+def test_parquet_columns_of_any_time_type(tmp_path: Path, kind: pa.DataType) -> None:
+    moments = pa.array([1_700_000_000_000_000, 1_700_000_060_000_000], pa.int64())
+    text = pa.array(["2023-11-14T22:13:20Z", "2023-11-14T22:14:20Z"])
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"when": text if kind == pa.string() else moments.cast(kind)}), path)
+    profile = open_log(path, "when").profile
+    assert (profile.start_ms, profile.end_ms) == (1_700_000_000_000, 1_700_000_060_000)
+
+
+def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"missing\.jsonl: there is no such log"):
+        open_log(tmp_path / "missing.jsonl")
+    (tmp_path / "log.csv").write_text("a,b")
+    with pytest.raises(ValueError, match=r"log\.csv: unknown format; allowed are \.jsonl"):
+        open_log(tmp_path / "log.csv")
+    (tmp_path / "log.parquet").write_text("a,b")
+    with pytest.raises(ValueError, match=r"log\.parquet: is no Parquet file"):
+        open_log(tmp_path / "log.parquet")
+    (tmp_path / "empty.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match=r"empty\.jsonl: no row has a timestamp"):
+        open_log(tmp_path / "empty.jsonl")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=r"log\.parquet: has no column timestamp, only a"):
+        open_log(tmp_path / "log.parquet")

@@ -1,0 +1,213 @@
+"""One supervised process: started, restarted when it dies, its output kept in a file, stopped with all it started."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from weir.supervisor.parent import PARENT_VARIABLE
+
+__all__ = ["Child", "ChildSpec", "Death"]
+
+_IMPORTANT: Final = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|^(\w+\.)*\w*(Error|Exception)\b")
+_TAIL_LINES: Final = 15
+_TAIL_BYTES: Final = 1 << 16
+_LOOK_SECONDS: Final = 0.2
+
+
+class Death(Exception):  # noqa: N818 - an event that a retry waits behind, seldom an error of the caller
+    """A process ended although it should not have, soon after its start."""
+
+    def __init__(self, name: str, status: str, tail: list[str]) -> None:
+        super().__init__(f"{name} {status}")
+        self.name = name
+        self.status = status
+        self.tail = tail
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """What to run.
+
+    Parameters
+    ----------
+    name
+        Short, for log files and prefixes.
+    command
+        Program and arguments.
+    environment
+        Variables, all of them.
+    forever
+        Whether an end with status 0 is a death too; otherwise it is the end.
+    patience
+        Deaths within `lasting` seconds of a start, one after the other, that are borne.
+    lasting
+        Seconds after which a run counts as healthy.
+    first_wait, longest_wait
+        Seconds between a death and the restart: the first, doubled each time, and their bound.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    forever: bool = True
+    patience: int = 5
+    lasting: float = 60.0
+    first_wait: float = 0.5
+    longest_wait: float = 15.0
+
+
+@dataclass
+class Child:
+    """A process that is kept alive.
+
+    Parameters
+    ----------
+    spec
+        What to run.
+    folder
+        Where ``<name>.log`` collects its output, over all restarts.
+    say
+        Is given the lines that a reader should see: warnings, errors, deaths.
+    """
+
+    spec: ChildSpec
+    folder: Path
+    say: Callable[[str, str], None]
+    restarts: int = 0
+    finished: bool = False
+    process: asyncio.subprocess.Process | None = None
+    _stopping: bool = False
+    _start: int = 0
+    _seen: int = 0
+
+    @property
+    def log_file(self) -> Path:
+        """Where the output is."""
+        return self.folder / f"{self.spec.name}.log"
+
+    async def keep_alive(self) -> None:
+        """Run until it ends by itself (unless `forever`) or is stopped; raises `Death` when patience has ended."""
+        while not (self._stopping or self.finished):
+            # A run that lasted ends the attempts: the next death finds fresh patience.
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(Death),
+                stop=stop_after_attempt(self.spec.patience),
+                wait=wait_exponential(multiplier=self.spec.first_wait, max=self.spec.longest_wait),
+                before_sleep=self._announce,
+                reraise=True,
+            ):
+                with attempt:
+                    await self._run()
+
+    async def _run(self) -> None:
+        if self._stopping:
+            return
+        begun = time.monotonic()
+        code = await self._run_process()
+        if self._stopping:
+            return
+        if code == 0 and not self.spec.forever:
+            self.finished = True
+            return
+        self.restarts += 1
+        lasted = time.monotonic() - begun
+        status = f"{_describe(code)} after {lasted:.0f} s"
+        if lasted < self.spec.lasting:
+            raise Death(self.spec.name, status, self._last_lines())
+        self.say(self.spec.name, f"{status}; restarting")
+
+    async def _run_process(self) -> int:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Straight into the file: a pipe would fill, or break, with the supervisor that reads it.
+        with self.log_file.open("ab") as output:
+            self._start = self._seen = output.tell()
+            # A session of its own: Ctrl-C reaches the supervisor alone, which ends all in good order.
+            self.process = await asyncio.create_subprocess_exec(
+                *self.spec.command,
+                env=self.spec.environment | {PARENT_VARIABLE: str(os.getpid())},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        watcher = asyncio.create_task(self._watch_output())
+        try:
+            return await self.process.wait()
+        finally:
+            # What a dead process started must not live on beside its successor.
+            self._signal(signal.SIGKILL)
+            watcher.cancel()
+            self._pass_on()
+
+    async def _watch_output(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Tell the important ones of the lines that have been completed since the last look."""
+        with self.log_file.open("rb") as file:
+            file.seek(self._seen)
+            new = file.read()
+        complete = new[: new.rfind(b"\n") + 1]
+        self._seen += len(complete)
+        for line in complete.decode(errors="replace").splitlines():
+            if _IMPORTANT.search(line) and not self._stopping:
+                self.say(self.spec.name, line.rstrip())
+
+    def _last_lines(self) -> list[str]:
+        with self.log_file.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._start, end - _TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+
+    def _announce(self, state: RetryCallState) -> None:
+        death = state.outcome.exception() if state.outcome else None
+        wait = state.next_action.sleep if state.next_action else 0.0
+        if isinstance(death, Death):
+            self.say(self.spec.name, f"{death.status}; restarting in {wait:.1f} s")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+
+    def begin_stop(self) -> None:
+        """From now on an end is no death."""
+        self._stopping = True
+
+    async def stop(self, grace: float) -> None:
+        """Ask the process to end (SIGTERM), and kill its group if it has not after `grace` seconds."""
+        self.begin_stop()
+        if self.process is None or self.process.returncode is not None:
+            return
+        # Only the leader is asked: it ends what it started in its own order.
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), grace)
+        except TimeoutError:
+            self.say(self.spec.name, f"did not stop within {grace:.0f} s; killed")
+            self.kill()
+            await self.process.wait()
+
+    def kill(self) -> None:
+        """End the process and its group at once."""
+        self.begin_stop()
+        if self.process is not None and self.process.returncode is None:
+            self._signal(signal.SIGKILL)
+
+
+def _describe(code: int) -> str:
+    if code >= 0:
+        return f"exited with status {code}"
+    return f"died of {signal.Signals(-code).name}"
