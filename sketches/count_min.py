@@ -42,6 +42,7 @@ _PARAMS: Final = struct.Struct("<QIB3xQd16s")
 _CELL_LIMIT: Final = 1 << 32
 _FINEST_QUANTUM: Final = {True: 2.0**-20, False: 2.0**-12}
 _SMALLEST_QUANTUM: Final = 2.0**-64
+_CHUNK: Final = 1 << 15
 _Cells = TypeVar("_Cells", np.uint32, np.uint64)
 
 
@@ -141,7 +142,8 @@ class CountMinSketch(FrequencyEstimator):
         quantum = max(self._quantum, theirs._quantum)
         cells = self._in_quanta(quantum, up=True) + theirs._in_quanta(quantum, up=True)
         while (peak := int(cells.max())) >= _CELL_LIMIT:
-            cells, quantum = _halved(cells, 1), quantum * 2.0
+            _halve(cells, 1)
+            quantum *= 2.0
         self._cells, self._quantum, self._peak = cells.astype(np.uint32), quantum, peak
         self._total.merge(theirs._total)
 
@@ -198,7 +200,7 @@ class CountMinSketch(FrequencyEstimator):
         return cells.astype(np.float64) * self._quantum
 
     def _smallest(self, slots: Slots) -> npt.NDArray[np.uint32]:
-        smallest: npt.NDArray[np.uint32] = self._cells[slots].min(axis=0)
+        smallest: npt.NDArray[np.uint32] = self._cells.take(slots).min(axis=0)
         return smallest
 
     def _raise_cells(self, keys: Keys, weights: Floats | None) -> None:
@@ -211,35 +213,36 @@ class CountMinSketch(FrequencyEstimator):
             np.maximum.at(self._cells, row, raised)
 
     def _add_to_cells(self, keys: Keys, weights: Floats | None) -> None:
-        slots = self._hash.slots(keys)
-        quanta = self._quanta(keys.size, weights)
+        distinct, quanta = self._quanta(keys, weights)
+        slots = self._hash.slots(distinct)
         if self._peak + quanta.sum() >= _CELL_LIMIT:
             self._peak = int(self._cells.max())
         if self._peak + quanta.sum() >= _CELL_LIMIT:
             while (peak := self._peak_after(slots, quanta)) >= _CELL_LIMIT:
                 self._coarsen(_excess_bits(peak))
-                quanta = self._quanta(keys.size, weights)
-            self._peak = int(peak)
+                distinct, quanta = self._quanta(keys, weights)
+            self._peak = _CELL_LIMIT - 1
         else:
             self._peak += int(quanta.sum())
         added = quanta.astype(np.uint32)
         for row in slots:
             np.add.at(self._cells, row, added)
 
-    def _quanta(self, count: int, weights: Floats | None) -> Floats:
-        """Whole quanta per event. Each is rounded by itself, so that batches can be cut and ordered anyhow."""
+    def _quanta(self, keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
+        """Whole quanta per distinct key. Each event is rounded by itself, so that batches can be cut anyhow."""
         if weights is None:
-            return np.full(count, math.ceil(1.0 / self._quantum), dtype=np.float64)
-        return np.ceil(weights / self._quantum)
+            distinct, counts = sum_by_key(keys, None)
+            return distinct, counts * math.ceil(1.0 / self._quantum)
+        return sum_by_key(keys, np.ceil(weights / self._quantum))
 
     def _peak_after(self, slots: Slots, quanta: Floats) -> float:
-        """Fullest cell once ``quanta`` are added, without adding them."""
-        flat = np.bincount(slots.ravel(), weights=np.tile(quanta, self._depth), minlength=self._cells.size)
-        return float((flat + self._cells).max())
+        """Fullest of the cells that ``quanta`` would be added to, once they were."""
+        cells, sums = sum_by_key(slots.ravel(), np.tile(quanta, self._depth))
+        return float((self._cells[cells] + sums).max())
 
     def _coarsen(self, bits: int) -> None:
         """Divide every cell by ``2**bits``, upwards, and multiply the quantum by as much."""
-        self._cells = _halved(self._cells, min(bits, 31))
+        _halve(self._cells, min(bits, 31))
         self._quantum *= 2.0 ** min(bits, 31)
 
     def _in_quanta(self, quantum: float, *, up: bool) -> npt.NDArray[np.uint64]:
@@ -265,8 +268,11 @@ def _excess_bits(peak: float) -> int:
     return max(1, int(peak).bit_length() - 32)
 
 
-def _halved(cells: npt.NDArray[_Cells], bits: int) -> npt.NDArray[_Cells]:
-    """Divide by ``2**bits`` and round up, so that no count falls below the truth."""
-    dropped = (cells & cells.dtype.type((1 << bits) - 1)) != 0
-    halved: npt.NDArray[_Cells] = (cells >> cells.dtype.type(bits)) + dropped
-    return halved
+def _halve(cells: npt.NDArray[_Cells], bits: int) -> None:
+    """Divide by ``2**bits`` in place and round up, so that no count falls below the truth."""
+    mask, shift = cells.dtype.type((1 << bits) - 1), cells.dtype.type(bits)
+    for start in range(0, cells.size, _CHUNK):  # small enough to stay in the processor's cache
+        part = cells[start : start + _CHUNK]
+        dropped = (part & mask) != 0
+        part >>= shift
+        part += dropped

@@ -12,17 +12,16 @@ def sum_by_key(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
     Sorting would take most of the time of an update. Here every key writes its position into a small table; the last
     one to write a slot speaks for all equal keys. The few keys that share a slot with another key are sorted.
     """
-    bits = max(1, keys.size.bit_length() + 1)
-    slots = (fmix64(keys.view(np.uint64)) >> np.uint64(64 - bits)).astype(np.intp)
-    table = np.empty(1 << bits, dtype=np.intp)
-    table[slots] = np.arange(keys.size)
-    speaker = table[slots]
-    crowded = np.flatnonzero(keys[speaker] != keys)
+    bits = max(1, keys.size.bit_length())
+    slots = (fmix64(keys.view(np.uint64)) >> np.uint64(64 - bits)).view(np.int64)
+    table = np.empty(1 << bits, dtype=np.int32)
+    positions = np.arange(keys.size, dtype=np.int32)
+    table[slots] = positions
+    speaker = table.take(slots)
+    crowded = np.flatnonzero(keys.take(speaker) != keys)
     if crowded.size:
         _, first, group = np.unique(keys[crowded], return_index=True, return_inverse=True)
         speaker[crowded] = crowded[first][group]
-    counts = np.bincount(speaker, minlength=keys.size)
-    chosen = np.flatnonzero(counts)
-    if weights is None:
-        return keys[chosen], counts[chosen].astype(np.float64)
-    return keys[chosen], np.bincount(speaker, weights=weights, minlength=keys.size)[chosen].astype(np.float64)
+    chosen = np.flatnonzero(speaker == positions)
+    sums = np.bincount(speaker, weights=weights, minlength=keys.size)
+    return keys.take(chosen), sums.take(chosen).astype(np.float64)

@@ -1,0 +1,282 @@
+"""Speed and precision of the frequency estimators, peers side by side in one run.
+
+    python -m benchmarks.sketches speed       # updates per second, against Apache DataSketches
+    python -m benchmarks.sketches accuracy    # error of log Q on Zipf streams, in equal memory
+    python -m benchmarks.sketches drift       # changing popularity: the bank against single half-lives
+    python -m benchmarks.sketches real        # item streams of MovieLens-1M and Gowalla (WEIR_DATA)
+    python -m benchmarks.sketches monitor     # the estimated error against the true one
+    python -m benchmarks.sketches sizing      # cells per key against error: the table of sketches/sizing.py
+    python -m benchmarks.sketches billion     # 1e9 single events in one sketch
+
+The error W is the mean of |estimated log Q - true log Q| over occurrences. The peer needs ``pip install datasketches``.
+Every command takes seconds to a minute on one core; set OMP_NUM_THREADS=1.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+import typer
+import xxhash
+
+from sketches import CountMinSketch, DistinctCounter, ExactCounter, FrequencyBank, FrequencyEstimator, GapEstimator
+from sketches import log_q_error as estimated_error
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+BATCH = 65_536
+MIB = 1 << 20
+Events = Annotated[int, typer.Option(help="events in the stream")]
+Items = Annotated[int, typer.Option(help="items in the catalogue")]
+
+
+class Peer:
+    """`count_min_sketch` of Apache DataSketches, fed by distinct keys and weights, which is its fastest way."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        import datasketches  # noqa: PLC0415  only this benchmark needs it
+
+        self._sketch = datasketches.count_min_sketch(depth, width)
+
+    def update(self, keys: I64) -> None:
+        """Count a batch."""
+        update = self._sketch.update
+        distinct, counts = np.unique(keys, return_counts=True)
+        for key, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+            update(key, count)
+
+    def log_q(self, keys: I64) -> F64:
+        """Log of the estimated share of each key."""
+        counts = np.array([self._sketch.get_estimate(key) for key in keys.tolist()])
+        return np.log(counts) - math.log(self._sketch.total_weight)
+
+
+def zipf_ranks(items: int, events: int, exponent: float, rng: np.random.Generator) -> tuple[I64, F64]:
+    """Ranks drawn from a Zipf law, and the law."""
+    law = np.arange(1, items + 1) ** -exponent
+    law /= law.sum()
+    return np.minimum(np.searchsorted(np.cumsum(law), rng.random(events)), items - 1).astype(np.int64), law
+
+
+def zipf(items: int, events: int, exponent: float) -> I64:
+    """Keys drawn from a Zipf law; the ids are consecutive numbers in random order of popularity."""
+    rng = np.random.default_rng(0)
+    return rng.permutation(items)[zipf_ranks(items, events, exponent, rng)[0]].astype(np.int64)
+
+
+def batches(events: I64, size: int = BATCH) -> Iterator[I64]:
+    """Consecutive pieces of a stream."""
+    for start in range(0, events.size, size):
+        yield events[start : start + size]
+
+
+def feed(estimator: FrequencyEstimator | Peer, events: I64) -> None:
+    """Count a whole stream, batch by batch."""
+    for batch in batches(events):
+        estimator.update(batch)
+
+
+def true_log_q(events: I64) -> tuple[I64, F64]:
+    """Distinct keys and their share of the stream."""
+    keys, counts = np.unique(events, return_counts=True)
+    return keys, counts / events.size
+
+
+def error(log_q: F64, share: F64) -> float:
+    """W: occurrence-weighted mean absolute error of log Q."""
+    return float((share * np.abs(log_q - np.log(share))).sum())
+
+
+def row(*cells: object) -> None:
+    """Print one row of a markdown table."""
+    print(
+        "| " + " | ".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells) + " |", flush=True
+    )
+
+
+def head(*names: str) -> None:
+    """Print the head of a markdown table."""
+    row(*names)
+    row(*("---" for _ in names))
+
+
+@app.command()
+def speed(events: Events = 6_000_000, items: Items = 1_000_000) -> None:
+    """Time updates of batches of 65,536 Zipf(1.05) keys; the estimators take turns of sixteen batches."""
+    stream = zipf(items, events, 1.05)
+    contenders: dict[str, Callable[[I64], None]] = {
+        "Apache DataSketches, unique + weight": Peer(MIB, 4).update,
+        "count-min, conservative": CountMinSketch(MIB, 4).update,
+        "count-min, linear": CountMinSketch(MIB, 4, conservative=False).update,
+        "exact": ExactCounter().update,
+        "gap": GapEstimator(MIB, 4, 0.02).update,
+        "bank of three": FrequencyBank([5e4, 2e5, 8e5], MIB, 4).update,
+        "distinct (HyperLogLog++)": DistinctCounter().update,
+    }
+    seconds = dict.fromkeys(contenders, 0.0)
+    for turn in batches(stream, 16 * BATCH):
+        for name, update in contenders.items():
+            start = time.process_time()
+            for batch in batches(turn):
+                update(batch)
+            seconds[name] += time.process_time() - start
+    peer = next(iter(seconds.values()))
+    head("update, 2^20 x 4", "M events per CPU-second", "times the peer")
+    for name, used in seconds.items():
+        row(name, events / used / 1e6, peer / used)
+
+
+@app.command()
+def accuracy(events: Events = 10_000_000, items: Items = 1_000_000, mib: int = 4) -> None:
+    """W on Zipf streams, every estimator in the same memory."""
+    cells = mib * MIB // 4
+    head("Zipf", "distinct", "conservative", "4 merged shards", "linear", "DataSketches", "gap, best alpha")
+    for exponent in (0.8, 1.05, 1.3):
+        stream = zipf(items, events, exponent)
+        keys, share = true_log_q(stream)
+        shards = [CountMinSketch(cells // 4) for _ in range(4)]
+        for shard, part in zip(shards, np.array_split(stream, 4), strict=True):
+            feed(shard, part)
+            if shard is not shards[0]:
+                shards[0].merge(shard)
+        rivals: list[Any] = [CountMinSketch(cells // 4), CountMinSketch(cells // 4, conservative=False)]
+        rivals.append(Peer(cells // 8, 4))  # its cells take 8 bytes
+        rivals += [GapEstimator(cells // 16, 4, alpha) for alpha in (0.01, 0.05, 0.2)]
+        for rival in rivals:
+            feed(rival, stream)
+        errors = [error(rival.log_q(keys), share) for rival in rivals]
+        merged = error(shards[0].log_q(keys), share)
+        row(exponent, keys.size, errors[0], merged, *errors[1:3], min(errors[3:]))
+
+
+def drifting(items: int, epochs: int, epoch: int) -> Iterator[tuple[I64, F64]]:
+    """Per epoch: its events, and the law of each event's item; 30 % of the items permute between epochs."""
+    rng = np.random.default_rng(0)
+    item_at = rng.permutation(items)
+    for number in range(epochs):
+        if number:
+            moved = rng.choice(items, int(0.3 * items), replace=False)
+            item_at[moved] = item_at[rng.permutation(moved)]
+        ranks, law = zipf_ranks(items, epoch, 1.05, rng)
+        yield item_at[ranks].astype(np.int64), law[ranks]
+
+
+@app.command()
+def drift(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, batch: int = 8192) -> None:
+    """W of each batch just after it was counted, from the second epoch on; 30 % of the items permute every epoch."""
+    stream = list(drifting(items, epochs, epoch))
+    cells = MIB
+    lives = [0.05 * epoch, 0.2 * epoch, 0.8 * epoch]
+    head("4 MiB in all", "W to the share in the epoch", "W to the law")
+    row("never decayed", *drift_errors(CountMinSketch(cells // 4), stream, batch, {}))
+    for life in (*lives, 0.5 * epoch):
+        bank = FrequencyBank([life], cells // 4)
+        row(f"half-life {life / epoch:g} epochs", *drift_errors(bank, stream, batch, {"leave_one_out": True}))
+    row("bank .05/.2/.8", *drift_errors(FrequencyBank(lives, cells // 8), stream, batch, {"leave_one_out": True}))
+    row("bank, own occurrence kept", *drift_errors(FrequencyBank(lives, cells // 8), stream, batch, {}))
+
+
+def drift_errors(estimator: Any, stream: list[tuple[I64, F64]], size: int, options: dict[str, bool]) -> list[float]:
+    """Errors against the epoch's shares and against the law; every eighth batch is asked."""
+    errors = []
+    for number, (events, law) in enumerate(stream):
+        _, inverse, counts = np.unique(events, return_inverse=True, return_counts=True)
+        share = counts[inverse] / events.size
+        for index, start in enumerate(range(0, events.size, size)):
+            part = slice(start, start + size)
+            estimator.update(events[part])
+            if number and index % 8 == 0:
+                log_q = estimator.log_q(events[part], **options)
+                errors.append([np.abs(log_q - np.log(truth[part])).mean() for truth in (share, law)])
+    return [float(mean) for mean in np.mean(errors, axis=0)]
+
+
+@app.command()
+def real(data: Annotated[Path, typer.Option(envvar="WEIR_DATA")] = Path(os.pardir) / "shared" / "data") -> None:
+    """W on the item streams of two public data sets, by the size of the sketch."""
+    if not data.is_dir():
+        raise typer.BadParameter(f"{data} is not a directory; set WEIR_DATA to the folder with ml-1m and gowalla")
+    head(
+        "stream", "items", "exact counter, KiB", "sketch, KiB", "conservative", "linear", "gap, alpha .05", "estimated"
+    )
+    for name in ("ml-1m", "gowalla"):
+        column = pq.read_table(data / name / "interactions.parquet", columns=["item_id"])["item_id"]
+        ids, index = np.unique(column.to_numpy(), return_inverse=True)
+        hashes = np.array([xxhash.xxh3_64_intdigest(str(item)) for item in ids.tolist()], dtype=np.uint64)
+        stream = hashes.view(np.int64)[index]
+        keys, share = true_log_q(stream)
+        exact = ExactCounter()
+        feed(exact, stream)
+        for cells_per_item in (1, 2, 4, 8):
+            width = 1 << round(math.log2(cells_per_item * keys.size / 4))
+            rivals: list[Any] = [CountMinSketch(width), CountMinSketch(width, conservative=False)]
+            rivals.append(GapEstimator(width // 4, 4, 0.05))
+            for rival in rivals:
+                feed(rival, stream)
+            errors = [error(rival.log_q(keys), share) for rival in rivals]
+            row(name, keys.size, exact.nbytes >> 10, rivals[0].nbytes >> 10, *errors, estimated_error(rivals[0]))
+
+
+@app.command()
+def monitor(events: Events = 1_000_000, items: Items = 200_000) -> None:
+    """Compare the error estimated from phantoms with the true one."""
+    head("Zipf", "depth", "mode", "fill", "true W", "estimated", "ratio")
+    for exponent in (0.8, 1.05, 1.3):
+        stream = zipf(items, events, exponent)
+        keys, share = true_log_q(stream)
+        for depth, conservative in ((4, True), (2, True), (4, False)):
+            for bits in (13, 14, 15, 16):
+                sketch = CountMinSketch(1 << bits, depth, conservative=conservative)
+                feed(sketch, stream)
+                true, estimate = error(sketch.log_q(keys), share), estimated_error(sketch)
+                mode = "conservative" if conservative else "linear"
+                row(exponent, depth, mode, sketch.fill, true, estimate, estimate / true)
+
+
+@app.command()
+def sizing(events: Events = 10_000_000, items: Items = 1_000_000) -> None:
+    """W by the number of cells per distinct key, Zipf(1.05), depths 4 and 2."""
+    stream = zipf(items, events, 1.05)
+    keys, share = true_log_q(stream)
+    head("cells per key", "conservative, depth 4", "linear, depth 4", "conservative, depth 2")
+    for bits in range(16, 24):
+        sketches = [CountMinSketch(1 << bits - 2), CountMinSketch(1 << bits - 2, conservative=False)]
+        sketches.append(CountMinSketch(1 << bits - 1, 2))
+        for sketch in sketches:
+            feed(sketch, stream)
+        row((1 << bits) / keys.size, *(error(sketch.log_q(keys), share) for sketch in sketches))
+
+
+@app.command()
+def billion(items: Items = 1_000_000, width: int = 1 << 18) -> None:
+    """Count 1e9 single Zipf(1.05) events (10M, replayed) and look for stalled cells and broken bounds."""
+    stream = zipf(items, 10_000_000, 1.05)
+    keys, share = true_log_q(stream)
+    head("1e9 events", "events counted", "W", "below the truth", "above count + e * total / width", "bytes per cell")
+    for conservative in (True, False):
+        sketch = CountMinSketch(width, conservative=conservative)
+        for _ in range(100):
+            feed(sketch, stream)
+        counts, estimates = share * 1e9, sketch.estimate(keys)
+        below = float((estimates < counts - 0.5).mean())
+        above = float((estimates > counts + math.e * sketch.total / width).mean())
+        size = len(sketch.to_bytes()) / (4 * width)
+        row(
+            "conservative" if conservative else "linear",
+            sketch.total,
+            error(sketch.log_q(keys), share),
+            below,
+            above,
+            size,
+        )
+
+
+if __name__ == "__main__":
+    app()
