@@ -1,0 +1,29 @@
+"""The monitor's settings: one frozen, documented model."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["MonitorConfig"]
+
+
+class MonitorConfig(BaseModel):
+    """What is measured on every window, and how gently."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str = Field(default="127.0.0.1:50051", description="the server to ask, host:port")
+    metrics_port: int = Field(default=9104, ge=0, le=65535, description="port of /metrics; 0 takes a free one")
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(10, 20, 100), min_length=1, description="cut-offs of recall, items"
+    )
+    examples_per_window: int = Field(
+        default=500, ge=1, description="positive events sampled from a window; 500 give recall to within 0.04"
+    )
+    queries_per_request: int = Field(default=16, ge=1, description="queries in one request to the server")
+    seed: int = Field(default=0, ge=0, description="of the sample; a window's sample depends on nothing else")
+    popularity_half_life_seconds: float = Field(
+        default=30 * 86400.0, gt=0, description="event time after which a count of the popularity baseline has halved"
+    )
+    timeout_seconds: float = Field(default=10.0, gt=0, description="of one request, seconds")
+    poll_seconds: float = Field(default=0.3, gt=0, description="how often the store is asked for windows, seconds")

@@ -1,0 +1,63 @@
+"""How long events take to become servable: from when they happened to the first served bundle trained on them."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts import EventClock, Store, WindowLog, WindowManifest, columns
+from serving.client import Info
+from serving.monitor.results import Freshness
+
+__all__ = ["Coverage", "seconds_to_servable"]
+
+_QUANTILES = np.linspace(0, 1, 100)
+
+
+@dataclass
+class Coverage:
+    """Watches how far the served bundles have got; windows up to `told` are known to be covered.
+
+    What the first bundle seen covers already was servable before anybody looked, and is not told, unless the server
+    had been seen without a bundle.
+    """
+
+    windows: WindowLog
+    told: int = -1
+    _covered: int | None = field(default=None, init=False)
+
+    def nothing_served(self) -> None:
+        """Take note that the server has no bundle."""
+        if self._covered is None:
+            self._covered = self.told
+
+    def newly_covered(self, info: Info) -> list[WindowManifest]:
+        """Return the windows that the served bundle covers and none before it did, in commit order."""
+        before, self._covered = (
+            self._covered,
+            max(info.trained_sequence, -1 if self._covered is None else self._covered),
+        )
+        if before is None:
+            return []
+        return [manifest for manifest in self.windows.committed(after=before) if manifest.sequence <= self._covered]
+
+
+def seconds_to_servable(
+    store: Store, windows: WindowLog, manifest: WindowManifest, info: Info
+) -> tuple[npt.NDArray[np.float64], Freshness]:
+    """Return 100 quantiles of the seconds that a window's events took, and their summary.
+
+    Seconds are those of an observer: a replay that runs ten times as fast shortens them by ten (`EventClock`).
+    """
+    clock = EventClock.of(store)
+    times = windows.all_examples(manifest, [columns.TIMESTAMP])[columns.TIMESTAMP].to_numpy()
+    chosen = np.quantile(times, _QUANTILES) if len(times) else np.empty(0)
+    seconds = np.array([info.servable_time - clock.wall_time(round(ms)) for ms in chosen])
+    low, middle, high = np.quantile(seconds, (0, 0.5, 1)).tolist() if len(seconds) else (0.0, 0.0, 0.0)
+    return seconds, Freshness(
+        bundle_version=info.bundle_version,
+        servable_at=info.servable_time,
+        seconds_min=low,
+        seconds_median=middle,
+        seconds_max=high,
+    )

@@ -1,0 +1,62 @@
+"""The baseline: what was popular before the window, from the sketches of the windows before it."""
+
+import logging
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import sketches
+from contracts import Key, Keys, WindowLog, WindowManifest, columns
+
+__all__ = ["Popularity"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Popularity:
+    """Decayed counts of the items of all windows added so far, and the items' ids by key.
+
+    A window's counts halve with every `half_life_seconds` of event time; one that comes late is added as if it had been
+    there all along.
+    """
+
+    half_life_seconds: float
+    ids: dict[int, str] = field(default_factory=dict)
+    _counts: sketches.FrequencyEstimator | None = None
+    _time_ms: int = 0
+
+    def name(self, windows: WindowLog, manifest: WindowManifest) -> None:
+        """Learn the ids of a window's items, not their counts."""
+        items = windows.items(manifest)
+        self.ids.update(zip(items[columns.ITEM_KEY].to_pylist(), items[columns.ITEM_ID].to_pylist(), strict=True))
+
+    def add(self, windows: WindowLog, manifest: WindowManifest) -> None:
+        """Count a window; raises `CorruptArtefactError`."""
+        self.name(windows, manifest)
+        fresh = sketches.load(windows.sketch(manifest))
+        if self._counts is None:
+            self._counts, self._time_ms = fresh, manifest.end_ms
+            return
+        fading = 0.5 ** (abs(manifest.end_ms - self._time_ms) / (1000 * self.half_life_seconds))
+        older = self._counts if manifest.end_ms > self._time_ms else fresh
+        older.decay(max(fading, float(np.finfo(np.float64).tiny)))
+        self._counts = _merged(self._counts, fresh)
+        self._time_ms = max(self._time_ms, manifest.end_ms)
+
+    def top(self, k: int) -> list[Key]:
+        """Return the keys of the `k` most frequent items, most frequent first; none before the first window."""
+        if self._counts is None:
+            return []
+        keys: Keys = np.fromiter(self.ids, np.int64, len(self.ids))
+        order = np.argsort(-self._counts.estimate(keys), kind="stable")
+        return [Key(key) for key in keys[order[:k]].tolist()]
+
+
+def _merged(counts: sketches.FrequencyEstimator, fresh: sketches.FrequencyEstimator) -> sketches.FrequencyEstimator:
+    try:
+        counts.merge(fresh)
+    except ValueError as error:
+        log.warning("the windows' sketches changed, popularity is counted anew: %s", error)
+        return fresh
+    return counts
