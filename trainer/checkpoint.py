@@ -6,7 +6,9 @@ Names sort in the order of the stream.
 """
 
 import logging
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,7 +74,8 @@ class CheckpointLog:
             self.store.remove(folder)
         workers.barrier()
         flat = {key: value.contiguous() for key, value in state.tensors().items()}
-        save_distributed(flat, checkpoint_id=self._url(folder), no_dist=workers.world_size == 1)
+        with _quiet():
+            save_distributed(flat, checkpoint_id=self._url(folder), no_dist=workers.world_size == 1)
         if workers.is_first:
             mark = _Mark(
                 step=at.step,
@@ -100,7 +103,8 @@ class CheckpointLog:
             return None
         folder = f"checkpoints/{name[0]}"
         flat = _empty(self._mark(folder, config).tensors)
-        load_distributed(flat, checkpoint_id=self._url(folder), no_dist=workers.world_size == 1)
+        with _quiet():
+            load_distributed(flat, checkpoint_id=self._url(folder), no_dist=workers.world_size == 1)
         logger.info("continue from checkpoint %s", name[0])
         return TrainerState.restore(config, flat, workers.device)
 
@@ -124,6 +128,14 @@ class CheckpointLog:
 
     def _url(self, folder: str) -> str:
         return self.store.path(folder) if self.store.local_path is not None else f"{self.store.url}/{folder}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the remark that a process is alone: it is meant to be."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _shape(tensor: Tensor) -> _Shape:

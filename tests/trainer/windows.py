@@ -50,7 +50,8 @@ class WindowWriter:
         positive = np.ones(n, np.bool_) if positive is None else positive
         weights = np.ones(n, np.float32) if weights is None else weights.astype(np.float32)
         user_keys, item_keys = hash_ids(pa.array(users, pa.string())), hash_ids(pa.array(items, pa.string()))
-        history = self.histories.extend(Events(user_keys, item_keys, times, positive))
+        events = Events(user_keys, item_keys, times, positive)
+        history = self.histories.extend(events)
         start, end = span if span is not None else (int(times.min()), int(times.max()) + 1)
         name = WindowName(start, end, pane)
         sketch = CountMinSketch(self.width)
@@ -59,7 +60,7 @@ class WindowWriter:
             write_table(self.store, f"{name.folder}/{name.items()}", _items(items, item_keys, positive)),
             self.store.write(f"{name.folder}/{name.sketch()}", sketch.to_bytes()),
         ]
-        table = _examples(user_keys, item_keys, times, history, weights, positive)
+        table = _examples(events, history, weights)
         # Two shards, split by user, as a pipeline would.
         for shard in (0, 1):
             part = table.filter(pa.array(user_keys % 2 == shard))
@@ -96,23 +97,16 @@ def _items(items: list[str], keys: np.ndarray, positive: np.ndarray) -> pa.Table
     return pa.table(values, schema=ITEMS_SCHEMA)
 
 
-def _examples(
-    users: np.ndarray,
-    items: np.ndarray,
-    times: np.ndarray,
-    history: np.ndarray,
-    weights: np.ndarray,
-    positive: np.ndarray,
-) -> pa.Table:
+def _examples(events: Events, history: np.ndarray, weights: np.ndarray) -> pa.Table:
     n, length = history.shape
     lists = pa.FixedSizeListArray.from_arrays(pa.array(history.ravel()), length)
     values = {
-        columns.USER_KEY: users,
-        columns.ITEM_KEY: items,
-        columns.TIMESTAMP: times,
+        columns.USER_KEY: events.users,
+        columns.ITEM_KEY: events.items,
+        columns.TIMESTAMP: events.times,
         columns.HISTORY: lists,
         columns.WEIGHT: weights,
-        columns.LABEL: np.where(positive, Label.POSITIVE, Label.NEGATIVE).astype(np.int8),
+        columns.LABEL: np.where(events.positive, Label.POSITIVE, Label.NEGATIVE).astype(np.int8),
         columns.EVENT_KEY: pa.nulls(n, pa.int64()),
         columns.ATTRIBUTION_TOKEN: pa.nulls(n, pa.string()),
     }

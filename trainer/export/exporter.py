@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from contracts import BundleManifest, EventClock, Store
@@ -22,16 +23,20 @@ class Exporter:
     store: Store
     config: TrainerConfig
     metrics: TrainerMetrics
+    clock: Callable[[], float] = time.monotonic
     newest: BundleManifest | None = None
     _tried: str | None = None
-    _last: float = field(default_factory=time.monotonic)
+    _last: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._last = self.clock()
 
     def export_if_due(self, state: TrainerState) -> None:
         """Export if the schedule says so; call it between windows, and now and then while none comes."""
         if state.position.learnt_sequence < 0 or bundle_version(state) == self._tried:
             return
         if self.config.export_every_seconds is not None:
-            due = time.monotonic() - self._last >= self.config.export_every_seconds
+            due = self.clock() - self._last >= self.config.export_every_seconds
         else:
             due = (state.position.learnt_sequence + 1) % self.config.export_every_windows == 0
         if due:
@@ -42,7 +47,7 @@ class Exporter:
         name = bundle_version(state)
         if name == self._tried or not len(state.table):
             return
-        begun = self._last = time.monotonic()
+        begun = self._last = self.clock()
         self._tried = name
         try:
             self.newest = export_bundle(self.store, state)
@@ -50,4 +55,4 @@ class Exporter:
             logger.exception("bundle %s could not be exported; training goes on", name)
             self.metrics.outcomes.labels("failed").inc()
             return
-        self.metrics.exported(self.newest, time.monotonic() - begun, EventClock.of(self.store))
+        self.metrics.exported(self.newest, self.clock() - begun, EventClock.of(self.store))

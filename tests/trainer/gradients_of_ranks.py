@@ -1,0 +1,25 @@
+"""Started by torchrun: writes the gradients of a window's first and last batch, computed by all ranks together."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from contracts import Store
+from tests.trainer.support import absorbed, batches_of
+from trainer.config import TrainerConfig
+from trainer.distributed import Workers
+from trainer.step import compute_gradients
+
+
+def main(url: str, config: str, out: str) -> None:
+    settings = TrainerConfig.model_validate_json(config)
+    with Workers.from_environment("cpu") as workers:
+        state = absorbed(Store(url), settings, dtype=torch.float64)
+        dealt = batches_of(Store(url), state)
+        found = [compute_gradients(state, batch, workers, stop=workers.rank == 1) for batch in (dealt[0], dealt[-1])]
+        torch.save([tuple(gradients) for gradients in found], Path(out) / f"rank{workers.rank}.pt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

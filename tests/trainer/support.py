@@ -1,0 +1,35 @@
+"""A state that has taken in a store's first window, and the batches of a window."""
+
+from collections.abc import Callable
+
+import torch
+
+from contracts import Store, WindowLog
+from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
+from trainer.batches import Batch, Examples, batches, read_positives
+from trainer.config import TrainerConfig
+from trainer.seeds import Purpose, generator
+from trainer.state import TrainerState
+
+
+def absorbed(store: Store, config: TrainerConfig, *, dtype: torch.dtype = torch.float32) -> TrainerState:
+    """Return the state after taking in, not learning, the first window."""
+    state, log = TrainerState.fresh(config, dtype=dtype), WindowLog(store)
+    for manifest in log.committed()[:1]:
+        items = log.items(manifest)
+        arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
+        state.absorb(manifest, log.sketch(manifest), arrays)
+    return state
+
+
+def batches_of(store: Store, state: TrainerState, sequence: int = 0) -> list[Batch]:
+    log, config = WindowLog(store), state.config
+    found = read_positives(log, log.committed()[sequence], config.tower.history_length)
+    order = generator(config.seed, Purpose.SHUFFLE, sequence)
+    return list(batches(Examples.of(found, state.table).admitted(), config.batch_size, order))
+
+
+def same_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> list[str]:
+    """Return the names under which two states differ in any bit."""
+    bits: Callable[[torch.Tensor], bytes] = lambda tensor: tensor.contiguous().numpy().tobytes()  # noqa: E731
+    return [name for name in left.keys() | right.keys() if bits(left[name]) != bits(right[name])]

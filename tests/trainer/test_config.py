@@ -1,0 +1,38 @@
+import pytest
+from pydantic import ValidationError
+
+from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+
+
+def test_settings_that_contradict_each_other_are_refused_by_name() -> None:
+    with pytest.raises(ValidationError, match="heads = 3 does not divide dimension = 64"):
+        TowerConfig(heads=3)
+    with pytest.raises(ValidationError, match="uniform above 0"):
+        NegativesConfig(in_batch=False, uniform=0)
+    with pytest.raises(ValidationError, match="evaluation_k"):
+        TrainerConfig(evaluation_k=(10, 10))
+    with pytest.raises(ValidationError, match="batchsize"):
+        TrainerConfig.model_validate({"batchsize": 3})
+
+
+def test_defining_settings_are_those_that_decide_what_is_learnt() -> None:
+    settings = TrainerConfig().defining()
+    assert settings["tower.dimension"] == 64
+    assert settings["negatives.correction"] == "improved"
+    assert "metrics_port" not in settings
+    free = {
+        "metrics_port": 0,
+        "export_every_windows": 7,
+        "checkpoint_every_steps": 1,
+        "device": "cpu",
+        "index": "HNSW32",
+    }
+    assert TrainerConfig.model_validate(free).defining() == settings
+    assert TrainerConfig(seed=1).defining() != settings
+    assert TrainerConfig(tower=TowerConfig(temperature=1)).defining() != settings
+
+
+def test_every_field_is_documented() -> None:
+    for model in (TrainerConfig, TowerConfig, NegativesConfig):
+        for name, field in model.model_fields.items():
+            assert field.description or name in {"tower", "negatives", "optimizer"}, name

@@ -1,0 +1,42 @@
+import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
+
+from trainer.evaluation import Evaluation
+from trainer.item_table import RowChanges
+from trainer.metrics import TrainerMetrics
+from trainer.step import StepResult
+
+
+def test_what_happens_is_told_under_stable_names() -> None:
+    registry = CollectorRegistry()
+    metrics = TrainerMetrics(registry)
+    metrics.stepped(StepResult(0.5, 3, stop=False, seconds={"gradients": 0.2, "update": 0.1}), 30)
+    metrics.absorbed(RowChanges(np.arange(4), np.arange(1)), 9, 2)
+    facts = {"window": "w/0000", "sequence": 0, "step": 0, "events": 5, "known": 4, "items": 9, "seen_filtered": False}
+    metrics.evaluated(Evaluation.model_validate({**facts, "recall": {20: 0.25}, "popularity_recall": {20: 0.125}}))
+    metrics.learnt(7)
+    value = registry.get_sample_value
+    assert value("weir_trainer_examples_total") == 30
+    assert value("weir_trainer_accidental_hits_total") == 3
+    assert value("weir_trainer_loss") == 0.5
+    assert value("weir_trainer_step_seconds_count", {"part": "update"}) == 1
+    assert value("weir_trainer_item_table_rows") == 9
+    assert value("weir_trainer_items_admitted_total") == 4
+    assert value("weir_trainer_items_evicted_total") == 1
+    assert value("weir_trainer_unadmitted_examples_total") == 2
+    assert value("weir_trainer_prequential_recall", {"k": "20"}) == 0.25
+    assert value("weir_trainer_popularity_recall", {"k": "20"}) == 0.125
+    assert value("weir_trainer_window_sequence") == 7
+    assert value("weir_bundle_exports_total", {"outcome": "held"}) == 0
+
+
+def test_every_metric_has_the_prefix_and_a_sentence() -> None:
+    registry = CollectorRegistry()
+    TrainerMetrics(registry)
+    text = generate_latest(registry).decode()
+    help_lines = [line for line in text.splitlines() if line.startswith("# HELP") and "_created" not in line]
+    assert len(help_lines) > 15
+    for line in help_lines:
+        _, _, name, sentence = line.split(" ", 3)
+        assert name.startswith(("weir_trainer_", "weir_bundle"))
+        assert sentence.endswith(".")

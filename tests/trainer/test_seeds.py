@@ -1,0 +1,21 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.seeds import Purpose, derive, generator
+
+seeds = st.integers(0, 2**63 - 1)
+
+
+@given(seeds, st.sampled_from(list(Purpose)), st.lists(st.integers(-1, 2**62), max_size=3))
+def test_a_draw_depends_on_its_place_alone(seed: int, purpose: Purpose, position: list[int]) -> None:
+    first = torch.rand(3, generator=generator(seed, purpose, *position))
+    torch.rand(5)
+    assert torch.equal(first, torch.rand(3, generator=generator(seed, purpose, *position)))
+    assert 0 <= derive(seed, purpose, *position) < 2**63
+
+
+@given(seeds, st.integers(0, 1000))
+def test_purposes_and_positions_are_independent(seed: int, step: int) -> None:
+    found = {derive(seed, purpose, place) for purpose in Purpose for place in (step, step + 1)}
+    assert len(found) == 2 * len(Purpose)

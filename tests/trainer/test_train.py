@@ -1,0 +1,184 @@
+import inspect
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import trainer.learning
+from contracts import BundleLog, Store
+from tests.trainer.support import same_tensors
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.checkpoint import CheckpointLog, CheckpointMismatchError
+from trainer.config import TrainerConfig
+from trainer.distributed import Workers
+from trainer.evaluation import Evaluation
+from trainer.export import export
+from trainer.progress import TrainProgress
+from trainer.train import train
+
+
+class KilledError(Exception):
+    """Stands for a kill: raised where a run is to end."""
+
+
+def final(store: Store, config: TrainerConfig) -> dict[str, torch.Tensor]:
+    state = CheckpointLog(store).load(config, Workers())
+    assert state is not None
+    return state.tensors()
+
+
+def evaluations(store: Store) -> list[Evaluation]:
+    return [Evaluation.model_validate_json(store.read(name)) for name in store.glob("evaluations/*/*.json")]
+
+
+def test_a_bounded_run_learns_all_there_is_and_ends_in_a_bundle(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=4, events=600)
+    told: list[TrainProgress] = []
+    summary = train(store, config, report=told.append)
+    assert (summary.windows, summary.examples, summary.stopped) == (4, 2400, False)
+    assert summary.steps == 4 * -(-600 // 32)
+    assert summary.bundle == BundleLog(store).current() == "00000003-0000000076"
+    assert [one.sequence for one in evaluations(store)] == [0, 1, 2, 3]
+    assert evaluations(store)[0].recall == {}
+    assert told[-1].batch == told[-1].batches
+    assert told[-1].evaluation == evaluations(store)[-1]
+    # Nothing new: nothing happens, and the same bundle stands.
+    again = train(store, config)
+    assert (again.windows, again.bundle) == (0, summary.bundle)
+
+
+def test_the_model_learns_more_than_popularity(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    synthetic(writer, windows=8, events=800)
+    train(store, TrainerConfig.model_validate({**config.model_dump(), "export_every_windows": 100}))
+    last = evaluations(store)[-1]
+    # Most events fall on six of sixty items, which differ between users.
+    assert last.recall[5] > 1.5 * last.popularity_recall[5]
+
+
+def test_what_is_stored_is_the_same_each_time(tmp_path: Path, config: TrainerConfig) -> None:
+    stores = [Store(str(tmp_path / name)) for name in ("one", "two")]
+    for store in stores:
+        synthetic(WindowWriter(store), windows=3)
+        train(store, config)
+    one, two = stores
+    assert same_tensors(final(one, config), final(two, config)) == []
+    for name in one.glob("evaluations/*/*.json") + one.glob("bundles/*/*.npy") + one.glob("bundles/*/tower.onnx"):
+        assert one.read(name) == two.read(name), name
+
+
+@pytest.mark.parametrize("kill_at", [1, 4, 7, 13, 14, 20])
+def test_a_killed_run_ends_where_it_would_have_ended(
+    tmp_path: Path, config: TrainerConfig, kill_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, killed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "killed"))
+    for store in (whole, killed):
+        synthetic(WindowWriter(store), windows=3, events=200)
+    train(whole, config)
+    real, count = trainer.learning.train_step, 0
+
+    def step(*args: object, **kwargs: object) -> object:
+        nonlocal count
+        count += 1
+        if count == kill_at:
+            raise KilledError
+        return real(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trainer.learning, "train_step", step)
+    with pytest.raises(KilledError):
+        train(killed, config)
+    train(killed, config)
+    assert same_tensors(final(whole, config), final(killed, config)) == []
+    assert evaluations(whole) == evaluations(killed)
+
+
+def test_a_signal_in_the_middle_of_a_window_leaves_a_checkpoint_and_a_bundle(
+    tmp_path: Path, config: TrainerConfig
+) -> None:
+    config = TrainerConfig.model_validate({**config.model_dump(), "checkpoint_every_steps": 1000})
+    whole, stopped = Store(str(tmp_path / "whole")), Store(str(tmp_path / "stopped"))
+    for store in (whole, stopped):
+        synthetic(WindowWriter(store), windows=2, events=3200)
+
+    def interrupt(progress: TrainProgress) -> None:
+        if progress.batch == 50:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    summary = train(stopped, config, follow=True, report=interrupt)
+    assert (summary.stopped, summary.windows) == (True, 0)
+    manifest = BundleLog(stopped).manifest(summary.bundle or "")
+    # The window has been learnt in part: whoever tests on it must leave this bundle out.
+    assert manifest.trained_sequence == 0
+    assert summary.steps < 100
+    train(whole, config)
+    train(stopped, config)
+    assert same_tensors(final(whole, config), final(stopped, config)) == []
+
+
+def test_following_learns_what_is_committed_meanwhile(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+
+    def commit_more(progress: TrainProgress) -> None:
+        if progress.batch == progress.batches and progress.sequence == 0:
+            synthetic(writer, windows=1, seed=3, step_ms=7_200_000)
+        elif progress.batch == progress.batches:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    summary = train(store, config, follow=True, report=commit_more)
+    assert (summary.windows, summary.stopped) == (2, True)
+    assert BundleLog(store).manifest(summary.bundle or "").trained_sequence == 1
+
+
+def test_panes_without_positives_pass_through(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    writer.commit(["a"], ["x"], np.array([5]), positive=np.array([False]))
+    assert train(store, config).bundle is None
+    synthetic(writer, windows=1)
+    assert train(store, config).bundle is not None
+
+
+def test_items_below_the_threshold_are_left_out_and_counted(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=2)
+    strict = TrainerConfig.model_validate({**config.model_dump(), "admit_after": 5})
+    summary = train(store, strict)
+    assert summary.unadmitted > 0
+    assert summary.examples + summary.unadmitted == 800
+
+
+def test_other_settings_are_refused_before_anything_happens(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+    train(store, config)
+    with pytest.raises(CheckpointMismatchError, match="seed was 0 and is now 1"):
+        train(store, TrainerConfig.model_validate({**config.model_dump(), "seed": 1}))
+
+
+def test_a_bundle_can_be_exported_from_the_checkpoint_alone(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+    summary = train(store, config)
+    before = store.read(f"bundles/{summary.bundle}/vectors.npy")
+    store.remove("bundles")
+    manifest = export(store, config)
+    assert manifest.version == summary.bundle
+    assert store.read(f"bundles/{summary.bundle}/vectors.npy") == before
+
+
+def test_the_story_is_short() -> None:
+    assert len(Path(inspect.getfile(train)).read_text().splitlines()) <= 100
+
+
+def test_progress_and_summary_are_plain_data(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    synthetic(writer, windows=1)
+    summary = train(store, config, report=lambda progress: json.loads(progress.model_dump_json()))
+    assert json.loads(summary.model_dump_json())["windows"] == 1
