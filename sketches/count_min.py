@@ -35,7 +35,7 @@ from sketches.codec import Frame, Kind, decode, encode
 from sketches.grouping import sum_by_key
 from sketches.hashing import HASH_NAME, RowHash, Slots
 from sketches.protocol import FrequencyEstimator, require_equal
-from sketches.sizing import DEPTH, cells_per_key
+from sketches.sizing import sized
 from sketches.total import Total
 
 _PARAMS: Final = struct.Struct("<QIB3xQd16s")
@@ -78,9 +78,9 @@ class CountMinSketch(FrequencyEstimator):
         """
         if distinct < 1:
             raise ValueError(f"distinct must be at least 1, got {distinct}")
-        cells = distinct * cells_per_key(log_q_error, conservative=conservative)
-        width = 1 << max(1, math.ceil(math.log2(cells / DEPTH)))
-        return cls(width, DEPTH, conservative=conservative, seed=seed)
+        depth, cells_per_key = sized(log_q_error, conservative=conservative)
+        width = 1 << max(1, math.ceil(math.log2(distinct * cells_per_key / depth)))
+        return cls(width, depth, conservative=conservative, seed=seed)
 
     @property
     def width(self) -> int:

@@ -8,7 +8,7 @@ plus the content u of any other cell.
 That describes a linear sketch. A conservative update lets in less noise the emptier the table is: at low load a key
 must come last of the depth + 1 keys that share its cells, at full load nothing is saved. The divisor
 ``1 + depth * sqrt(1 - fill)`` joins both ends. Measured on Zipf .8 to 1.3, depths 2 to 6 and fill .4 to 1, the estimate
-was .8 to 1.5 times the true error (``python benchmarks/sketches.py monitor``).
+was .8 to 1.5 times the true error (``python -m benchmarks.sketches monitor``).
 """
 
 import math
