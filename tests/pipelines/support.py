@@ -1,0 +1,148 @@
+"""A small log in every format, and what a reader without Beam, Arrow or keys makes of it."""
+
+import gzip
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from contracts import Store, WindowLog, WindowManifest, hash_id
+from pipelines.config import PipelineConfig, SketchConfig
+from pipelines.ingest import run_once
+from pipelines.plan import Plan, make_plan
+from pipelines.sources import discover
+
+ORIGIN = 1_700_000_000
+TYPES = {"click": "positive", "skip": "negative", "view": "ignore"}
+
+
+@dataclass(frozen=True)
+class Event:
+    user: str
+    item: str
+    second: int
+    type: str = "click"
+    event_id: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "user_id": self.user,
+            "item_id": self.item,
+            "timestamp": ORIGIN + self.second,
+            "event_type": self.type,
+            "event_id": self.event_id,
+        }
+
+    def line(self) -> str:
+        return json.dumps({name: value for name, value in self.row().items() if value is not None}) + "\n"
+
+
+def config(folder: Path, **changes: Any) -> PipelineConfig:
+    settings: dict[str, Any] = {
+        "log": str(folder / "log"),
+        "event_types": TYPES,
+        "window_seconds": 10,
+        "allowed_lateness_seconds": 5,
+        "history_length": 3,
+        "user_shards": 2,
+        "sketch": SketchConfig(width=256, depth=2),
+        "chunk_bytes": 200,
+        "chunk_rows": 3,
+        "metrics_port": 0,
+    }
+    return PipelineConfig(**settings | changes)
+
+
+def write_lines(path: Path, lines: Iterable[str], mode: str = "a") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open(mode, encoding="utf-8") as file:
+        file.writelines(lines)
+
+
+def write_gzip(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress("".join(lines).encode()))
+
+
+def write_parquet(path: Path, events: Sequence[Event], row_group: int = 4) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = ("user_id", "item_id", "timestamp", "event_type", "event_id")
+    schema = pa.schema([(name, pa.int64() if name == "timestamp" else pa.string()) for name in names])
+    pq.write_table(pa.Table.from_pylist([event.row() for event in events], schema), path, row_group_size=row_group)
+
+
+def plan_of(store: Store, settings: PipelineConfig, *, flush: bool = True, only_whole_lines: bool = False) -> Plan:
+    manifests = WindowLog(store).committed()
+    return make_plan(store, settings, discover(settings.log), manifests, flush=flush, only_whole_lines=only_whole_lines)
+
+
+def run(store: Store, settings: PipelineConfig, *, flush: bool = True, only_whole_lines: bool = False) -> None:
+    run_once(store, settings, plan_of(store, settings, flush=flush, only_whole_lines=only_whole_lines))
+
+
+def committed(store: Store) -> list[WindowManifest]:
+    manifests = WindowLog(store).committed()
+    assert [manifest.sequence for manifest in manifests] == list(range(len(manifests)))
+    return manifests
+
+
+def stored_events(store: Store) -> dict[int, Counter[tuple[int, int, int, int]]]:
+    """Window start (s) -> how often each (user key, item key, ms, label) is stored."""
+    log, found = WindowLog(store), defaultdict[int, Counter[tuple[int, int, int, int]]](Counter)
+    for manifest in committed(store):
+        rows = log.all_examples(manifest, ["user_key", "item_key", "timestamp", "label"])
+        found[manifest.start_ms // 1000].update(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+    return {window: counts for window, counts in found.items() if counts}
+
+
+def expected_events(events: Iterable[Event], window_seconds: int = 10) -> dict[int, Counter[tuple[int, int, int, int]]]:
+    found, known = defaultdict[int, Counter[tuple[int, int, int, int]]](Counter), set()
+    for event in events:
+        second = ORIGIN + event.second
+        window = second // window_seconds * window_seconds
+        if event.type == "view" or (event.event_id is not None and (event.user, window, event.event_id) in known):
+            continue
+        known.add((event.user, window, event.event_id))
+        label = 1 if event.type == "click" else -1
+        found[window][(hash_id(event.user), hash_id(event.item), second * 1000, label)] += 1
+    return dict(found)
+
+
+def check_counts(store: Store) -> None:
+    """Every manifest's counts, items and sketch agree with its own examples."""
+    log = WindowLog(store)
+    for manifest in committed(store):
+        rows = log.all_examples(manifest)
+        labels = rows["label"].to_pylist()
+        assert manifest.counts.events == len(labels)
+        assert manifest.counts.positives == labels.count(1)
+        assert manifest.counts.negatives == labels.count(-1)
+        pairs = zip(rows["item_key"].to_pylist(), labels, strict=True)
+        items = log.items(manifest)
+        assert dict(zip(items["item_key"].to_pylist(), items["count"].to_pylist(), strict=True)) == Counter(
+            item for item, label in pairs if label == 1
+        )
+        assert items["item_key"].to_pylist() == sorted(items["item_key"].to_pylist())
+
+
+def check_histories(store: Store, length: int) -> None:
+    """Every event carries its user's last positives before it, as one list per user remembers them."""
+    log, memory = WindowLog(store), defaultdict[int, list[tuple[int, int]]](list)
+    for manifest in committed(store):
+        for shard in log.shards(manifest):
+            rows = log.examples(manifest, shard).to_pylist()
+            assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
+            later = {user: list(memory[user]) for user in {row["user_key"] for row in rows}}
+            for row in rows:
+                known = [pair for pair in later[row["user_key"]] if pair[0] <= row["timestamp"]]
+                items = [item for _, item in known][-length:]
+                assert row["history"] == [0] * (length - len(items)) + items
+                if row["label"] == 1:
+                    later[row["user_key"]].insert(len(known), (row["timestamp"], row["item_key"]))
+            for user, pairs in later.items():
+                memory[user] = pairs[-length:]

@@ -1,0 +1,90 @@
+"""However a log is cut, ordered, read and read again, each event is committed once, with the right history."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts import Store
+from pipelines.ingest import run_once
+from pipelines.transforms.read import Reading
+from tests.pipelines import support
+from tests.pipelines.support import Event
+
+events = st.builds(
+    Event,
+    user=st.sampled_from(["ann", "bob", "cyd", "Ürsel"]),
+    item=st.sampled_from([f"item-{number}" for number in range(6)]),
+    second=st.integers(0, 60),
+    type=st.sampled_from(["click", "click", "skip", "view"]),
+)
+identified = events.flatmap(
+    # The id tells all about the event, so that whichever copy is kept is the same.
+    lambda event: st.just(replace(event, event_id=f"{event.user}/{event.item}/{event.second}/{event.type}"))
+)
+batches = st.lists(st.one_of(events, identified), min_size=1, max_size=12)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["a.jsonl", "b/c.json"]), batches),
+        st.tuples(st.sampled_from(["gzip", "parquet"]), batches),
+        st.tuples(st.just("run"), st.booleans()),
+        st.tuples(st.just("again"), st.booleans()),
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+def from_zero(store: Store, config: Any, flush: bool) -> None:
+    """Run as if no position were known."""
+    plan = support.plan_of(store, config, flush=flush, only_whole_lines=True)
+    readings = tuple(Reading(partition) for partition in support.discover(config.log))
+    partitions = {reading.partition.key: reading.partition for reading in readings}
+    run_once(
+        store,
+        config,
+        replace(
+            plan,
+            readings=readings,
+            run=replace(plan.run, partitions=partitions, starts=dict.fromkeys(partitions, 0), seen={}, dead_before={}),
+        ),
+    )
+
+
+def add(log: Path, kind: str, number: int, batch: list[Event]) -> None:
+    if kind == "gzip":
+        support.write_gzip(log / f"{number:03d}.jsonl.gz", [event.line() for event in batch])
+    elif kind == "parquet":
+        support.write_parquet(log / f"{number:03d}.parquet", batch)
+    else:
+        support.write_lines(log / kind, [event.line() for event in batch])
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps, st.sampled_from([60, 200, 10_000]))
+def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(todo: list[Any], chunk_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, written = Path(name), list[Event]()
+        (folder / "log").mkdir()
+        config = support.config(folder, chunk_bytes=chunk_bytes)
+        store = Store(str(folder / "store"))
+        for number, (kind, value) in enumerate(todo):
+            if kind == "run":
+                support.run(store, config, flush=value, only_whole_lines=True)
+            elif kind == "again":
+                from_zero(store, config, value)
+            else:
+                add(folder / "log", kind, number, value)
+                written += value
+        support.run(store, config)
+        assert support.stored_events(store) == support.expected_events(written)
+        support.check_counts(store)
+        support.check_histories(store, config.history_length)
+        counts = [manifest.counts for manifest in support.committed(store)]
+        assert sum(c.events + c.duplicates + c.ignored for c in counts) == len(written)
+        last = len(counts)
+        from_zero(store, config, flush=True)
+        assert len(support.committed(store)) == last
