@@ -1,0 +1,117 @@
+"""Server and monitor as real processes on free ports."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from pydantic import BaseModel
+
+from contracts import Store
+from serving.client import RetrievalClient, RetrievalError
+from serving.config import ServingConfig
+from serving.monitor import MonitorConfig
+
+_SERVE = "from serving.server import serve as run; from serving.config import ServingConfig as Config"
+_MONITOR = "from serving.monitor import monitor as run, MonitorConfig as Config"
+_RUN = """
+import logging, sys
+from contracts import Store
+logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+run(Store(sys.argv[1]), Config.model_validate_json(sys.argv[2]))
+"""
+
+
+@dataclass
+class Process:
+    """A stage in a process of its own; `lines` is its log."""
+
+    imports: str
+    store: Store
+    config: BaseModel
+    lines: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-c", self.imports + _RUN, self.store.url, self.config.model_dump_json()]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        return self
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+    def said(self, pattern: str, within: float = 30) -> re.Match[str]:
+        """Wait for a line of the log."""
+        ends = time.monotonic() + within
+        while time.monotonic() < ends:
+            if found := re.search(pattern, "".join(self.lines)):
+                return found
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{''.join(self.lines)}"
+            time.sleep(0.02)
+        raise AssertionError(f"no {pattern!r} within {within} s:\n{''.join(self.lines)}")
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's samples whose name and labels begin with `name`."""
+        port = self.said(r"metrics on port (\d+)").group(1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+    def terminate(self, within: float = 20) -> int:
+        """Send SIGTERM and return the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(within)
+
+
+class ServerProcess(Process):
+    """`serving.server.serve` with free ports."""
+
+    def __init__(self, store: Store, **config: object) -> None:
+        defaults = {"port": 0, "metrics_port": 0, "poll_seconds": 0.05}
+        super().__init__(_SERVE, store, ServingConfig.model_validate({**defaults, **config}))
+
+    @property
+    def target(self) -> str:
+        """Where it listens."""
+        return self.said(r"gRPC on (127\.0\.0\.1:\d+)").group(1)
+
+    def serving(self, version: str, within: float = 30) -> None:
+        """Wait until it serves a version."""
+        self.said(f"serving bundle {re.escape(version)}:", within)
+        ends = time.monotonic() + within
+        with RetrievalClient(self.target) as client:
+            while time.monotonic() < ends:
+                try:
+                    if client.info().bundle_version == version:
+                        return
+                except RetrievalError:
+                    pass
+                time.sleep(0.02)
+        raise AssertionError(f"{version} is not served after {within} s")
+
+
+class MonitorProcess(Process):
+    """`serving.monitor.monitor` with a free port."""
+
+    def __init__(self, store: Store, **config: object) -> None:
+        super().__init__(
+            _MONITOR, store, MonitorConfig.model_validate({"metrics_port": 0, "poll_seconds": 0.05, **config})
+        )

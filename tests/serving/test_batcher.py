@@ -1,0 +1,203 @@
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from serving.batcher import Batcher
+from serving.errors import DeadlinePassedError, QueueFullError, ShuttingDownError
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.depths: list[int] = []
+        self.drops: list[str] = []
+
+    def batch(self, queries: int) -> None:
+        self.batches.append(queries)
+
+    def depth(self, queries: int) -> None:
+        self.depths.append(queries)
+
+    def dropped(self, reason: str) -> None:
+        self.drops.append(reason)
+
+
+class Gate:
+    """Doubles numbers, but only while open; tells when a batch has begun."""
+
+    def __init__(self) -> None:
+        self.open, self.begun = threading.Event(), threading.Event()
+        self.seen: list[list[int]] = []
+        self.threads: set[int] = set()
+
+    def __call__(self, tasks: Sequence[int]) -> list[int]:
+        self.seen.append(list(tasks))
+        self.threads.add(threading.get_ident())
+        self.begun.set()
+        assert self.open.wait(10)
+        if -1 in tasks:
+            raise RuntimeError("minus one")
+        return [2 * task for task in tasks]
+
+
+@contextmanager
+def batcher(gate: Gate, max_batch: int = 100, limit: int = 100) -> Iterator[tuple[Batcher[int, int], Recorder]]:
+    recorder = Recorder()
+    built: Batcher[int, int] = Batcher(gate, recorder, max_batch=max_batch, limit=limit, retry_after=0.5)
+    try:
+        yield built, recorder
+    finally:
+        gate.open.set()
+        built.close()
+
+
+async def begun(gate: Gate) -> None:
+    assert await asyncio.to_thread(gate.begun.wait, 10)
+
+
+def test_it_fires_at_once_when_idle_and_coalesces_while_busy() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate) as (core, recorder):
+            first = asyncio.create_task(core.submit(1, 1))
+            await begun(gate)
+            rest = [asyncio.create_task(core.submit(number, 1)) for number in (2, 3, 4)]
+            await asyncio.sleep(0)
+            gate.open.set()
+            outcomes = await asyncio.gather(first, *rest)
+            assert [outcome.answer for outcome in outcomes] == [2, 4, 6, 8]
+            assert gate.seen == [[1], [2, 3, 4]]
+            assert recorder.batches == [1, 3]
+            assert recorder.depths[-1] == 0
+            assert len(gate.threads) == 1
+            assert gate.threads != {threading.get_ident()}
+            assert all(outcome.queued >= 0 for outcome in outcomes)
+
+    asyncio.run(scenario())
+
+
+def test_batches_keep_to_their_size_but_a_larger_task_runs_alone() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate, max_batch=3) as (core, recorder):
+            tasks = [asyncio.create_task(core.submit(0, 1))]
+            await begun(gate)
+            tasks += [asyncio.create_task(core.submit(n, size)) for n, size in ((1, 2), (2, 1), (3, 9), (4, 2))]
+            await asyncio.sleep(0)
+            gate.open.set()
+            await asyncio.gather(*tasks)
+            assert gate.seen == [[0], [1, 2], [3], [4]]
+            assert recorder.batches == [1, 3, 9, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_full_queue_refuses_at_once_and_recovers() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate, limit=3) as (core, _):
+            running = asyncio.create_task(core.submit(0, 1))
+            await begun(gate)
+            waiting = asyncio.create_task(core.submit(1, 2))
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFullError) as refusal:
+                await core.submit(2, 2)
+            assert refusal.value.retry_after == 0.5
+            last = asyncio.create_task(core.submit(3, 1))
+            await asyncio.sleep(0)
+            gate.open.set()
+            assert [o.answer for o in await asyncio.gather(running, waiting, last)] == [0, 2, 6]
+            assert (await core.submit(5, 3)).answer == 10
+
+    asyncio.run(scenario())
+
+
+def test_a_task_larger_than_the_queue_is_taken_when_nothing_waits() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        gate.open.set()
+        with batcher(gate, limit=3) as (core, _):
+            assert (await core.submit(4, 50)).answer == 8
+
+    asyncio.run(scenario())
+
+
+def test_those_whose_client_has_gone_are_not_run() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate) as (core, recorder):
+            running = asyncio.create_task(core.submit(0, 1))
+            await begun(gate)
+            gone, stays = asyncio.create_task(core.submit(1, 1)), asyncio.create_task(core.submit(2, 1))
+            await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.sleep(0)
+            gate.open.set()
+            await asyncio.gather(running, stays)
+            assert gate.seen == [[0], [2]]
+            assert recorder.drops == ["cancelled"]
+
+    asyncio.run(scenario())
+
+
+def test_those_whose_deadline_has_passed_are_not_run() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate) as (core, recorder):
+            running = asyncio.create_task(core.submit(0, 1, time.monotonic() + 60))
+            await begun(gate)
+            late = asyncio.create_task(core.submit(1, 1, time.monotonic() - 0.001))
+            await asyncio.sleep(0)
+            gate.open.set()
+            assert (await running).answer == 0
+            with pytest.raises(DeadlinePassedError):
+                await late
+            assert gate.seen == [[0]]
+            assert recorder.drops == ["deadline"]
+
+    asyncio.run(scenario())
+
+
+def test_a_failing_batch_fails_its_tasks_only() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        gate.open.set()
+        with batcher(gate) as (core, _):
+            with pytest.raises(RuntimeError, match="minus one"):
+                await core.submit(-1, 1)
+            assert (await core.submit(3, 1)).answer == 6
+
+    asyncio.run(scenario())
+
+
+def test_closing_answers_what_is_queued_and_refuses_the_rest() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate) as (core, _):
+            tasks = [asyncio.create_task(core.submit(0, 1))]
+            await begun(gate)
+            tasks.append(asyncio.create_task(core.submit(1, 1)))
+            await asyncio.sleep(0)
+            gate.open.set()
+            await asyncio.to_thread(core.close)
+            assert [outcome.answer for outcome in await asyncio.gather(*tasks)] == [0, 2]
+            with pytest.raises(ShuttingDownError):
+                await core.submit(2, 1)
+
+    asyncio.run(scenario())
+
+
+def test_many_submitters_each_get_their_own_answer() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        gate.open.set()
+        with batcher(gate, limit=10_000) as (core, recorder):
+            outcomes = await asyncio.gather(*(core.submit(number, 1) for number in range(2000)))
+            assert [outcome.answer for outcome in outcomes] == [2 * number for number in range(2000)]
+            assert sum(recorder.batches) == 2000
+
+    asyncio.run(scenario())

@@ -1,0 +1,135 @@
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from contracts import hash_id
+from serving.bundle import LoadedBundle
+from serving.config import LimitsConfig
+from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, TagsNotSupportedError
+from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser
+from serving.requests import embed_task, retrieve_task
+from weir.retrieval.v1 import retrieval_pb2 as pb
+
+BUNDLE = cast(LoadedBundle, SimpleNamespace(version="v1", manifest=SimpleNamespace(dimension=3)))
+LIMITS = LimitsConfig(max_queries=4, max_k=50, max_history_item_ids=3, max_excluded_item_ids=2, max_allowed_item_ids=2)
+ANN = pb.Query(user_id="ann")
+
+
+def problems(**fields: Any) -> dict[str, str]:
+    fields.setdefault("queries", [ANN])
+    with pytest.raises(InvalidRequestError) as refusal:
+        retrieve_task(pb.RetrieveRequest(**fields), BUNDLE, LIMITS)
+    return {violation.field: violation.problem for violation in refusal.value.violations}
+
+
+def test_a_request_becomes_a_task() -> None:
+    request = pb.RetrieveRequest(
+        queries=[
+            pb.Query(user_id="ann"),
+            pb.Query(history=pb.History(item_ids=["a", "b"]), k=50),
+            pb.Query(embedding=pb.Embedding(values=[1, 2, 3])),
+            pb.Query(item_id="a", k=1),
+        ],
+        params=pb.SearchParams(exact=True, nprobe=8, score_threshold=0.0),
+        filter=pb.Filter(allowed_item_ids=["x"]),
+        exclude_seen=True,
+        excluded_item_ids=["y", "z"],
+        bundle_version="v1",
+    )
+    task = retrieve_task(request, BUNDLE, LIMITS)
+    user, history, embedding, item = (query.source for query in task.queries)
+    assert user == ByUser(hash_id("ann"))
+    assert isinstance(history, ByHistory)
+    assert (history.ids, history.keys.tolist()) == (("a", "b"), [hash_id("a"), hash_id("b")])
+    assert isinstance(embedding, ByEmbedding)
+    assert embedding.values.tolist() == [1, 2, 3]
+    assert item == ByItem("a", hash_id("a"))
+    assert [query.k for query in task.queries] == [10, 50, 10, 1]
+    assert (task.exact, task.nprobe, task.threshold, task.exclude_seen) == (True, 8, 0.0, True)
+    assert task.excluded.tolist() == [hash_id("y"), hash_id("z")]
+    assert task.allowed is not None
+    assert task.allowed.tolist() == [hash_id("x")]
+
+
+def test_what_is_left_out_means_no_restriction() -> None:
+    task = retrieve_task(pb.RetrieveRequest(queries=[ANN]), BUNDLE, LIMITS)
+    assert (task.exact, task.nprobe, task.threshold, task.exclude_seen, task.allowed) == (False, 0, None, False, None)
+    assert not len(task.excluded)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        (pb.Query(user_id="ann", k=0), "queries[0].k"),
+        (pb.Query(user_id="ann", k=51), "queries[0].k"),
+        (pb.Query(), "queries[0]"),
+        (pb.Query(user_id=""), "queries[0].user_id"),
+        (pb.Query(user_id="ü" * 257), "queries[0].user_id"),
+        (pb.Query(item_id=""), "queries[0].item_id"),
+        (pb.Query(history=pb.History(item_ids=["a"] * 4)), "queries[0].history.item_ids"),
+        (pb.Query(history=pb.History(item_ids=["a", ""])), "queries[0].history.item_ids[1]"),
+        (pb.Query(embedding=pb.Embedding(values=[1, 2])), "queries[0].embedding"),
+        (pb.Query(embedding=pb.Embedding(values=[1, float("nan"), 2])), "queries[0].embedding"),
+        (pb.Query(embedding=pb.Embedding(values=[1, float("-inf"), 2])), "queries[0].embedding"),
+    ],
+)
+def test_a_bad_query_is_named_by_its_path(query: pb.Query, field: str) -> None:
+    assert list(problems(queries=[query])) == [field]
+    assert list(problems(queries=[ANN, ANN, query])) == [field.replace("[0]", "[2]", 1)]
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_the_number_of_queries_is_bounded(count: int) -> None:
+    assert problems(queries=[ANN] * count) == {"queries": f"holds {count}, must hold from 1 to 4"}
+
+
+def test_ids_may_be_as_long_as_the_contract_says() -> None:
+    retrieve_task(pb.RetrieveRequest(queries=[pb.Query(user_id="ü" * 256)]), BUNDLE, LIMITS)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_threshold_is_a_number(value: float) -> None:
+    assert list(problems(params=pb.SearchParams(score_threshold=value))) == ["params.score_threshold"]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = problems(
+        queries=[pb.Query(user_id="", k=0), pb.Query(), pb.Query(embedding=pb.Embedding(values=[np.nan] * 2))],
+        params=pb.SearchParams(score_threshold=np.nan),
+        filter=pb.Filter(allowed_item_ids=["a", "b", "c"]),
+        excluded_item_ids=["a", "b", "c"],
+    )
+    assert list(found) == [
+        "queries[0].user_id",
+        "queries[0].k",
+        "queries[1]",
+        "queries[2].embedding",
+        "params.score_threshold",
+        "excluded_item_ids",
+        "filter.allowed_item_ids",
+    ]
+
+
+def test_a_pin_to_another_version_is_refused() -> None:
+    for make, request in (
+        (retrieve_task, pb.RetrieveRequest(queries=[ANN], bundle_version="v0")),
+        (embed_task, pb.EmbedRequest(queries=[ANN], bundle_version="v0")),
+    ):
+        with pytest.raises(BundleVersionNotLoadedError, match="'v0' is not loaded; the loaded one is 'v1'"):
+            make(request, BUNDLE, LIMITS)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ["any_tags", "all_tags", "none_tags"])
+def test_tags_are_refused(name: str) -> None:
+    request = pb.RetrieveRequest(queries=[ANN], filter=pb.Filter(**{name: ["new"]}))
+    with pytest.raises(TagsNotSupportedError, match=f"filter.{name}"):
+        retrieve_task(request, BUNDLE, LIMITS)
+
+
+def test_embed_ignores_k_and_searches_nothing() -> None:
+    task = embed_task(pb.EmbedRequest(queries=[pb.Query(user_id="ann", k=0)]), BUNDLE, LIMITS)
+    assert not task.find
+    with pytest.raises(InvalidRequestError):
+        embed_task(pb.EmbedRequest(queries=[pb.Query()]), BUNDLE, LIMITS)

@@ -1,0 +1,223 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts import BundleLog, Store, hash_id
+from serving.bundle import LoadedBundle, load_bundle
+from serving.histories import UserHistories
+from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
+from serving.retriever import Retriever
+from tests.serving.support import Catalogue, Event, write_bundle, write_window
+
+T = 1_700_000_000_000
+
+
+def keys(*ids: str) -> np.ndarray:
+    return np.array([hash_id(item) for item in ids], np.int64)
+
+
+def history(*ids: str) -> ByHistory:
+    return ByHistory(ids, keys(*ids))
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return Catalogue.random()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, catalogue: Catalogue) -> tuple[LoadedBundle, Retriever]:
+    store = Store(str(tmp_path_factory.mktemp("store")))
+    write_bundle(store, "v1", catalogue, index="IVF4,Flat", parameters={"nprobe": 4})
+    events = [Event("ann", "item-1", T), Event("ann", "item-2", T + 1), Event("ann", "item-3", T + 2, label=-1)]
+    write_window(store, 0, [*events, Event("eve", "gone", T), Event("sad", "item-9", T, label=-1)])
+    histories = UserHistories(store)
+    histories.catch_up()
+    return load_bundle(BundleLog(store), "v1"), Retriever(histories)
+
+
+@pytest.fixture(scope="module")
+def bundle(shared: tuple[LoadedBundle, Retriever]) -> LoadedBundle:
+    return shared[0]
+
+
+@pytest.fixture(scope="module")
+def retriever(shared: tuple[LoadedBundle, Retriever]) -> Retriever:
+    return shared[1]
+
+
+def one(retriever: Retriever, task: Task) -> Hits:
+    [answer] = retriever([task])
+    [hits] = answer.hits
+    return hits
+
+
+def test_every_source_gives_the_brute_force_answer(
+    retriever: Retriever, bundle: LoadedBundle, catalogue: Catalogue
+) -> None:
+    vector = np.random.default_rng(3).standard_normal(8).astype(np.float32)
+    sources: list[tuple[Source, np.ndarray, list[str]]] = [
+        (ByUser(hash_id("ann")), catalogue.user(["item-1", "item-2"]), []),
+        (history("item-5", "item-6"), catalogue.user(["item-5", "item-6"]), []),
+        (ByEmbedding(vector), vector / np.linalg.norm(vector), []),
+        (ByItem("item-8", hash_id("item-8")), catalogue.vectors[8], ["item-8"]),
+    ]
+    queries = tuple(Query(source, 7) for source, _, _ in sources)
+    [answer] = retriever([Task(bundle, queries)])
+    for hits, (_, expected, without) in zip(answer.hits, sources, strict=True):
+        assert hits.ids == catalogue.top(expected, 7, without)
+        scores = [float(catalogue.vectors[catalogue.ids.index(item)] @ expected) for item in hits.ids]
+        np.testing.assert_allclose(hits.scores, scores, rtol=1e-4, atol=1e-5)
+        assert hits.vector is not None
+        np.testing.assert_allclose(hits.vector, expected, rtol=1e-4, atol=1e-5)
+        assert not hits.fallback
+
+
+def test_seen_items_are_left_out_on_demand(retriever: Retriever, bundle: LoadedBundle, catalogue: Catalogue) -> None:
+    ann = Task(bundle, (Query(ByUser(hash_id("ann")), 200),), exclude_seen=True)
+    seen = ["item-1", "item-2", "item-3"]
+    assert one(retriever, ann).ids == catalogue.top(catalogue.user(["item-1", "item-2"]), 200, seen)
+    given_history = Task(bundle, (Query(history("item-1", "item-4"), 5),), exclude_seen=True)
+    best = catalogue.top(catalogue.user(["item-1", "item-4"]), 5, ["item-1", "item-4"])
+    assert one(retriever, given_history).ids == best
+
+
+def test_older_items_than_the_tower_reads_are_seen_too(
+    retriever: Retriever, bundle: LoadedBundle, catalogue: Catalogue
+) -> None:
+    long = [f"item-{i}" for i in range(40)]
+    hits = one(retriever, Task(bundle, (Query(history(*long), 200),), exclude_seen=True))
+    assert hits.ids == catalogue.top(catalogue.user(long), 200, long)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    allowed=st.lists(st.integers(0, 230), max_size=30),
+    excluded=st.lists(st.integers(0, 230), max_size=30),
+    k=st.integers(1, 60),
+    exact=st.booleans(),
+    seen=st.booleans(),
+    threshold=st.one_of(st.none(), st.floats(-1, 1, width=32)),
+)
+def test_filters_agree_with_brute_force(
+    *,
+    retriever: Retriever,
+    bundle: LoadedBundle,
+    catalogue: Catalogue,
+    allowed: list[int],
+    excluded: list[int],
+    k: int,
+    exact: bool,
+    seen: bool,
+    threshold: float | None,
+) -> None:
+    without = {f"item-{i}" for i in excluded} | ({"item-1", "item-4"} if seen else set())
+    within = {f"item-{i}" for i in allowed} if allowed else set(catalogue.ids)
+    task = Task(
+        bundle,
+        (Query(history("item-1", "item-4"), k),),
+        exact=exact,
+        exclude_seen=seen,
+        threshold=threshold,
+        excluded=keys(*(f"item-{i}" for i in excluded)),
+        allowed=keys(*(f"item-{i}" for i in allowed)) if allowed else None,
+    )
+    hits = one(retriever, task)
+    user = catalogue.user(["item-1", "item-4"])
+    ranked = [item for item in catalogue.top(user, 500) if item in within and item not in without]
+    scores = {item: float(catalogue.vectors[catalogue.ids.index(item)] @ user) for item in ranked}
+    expected = ranked[:k] if threshold is None else [item for item in ranked if scores[item] >= threshold][:k]
+    if threshold is None or all(abs(score - threshold) > 1e-5 for score in scores.values()):
+        assert hits.ids == expected
+    assert hits.scores == sorted(hits.scores, reverse=True)
+
+
+def test_missing_items_are_named_and_share_one_embedding(
+    retriever: Retriever, bundle: LoadedBundle, catalogue: Catalogue
+) -> None:
+    hits = one(retriever, Task(bundle, (Query(history("who", "item-4", "what"), 5),)))
+    assert hits.missing == ["who", "what"]
+    assert hits.ids == catalogue.top(catalogue.user(["who", "item-4", "what"]), 5)
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        (ByUser(hash_id("stranger")), []),
+        (ByUser(hash_id("eve")), []),
+        (history(), []),
+        (history("who", "what"), ["who", "what"]),
+        (ByItem("who", hash_id("who")), ["who"]),
+    ],
+)
+def test_the_unknown_get_popular_items(
+    retriever: Retriever, bundle: LoadedBundle, catalogue: Catalogue, source: Source, missing: list[str]
+) -> None:
+    hits = one(retriever, Task(bundle, (Query(source, 6),), threshold=1e9))
+    assert hits.fallback
+    assert hits.ids == catalogue.most_popular(6)
+    assert hits.scores == [200.0, 199.0, 198.0, 197.0, 196.0, 195.0]
+    assert hits.missing == missing
+    popular = catalogue.most_popular(3)
+    fewer = Task(bundle, (Query(source, 6),), excluded=keys(popular[0]), allowed=keys(*reversed(popular), "nobody"))
+    assert one(retriever, fewer).ids == popular[1:]
+
+
+def test_what_a_user_disliked_is_no_history_but_is_left_out(
+    retriever: Retriever, bundle: LoadedBundle, catalogue: Catalogue
+) -> None:
+    hits = one(retriever, Task(bundle, (Query(ByUser(hash_id("sad")), 200),), exclude_seen=True))
+    assert hits.fallback
+    assert hits.ids == catalogue.most_popular(200, ["item-9"])
+
+
+def test_without_find_there_are_vectors_only(retriever: Retriever, bundle: LoadedBundle, catalogue: Catalogue) -> None:
+    task = Task(bundle, (Query(history("item-5"), 3), Query(history("who"), 3)), find=False)
+    [answer] = retriever([task])
+    assert [hits.ids for hits in answer.hits] == [[], []]
+    assert answer.hits[0].vector is not None
+    np.testing.assert_allclose(answer.hits[0].vector, catalogue.user(["item-5"]), rtol=1e-5)
+    assert answer.hits[1].fallback
+
+
+def test_a_batch_answers_as_its_tasks_alone_would(retriever: Retriever, bundle: LoadedBundle) -> None:
+    base = Task(bundle, (Query(history("item-5", "item-9"), 3), Query(ByUser(hash_id("stranger")), 4)))
+    tasks = [
+        base,
+        replace(base, exact=True),
+        replace(base, nprobe=1, queries=(Query(history("item-1"), 50),)),
+        replace(base, exclude_seen=True, queries=(Query(ByUser(hash_id("ann")), 8), *base.queries)),
+        replace(base, allowed=keys("item-3", "item-4")),
+        replace(base, allowed=keys("item-5"), excluded=keys("item-5")),
+        replace(base, find=False),
+        replace(base, threshold=0.5),
+    ]
+    for alone, together in zip(tasks, retriever(tasks), strict=True):
+        [expected] = retriever([alone])
+        for left, right in zip(expected.hits, together.hits, strict=True):
+            assert (left.ids, left.missing, left.fallback) == (right.ids, right.missing, right.fallback)
+            np.testing.assert_allclose(left.scores, right.scores, rtol=1e-5)
+
+
+def test_tasks_of_two_bundles_are_each_answered_from_their_own(store: Store, retriever: Retriever) -> None:
+    old, new = Catalogue.random(prefix="old"), Catalogue.random(dimension=5, seed=1, prefix="new")
+    write_bundle(store, "old", old)
+    write_bundle(store, "new", new)
+    log = BundleLog(store)
+    bundles = {"old": (load_bundle(log, "old"), old), "new": (load_bundle(log, "new"), new)}
+    order = ["old", "new", "old", "new"]
+    tasks = [Task(bundles[name][0], (Query(history(f"{name}-3"), 5),)) for name in order]
+    for name, answer in zip(order, retriever(tasks), strict=True):
+        assert answer.hits[0].ids == bundles[name][1].top(bundles[name][1].user([f"{name}-3"]), 5)
+
+
+def test_an_empty_catalogue_answers_with_nothing(store: Store, retriever: Retriever) -> None:
+    nothing = Catalogue([], np.empty((0, 8), np.float32), np.zeros((2, 8), np.float32), np.empty(0))
+    write_bundle(store, "v1", nothing)
+    loaded = load_bundle(BundleLog(store), "v1")
+    queries = (Query(ByEmbedding(np.ones(8, np.float32)), 5), Query(history("item-1"), 5))
+    [answer] = retriever([Task(loaded, queries)])
+    assert [hits.ids for hits in answer.hits] == [[], []]

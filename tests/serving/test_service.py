@@ -1,0 +1,288 @@
+"""The gRPC adapter in this process: real transport, batcher, retriever and bundle; a gate holds the search up."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from prometheus_client import CollectorRegistry
+
+from contracts import BundleLog, Store
+from serving.batcher import Batcher
+from serving.bundle import LoadedBundle, load_bundle
+from serving.config import LimitsConfig
+from serving.histories import UserHistories
+from serving.interceptor import MetricsInterceptor
+from serving.metrics import RequestMetrics, RpcMetrics
+from serving.queries import Answer, Task
+from serving.retriever import Retriever
+from serving.service import RetrievalService
+from tests.serving.support import Catalogue, write_bundle
+from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.retrieval.v1 import retrieval_pb2_grpc
+
+ANN = pb.Query(history=pb.History(item_ids=["item-1", "item-2"]), k=5)
+ASK = pb.RetrieveRequest(queries=[ANN])
+
+
+@dataclass
+class Served:
+    """A running service and the knobs of the test."""
+
+    bundle: LoadedBundle | None
+    retriever: Retriever
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    gate: threading.Event = field(default_factory=threading.Event)
+    begun: threading.Event = field(default_factory=threading.Event)
+    searched: list[int] = field(default_factory=list)
+    stub: "retrieval_pb2_grpc.RetrievalServiceAsyncStub" = field(init=False)
+
+    def run(self, tasks: Sequence[Task]) -> list[Answer]:
+        self.begun.set()
+        assert self.gate.wait(10)
+        self.searched.append(len(tasks))
+        return self.retriever(tasks)
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+    def handled(self, method: str, code: str) -> float | None:
+        labels = {"grpc_type": "unary", "grpc_service": "weir.retrieval.v1.RetrievalService", "grpc_method": method}
+        return self.sample("grpc_server_handled_total", **labels, grpc_code=code)
+
+
+@asynccontextmanager
+async def serving(store: Store, version: str | None = "v1", queue: int = 4) -> AsyncIterator[Served]:
+    bundle = None if version is None else load_bundle(BundleLog(store), version)
+    served = Served(bundle, Retriever(UserHistories(store)))
+    metrics = RequestMetrics(served.registry)
+    batcher: Batcher[Task, Answer] = Batcher(served.run, metrics, max_batch=8, limit=queue, retry_after=0.25)
+    server = grpc.aio.server(interceptors=[MetricsInterceptor(RpcMetrics(served.registry))])
+    service = RetrievalService(lambda: served.bundle, batcher, LimitsConfig(max_queries=8, max_k=100), metrics)
+    retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        served.stub = retrieval_pb2_grpc.RetrievalServiceStub(channel)
+        try:
+            yield served
+        finally:
+            served.gate.set()
+            await server.stop(5)
+            await asyncio.to_thread(batcher.close)
+
+
+@pytest.fixture(autouse=True)
+def bundle(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue, trained_sequence=7)
+
+
+async def refused(call: object) -> tuple[grpc.StatusCode, dict[str, object]]:
+    """Return the code and the details, by name, of a call that must fail."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call  # type: ignore[misc]
+    status = rpc_status.from_call(failure.value)
+    found = {}
+    for detail in status.details if status is not None else ():
+        kind = getattr(error_details_pb2, detail.TypeName().rpartition(".")[2])()
+        detail.Unpack(kind)
+        found[type(kind).__name__] = kind
+    return failure.value.code(), found
+
+
+def test_an_answer_says_where_it_comes_from(store: Store, catalogue: Catalogue) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            served.gate.set()
+            first, second = await served.stub.Retrieve(ASK), await served.stub.Retrieve(ASK)
+            assert list(first.hits[0].item_ids) == catalogue.top(catalogue.user(["item-1", "item-2"]), 5)
+            assert first.bundle_version == "v1"
+            assert first.attribution_token != second.attribution_token
+            assert first.attribution_token.startswith("v1/")
+            spent = first.timing
+            stages = [getattr(spent, stage).ToNanoseconds() for stage in ("queue", "tower", "search")]
+            assert all(stages)
+            assert spent.total.ToNanoseconds() >= sum(stages)
+            for stage in ("total", "queue", "tower", "search"):
+                assert served.sample("weir_request_stage_seconds_count", stage=stage) == 2
+            assert served.handled("Retrieve", "OK") == 2
+
+    asyncio.run(scenario())
+
+
+def test_embed_gives_what_retrieve_searches_with(store: Store, catalogue: Catalogue) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            served.gate.set()
+            queries = [ANN, pb.Query(user_id="stranger"), pb.Query(item_id="item-3")]
+            answer = await served.stub.Embed(pb.EmbedRequest(queries=queries))
+            ann, stranger, item = answer.vectors
+            np.testing.assert_allclose(ann.values, catalogue.user(["item-1", "item-2"]), rtol=1e-5)
+            np.testing.assert_allclose(item.values, catalogue.vectors[3], rtol=1e-6)
+            assert (len(stranger.values), stranger.fallback) == (0, True)
+            again = pb.RetrieveRequest(queries=[pb.Query(embedding=pb.Embedding(values=ann.values), k=5)])
+            by_vector = await served.stub.Retrieve(again)
+            by_history = await served.stub.Retrieve(ASK)
+            assert by_vector.hits[0].item_ids == by_history.hits[0].item_ids
+
+    asyncio.run(scenario())
+
+
+def test_get_info_describes_the_bundle(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            info = await served.stub.GetInfo(pb.GetInfoRequest())
+            assert (info.bundle_version, info.items, info.dimension, info.trained_sequence) == ("v1", 200, 8, 7)
+            assert (info.metric, info.index.type) == (pb.METRIC_COSINE, "Flat")
+            assert info.max_event_time.ToMilliseconds() == 1_700_000_000_000
+            assert abs(info.servable_time.ToNanoseconds() / 1e9 - time.time()) < 60
+            assert dict(info.evaluation) == {"recall@10": 0.25}
+            assert (info.limits.max_queries, info.limits.max_k, info.limits.max_id_bytes) == (8, 100, 512)
+            assert info.software_version
+            assert info.sketch_version.endswith("/0000")
+
+    asyncio.run(scenario())
+
+
+def test_before_the_first_bundle_every_call_is_unavailable(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store, version=None) as served:
+            embed = pb.EmbedRequest(queries=[ANN])
+            for call in (served.stub.Retrieve(ASK), served.stub.Embed(embed), served.stub.GetInfo(pb.GetInfoRequest())):
+                code, details = await refused(call)
+                assert code == grpc.StatusCode.UNAVAILABLE
+                assert (details["ErrorInfo"].reason, details["ErrorInfo"].domain) == ("NO_BUNDLE", "weir")
+            assert served.sample("weir_requests_refused_total", reason="NO_BUNDLE") == 3
+            assert served.handled("GetInfo", "Unavailable") == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_invalid_request_lists_its_fields(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            bad = pb.RetrieveRequest(queries=[ANN, pb.Query(user_id="a", k=0), pb.Query(embedding=pb.Embedding())])
+            code, details = await refused(served.stub.Retrieve(bad))
+            assert code == grpc.StatusCode.INVALID_ARGUMENT
+            assert details["ErrorInfo"].reason == "INVALID_REQUEST"
+            fields = [violation.field for violation in details["BadRequest"].field_violations]
+            assert fields == ["queries[1].k", "queries[2].embedding"]
+            assert not served.begun.is_set()
+            assert served.handled("Retrieve", "InvalidArgument") == 1
+
+    asyncio.run(scenario())
+
+
+def test_pins_and_tags_have_their_own_codes(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            served.gate.set()
+            code, details = await refused(served.stub.Retrieve(pb.RetrieveRequest(queries=[ANN], bundle_version="v0")))
+            assert code == grpc.StatusCode.FAILED_PRECONDITION
+            assert details["ErrorInfo"].metadata == {"requested_version": "v0", "loaded_version": "v1"}
+            tagged = pb.RetrieveRequest(queries=[ANN], filter=pb.Filter(all_tags=["new"]))
+            code, details = await refused(served.stub.Retrieve(tagged))
+            assert code == grpc.StatusCode.UNIMPLEMENTED
+            assert details["ErrorInfo"].reason == "TAGS_NOT_SUPPORTED"
+            pinned = await served.stub.Retrieve(pb.RetrieveRequest(queries=[ANN], bundle_version="v1"))
+            assert pinned.bundle_version == "v1"
+
+    asyncio.run(scenario())
+
+
+async def until(served: Served, waiting: int) -> None:
+    """Wait until so many queries wait behind the one that runs."""
+    assert await asyncio.to_thread(served.begun.wait, 10)
+    while served.sample("weir_queue_queries") != waiting:
+        await asyncio.sleep(0.005)
+
+
+def test_a_full_queue_is_refused_at_once_with_a_time_to_return(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store, queue=2) as served:
+            running = asyncio.ensure_future(served.stub.Retrieve(ASK))
+            await until(served, 0)
+            waiting = [asyncio.ensure_future(served.stub.Retrieve(ASK)) for _ in range(2)]
+            await until(served, 2)
+            code, details = await refused(served.stub.Retrieve(ASK))
+            assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert details["ErrorInfo"].reason == "QUEUE_FULL"
+            assert details["RetryInfo"].retry_delay.ToMilliseconds() == 250
+            served.gate.set()
+            await asyncio.gather(running, *waiting)
+            assert served.searched == [1, 2]
+            assert served.handled("Retrieve", "ResourceExhausted") == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["deadline", "cancel"])
+def test_nothing_is_searched_for_a_client_that_no_longer_waits(store: Store, how: str) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            running = asyncio.ensure_future(served.stub.Retrieve(ASK))
+            await until(served, 0)
+            late = served.stub.Retrieve(ASK, timeout=0.2 if how == "deadline" else None)
+            await until(served, 1)
+            if how == "deadline":
+                code, _ = await refused(late)
+                assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+            else:
+                late.cancel()
+            name, code_name = "Retrieve", "DeadlineExceeded" if how == "deadline" else "Canceled"
+            while not served.handled(name, code_name):
+                await asyncio.sleep(0.01)
+            served.gate.set()
+            await running
+            await served.stub.Retrieve(ASK)
+            assert served.searched == [1, 1]
+            dropped = [served.sample("weir_requests_dropped_total", reason=r) or 0 for r in ("cancelled", "deadline")]
+            assert sum(dropped) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_of_the_server_is_internal_and_tells_no_secrets(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            served.gate.set()
+            served.retriever = None  # type: ignore[assignment]
+            code, details = await refused(served.stub.Retrieve(ASK))
+            assert code == grpc.StatusCode.INTERNAL
+            assert details["ErrorInfo"].reason == "INTERNAL"
+
+    asyncio.run(scenario())
+
+
+def test_request_ids_travel(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            served.gate.set()
+            sent = (("x-request-id", "r-1"), ("traceparent", "00-ab-cd-01"), ("other", "x"))
+            call = served.stub.Retrieve(ASK, metadata=sent)
+            received = dict(await call.initial_metadata())
+            await call
+            assert (received["x-request-id"], received["traceparent"]) == ("r-1", "00-ab-cd-01")
+            assert "other" not in received
+
+    asyncio.run(scenario())
+
+
+def test_fallbacks_are_counted(store: Store, catalogue: Catalogue) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            served.gate.set()
+            answer = await served.stub.Retrieve(pb.RetrieveRequest(queries=[pb.Query(user_id="stranger"), ANN]))
+            assert [hits.fallback for hits in answer.hits] == [True, False]
+            assert list(answer.hits[0].item_ids) == catalogue.most_popular(10)
+            assert served.sample("weir_fallbacks_total") == 1
+
+    asyncio.run(scenario())

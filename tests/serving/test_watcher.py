@@ -1,0 +1,99 @@
+import gc
+import logging
+import weakref
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from contracts import BundleFile, BundleLog, Store
+from serving.metrics import BundleMetrics
+from serving.watcher import BundleWatcher
+from tests.serving.support import Catalogue, write_bundle
+
+
+def watcher(store: Store) -> tuple[BundleWatcher, CollectorRegistry]:
+    registry = CollectorRegistry()
+    return BundleWatcher(store, BundleMetrics(registry)), registry
+
+
+def damage(store: Store, version: str) -> None:
+    path = Path(store.path(f"bundles/{version}/{BundleFile.VECTORS}"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+
+
+def test_it_follows_what_is_promoted(store: Store, catalogue: Catalogue) -> None:
+    follower, registry = watcher(store)
+    assert not follower.refresh()
+    assert follower.bundle is None
+    write_bundle(store, "v1", catalogue, max_event_ms=5_000)
+    assert follower.refresh()
+    assert not follower.refresh()
+    write_bundle(store, "v2", Catalogue.random(items=50), promote=False)
+    assert not follower.refresh()
+    BundleLog(store).promote("v2")
+    assert follower.refresh()
+    assert follower.bundle is not None
+    assert follower.bundle.version == "v2"
+    assert registry.get_sample_value("weir_bundle_swaps_total") == 2
+    assert registry.get_sample_value("weir_index_items") == 50
+    labels = {"index": "Flat", "metric": "cosine"}
+    assert registry.get_sample_value("weir_bundle_info", {"version": "v2", **labels}) == 1
+    assert registry.get_sample_value("weir_bundle_info", {"version": "v1", **labels}) is None
+    assert registry.get_sample_value("weir_bundle_max_event_timestamp_seconds") == 1_700_000_000
+
+
+def test_it_follows_a_rollback(store: Store, catalogue: Catalogue) -> None:
+    follower, _ = watcher(store)
+    for version in ("v1", "v2"):
+        write_bundle(store, version, catalogue)
+        follower.refresh()
+    BundleLog(store).promote("v1")
+    assert follower.refresh()
+    assert follower.bundle is not None
+    assert follower.bundle.version == "v1"
+
+
+def test_a_damaged_bundle_is_refused_once_and_the_old_one_stays(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, registry = watcher(store)
+    write_bundle(store, "v1", catalogue)
+    follower.refresh()
+    served = follower.bundle
+    write_bundle(store, "v2", catalogue, promote=False)
+    damage(store, "v2")
+    BundleLog(store).promote("v2")
+    with caplog.at_level(logging.ERROR):
+        assert [follower.refresh() for _ in range(3)] == [False] * 3
+    assert follower.bundle is served
+    assert registry.get_sample_value("weir_bundle_refused_total") == 1
+    [record] = caplog.records
+    assert "bundle v2 is refused, v1 stays" in record.getMessage()
+    assert BundleFile.VECTORS in record.getMessage()
+    write_bundle(store, "v3", catalogue)
+    assert follower.refresh()
+
+
+def test_a_store_that_cannot_be_read_is_asked_again(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, registry = watcher(store)
+    store.write("bundles/CURRENT", b"v1\n")
+    with caplog.at_level(logging.ERROR):
+        assert [follower.refresh() for _ in range(3)] == [False] * 3
+    assert len(caplog.records) == 1
+    assert registry.get_sample_value("weir_bundle_refused_total") == 1
+    write_bundle(store, "v1", catalogue)
+    assert follower.refresh()
+
+
+def test_the_old_bundles_memory_is_released(store: Store, catalogue: Catalogue) -> None:
+    follower, _ = watcher(store)
+    write_bundle(store, "v1", catalogue, index="IVF4,Flat")
+    follower.refresh()
+    old = weakref.ref(follower.bundle)
+    write_bundle(store, "v2", catalogue)
+    follower.refresh()
+    gc.collect()
+    assert old() is None
