@@ -1,9 +1,9 @@
 """The settings of the pipeline."""
 
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from contracts import Label, columns
 
@@ -29,6 +29,16 @@ class LogColumns(_Model):
     attribution_token: str = Field(
         default=columns.ATTRIBUTION_TOKEN, min_length=1, description="token of the answer that led to it (optional)"
     )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        fields: dict[str, str] = {}
+        for field, name in self.model_dump().items():
+            if name in fields:
+                message = f"{fields[name]} and {field} are both read from {name!r}; each needs a field of its own"
+                raise ValueError(message)
+            fields[name] = field
+        return self
 
 
 class SketchConfig(_Model):

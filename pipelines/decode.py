@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,12 +28,16 @@ _ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass
 class Decoded:
-    """Columns of n rows; `raw` returns a row's bytes, `refused` are the rows that did not decode."""
+    """Columns of n rows.
+
+    `timeless` marks rows without a timestamp, `raw` returns a row's bytes, `refused` are the rows that did not decode.
+    """
 
     texts: dict[str, pa.Array]
     weights: pa.Array
     millis: Millis
     positions: Int64
+    timeless: npt.NDArray[np.bool_]
     raw: Callable[[int], bytes]
     refused: Faults = field(default_factory=list)
 
@@ -66,6 +71,7 @@ class LineDecoder:
             pa.array(by_name.get(columns.WEIGHT, ()), pa.float64()),
             mixed_millis(by_name.get(columns.TIMESTAMP, ()), self._unit),
             positions,
+            np.zeros(len(lines), np.bool_),
             lines.__getitem__,
             refused,
         )
@@ -124,14 +130,16 @@ def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit) -> Decode
     try:
         texts = {name: _texts(arrays[name], spelling[name]) for name in _TEXTS}
         weights = _weights(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
-        millis = arrow_millis(arrays[columns.TIMESTAMP], unit)
+        times = arrays[columns.TIMESTAMP]
+        timeless = times.is_null().to_numpy(zero_copy_only=False)
+        millis = _millis(times, spelling[columns.TIMESTAMP], unit)
     except TypeError as error:
         return Fault(Reason.WRONG_TYPE, f"{error} (all {table.num_rows} rows refused)")
 
     def raw(row: int) -> bytes:
         return msgspec.json.encode({name: _cell(table[name][row]) for name in table.column_names}, enc_hook=str)
 
-    return Decoded(texts, weights, millis, content.positions, raw)
+    return Decoded(texts, weights, millis, content.positions, timeless, raw)
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
@@ -157,6 +165,14 @@ def _weights(values: pa.Array, name: str) -> pa.Array:
         return pc.cast(values, pa.float64(), safe=False)
     message = f"column {name} is of type {kind}; allowed are numbers"
     raise TypeError(message)
+
+
+def _millis(values: pa.Array, name: str, unit: TimestampUnit) -> Millis:
+    try:
+        return arrow_millis(values, unit)
+    except TypeError as error:
+        message = f"column {name} {error}"
+        raise TypeError(message) from error
 
 
 def _cell(value: pa.Scalar) -> Any:

@@ -108,7 +108,7 @@ def read_gzip_lines(file: Any, chunk: Chunk, rows: int) -> Iterator[Block]:
     except _DamagedError as error:
         fault = Fault(Reason.TRUNCATED_GZIP, f"{key}: {error}; the lines before it are kept")
         faults = ((start + len(pending), fault, b""),)
-    if pending or faults:
+    if faults or (pending and start >= chunk.skip):
         yield _lines_block(key, start, pending, faults)
 
 

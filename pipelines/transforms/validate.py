@@ -126,6 +126,7 @@ class Validator:
             "rfc3339": "an RFC 3339 string with its zone",
         }
         expected = allowed.get(unit, f"a number ({unit})")
+        verdict.refuse(decoded.timeless, Reason.MISSING_FIELD, lambda _: f"{name} is null")
         verdict.refuse(
             ~readable, Reason.UNPARSABLE_TIMESTAMP, lambda _: f"{name} cannot be read; allowed is {expected}"
         )

@@ -1,0 +1,210 @@
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import INTERACTION_SCHEMA, Label
+from pipelines.blocks import Block, BlockId, Lines, Rows
+from pipelines.config import LogColumns, PipelineConfig
+from pipelines.faults import Reason
+from pipelines.readers import MAX_LINE_BYTES
+from pipelines.transforms.validate import Validator
+
+GOOD: dict[str, Any] = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000}
+
+
+def validated(lines: list[bytes], **settings: Any) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Rows and letters; the position of a line is ten times its number."""
+    block = Block(BlockId("log.jsonl", 0), Lines(lines, np.arange(len(lines)) * 10))
+    batch, letters = Validator(PipelineConfig(**settings)).validate(block)
+    assert batch.rows.schema == INTERACTION_SCHEMA
+    assert batch.dead == len(letters.letters)
+    return batch.rows.to_pylist(), list(letters.letters)
+
+
+def line(**changes: Any) -> bytes:
+    fields = {name: value for name, value in (GOOD | changes).items() if value is not ...}
+    return json.dumps(fields).encode()
+
+
+BAD = [
+    (b'{"user_id": "u", ', Reason.MALFORMED_JSON),
+    (b"user_id=u", Reason.MALFORMED_JSON),
+    (b'{"user_id":"u","item_id":"i","timestamp":NaN}', Reason.MALFORMED_JSON),
+    (line() + b" {}", Reason.MALFORMED_JSON),
+    (line()[:-1] + b',"x":' + b"[" * 100_000, Reason.MALFORMED_JSON),
+    (b'{"user_id":"\\ud800","item_id":"i","timestamp":1700000000}', Reason.MALFORMED_JSON),
+    (b'{"user_id":"\xff\xfe","item_id":"i","timestamp":1700000000}', Reason.NOT_UTF8),
+    (b"[1, 2]", Reason.NOT_AN_OBJECT),
+    (b"17", Reason.NOT_AN_OBJECT),
+    (line(user_id=...), Reason.MISSING_FIELD),
+    (line(item_id=...), Reason.MISSING_FIELD),
+    (line(timestamp=...), Reason.MISSING_FIELD),
+    (line(user_id=None), Reason.MISSING_FIELD),
+    (line(user_id=17), Reason.WRONG_TYPE),
+    (line(item_id=["i"]), Reason.WRONG_TYPE),
+    (line(timestamp=True), Reason.WRONG_TYPE),
+    (line(event_id=17), Reason.WRONG_TYPE),
+    (line(weight="heavy"), Reason.WRONG_TYPE),
+    (line()[:-1] + b',"weight":1e999}', Reason.MALFORMED_JSON),
+    (line(user_id=""), Reason.EMPTY_ID),
+    (line(event_id=""), Reason.EMPTY_ID),
+    (line(user_id="x" * 513), Reason.ID_TOO_LONG),
+    (line(item_id="x" * 1_000_000), Reason.ID_TOO_LONG),
+    (line(user_id="é" * 257), Reason.ID_TOO_LONG),
+    (line(attribution_token="t" * 5000), Reason.TOKEN_TOO_LONG),
+    (line(timestamp="yesterday"), Reason.UNPARSABLE_TIMESTAMP),
+    (line(timestamp="2024-01-01T00:00:00"), Reason.UNPARSABLE_TIMESTAMP),
+    (line(timestamp="1700000000"), Reason.UNPARSABLE_TIMESTAMP),
+    (line(timestamp=-5), Reason.TIMESTAMP_OUT_OF_RANGE),
+    (line(timestamp=0), Reason.TIMESTAMP_OUT_OF_RANGE),
+    (line(timestamp=4_000_000_000), Reason.TIMESTAMP_OUT_OF_RANGE),
+    (line(timestamp=10**18), Reason.TIMESTAMP_OUT_OF_RANGE),
+    (line(timestamp=10**400), Reason.TIMESTAMP_OUT_OF_RANGE),
+    (line(timestamp=-(10**30)), Reason.TIMESTAMP_OUT_OF_RANGE),
+    (line(timestamp=1e300), Reason.TIMESTAMP_OUT_OF_RANGE),
+    (line(timestamp="1969-01-01T00:00:00Z"), Reason.TIMESTAMP_OUT_OF_RANGE),
+    (line(weight=-1), Reason.NEGATIVE_WEIGHT),
+    (line(weight=1e300), Reason.NON_FINITE_WEIGHT),
+    (b" " * 10 + b'"' + b"x" * MAX_LINE_BYTES, Reason.LINE_TOO_LONG),
+]
+
+
+@pytest.mark.parametrize(("bad", "reason"), BAD, ids=[f"{reason}-{number}" for number, (_, reason) in enumerate(BAD)])
+def test_bad_line_becomes_one_letter_and_spares_its_neighbours(bad: bytes, reason: Reason) -> None:
+    rows, letters = validated([line(user_id="before"), bad, line(user_id="after")])
+    assert [(row["user_id"], row["position"]) for row in rows] == [("before", 0), ("after", 20)]
+    [letter] = letters
+    assert (letter.reason, letter.position, letter.partition, letter.size) == (reason, 10, "log.jsonl", len(bad))
+    assert letter.detail
+    assert len(letter.raw) <= 1400
+
+
+def test_raw_is_text_where_it_is_text_and_base64_else() -> None:
+    _, [text, cut, binary] = validated([b"ein \xc3\xa9", b"x" * 1023 + "é".encode(), b"\xff\xfe"])
+    assert (text.encoding, text.raw) == ("utf-8", "ein é")
+    assert (cut.encoding, cut.raw) == ("utf-8", "x" * 1023)
+    assert (binary.encoding, binary.raw) == ("base64", "//4=")
+
+
+def test_blank_lines_are_nothing_and_keep_positions() -> None:
+    rows, letters = validated([b"", line(), b"  \r", line(user_id="v") + b"\r", b""])
+    assert [(row["user_id"], row["position"]) for row in rows] == [("u", 10), ("v", 30)]
+    assert not letters
+
+
+def test_two_values_on_one_line_next_to_a_blank_line_do_not_shift_the_others() -> None:
+    rows, [letter] = validated([line(user_id="a") + line(user_id="b"), line(user_id="c")])
+    assert [(row["user_id"], row["position"]) for row in rows] == [("c", 10)]
+    assert letter.reason == Reason.MALFORMED_JSON
+
+
+def test_optional_fields_and_renamed_columns() -> None:
+    spelled = {"user_id": "who", "item_id": "what", "timestamp": "when", "event_id": "n", "weight": "w"}
+    names = LogColumns(**spelled, attribution_token="tok")  # noqa: S106
+    full = {"who": "u", "what": "i", "when": "2023-11-14T22:13:20Z", "n": "e", "w": 2, "tok": "token", "other": [1]}
+    bare = {"who": "u", "what": "i", "when": 1_700_000_000_000.0}
+    rows, letters = validated([json.dumps(full).encode(), json.dumps(bare).encode()], columns=names)
+    assert not letters
+    shared = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000_000, "label": 1}
+    assert rows == [
+        shared | {"event_id": "e", "weight": 2.0, "attribution_token": "token", "position": 0},
+        shared | {"event_id": None, "weight": 1.0, "attribution_token": None, "position": 10},
+    ]
+
+
+def test_event_types_give_labels_and_unknown_ones_follow_the_policy() -> None:
+    types = {"click": "positive", "skip": "negative", "view": "ignore"}
+    lines = [line(event_type=kind) for kind in ("click", "skip", "view", "wink", ...)]
+    rows, letters = validated(lines, event_types=types)
+    assert [row["label"] for row in rows] == [Label.POSITIVE, Label.NEGATIVE, Label.IGNORE]
+    assert [letter.reason for letter in letters] == [Reason.UNKNOWN_EVENT_TYPE] * 2
+    assert "wink" in letters[0].detail
+    rows, letters = validated(lines, event_types=types, unknown_event_type="negative")
+    assert [row["label"] for row in rows] == [1, -1, 0, -1, -1]
+    assert not letters
+
+
+def test_latest_valid_time_can_be_set() -> None:
+    rows, letters = validated([line(), line(timestamp=1_800_000_000)], max_time=datetime(2025, 1, 1, tzinfo=UTC))
+    assert (len(rows), [letter.reason for letter in letters]) == (1, [Reason.TIMESTAMP_OUT_OF_RANGE])
+
+
+def rows_validated(table: pa.Table, **settings: Any) -> tuple[list[dict[str, Any]], list[Any]]:
+    block = Block(BlockId("log.parquet", 5), Rows(table, np.arange(len(table)) + 5))
+    batch, letters = Validator(PipelineConfig(**settings)).validate(block)
+    return batch.rows.to_pylist(), list(letters.letters)
+
+
+def test_parquet_ids_may_be_integers_and_dictionaries() -> None:
+    table = pa.table(
+        {
+            "user_id": pa.array([7, 8], pa.int32()),
+            "item_id": pa.array(["a", "b"]).dictionary_encode(),
+            "timestamp": pa.array([datetime(2023, 11, 14, 22, 13, 20), None], pa.timestamp("ns")),
+        }
+    )
+    [row], [letter] = rows_validated(table)
+    assert (row["user_id"], row["item_id"], row["timestamp"], row["position"]) == ("7", "a", 1_700_000_000_000, 5)
+    assert (letter.reason, letter.position) == (Reason.MISSING_FIELD, 6)
+    assert json.loads(letter.raw)["item_id"] == "b"
+
+
+def test_parquet_row_faults() -> None:
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+    table = pa.table(
+        {
+            "user_id": pa.chunked_array([pa.array([None, "", "x" * 1_000_000, "u", "u", "u"]), broken]),
+            "item_id": ["i"] * 7,
+            "timestamp": [1_700_000_000.5] * 3 + [float("nan"), -1.0, 1e300, 1_700_000_000.5],
+            "weight": [1.0] * 7,
+        }
+    )
+    rows, letters = rows_validated(table)
+    assert rows == []
+    assert [letter.reason for letter in letters] == [
+        Reason.MISSING_FIELD,
+        Reason.EMPTY_ID,
+        Reason.ID_TOO_LONG,
+        Reason.UNPARSABLE_TIMESTAMP,
+        Reason.TIMESTAMP_OUT_OF_RANGE,
+        Reason.TIMESTAMP_OUT_OF_RANGE,
+        Reason.NOT_UTF8,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("user_id", [1.5]), ("weight", ["1"]), ("timestamp", [[1]]), ("item_id", [b"raw"])]
+)
+def test_parquet_column_of_the_wrong_type_is_one_letter_that_names_it(name: str, values: list[Any]) -> None:
+    rows, [letter] = rows_validated(pa.table({"user_id": ["u"], "item_id": ["i"], "timestamp": [1]} | {name: values}))
+    assert (rows, letter.reason) == ([], Reason.WRONG_TYPE)
+    assert f"column {name} is of type" in letter.detail
+    assert "allowed are" in letter.detail
+
+
+def test_parquet_without_a_required_column_is_one_letter() -> None:
+    rows, [letter] = rows_validated(pa.table({"user_id": ["u"], "timestamp": [1]}))
+    assert (rows, letter.reason, letter.position) == ([], Reason.MISSING_FIELD, 5)
+    assert "item_id" in letter.detail
+
+
+junk = st.one_of(
+    st.binary(max_size=60).map(lambda raw: raw.replace(b"\n", b"")),
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists).map(
+        lambda value: json.dumps({"user_id": value, "item_id": value, "timestamp": value, "weight": value}).encode()
+    ),
+    st.just(line()),
+)
+
+
+@given(st.lists(junk, max_size=8))
+def test_every_line_is_a_row_or_a_letter_or_blank(lines: list[bytes]) -> None:
+    rows, letters = validated(lines)
+    places = [row["position"] for row in rows] + [letter.position for letter in letters]
+    assert sorted(places) == [10 * number for number, raw in enumerate(lines) if raw.strip()]
