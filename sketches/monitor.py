@@ -1,14 +1,17 @@
 """How wrong is log Q right now? An estimate from the sketch alone, without the true counts.
 
-Phantoms are keys that never occurred. What a sketch says about them is collision noise, e, and the same noise sits on
-top of every real count c, whose log Q is then off by ``log(1 + e / c)``. The counts c, weighted by occurrence, are read
-from the cells: a cell picked with probability proportional to its content is the cell of a random event, and holds c
-plus the content u of any other cell.
+Phantoms are keys that never occurred. What a sketch says about them is collision noise, e, and similar noise sits on
+the real counts c, whose log Q is then off by ``log(1 + e / c)``. The counts, weighted by occurrence, are recovered from
+the cells:
 
-That describes a linear sketch. A conservative update lets in less noise the emptier the table is: at low load a key
-must come last of the depth + 1 keys that share its cells, at full load nothing is saved. The divisor
-``1 + depth * sqrt(1 - fill)`` joins both ends. Measured on Zipf .8 to 1.3, depths 2 to 6 and fill .4 to 1, the estimate
-was .8 to 1.5 times the true error (``python -m benchmarks.sketches monitor``).
+- In a linear sketch a cell holds a sum. One picked with probability proportional to its content is the cell of a random
+  event, and holds c plus the content of any other cell, which is taken off.
+- In a conservative sketch a cell holds about the largest count of its keys. If K(t) keys count more than t, a share
+  ``exp(-K(t) / width)`` of the cells is at most t, so that the sorted cells give K, the number of keys by count.
+
+A conservative update also lets in less noise the emptier the table is: at low load a key must come last of the
+depth + 1 keys that share its cells, at full load nothing is saved. The divisor ``1 + depth * sqrt(1 - fill)`` joins
+both ends. How near the estimate comes is measured by ``python -m benchmarks.sketches monitor`` and ``real``.
 """
 
 import math
@@ -49,24 +52,32 @@ def log_q_error(estimator: FrequencyEstimator) -> float:
     rng = np.random.default_rng(_SEED)
     noise = estimator.estimate(rng.integers(-(2**63), 2**63 - 1, _PHANTOMS))
     cells = estimator.cell_counts()
-    others = rng.choice(cells.ravel(), _PHANTOMS)
-    # Whatever occurs now has been counted at least once.
-    counts = np.maximum(rng.permutation(_cells_of_events(cells)) - others, 1.0)
-    return float(np.log1p(noise / counts).mean()) / _saving(estimator)
-
-
-def _cells_of_events(cells: Floats) -> Floats:
-    """Contents of the cells of evenly spaced events, an equal number from each row; shape (_PHANTOMS,)."""
-    picked = []
-    for row, part in zip(cells, np.array_split(np.arange(_PHANTOMS), cells.shape[0]), strict=True):
-        cumulative = np.cumsum(row)
-        events = (np.arange(part.size) + 0.5) / part.size * cumulative[-1]
-        picked.append(row[np.searchsorted(cumulative, events, side="right")])
-    return np.concatenate(picked)
-
-
-def _saving(estimator: CountMinSketch | GapEstimator) -> float:
-    """How many times smaller the noise of a real key is than that of a phantom."""
     if isinstance(estimator, CountMinSketch) and estimator.conservative:
-        return 1.0 + estimator.depth * math.sqrt(1.0 - estimator.fill)
-    return 1.0
+        counts = np.concatenate([_from_largest(row, n, estimator.total) for row, n in _shared_out(cells)])
+        saving = 1.0 + estimator.depth * math.sqrt(1.0 - estimator.fill)
+    else:
+        picked = np.concatenate([_at_events(row, row, n, float(row.sum())) for row, n in _shared_out(cells)])
+        counts = rng.permutation(picked) - rng.choice(cells.ravel(), _PHANTOMS)
+        saving = 1.0
+    # Whatever occurs now has been counted at least once.
+    return float(np.log1p(noise / np.maximum(rng.permutation(counts), 1.0)).mean()) / saving
+
+
+def _shared_out(cells: Floats) -> list[tuple[Floats, int]]:
+    """Rows of the table and how many of the phantoms each is compared with."""
+    return [(row, part.size) for row, part in zip(cells, np.array_split(np.arange(_PHANTOMS), len(cells)), strict=True)]
+
+
+def _from_largest(row: Floats, count: int, total: float) -> Floats:
+    """Find the counts of the keys of ``count`` evenly spaced events, in cells that hold the largest count of their keys."""
+    falling = np.sort(row)[:0:-1]
+    rank = np.arange(row.size, 1, -1)
+    keys = row.size * np.log(rank / (rank - 1.0))
+    return _at_events(falling, keys * falling, count, total)
+
+
+def _at_events(values: Floats, masses: Floats, count: int, total: float) -> Floats:
+    """Values at ``count`` evenly spaced points of the ``total`` mass; 0 where the masses do not reach so far."""
+    events = (np.arange(count) + 0.5) / count * total
+    reached = np.searchsorted(np.cumsum(masses), events, side="right")
+    return np.append(values, 0.0)[reached]
