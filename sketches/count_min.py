@@ -20,7 +20,7 @@ halving only drops zero bits before that. The resolution is never coarser than `
 A linear sketch promises that merging equals counting the concatenated stream bit for bit, which holds while halving
 drops zero bits only. It therefore starts with a coarser quantum, ``2**-12``: fractional weights are rounded to it
 once, and stay exact until one cell holds ``2**20`` events. A conservative sketch has no such promise to keep and
-starts at ``2**-20``.
+starts at ``2**-16``.
 """
 
 import math
@@ -40,7 +40,7 @@ from sketches.total import Total
 
 _PARAMS: Final = struct.Struct("<QIB3xQd16s")
 _CELL_LIMIT: Final = 1 << 32
-_FINEST_QUANTUM: Final = {True: 2.0**-20, False: 2.0**-12}
+_FINEST_QUANTUM: Final = {True: 2.0**-16, False: 2.0**-12}
 _SMALLEST_QUANTUM: Final = 2.0**-64
 _CHUNK: Final = 1 << 15
 _Cells = TypeVar("_Cells", np.uint32, np.uint64)
@@ -214,10 +214,10 @@ class CountMinSketch(FrequencyEstimator):
 
     def _add_to_cells(self, keys: Keys, weights: Floats | None) -> None:
         distinct, quanta = self._quanta(keys, weights)
-        slots = self._hash.slots(distinct)
         if self._peak + quanta.sum() >= _CELL_LIMIT:
             self._peak = int(self._cells.max())
         if self._peak + quanta.sum() >= _CELL_LIMIT:
+            slots = self._hash.slots(distinct)
             while (peak := self._peak_after(slots, quanta)) >= _CELL_LIMIT:
                 self._coarsen(_excess_bits(peak))
                 distinct, quanta = self._quanta(keys, weights)
@@ -225,7 +225,7 @@ class CountMinSketch(FrequencyEstimator):
         else:
             self._peak += int(quanta.sum())
         added = quanta.astype(np.uint32)
-        for row in slots:
+        for row in self._hash.rows(distinct):
             np.add.at(self._cells, row, added)
 
     def _quanta(self, keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:

@@ -1,19 +1,23 @@
 """Weights summed per distinct key of a batch, by hashing instead of sorting."""
 
+from typing import Final
+
 import numpy as np
 
 from sketches.arrays import Floats, Keys
-from sketches.hashing import fmix64
+
+_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def sum_by_key(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
     """Distinct keys of a batch, in no particular order, and the sum of the weights of each (its count without).
 
     Sorting would take most of the time of an update. Here every key writes its position into a small table; the last
-    one to write a slot speaks for all equal keys. The few keys that share a slot with another key are sorted.
+    one to write a slot speaks for all equal keys. The few keys that share a slot with another key are sorted; a poor
+    hash only makes them more, so that one multiplication will do.
     """
     bits = max(1, keys.size.bit_length())
-    slots = (fmix64(keys.view(np.uint64)) >> np.uint64(64 - bits)).view(np.int64)
+    slots = ((keys.view(np.uint64) * _MULTIPLIER) >> np.uint64(64 - bits)).view(np.int64)
     table = np.empty(1 << bits, dtype=np.int32)
     positions = np.arange(keys.size, dtype=np.int32)
     table[slots] = positions

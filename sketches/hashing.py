@@ -6,6 +6,7 @@ et al., 1997) then reads each row's slot from the high bits. All constants are f
 slots on every machine and in every process.
 """
 
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -65,12 +66,15 @@ class RowHash:
         self._shift = np.uint64(64 - (width.bit_length() - 1))
         self._width = width
 
-    def slots(self, keys: Keys) -> Slots:
-        """Flat indices, shape (depth, n)."""
+    def rows(self, keys: Keys) -> Iterator[Slots]:
+        """Yield the flat indices of one row after the other, shape (n,) each."""
         mixed = fmix64(keys.view(np.uint64) ^ self._offset)
-        slots = np.empty((self._multipliers.size, keys.size), dtype=np.uint64)
         for row, multiplier in enumerate(self._multipliers):
-            np.multiply(mixed, multiplier, out=slots[row])
-            slots[row] >>= self._shift
-            slots[row] += np.uint64(row * self._width)
-        return slots.view(np.int64).astype(np.intp, copy=False)
+            slots = mixed * multiplier
+            slots >>= self._shift
+            slots += np.uint64(row * self._width)
+            yield slots.view(np.int64).astype(np.intp, copy=False)
+
+    def slots(self, keys: Keys) -> Slots:
+        """Flat indices of all rows, shape (depth, n)."""
+        return np.stack(list(self.rows(keys)))

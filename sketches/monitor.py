@@ -69,7 +69,7 @@ def _shared_out(cells: Floats) -> list[tuple[Floats, int]]:
 
 
 def _from_largest(row: Floats, count: int, total: float) -> Floats:
-    """Find the counts of the keys of ``count`` evenly spaced events, in cells that hold the largest count of their keys."""
+    """Find the counts of the keys of ``count`` evenly spaced events; each cell holds the largest count of its keys."""
     falling = np.sort(row)[:0:-1]
     rank = np.arange(row.size, 1, -1)
     keys = row.size * np.log(rank / (rank - 1.0))
