@@ -68,12 +68,17 @@ class Process:
             time.sleep(0.02)
         raise AssertionError(f"no {pattern!r} within {within} s:\n{''.join(self.lines)}")
 
-    def metric(self, name: str) -> float:
-        """Return the sum of a metric's samples whose name and labels begin with `name`."""
+    def metric(self, name: str, *labels: str) -> float:
+        """Return the sum of a metric's samples that have the given labels, spelt ``name="value"``."""
         port = self.said(r"metrics on port (\d+)").group(1)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+        samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return sum(
+            float(value)
+            for series, _, value in samples
+            if series.partition("{")[0] == name and all(label in series for label in labels)
+        )
 
     def terminate(self, within: float = 20) -> int:
         """Send SIGTERM and return the exit status."""

@@ -1,0 +1,131 @@
+"""A server's life: before the first bundle, overload, new events, SIGTERM."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from contracts import Store
+from serving.client import RetrievalClient, RetrievalError, by_history, by_user
+from tests.serving.process import ServerProcess
+from tests.serving.support import Catalogue, Event, write_bundle, write_window
+
+STATUS = health_pb2.HealthCheckResponse
+SERVICE = "weir.retrieval.v1.RetrievalService"
+T = 1_700_000_000_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def catalogue() -> Catalogue:
+    return Catalogue.random()
+
+
+def health(target: str, service: str = SERVICE) -> int:
+    with grpc.insecure_channel(target) as channel:
+        request = health_pb2.HealthCheckRequest(service=service)
+        return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status)
+
+
+def services(target: str) -> list[str]:
+    with grpc.insecure_channel(target) as channel:
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        [answer] = stub.ServerReflectionInfo(iter([request]), timeout=10)
+        return [service.name for service in answer.list_services_response.service]
+
+
+def test_it_serves_from_the_first_bundle_on(store: Store, catalogue: Catalogue) -> None:
+    with ServerProcess(store) as server, RetrievalClient(server.target, timeout=5) as client:
+        assert [health(server.target, name) for name in ("", SERVICE)] == [STATUS.NOT_SERVING] * 2
+        with pytest.raises(RetrievalError) as refusal:
+            client.retrieve([by_user("ann")])
+        assert (refusal.value.code, refusal.value.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_BUNDLE")
+        write_bundle(store, "v1", catalogue)
+        server.said("ready")
+        assert [health(server.target, name) for name in ("", SERVICE)] == [STATUS.SERVING] * 2
+        assert client.retrieve([by_user("ann")]).hits[0].fallback
+
+
+def test_a_click_changes_the_answer(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    write_window(store, 0, [Event("ann", "item-1", T)])
+    with ServerProcess(store) as server, RetrievalClient(server.target) as client:
+        server.serving("v1")
+        assert client.retrieve([by_user("ann")]).hits[0].item_ids == catalogue.top(catalogue.user(["item-1"]), 10)
+        write_window(store, 1, [Event("ann", "item-2", T + 1)])
+        while server.metric("weir_history_sequence") != 1:
+            pass
+        hits = client.retrieve([by_user("ann", 10)], exclude_seen=True).hits[0]
+        seen = ["item-1", "item-2"]
+        assert hits.item_ids == catalogue.top(catalogue.user(seen), 10, seen)
+
+
+def test_a_restarted_server_knows_users_before_it_is_ready(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    for sequence in range(5):
+        write_window(store, sequence, [Event("ann", f"item-{sequence}", T + sequence)])
+    with ServerProcess(store) as server, RetrievalClient(server.target) as client:
+        server.said("ready")
+        hits = client.retrieve([by_user("ann", 5)]).hits[0]
+        assert hits.item_ids == catalogue.top(catalogue.user([f"item-{i}" for i in range(1, 5)]), 5)
+
+
+def test_overload_is_refused_at_once_and_passes(store: Store) -> None:
+    write_bundle(store, "v1", Catalogue.random(items=20_000, dimension=32))
+    with ServerProcess(store, queue_queries=1, max_batch_queries=1, retry_after_seconds=0.75) as server:
+        server.serving("v1")
+        with RetrievalClient(server.target) as client, ThreadPoolExecutor(24) as pool:
+            start = threading.Barrier(24)
+
+            def ask() -> RetrievalError | None:
+                start.wait()
+                try:
+                    client.retrieve([by_history(["item-1"], 100)] * 32)
+                except RetrievalError as error:
+                    return error
+                return None
+
+            outcomes = [future.result() for future in [pool.submit(ask) for _ in range(24)]]
+            refused = [error for error in outcomes if error is not None]
+            assert {(error.code, error.reason, error.retry_after) for error in refused} == {
+                (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", 0.75)
+            }
+            assert 0 < len(refused) < 24
+            assert len(client.retrieve([by_history(["item-1"], 5)]).hits[0].item_ids) == 5
+        assert server.metric("weir_requests_refused_total", 'reason="QUEUE_FULL"') == len(refused)
+        assert server.metric("grpc_server_handled_total", 'grpc_code="ResourceExhausted"') == len(refused)
+
+
+def test_sigterm_drains(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    with ServerProcess(store, drain_seconds=0.7, grace_seconds=5) as server:
+        server.serving("v1")
+        with RetrievalClient(server.target) as client, ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(server.terminate)
+            server.said("draining")
+            assert health(server.target) == STATUS.NOT_SERVING
+            # Load balancers need a while to notice: until then requests are still answered.
+            assert len(client.retrieve([by_history(["item-1"], 5)]).hits[0].item_ids) == 5
+            assert ended.result() == 0
+        server.said("stopped")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_reflection_can_be_switched(store: Store, on: bool) -> None:
+    with ServerProcess(store, reflection=on) as server:
+        if on:
+            assert SERVICE in services(server.target)
+        else:
+            with pytest.raises(grpc.RpcError) as refusal:
+                services(server.target)
+            assert refusal.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert server.terminate() == 0

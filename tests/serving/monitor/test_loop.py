@@ -1,0 +1,192 @@
+"""The monitor against a real server process, its figures against brute force."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from contracts import BundleLog, EventClock, Store, hash_id
+from serving.client import RetrievalClient
+from serving.monitor import Monitor, MonitorConfig, WindowRecall, recorded
+from serving.monitor.metrics import MonitorMetrics
+from tests.serving.process import ServerProcess
+from tests.serving.support import HOUR_MS, Catalogue, Event, write_bundle, write_window
+
+T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
+K = (2, 5, 20)
+
+
+@contextmanager
+def following(store: Store, target: str, **config: object) -> Iterator[tuple[Monitor, CollectorRegistry]]:
+    registry = CollectorRegistry()
+    settings = MonitorConfig.model_validate({"target": target, "k": K, "queries_per_request": 7, **config})
+    with RetrievalClient(target, timeout=5) as client:
+        yield Monitor(store, settings, client, MonitorMetrics(registry)), registry
+
+
+def events(catalogue: Catalogue, sequence: int, count: int = 40) -> list[Event]:
+    """Events whose items the tower can guess more or less, some of them repeats, some of new users."""
+    random = np.random.default_rng(sequence)
+    made = []
+    for number in range(count):
+        history = [catalogue.ids[i] for i in random.integers(0, 60, number % 4)]
+        near = catalogue.top(catalogue.user(history), 30) if history else catalogue.ids
+        made.append(Event(f"user-{number}", near[random.integers(0, 30)], T + sequence * HOUR_MS + number, history))
+    return made
+
+
+def expected(catalogue: Catalogue, examples: list[Event], named: set[str]) -> dict[str, dict[int, float]]:
+    """Recall worked out by brute force; items never seen in a window have no id and drop out of histories."""
+    model, served = [], []
+    for event in examples:
+        history = [item for item in event.history if item in named]
+        if history:
+            user = catalogue.user(history)
+            model.append(catalogue.top(user, 20).index(event.item) if event.item in catalogue.top(user, 20) else 99)
+            shown = catalogue.top(user, 20, history)
+        else:
+            shown = catalogue.most_popular(20)
+        served.append(shown.index(event.item) if event.item in shown else 99)
+    return {
+        name: {k: float(np.mean([rank < k for rank in ranks])) for k in K}
+        for name, ranks in (("model", model), ("served", served))
+    }
+
+
+def test_figures_agree_with_brute_force(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    windows = [events(catalogue, sequence) for sequence in range(3)]
+    for sequence, window in enumerate(windows):
+        write_window(store, sequence, window)
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, registry):
+            assert monitor.step() == 3
+            assert monitor.step() == 0
+            results = recorded(store)
+    assert results[0].examples.skipped == {"trained": 40}
+    assert results[0].model == {}
+    named: set[str] = {event.item for event in windows[0]}
+    for sequence in (1, 2):
+        named |= {event.item for event in windows[sequence]}
+        truth = expected(catalogue, windows[sequence], named)
+        assert results[sequence].model == pytest.approx(truth["model"])
+        assert results[sequence].served == pytest.approx(truth["served"])
+        assert results[sequence].bundle_versions == ("v1",)
+        assert results[sequence].index == dict.fromkeys(K, 1.0)
+    assert results[1].popularity == pytest.approx(popular(windows[:1], windows[1]))
+    assert results[2].popularity == pytest.approx(popular(windows[:2], windows[2]))
+    check_metrics(registry, results)
+
+
+def popular(before: list[list[Event]], window: list[Event]) -> dict[int, float]:
+    """The baseline from exact counts; the order among equal counts is the monitor's: that of first sight."""
+    counts: dict[str, float] = {}
+    fade = 0.5 ** (3600 / (30 * 86400))
+    for one in before:
+        counts = {item: fade * count for item, count in counts.items()}
+        fresh = [event.item for event in one]
+        for item in sorted(set(fresh), key=hash_id):
+            counts[item] = counts.get(item, 0) + fresh.count(item)
+    order = sorted(counts, key=lambda item: -counts[item])
+    return {k: float(np.mean([event.item in order[:k] for event in window])) for k in K}
+
+
+def check_metrics(registry: CollectorRegistry, results: list[WindowRecall]) -> None:
+    for kind in ("index", "model", "served", "popularity"):
+        for k in K:
+            assert registry.get_sample_value(f"weir_recall_{kind}", {"k": str(k)}) == getattr(results[-1], kind)[k]
+    assert registry.get_sample_value("weir_recall_skipped_total", {"reason": "trained"}) == 40
+    assert registry.get_sample_value("weir_recall_examples_total", {"kind": "served"}) == 80
+    assert registry.get_sample_value("weir_recall_sequence") == 2
+
+
+def test_a_coarse_index_shows_in_its_own_figure(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue, index="IVF8,Flat", parameters={"nprobe": 1})
+    window = events(catalogue, 1)
+    write_window(store, 0, [])
+    write_window(store, 1, window)
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, _):
+            monitor.step()
+    result = recorded(store)[1]
+    assert result.model == pytest.approx(expected(catalogue, window, {event.item for event in window})["model"])
+    assert 0 < result.index[20] < 1
+
+
+def test_a_restart_goes_on_after_the_last_result(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    for sequence in range(3):
+        write_window(store, sequence, events(catalogue, sequence))
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, _):
+            monitor.step()
+        first = recorded(store)
+        write_window(store, 3, events(catalogue, 3))
+        with following(store, server.target) as (monitor, registry):
+            assert monitor.step() == 4
+            assert registry.get_sample_value("weir_recall_windows_total") == 1
+        again = recorded(store)
+    assert again[:3] == first
+    assert again[3].popularity == pytest.approx(popular([events(catalogue, s) for s in range(3)], events(catalogue, 3)))
+
+
+def test_it_waits_for_the_first_bundle_and_skips_nothing(store: Store, catalogue: Catalogue) -> None:
+    write_window(store, 0, events(catalogue, 0))
+    write_window(store, 1, events(catalogue, 1))
+    with ServerProcess(store) as server, following(store, server.target) as (monitor, registry):
+        assert monitor.step() == 0
+        assert registry.get_sample_value("weir_monitor_errors_total") == 1
+        write_bundle(store, "v1", catalogue)
+        server.serving("v1")
+        assert monitor.step() == 2
+        results = recorded(store)
+    assert results[0].freshness is not None
+    assert results[0].freshness.bundle_version == "v1"
+    assert results[1].examples.served == 40
+
+
+def test_freshness_is_told_when_a_bundle_covers_the_window(store: Store, catalogue: Catalogue) -> None:
+    EventClock(event_origin=T / 1000, wall_origin=1_000_000.0, speed=1.0).save(store)
+    write_bundle(store, "v1", catalogue)
+    for sequence in range(3):
+        write_window(store, sequence, events(catalogue, sequence))
+    with ServerProcess(store) as server, following(store, server.target) as (monitor, registry):
+        server.serving("v1")
+        monitor.step()
+        assert registry.get_sample_value("weir_event_to_servable_seconds_count") == 0
+        write_bundle(store, "v2", catalogue, trained_sequence=1)
+        server.serving("v2")
+        monitor.step()
+        assert registry.get_sample_value("weir_event_to_servable_seconds_count") == 100
+    fresh = [result.freshness for result in recorded(store)]
+    assert fresh[0] is None
+    assert fresh[1] is not None
+    assert fresh[2] is None
+    happened = 1_000_000.0 + 3600
+    assert fresh[1].seconds_max == pytest.approx(fresh[1].servable_at - happened, abs=0.001)
+    assert fresh[1].seconds_max - fresh[1].seconds_min == pytest.approx(0.039, abs=0.002)
+
+
+def test_answers_of_a_bundle_without_manifest_do_not_count(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    write_window(store, 0, [])
+    write_window(store, 1, events(catalogue, 1))
+    with ServerProcess(store) as server, following(store, server.target) as (monitor, _):
+        server.serving("v1")
+        write_bundle(store, "v2", catalogue, promote=False)
+        BundleLog(store).store.remove("bundles/v1")
+        monitor.step()
+    assert recorded(store)[1].examples.skipped == {"retired": 40}
+
+
+def test_settings_beyond_the_servers_limits_are_refused(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    with ServerProcess(store, limits={"max_k": 10}) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, _), pytest.raises(ValueError, match=r"monitor\.k"):
+            monitor.step()

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+import sketches
+from contracts import Store, WindowLog, WindowManifest, hash_id
+from serving.monitor.popularity import Popularity
+from tests.serving.support import HOUR_MS, Event, write_window
+
+T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
+
+
+def window(store: Store, sequence: int, counts: dict[str, int], hour: int | None = None) -> WindowManifest:
+    start = T + HOUR_MS * (sequence if hour is None else hour)
+    events = [Event("ann", item, start) for item, count in counts.items() for _ in range(count)]
+    return write_window(store, sequence, events, start)
+
+
+def top(popularity: Popularity, k: int) -> list[str]:
+    return [popularity.ids[key] for key in popularity.top(k)]
+
+
+def test_nothing_is_popular_before_the_first_window() -> None:
+    assert Popularity(3600).top(10) == []
+
+
+def test_counts_of_windows_add_up(store: Store) -> None:
+    popularity, log = Popularity(1e12), WindowLog(store)
+    popularity.add(log, window(store, 0, {"a": 5, "b": 4}))
+    popularity.add(log, window(store, 1, {"b": 4, "c": 6}))
+    assert top(popularity, 10) == ["b", "c", "a"]
+    assert top(popularity, 1) == ["b"]
+
+
+def test_counts_halve_with_the_half_life(store: Store) -> None:
+    popularity, log = Popularity(HOUR_MS / 1000), WindowLog(store)
+    popularity.add(log, window(store, 0, {"a": 20}))
+    popularity.add(log, window(store, 1, {"b": 11}))
+    assert top(popularity, 2) == ["b", "a"]
+    counted = popularity._counts
+    assert counted is not None
+    np.testing.assert_allclose(counted.estimate(np.array([hash_id("a"), hash_id("b")])), [10, 11], rtol=1e-6)
+
+
+def test_the_order_of_windows_does_not_matter(store: Store) -> None:
+    log = WindowLog(store)
+    early, late = window(store, 0, {"a": 20}, hour=0), window(store, 1, {"b": 11}, hour=3)
+    estimates = []
+    for order in ((early, late), (late, early)):
+        popularity = Popularity(7200)
+        for manifest in order:
+            popularity.add(log, manifest)
+        assert popularity._counts is not None
+        estimates.append(popularity._counts.estimate(np.array([hash_id("a"), hash_id("b")])))
+    np.testing.assert_allclose(*estimates, rtol=1e-6)
+
+
+def test_names_alone_count_nothing(store: Store) -> None:
+    popularity, log = Popularity(1e12), WindowLog(store)
+    popularity.add(log, window(store, 0, {"a": 1}))
+    popularity.name(log, window(store, 1, {"b": 50}))
+    assert top(popularity, 1) == ["a"]
+
+
+def test_a_changed_sketch_starts_anew(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    popularity, log = Popularity(1e12), WindowLog(store)
+    popularity.add(log, window(store, 0, {"a": 9}))
+    popularity._counts = sketches.CountMinSketch(width=512)
+    popularity.add(log, window(store, 1, {"b": 2}))
+    assert top(popularity, 1) == ["b"]
+    assert "counted anew" in caplog.text

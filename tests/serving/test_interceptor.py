@@ -1,0 +1,19 @@
+import grpc
+import pytest
+
+from serving.interceptor import _go_name
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (grpc.StatusCode.OK, "OK"),
+        (grpc.StatusCode.CANCELLED, "Canceled"),
+        (grpc.StatusCode.INVALID_ARGUMENT, "InvalidArgument"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "DeadlineExceeded"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "ResourceExhausted"),
+        (grpc.StatusCode.UNAUTHENTICATED, "Unauthenticated"),
+    ],
+)
+def test_codes_are_spelt_as_go_spells_them(code: grpc.StatusCode, name: str) -> None:
+    assert _go_name(code) == name
