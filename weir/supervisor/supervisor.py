@@ -46,6 +46,10 @@ class Supervisor:
         self._signals = 0
         self._stop = asyncio.Event()
 
+    def has_finished(self, name: str) -> bool:
+        """Say whether a child that may end has ended well."""
+        return any(child.finished for child in self.children if child.spec.name == name)
+
     @property
     def interrupted(self) -> bool:
         """Whether a signal asked for the end."""

@@ -1,0 +1,100 @@
+"""``weir generate`` and ``weir replay``: logs to play with."""
+
+# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weir.cli.errors import UsageError
+from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
+from weir.cli.session import open_session, set_up_logging
+
+if TYPE_CHECKING:
+    from weir.demo.replay import ReplaySummary
+
+__all__ = ["generate", "replay"]
+
+
+def generate(
+    output: Annotated[Path, typer.Argument(help="File to write: JSON Lines, gzipped where it ends in .gz.")],
+    users: Annotated[int, typer.Option(min=1, help="Users.")] = 3000,
+    items: Annotated[int, typer.Option(min=40, help="Items, about; a quarter of them appears over time.")] = 2000,
+    events: Annotated[int, typer.Option(min=1, help="Distinct valid events.")] = 200_000,
+    days: Annotated[int, typer.Option(min=1, help="Simulated days of event time.")] = 30,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same log, byte for byte.")] = 0,
+    json: JsonOutput = False,
+    debug: Debug = False,
+) -> None:
+    """Write a log of listeners and records, with interests planted, and duplicates, late events and broken lines in it.
+
+    The result tells what is in it: lines = events + duplicates + malformed.
+    """
+    import gzip
+
+    from contracts import Store
+    from weir.demo.generator import GeneratorConfig
+    from weir.demo.generator import generate as make
+
+    if not output.name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson", ".ndjson.gz")):
+        raise UsageError(f"{output}: a log ends in .jsonl, .json or .ndjson, with .gz behind it if wanted")
+    made = make(GeneratorConfig(users=users, items=items, events=events, days=days, seed=seed))
+    data = gzip.compress(made.lines, mtime=0) if output.suffix == ".gz" else made.lines
+    Store(str(output.parent)).write(output.name, data)
+    if json:
+        typer.echo(made.truth.model_dump_json(indent=2))
+        return
+    truth = made.truth
+    typer.echo(
+        f"{output}: {truth.lines:,} lines: {truth.events:,} events of {truth.users:,} users and {truth.items:,} items "
+        f"({truth.skips:,} skips, {truth.late:,} late), {truth.duplicates:,} duplicates, {truth.malformed:,} malformed"
+    )
+
+
+def replay(
+    log: Annotated[Path, typer.Argument(help="A finished log: .jsonl, .json, .ndjson (also .gz) or .parquet.")],
+    seconds: Annotated[float, typer.Option(help="Wall-clock seconds that the whole log takes.")] = 150.0,
+    segments: Annotated[int, typer.Option(min=1, max=99_999, help="Slices of event time; each becomes a file.")] = 240,
+    to: Annotated[
+        str | None, typer.Option(help="Folder to place the segments in.", show_default="pipeline.log")
+    ] = None,
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    json: JsonOutput = False,
+    debug: Debug = False,
+) -> None:
+    """Replay a finished log faster than real time, as segments in a folder; a killed replay goes on when started again.
+
+    Leaves the clock of event time in the store, so that delays are told in seconds that an observer waits.
+    """
+    from contracts import Store
+    from weir.cli.progress import Bar
+    from weir.demo.replay import ReplayConfig
+    from weir.demo.replay import replay as run
+
+    if seconds <= 0:
+        raise UsageError(f"--seconds {seconds}: must be above 0")
+    session = open_session(config, store, assign, {"pipeline.log": to})
+    set_up_logging(session.notes)
+    pipeline = session.settings.pipeline
+    with Bar(session.notes, "replay") as bar:
+
+        def report(summary: "ReplaySummary") -> None:
+            bar.update(summary.placed_segments, summary.segments, f"{summary.placed_rows:,} rows")
+
+        summary = run(
+            log,
+            Store(pipeline.log),
+            session.store,
+            ReplayConfig(seconds=seconds, segments=segments),
+            report=report,
+            column=pipeline.columns.timestamp,
+        )
+    if json:
+        session.print_json(summary)
+    else:
+        session.out.print(
+            f"placed {summary.placed_rows:,} rows in {summary.placed_segments} segments of {pipeline.log}"
+        )

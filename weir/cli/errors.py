@@ -1,0 +1,127 @@
+"""How a command fails: one clear line on standard error, and the exit status 1 (failed) or 2 (wrong usage)."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+
+import typer
+
+__all__ = ["CommandError", "UsageError", "debugging", "fail", "guarded", "need", "show_tracebacks"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FAILED: Final = 1
+_WRONG_USAGE: Final = 2
+
+_EXTRAS: Final = {
+    "apache_beam": "pipeline",
+    "msgspec": "pipeline",
+    "torch": "trainer",
+    "onnx": "trainer",
+    "onnxscript": "trainer",
+    "grpc": "serving",
+    "grpc_health": "serving",
+    "grpc_reflection": "serving",
+    "grpc_status": "serving",
+    "google": "serving",
+    "onnxruntime": "serving",
+    "uvloop": "serving",
+    "faiss": "cpu",
+}
+"""Module -> the extra of pip that brings it."""
+
+_state = {"debug": False}
+
+
+class CommandError(Exception):
+    """The command failed; the message says what to do next."""
+
+
+class UsageError(Exception):
+    """The command was asked for something that makes no sense."""
+
+
+def show_tracebacks(value: bool) -> bool:
+    """Remember ``--debug``."""
+    _state["debug"] = _state["debug"] or value
+    return value
+
+
+def debugging() -> bool:
+    """Say whether ``--debug`` was given."""
+    return _state["debug"]
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn the errors that a user can mend into one line and an exit status; others keep their traceback."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except (typer.Exit, typer.Abort):
+            raise
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except Exception as error:
+            if debugging() or (told := _tell(error)) is None:
+                raise
+            fail(*told)
+
+    return run
+
+
+def fail(message: str, status: int = _FAILED) -> NoReturn:
+    """Print a message on standard error and end the command."""
+    sys.stderr.write(f"weir: {message}\n")
+    raise typer.Exit(status)
+
+
+def need(extra: str, error: ModuleNotFoundError) -> CommandError:
+    """Return the error for a missing extra."""
+    wanted = f"{extra},cpu" if extra == "serving" else extra
+    return CommandError(f"the module {error.name} is missing: install it with `pip install 'weir[{wanted}]'`")
+
+
+def _tell(error: Exception) -> tuple[str, int] | None:
+    """Return the line and the status for an error that a user can mend, or None."""
+    kind = type(error).__name__
+    if isinstance(error, ModuleNotFoundError):
+        extra = _EXTRAS.get((error.name or "").split(".")[0])
+        return (str(need(extra, error)), _FAILED) if extra else None
+    if kind == "SettingsError":
+        return "these settings cannot be used:\n" + "\n".join(f"  {line}" for line in _problems(error)), _WRONG_USAGE
+    if isinstance(error, UsageError):
+        return str(error), _WRONG_USAGE
+    if kind == "RetrievalError":
+        return _refusal(error), _FAILED
+    return _plain(error, kind)
+
+
+def _plain(error: Exception, kind: str) -> tuple[str, int] | None:
+    hints = {
+        "CorruptArtefactError": "remove it, or restore it from a copy; `weir inspect` shows what else is there",
+        "CheckpointMismatchError": "use those settings, or another --store",
+        "LayoutError": "use those settings, or another --store",
+        "ExportError": "see `weir inspect bundles`",
+    }
+    if kind in hints:
+        return f"{error} ({hints[kind]})", _FAILED
+    if isinstance(error, OSError) and error.errno == 98:
+        return "the port is in use: choose another, or stop the process that holds it (`ss -ltnp` names it)", _FAILED
+    if isinstance(error, CommandError | FileNotFoundError | PermissionError | ValueError) or kind == "GaveUpError":
+        return str(error), _FAILED
+    return None
+
+
+def _refusal(error: Any) -> str:
+    if error.code.name == "UNAVAILABLE" and not error.reason:
+        return f"no server answers: start one with `weir up` or `weir serve`, or name it with --target ({error})"
+    problems = "".join(f"\n  {field}: {problem}" for field, problem in error.violations.items())
+    return f"the server refused: {error}{problems}"
+
+
+def _problems(error: Any) -> list[str]:
+    return list(error.problems)

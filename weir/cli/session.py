@@ -1,0 +1,108 @@
+"""What every command begins with: the settings that hold, the store, and where to write."""
+
+# ruff: noqa: PLC0415 - options are parameters; imports wait until a command runs
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from weir.cli.errors import debugging
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from contracts import Store
+    from weir.config import Settings
+
+__all__ = ["REMEMBERED", "Session", "open_session", "set_up_logging"]
+
+REMEMBERED: Final = "state/settings.json"
+"""The settings of the last `weir up` on this store: other commands there need not be told again."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """The frame of one command."""
+
+    settings: "Settings"
+    store: "Store"
+    out: Console
+    notes: Console
+
+    @property
+    def target(self) -> str:
+        """The server that these settings start."""
+        serving = self.settings.serving
+        host = "127.0.0.1" if serving.host in {"0.0.0.0", "::"} else serving.host  # noqa: S104 - where not to connect
+        return f"{host}:{serving.port}"
+
+    def print_json(self, result: "BaseModel | Any") -> None:
+        """Write a result for programs."""
+        data = result.model_dump(mode="json") if hasattr(result, "model_dump") else result
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+def open_session(
+    config: Path | None,
+    store: str | None,
+    assign: list[str] | None,
+    flags: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
+) -> Session:
+    """Return the session for a command's common options.
+
+    Parameters
+    ----------
+    config, store, assign
+        As given by ``--config``, ``--store`` and ``--set``.
+    flags
+        Everyday options as ``section.key`` -> value; None means not given.
+    base
+        What stands in for the defaults; without it, what the store remembers.
+    """
+    from contracts import Store
+    from weir.config import assignments, load_settings
+
+    overrides = assignments(assign or ())
+    for path, value in {"store": store, **(flags or {})}.items():
+        if value is not None:
+            _put(overrides, path, value)
+    settings = load_settings(config, overrides, base)
+    if base is None and (remembered := _remembered(Store(settings.store))):
+        settings = load_settings(config, overrides, remembered)
+    return Session(settings, Store(settings.store), Console(), Console(stderr=True))
+
+
+def set_up_logging(console: Console, level: int = logging.INFO) -> None:
+    """Send log records to standard error: in colour on a terminal, as plain lines otherwise."""
+    if console.is_terminal:
+        handler: logging.Handler = RichHandler(console=console, show_path=False, rich_tracebacks=debugging())
+        form = "%(name)s: %(message)s"
+    else:
+        handler, form = logging.StreamHandler(), "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.DEBUG if debugging() else level, format=form, handlers=[handler], force=True)
+    # Beam, fsspec and others tell their inner life at INFO.
+    for name in ("apache_beam", "fsspec", "asyncio", "torch", "onnxscript", "onnx_ir", "urllib3"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _remembered(store: "Store") -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(store.read(REMEMBERED))
+    except FileNotFoundError:
+        return {}
+    return {name: value for name, value in found.items() if name != "store"}
+
+
+def _put(values: dict[str, Any], path: str, value: object) -> None:
+    *sections, key = path.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+    values[key] = value

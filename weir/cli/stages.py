@@ -1,0 +1,210 @@
+"""``weir ingest``, ``train``, ``export``, ``serve``, ``monitor``: one stage each, as its own process."""
+
+# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir.cli.errors import CommandError
+from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
+from weir.cli.session import Session, open_session, set_up_logging
+
+if TYPE_CHECKING:
+    from pipelines.ingest import IngestSummary
+    from trainer.progress import TrainProgress
+
+__all__ = ["export", "ingest", "monitor", "serve", "train", "train_worker"]
+
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until SIGTERM or Ctrl-C.")]
+Ranks = Annotated[int, typer.Option(min=1, help="Processes that train together; several are started by torchrun.")]
+
+
+def ingest(
+    log: Annotated[
+        str | None, typer.Option("--log", "-l", help="The log: file, folder or glob; path or URL.", show_default="log")
+    ] = None,
+    follow: Follow = False,
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    json: JsonOutput = False,
+    debug: Debug = False,
+) -> None:
+    """Read the log, refuse what is broken, drop duplicates, and commit windows of event time to the store.
+
+    Can be killed at any moment and started again: no event is lost or counted twice.
+    """
+    session = open_session(config, store, assign, {"pipeline.log": log})
+    set_up_logging(session.notes)
+    from pipelines.ingest import ingest as run
+    from weir.cli.progress import Bar
+
+    with Bar(session.notes, "ingest") as bar:
+        total: list[IngestSummary] = []
+
+        def report(summary: "IngestSummary") -> None:
+            total[:] = [total[0] + summary if total else summary]
+            bar.update(None, None, f"{total[0].valid:,} events, {total[0].windows} windows, {total[0].dead} dead")
+
+        summary = run(session.store, session.settings.pipeline, follow=follow, report=report)
+    _print_facts(session, summary, json=json)
+
+
+def train(
+    ranks: Ranks = 1,
+    follow: Follow = False,
+    restarts: Annotated[int, typer.Option(min=0, help="With several ranks: deaths of a rank that are borne.")] = 3,
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    json: JsonOutput = False,
+    debug: Debug = False,
+) -> None:
+    """Learn the committed windows in order, and export a bundle after each.
+
+    Every window tests the model before it is learnt. Continues from the newest checkpoint.
+    """
+    if ranks == 1:
+        train_worker(follow=follow, config=config, store=store, assign=assign, json=json)
+        return
+    # Refused here, wrong settings do not have to be told once per rank.
+    session = open_session(config, store, assign)
+    set_up_logging(session.notes)
+    arguments = [*(("--follow",) if follow else ()), *(("--json",) if json else ()), *(("--debug",) if debug else ())]
+    for name, value in (("--config", config), ("--store", session.settings.store)):
+        arguments += [name, str(value)] if value is not None else []
+    for pair in assign or ():
+        arguments += ["--set", pair]
+    _launch(ranks, restarts, ["-m", "weir", "train-worker", *arguments])
+
+
+def _launch(ranks: int, restarts: int, command: list[str]) -> None:
+    """Do what torchrun does, in this process: start the ranks, restart all when one dies, stop with them."""
+    import uuid
+
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    launch = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=restarts,
+        monitor_interval=0.2,
+    )
+    try:
+        elastic_launch(launch, sys.executable)(*command)
+    except SignalException as stopped:
+        raise typer.Exit(0 if stopped.sigval == signal.SIGTERM else 130) from None
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        how = f"died of signal {-failure.exitcode}" if failure.exitcode < 0 else f"ended with status {failure.exitcode}"
+        raise CommandError(f"rank {rank} {how}, after {restarts} restarts; its last lines stand above") from error
+
+
+def train_worker(
+    follow: Follow = False,
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    json: JsonOutput = False,
+    debug: Debug = False,
+) -> None:
+    """Be one rank of a training run."""
+    if "RANK" in os.environ:
+        from weir.supervisor.parent import die_with_parent
+
+        # A rank without its launcher would wait for its peers for ever.
+        die_with_parent(signal.SIGKILL)
+    session = open_session(config, store, assign)
+    first = os.environ.get("RANK", "0") == "0"
+    set_up_logging(session.notes)
+    from trainer.train import train as run
+    from weir.cli.progress import Bar
+
+    with Bar(session.notes, "train") as bar:
+
+        def report(progress: "TrainProgress") -> None:
+            loss = "" if progress.loss is None else f", loss {progress.loss:.3f}"
+            bar.update(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
+
+        summary = run(session.store, session.settings.trainer, follow=follow, report=report)
+    if first:
+        _print_facts(session, summary, json=json)
+
+
+def export(
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    json: JsonOutput = False,
+    debug: Debug = False,
+) -> None:
+    """Make a bundle (user tower, index, items) from the newest checkpoint, and promote it if the gate lets it through."""
+    session = open_session(config, store, assign)
+    set_up_logging(session.notes)
+    from trainer.export import export as run
+
+    manifest = run(session.store, session.settings.trainer)
+    facts = manifest.model_dump(mode="json", exclude={"files"})
+    _print_facts(session, facts, json=json)
+
+
+def serve(
+    port: Annotated[
+        int | None, typer.Option("--port", "-p", help="gRPC port; 0: any free one.", show_default="50051")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    debug: Debug = False,
+) -> None:
+    """Answer queries over gRPC from the promoted bundle, and swap to each new one without failing a request."""
+    session = open_session(config, store, assign, {"serving.port": port, "serving.host": host})
+    set_up_logging(session.notes)
+    from serving.server import serve as run
+
+    run(session.store, session.settings.serving)
+
+
+def monitor(
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    debug: Debug = False,
+) -> None:
+    """Follow the windows and measure Recall@k through the real server: of index, model and service, kept apart."""
+    session = open_session(config, store, assign)
+    set_up_logging(session.notes)
+    from serving.monitor import monitor as run
+
+    run(session.store, session.settings.monitor)
+
+
+def _print_facts(session: Session, result: Any, *, json: bool) -> None:
+    if json:
+        session.print_json(result)
+        return
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False)
+    for name, value in (result if isinstance(result, dict) else result.model_dump(mode="json")).items():
+        table.add_row(name.replace("_", " "), _spell(value))
+    session.out.print(table)
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_spell(inner)}" for name, inner in value.items()) or "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)

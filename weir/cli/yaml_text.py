@@ -1,0 +1,22 @@
+"""Settings as YAML with what each means beside it."""
+
+import json
+
+from pydantic import BaseModel
+
+__all__ = ["commented"]
+
+
+def commented(model: BaseModel, indent: int = 0) -> str:
+    """Return the model as YAML; each line carries the field's description as a comment."""
+    pad = " " * indent
+    text = ""
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            text += f"{pad}{name}:\n{commented(value, indent + 2)}"
+            continue
+        # JSON of a single value is YAML, on one line.
+        plain = json.dumps(model.model_dump(mode="json", include={name})[name])
+        text += f"{pad}{name}: {plain}" + (f"  # {field.description}" if field.description else "") + "\n"
+    return text

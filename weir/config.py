@@ -1,0 +1,186 @@
+"""The effective settings: every stage's model under one roof, and where their values come from.
+
+From strongest to weakest: the command line (``--set trainer.batch_size=256``), the environment
+(``WEIR_TRAINER__BATCH_SIZE=256``), the file of ``--config``, what the store remembers of the last ``weir up``,
+the defaults.
+"""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+from serving.monitor.config import MonitorConfig
+
+from pipelines.config import PipelineConfig
+from serving.config import ServingConfig
+from trainer.config import TrainerConfig
+
+__all__ = ["Settings", "SettingsError", "assignments", "load_settings"]
+
+_PREFIX: Final = "WEIR_"
+_DELIMITER: Final = "__"
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; one line for each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Settings(BaseSettings):
+    """All settings of weir."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        env_nested_delimiter=_DELIMITER,
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    store: str = Field(
+        default="weir-data", min_length=1, description="folder of windows and bundles; a path or fsspec URL"
+    )
+    pipeline: PipelineConfig = Field(default=PipelineConfig(), description="from the log to windows")
+    trainer: TrainerConfig = Field(default=TrainerConfig(), description="from windows to bundles")
+    serving: ServingConfig = Field(default=ServingConfig(), description="from bundles to answers")
+    monitor: MonitorConfig = Field(default=MonitorConfig(), description="recall through the server")
+
+
+def load_settings(
+    file: Path | None = None, overrides: Mapping[str, Any] | None = None, remembered: Mapping[str, Any] | None = None
+) -> Settings:
+    """Return the settings that hold.
+
+    Parameters
+    ----------
+    file
+        YAML (or JSON), or None.
+    overrides
+        Nested values of the command line; they win.
+    remembered
+        Nested values that stand in for the defaults.
+
+    Raises
+    ------
+    SettingsError
+        With a line for every key that is unknown or whose value is not allowed.
+    """
+    _check_file(file)
+
+    class Sourced(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not used: one file is enough
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - nothing here is a secret
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            yaml_settings = YamlConfigSettingsSource(settings_cls, yaml_file=file)
+            return init_settings, env_settings, yaml_settings, InitSettingsSource(settings_cls, dict(remembered or {}))
+
+    problems = _unknown_variables(os.environ)
+    try:
+        settings = Sourced(**(overrides or {}))
+    except ValidationError as error:
+        raise SettingsError(problems + _explain(error)) from None
+    except ValueError as error:
+        # An environment variable that should be JSON and is not.
+        raise SettingsError([*problems, str(error)]) from None
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def assignments(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return ``a.b=value`` pairs as nested values; the value is read as YAML.
+
+    Raises `SettingsError`, with a line for every pair that is none.
+    """
+    values: dict[str, Any] = {}
+    problems = []
+    for pair in pairs:
+        path, sign, text = pair.partition("=")
+        keys = path.strip().split(".")
+        if not sign or not all(keys):
+            problems.append(f"--set {pair}: must read section.key=value, such as trainer.batch_size=256")
+            continue
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        at = values
+        for key in keys[:-1]:
+            at = at.setdefault(key, {})
+        at[keys[-1]] = value
+    if problems:
+        raise SettingsError(problems)
+    return values
+
+
+def _check_file(file: Path | None) -> None:
+    if file is None:
+        return
+    try:
+        content = yaml.safe_load(file.read_text())
+    except FileNotFoundError:
+        raise SettingsError([f"{file}: there is no such configuration file"]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError([f"{file}: is not YAML: {' '.join(str(error).split())}"]) from None
+    if content is not None and not isinstance(content, dict):
+        raise SettingsError([f"{file}: holds a {type(content).__name__}; allowed is a mapping of sections to settings"])
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Name the variables that would silently do nothing, because their section does not exist."""
+    sections = set(Settings.model_fields)
+    return [
+        f"environment variable {name}: there is no section {section.lower()}; allowed: {', '.join(sorted(sections))}"
+        for name in sorted(environment)
+        if name.startswith(_PREFIX) and _DELIMITER in name
+        for section in [name.removeprefix(_PREFIX).split(_DELIMITER)[0]]
+        if section.lower() not in sections
+    ]
+
+
+def _explain(error: ValidationError) -> list[str]:
+    return [_line(detail) for detail in error.errors(include_url=False)]
+
+
+def _line(detail: Any) -> str:
+    path = [str(part) for part in detail["loc"]]
+    key = ".".join(path) or "settings"
+    if detail["type"] == "extra_forbidden":
+        allowed = sorted(_model_at(path[:-1]).model_fields)
+        close = difflib.get_close_matches(path[-1], allowed, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        return f"{key}: there is no such setting; {hint}allowed: {', '.join(allowed)}"
+    message = detail["msg"].removeprefix("Value error, ")
+    if isinstance(detail["input"], BaseModel | dict):
+        return f"{key}: {message}"
+    return f"{key} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _model_at(path: list[str]) -> type[BaseModel]:
+    """Return the model whose settings stand under a path of keys."""
+    model: type[BaseModel] = Settings
+    for key in path:
+        annotation = model.model_fields[key].annotation if key in model.model_fields else None
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return model

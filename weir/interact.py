@@ -1,0 +1,180 @@
+"""A user at the terminal: asks the server, appends events to the log, waits for the answer to change."""
+
+import io
+import json
+import time
+import uuid
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from contracts import BundleFile, BundleLog, EventClock, Store, columns
+from pipelines.config import PipelineConfig
+from serving.client import RetrievalClient, by_user
+
+__all__ = ["Answer", "AppendedEvent", "Asker", "Change", "Hit", "append_event"]
+
+_POLL_SECONDS: Final = 0.1
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Hit(_Model):
+    """One item of an answer; `popularity_rank` counts from 1 and is missing where the bundle cannot be read."""
+
+    rank: int
+    item_id: str
+    score: float
+    popularity_rank: int | None
+
+
+class Answer(_Model):
+    """What the server said, and how fresh it is."""
+
+    user_id: str
+    hits: list[Hit]
+    fallback: bool = Field(description="the user is unknown: these are the popular items")
+    bundle_version: str
+    newest_event_age_seconds: float = Field(description="age of the newest event that the bundle has learnt")
+    server_milliseconds: dict[str, float] = Field(description="by stage, as the server measured")
+    total_milliseconds: float = Field(description="as the client measured")
+
+    @property
+    def item_ids(self) -> list[str]:
+        """The items, best first."""
+        return [hit.item_id for hit in self.hits]
+
+
+class AppendedEvent(_Model):
+    """An event in the log."""
+
+    user_id: str
+    item_id: str
+    event_ms: int
+    segment: str
+
+
+class Change(_Model):
+    """What an event changed; `seconds` is None where the answer did not change in time."""
+
+    event: AppendedEvent
+    before: Answer
+    after: Answer
+    seconds: float | None
+
+
+class Asker:
+    """Asks one server.
+
+    Parameters
+    ----------
+    client
+        The connection.
+    store
+        Where the server's bundles come from; only ranks by popularity and ages need it.
+    """
+
+    def __init__(self, client: RetrievalClient, store: Store) -> None:
+        self._client = client
+        self._store = store
+
+    def ask(self, user: str, k: int, *, exclude_seen: bool = False, exact: bool = False) -> Answer:
+        """Return a user's top items; raises `RetrievalError`."""
+        begun = time.perf_counter()
+        answer = self._client.retrieve([by_user(user, k)], exclude_seen=exclude_seen, exact=exact)
+        total = time.perf_counter() - begun
+        hits = answer.hits[0]
+        ranks = self.popularity_ranks(answer.bundle_version)
+        newest = round(1000 * self._client.info().max_event_time)
+        return Answer(
+            user_id=user,
+            hits=[
+                Hit(rank=rank, item_id=item, score=score, popularity_rank=ranks.get(item))
+                for rank, (item, score) in enumerate(zip(hits.item_ids, hits.scores, strict=True), start=1)
+            ],
+            fallback=hits.fallback,
+            bundle_version=answer.bundle_version,
+            newest_event_age_seconds=time.time() - EventClock.of(self._store).wall_time(newest),
+            server_milliseconds={stage: 1000 * seconds for stage, seconds in answer.seconds.items()},
+            total_milliseconds=1000 * total,
+        )
+
+    def popularity_ranks(self, version: str) -> dict[str, int]:
+        """Return the rank by popularity of each item of a bundle; nothing where the bundle is not at hand."""
+        return _popularity_ranks(self._store, version)
+
+    def click(self, pipeline: PipelineConfig, user: str, item: str, k: int, timeout: float) -> Change:
+        """Append an event and wait until the user's answer differs from the one before; raises `RetrievalError`."""
+        before = self.ask(user, k)
+        event = append_event(self._store, pipeline, user, item)
+        begun = time.monotonic()
+        attempts = Retrying(
+            retry=retry_if_result(lambda answer: _same(before, answer)),
+            wait=wait_fixed(_POLL_SECONDS),
+            stop=stop_after_delay(timeout),
+        )
+        try:
+            after = attempts(self.ask, user, k)
+        except RetryError as error:
+            return Change(event=event, before=before, after=error.last_attempt.result(), seconds=None)
+        return Change(event=event, before=before, after=after, seconds=time.monotonic() - begun)
+
+
+def append_event(store: Store, pipeline: PipelineConfig, user: str, item: str) -> AppendedEvent:
+    """Place a segment with one event in the log's folder, stamped by the store's clock.
+
+    Raises `ValueError` where the log is no folder, or no event type means positive.
+    """
+    event_ms = EventClock.of(store).event_ms()
+    names = pipeline.columns
+    event_id = uuid.uuid4().hex
+    record: dict[str, Any] = {
+        names.event_id: event_id,
+        names.user_id: user,
+        names.item_id: item,
+        names.timestamp: _timestamp(pipeline, event_ms),
+    }
+    if pipeline.event_types:
+        positive = [kind for kind, meaning in pipeline.event_types.items() if meaning == "positive"]
+        if not positive:
+            raise ValueError("pipeline.event_types names no positive type: a click would have none")
+        record[names.event_type] = positive[0]
+    folder = Store(pipeline.log)
+    if folder.local_path is not None and not folder.local_path.is_dir():
+        raise ValueError(f"pipeline.log = {pipeline.log} is no folder, where a segment could be added")
+    name = f"click-{event_ms}-{event_id[:8]}.jsonl"
+    folder.write(name, json.dumps(record, ensure_ascii=False).encode() + b"\n")
+    return AppendedEvent(user_id=user, item_id=item, event_ms=event_ms, segment=folder.path(name))
+
+
+def _timestamp(pipeline: PipelineConfig, event_ms: int) -> int | str:
+    if pipeline.timestamp_unit == "rfc3339":
+        return datetime.fromtimestamp(event_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    if pipeline.timestamp_unit == "s":
+        return event_ms // 1000
+    return event_ms * 1000 if pipeline.timestamp_unit == "us" else event_ms
+
+
+def _same(before: Answer, after: Answer) -> bool:
+    return [(hit.item_id, hit.score) for hit in before.hits] == [(hit.item_id, hit.score) for hit in after.hits]
+
+
+@lru_cache(maxsize=4)
+def _popularity_ranks(store: Store, version: str) -> dict[str, int]:
+    """Return each item's rank by popularity in a bundle; nothing where the bundle is not at hand."""
+    log = BundleLog(store)
+    try:
+        manifest = log.manifest(version)
+        table = pq.read_table(io.BytesIO(log.read(manifest, BundleFile.ITEMS)))
+    except FileNotFoundError:
+        return {}
+    order = np.argsort(-table[columns.POPULARITY].to_numpy(), kind="stable")
+    items = table[columns.ITEM_ID].to_pylist()
+    return {items[row]: rank for rank, row in enumerate(order.tolist(), start=1)}
