@@ -13,6 +13,8 @@ from typing import Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 __all__ = ["Workers"]
 
@@ -53,7 +55,8 @@ class Workers(AbstractContextManager["Workers"]):
             torch.cuda.set_device(self.device)
         if self.world_size > 1:
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, rank=self.rank, world_size=self.world_size)
+            store = _store(self.rank, self.world_size)
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size)
         return self
 
     def __exit__(
@@ -87,3 +90,17 @@ class Workers(AbstractContextManager["Workers"]):
         """Wait for all ranks."""
         if self.world_size > 1:
             dist.barrier()
+
+
+def _store(rank: int, world_size: int) -> Store:
+    """Return the store where ranks meet, empty.
+
+    On one node torchrun keeps its store over restarts. The addresses that killed ranks left there would be dialled
+    again, so each restart gets a name space of its own. Over several nodes the restart counts may differ; there
+    ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` makes torchrun begin with a new store.
+    """
+    store: Store
+    store, _, _ = next(rendezvous("env://", rank, world_size))
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        return store
+    return PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -54,8 +54,15 @@ def test_a_bounded_run_learns_all_there_is_and_ends_in_a_bundle(
 
 
 def test_the_model_learns_more_than_popularity(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
-    synthetic(writer, windows=8, events=800)
-    train(store, TrainerConfig.model_validate({**config.model_dump(), "export_every_windows": 100}))
+    synthetic(writer, windows=5, events=1000)
+    plain = config.model_dump() | {
+        "export_every_windows": 100,
+        "evaluation_examples": 1000,
+        "checkpoint_every_steps": 500,
+    }
+    plain["tower"] |= {"dimension": 16, "dropout": 0.0}
+    plain["optimizer"]["learning_rate"] = 5e-3
+    train(store, TrainerConfig.model_validate(plain))
     last = evaluations(store)[-1]
     # Most events fall on six of sixty items, which differ between users.
     assert last.recall[5] > 1.5 * last.popularity_recall[5]

@@ -1,0 +1,127 @@
+"""Real processes: ranks under torchrun that are killed and restarted, and a follower that is asked to stop."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contracts import BundleLog, Store
+from tests.trainer.support import same_tensors
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.checkpoint import CheckpointLog
+from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from trainer.distributed import Workers
+from trainer.progress import TrainSummary
+from trainer.state import TrainerState
+
+ROOT = Path(__file__).parents[2]
+WORKER = ROOT / "tests/integration/train_worker.py"
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+CONFIG = TrainerConfig(
+    device="cpu",
+    batch_size=16,
+    tower=TowerConfig(dimension=8, history_length=6, dropout=0.1),
+    negatives=NegativesConfig(uniform=16),
+    evaluation_k=(5, 20),
+    evaluation_examples=50,
+    checkpoint_every_steps=7,
+    export_every_windows=100,
+    metrics_port=0,
+    poll_seconds=0.05,
+)
+
+
+def started(store: Store, notes: Path, *, restarts: int = 0, follow: bool = False) -> "subprocess.Popen[bytes]":
+    notes.mkdir()
+    arguments = [str(WORKER), store.url, CONFIG.model_dump_json(), str(notes), "follow" if follow else "bounded"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}"]
+    launcher = [] if follow else torchrun
+    with (notes / "log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, *launcher, *arguments], env=ENVIRONMENT, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]", seconds: float = 60) -> bool:
+    """Return whether the condition came true before the process ended; fail after some time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.005)
+    return True
+
+
+def step_reached(notes: Path) -> int:
+    progress = notes / "progress"
+    return max((int(line) for line in progress.read_text().split()), default=0) if progress.exists() else 0
+
+
+def final(store: Store) -> TrainerState:
+    state = CheckpointLog(store).load(CONFIG, Workers())
+    assert state is not None
+    return state
+
+
+def test_ranks_killed_at_random_end_bit_for_bit_where_an_unkilled_run_ends(tmp_path: Path) -> None:
+    whole, killed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "killed"))
+    for store in (whole, killed):
+        synthetic(WindowWriter(store), windows=5, events=600)
+    assert started(whole, tmp_path / "unkilled").wait(timeout=100) == 0
+    draw = random.Random()
+    notes = tmp_path / "notes"
+    process = started(killed, notes, restarts=3)
+    kills: list[tuple[str, int]] = []
+    for target in sorted(draw.sample(range(1, 150), 2)):
+        if not wait_until(lambda target=target: step_reached(notes) >= target, process):  # type: ignore[misc]
+            break
+        time.sleep(draw.random() / 4)
+        victim = notes / f"{draw.randrange(2)}.pid"
+        before = victim.read_text()
+        os.kill(int(before), signal.SIGKILL)
+        kills.append((victim.stem, step_reached(notes)))
+        assert wait_until(lambda v=victim, b=before: v.read_text() not in {b, ""}, process)  # type: ignore[misc]
+    assert process.wait(timeout=100) == 0, (kills, (notes / "log").read_text())
+    assert len(kills) == 2
+    assert same_tensors(final(whole).tensors(), final(killed).tensors()) == [], kills
+    for name in whole.glob("evaluations/*/*.json"):
+        assert whole.read(name) == killed.read(name), name
+    newest = BundleLog(whole).current()
+    assert newest == BundleLog(killed).current()
+    assert whole.read(f"bundles/{newest}/vectors.npy") == killed.read(f"bundles/{newest}/vectors.npy")
+
+
+def test_a_follower_asked_to_stop_saves_exports_and_ends_well(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    writer = WindowWriter(store)
+    synthetic(writer, windows=1)
+    notes = tmp_path / "notes"
+    process = started(store, notes, follow=True)
+    assert wait_until(lambda: BundleLog(store).versions() == [] or step_reached(notes) >= 25, process)
+    synthetic(writer, windows=1, seed=5, step_ms=7_200_000)
+    assert wait_until(lambda: step_reached(notes) == 50, process), (notes / "log").read_text()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    summary = TrainSummary.model_validate_json((notes / "0.summary").read_text())
+    assert (summary.windows, summary.stopped) == (2, True)
+    assert BundleLog(store).current() == summary.bundle == "00000001-0000000050"
+    assert final(store).position.sequence == 2
+
+
+@pytest.mark.parametrize("size", [15])
+def test_a_batch_that_the_ranks_cannot_share_ends_the_run_with_a_reason(tmp_path: Path, size: int) -> None:
+    store, notes = Store(str(tmp_path / "store")), tmp_path / "notes"
+    notes.mkdir()
+    settings = TrainerConfig.model_validate({**CONFIG.model_dump(), "batch_size": size}).model_dump_json()
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, *launcher, str(WORKER), store.url, settings, str(notes), "bounded"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert f"batch_size = {size} does not divide by the 2 ranks" in done.stderr
