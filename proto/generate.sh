@@ -3,12 +3,11 @@
 set -eu
 
 cd "$(dirname "$0")/.."
-python=${PYTHON:-.venv/bin/python}
 package=weir/retrieval/v1
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-PATH="$(dirname "$python"):$PATH" "$python" -m grpc_tools.protoc --proto_path=proto \
+PATH=".venv/bin:$PATH" python -m grpc_tools.protoc --proto_path=proto \
     --python_out="$out" --grpc_python_out="$out" --mypy_out="$out" --mypy_grpc_out="$out" \
     "proto/$package/retrieval.proto"
 

@@ -63,7 +63,7 @@ class LoadedBundle:
 
     def rows_of(self, keys: Keys) -> Rows:
         """Return the index row of each key, in the shape of `keys`; -1 for padding and for unknown items."""
-        if not self.items:
+        if not self.items or not keys.size:
             return np.full(keys.shape, -1, np.int64)
         place = np.minimum(np.searchsorted(self.sorted_keys, keys), self.items - 1)
         return np.where(self.sorted_keys[place] == keys, self.key_rows[place], -1)
@@ -141,7 +141,7 @@ class _Loader:
         self.require(
             BundleFile.INDEX, shape == exact.vectors.shape, f"holds {shape} vectors, not {exact.vectors.shape}"
         )
-        self.require(BundleFile.INDEX, ann.index.metric_type == 0, "does not search by inner product")
+        self.require(BundleFile.INDEX, ann.by_inner_product, "does not search by inner product")
         # A flat index on the CPU holds the very vectors that exact search has already: one copy is enough.
         return exact if info.type == "Flat" and ann.keep is None else ann
 

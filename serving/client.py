@@ -144,7 +144,7 @@ class RetrievalClient:
 
     def __init__(self, target: str, timeout: float = 10.0) -> None:
         self._timeout = timeout
-        options = [("grpc.service_config", json.dumps(_SERVICE_CONFIG)), ("grpc.enable_retries", 1)]
+        options = [("grpc.service_config", json.dumps(_SERVICE_CONFIG)), ("grpc.max_receive_message_length", -1)]
         self._channel = grpc.insecure_channel(target, options)
         self._stub = retrieval_pb2_grpc.RetrievalServiceStub(self._channel)
 

@@ -54,4 +54,7 @@ class ServingConfig(_Model):
     max_connection_age_seconds: float = Field(
         default=300.0, gt=0, description="connections older than this are renewed, so that new replicas get their share"
     )
+    max_request_bytes: int = Field(
+        default=16 << 20, ge=1 << 16, description="requests larger than this are refused unread, bytes"
+    )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="what one request may ask for")

@@ -77,6 +77,11 @@ class AnnIndex:
             self.space.set_index_parameter(self.index, name, value)
         self._nprobe = int(self.parameters.get("nprobe", 0))
 
+    @property
+    def by_inner_product(self) -> bool:
+        """Whether its scores are inner products."""
+        return bool(self.index.metric_type == faiss.METRIC_INNER_PRODUCT)
+
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
         """Return the best `k` rows found for each query."""
         self._visit(nprobe or int(self.parameters.get("nprobe", 0)))

@@ -85,7 +85,7 @@ class _Batch:
             if isinstance(source, ByUser):
                 positives, negatives = next(stored)
                 place, rows = vectors.history(positives)
-                seen = np.concatenate([rows, self.bundle.rows_of(negatives)])
+                seen = np.concatenate([rows, self.bundle.rows_of(negatives)]) if task.exclude_seen else rows
                 plans.append(self.planned(task, query, place, [], seen))
             elif isinstance(source, ByHistory):
                 place, rows = vectors.history(source.keys)

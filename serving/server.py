@@ -59,6 +59,7 @@ class Server:
         self.histories = UserHistories(self.store)
         self.health = health.aio.HealthServicer()
         self._problem = ""
+        self._where = ""
         self.batcher: Batcher[Task, Answer] = Batcher(
             Retriever(self.histories, config.threads),
             self.metrics,
@@ -75,7 +76,8 @@ class Server:
         port = server.add_insecure_port(f"{self.config.host}:{self.config.port}")
         await server.start()
         web, thread = start_http_server(self.config.metrics_port, registry=self.registry)
-        log.info("listening: gRPC on %s:%d, metrics on port %d", self.config.host, port, web.server_port)
+        self._where = f"gRPC on {self.config.host}:{port}, metrics on port {web.server_port}"
+        log.info("listening, without a bundle yet: %s", self._where)
         following = asyncio.create_task(self._follow())
         try:
             await stopped.wait()
@@ -95,7 +97,8 @@ class Server:
             interceptors=[MetricsInterceptor(RpcMetrics(self.registry))],
             options=[
                 ("grpc.max_connection_age_ms", round(1000 * self.config.max_connection_age_seconds)),
-                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", self.config.max_request_bytes),
+                ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
             ],
         )
         service = RetrievalService(lambda: self.watcher.bundle, self.batcher, self.config.limits, self.metrics)
@@ -124,7 +127,7 @@ class Server:
         first = self.watcher.bundle is None
         if await asyncio.to_thread(self.watcher.refresh) and first:
             await self._healthy(health_pb2.HealthCheckResponse.SERVING)
-            log.info("ready")
+            log.info("ready: %s", self._where)
 
     def _catch_up(self) -> None:
         try:

@@ -46,3 +46,12 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
         client.info()
     assert refusal.value.code == grpc.StatusCode.UNAVAILABLE
     assert refusal.value.reason == ""
+
+
+def test_large_answers_and_large_requests_pass(store: Store) -> None:
+    catalogue = Catalogue.random(items=1000, prefix="item-with-a-long-name-" + "x" * 200)
+    write_bundle(store, "v1", catalogue)
+    with ServerProcess(store) as server, RetrievalClient(server.target) as client:
+        server.serving("v1")
+        answer = client.retrieve([by_history(catalogue.ids[-250:], 1000)] * 100)
+        assert [len(hits.item_ids) for hits in answer.hits] == [1000] * 100
