@@ -1,6 +1,7 @@
 """A server's life: before the first bundle, overload, new events, SIGTERM."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_a_click_changes_the_answer(store: Store, catalogue: Catalogue) -> None:
         assert client.retrieve([by_user("ann")]).hits[0].item_ids == catalogue.top(catalogue.user(["item-1"]), 10)
         write_window(store, 1, [Event("ann", "item-2", T + 1)])
         while server.metric("weir_history_sequence") != 1:
-            pass
+            time.sleep(0.05)
         hits = client.retrieve([by_user("ann", 10)], exclude_seen=True).hits[0]
         seen = ["item-1", "item-2"]
         assert hits.item_ids == catalogue.top(catalogue.user(seen), 10, seen)

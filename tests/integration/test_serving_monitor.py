@@ -1,5 +1,6 @@
 """The monitor as a process beside a server: it measures what is committed while both run."""
 
+import time
 from pathlib import Path
 
 from contracts import Store
@@ -23,7 +24,9 @@ def test_it_follows_a_running_server(tmp_path: Path) -> None:
         write_window(store, 2, [Event("bob", "item-3", T)])
         server.serving("v2")
         while monitor.metric("weir_event_to_servable_seconds_count") != 100:
-            pass
+            time.sleep(0.05)
+        while monitor.metric("weir_recall_windows_total") != 3:
+            time.sleep(0.05)
         assert monitor.terminate() == 0
         assert server.terminate() == 0
     assert [result.sequence for result in recorded(store)] == [0, 1, 2]
