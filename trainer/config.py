@@ -38,9 +38,9 @@ class TowerConfig(_Model):
     history_length: int = Field(default=50, ge=1, description="newest items of a history that the tower reads")
     layers: int = Field(default=1, ge=1, description="transformer blocks (sasrec) or hidden layers (mean_pooling)")
     heads: int = Field(default=2, ge=1, description="attention heads; must divide the dimension")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="share of activations dropped while training")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations dropped while training")
     normalised: bool = Field(default=True, description="cosine similarity (true) or the raw inner product")
-    temperature: float = Field(default=0.07, gt=0, description="similarities are divided by it before the softmax")
+    temperature: float = Field(default=0.1, gt=0, description="similarities are divided by it before the softmax")
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:

@@ -78,6 +78,16 @@ def test_the_embeddings_grow_with_the_table_and_log_q_covers_it(writer: WindowWr
     assert int(rows.min()) == FIRST_ITEM
 
 
+def test_log_q_is_the_share_of_each_item_in_the_batches(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1, events=640)
+    state = absorbed(store, config)
+    drawn = torch.cat([batch.positives for batch in batches_of(store, state)])
+    share = torch.bincount(drawn, minlength=state.table.capacity)[state.table.live] / len(drawn)
+    torch.testing.assert_close(state.log_q[state.table.live].exp(), share, rtol=1e-3, atol=1e-4)
+
+
 def test_a_state_survives_its_tensors_and_goes_on_bit_for_bit(
     store: Store, writer: WindowWriter, config: TrainerConfig
 ) -> None:

@@ -55,11 +55,8 @@ def test_a_bounded_run_learns_all_there_is_and_ends_in_a_bundle(
 
 def test_the_model_learns_more_than_popularity(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
     synthetic(writer, windows=5, events=1000)
-    plain = config.model_dump() | {
-        "export_every_windows": 100,
-        "evaluation_examples": 1000,
-        "checkpoint_every_steps": 500,
-    }
+    plain = config.model_dump()
+    plain |= {"export_every_windows": 100, "evaluation_examples": 1000, "checkpoint_every_steps": 500}
     plain["tower"] |= {"dimension": 16, "dropout": 0.0}
     plain["optimizer"]["learning_rate"] = 5e-3
     train(store, TrainerConfig.model_validate(plain))
@@ -79,7 +76,7 @@ def test_what_is_stored_is_the_same_each_time(tmp_path: Path, config: TrainerCon
         assert one.read(name) == two.read(name), name
 
 
-@pytest.mark.parametrize("kill_at", [1, 4, 7, 13, 14, 20])
+@pytest.mark.parametrize("kill_at", [1, 7, 8, 20])
 def test_a_killed_run_ends_where_it_would_have_ended(
     tmp_path: Path, config: TrainerConfig, kill_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

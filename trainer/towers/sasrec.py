@@ -15,6 +15,9 @@ __all__ = ["SasRec"]
 class SasRec(nn.Module):
     """User tower; histories are padded on the left, so positions are counted back from the newest item."""
 
+    itself: Tensor
+    earlier: Tensor
+
     def __init__(self, *, dimension: int, history_length: int, layers: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.positions = nn.Parameter(torch.randn(history_length, dimension) * 0.02)
@@ -22,6 +25,9 @@ class SasRec(nn.Module):
         self.blocks = nn.ModuleList(AttentionBlock(dimension, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(dimension)
         self.dropout = nn.Dropout(dropout)
+        square = torch.ones(history_length, history_length, dtype=torch.bool)
+        self.register_buffer("itself", torch.eye(history_length, dtype=torch.bool), persistent=False)
+        self.register_buffer("earlier", square.tril(-1), persistent=False)
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
@@ -30,10 +36,8 @@ class SasRec(nn.Module):
         """
         length = history.shape[1]
         x = self.dropout(history + self.positions[-length:])
-        place = torch.arange(length, device=mask.device)
         # A position always sees itself: a row of padding has something to attend to and cannot become NaN.
-        itself, earlier = place[:, None] == place, place[:, None] > place
-        allowed = itself | (earlier & mask[:, None])
+        allowed = self.itself[:length, :length] | (self.earlier[:length, :length] & mask[:, None])
         for block in self.blocks[:-1]:
             x = block(x, x, allowed)
         newest = self.norm(self.blocks[-1](x[:, -1:], x, allowed[:, -1:])[:, 0])
