@@ -73,8 +73,9 @@ class LoadedBundle:
 
         The newest items that the model was trained to read count; unknown ones share one embedding.
         """
-        keys = histories[:, -self.manifest.history_length :]
-        keys = np.pad(keys, ((0, 0), (self.manifest.history_length - keys.shape[1], 0)), constant_values=PADDING_KEY)
+        keys = np.full((len(histories), self.manifest.history_length), PADDING_KEY, np.int64)
+        newest = histories[:, -keys.shape[1] :]
+        keys[:, keys.shape[1] - newest.shape[1] :] = newest
         rows = self.rows_of(keys)
         real = keys != PADDING_KEY
         places = np.where(rows >= 0, rows + _FIRST, np.where(real, _UNKNOWN, _PADDING))

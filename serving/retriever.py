@@ -30,7 +30,7 @@ _NOTHING: Final[tuple[Floats, Rows]] = (np.empty(0, np.float32), _NO_ROWS)
 
 
 class _Plan(NamedTuple):
-    """A query's way to an answer; `place` is its row of the vectors, -1 where there is none."""
+    """A query's way to an answer; `place` is its row of the vectors, -1 where there is none; `excluded` is sorted."""
 
     task: Task
     query: Query
@@ -101,13 +101,13 @@ class _Batch:
     def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: Rows) -> _Plan:
         excluded = self.bundle.rows_of(task.excluded)
         rows = np.concatenate([excluded, seen]) if task.exclude_seen else excluded
-        return _Plan(task, query, place, missing, np.unique(rows[rows >= 0]) if len(rows) else _NO_ROWS)
+        return _Plan(task, query, place, missing, np.sort(rows[rows >= 0]))
 
     def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "_Vectors") -> _Plan:
         if row < 0:
             return self.planned(task, query, -1, [source.id], _NO_ROWS)
         plan = self.planned(task, query, vectors.item(row), [], _NO_ROWS)
-        return plan._replace(excluded=np.union1d(plan.excluded, [row]))
+        return plan._replace(excluded=np.sort(np.append(plan.excluded, row)))
 
     def find(self, plans: list[_Plan], vectors: Floats) -> list[Hits]:
         """Return the hits of each plan, in order."""
@@ -213,7 +213,8 @@ def _struck(plan: _Plan, found: Found, threshold: float | None) -> tuple[Floats,
     """Return the first k scores and rows that are left after what is to be left out."""
     keep = found.rows >= 0
     if len(plan.excluded):
-        keep &= ~np.isin(found.rows, plan.excluded)
+        place = np.searchsorted(plan.excluded, found.rows)
+        keep &= plan.excluded.take(place, mode="clip") != found.rows
     if threshold is not None:
         keep &= found.scores >= threshold
     return found.scores[keep][: plan.query.k], found.rows[keep][: plan.query.k]

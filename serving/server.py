@@ -132,9 +132,12 @@ class Server:
     def _catch_up(self) -> None:
         try:
             self.histories.catch_up()
+            self._problem = ""
         except (CorruptArtefactError, OSError) as error:
             self.metrics.history_errors.inc()
-            log.error("histories stay at commit %d: %s", self.histories.sequence, error)
+            if str(error) != self._problem:  # said once, not at every poll
+                log.error("histories stay at commit %d: %s", self.histories.sequence, error)
+            self._problem = str(error)
         self.metrics.users.set(self.histories.users)
         self.metrics.sequence.set(self.histories.sequence)
 
