@@ -20,10 +20,10 @@ from pydantic_settings import (
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
-from serving.monitor.config import MonitorConfig
 
 from pipelines.config import PipelineConfig
 from serving.config import ServingConfig
+from serving.monitor.config import MonitorConfig
 from trainer.config import TrainerConfig
 
 __all__ = ["Settings", "SettingsError", "assignments", "load_settings"]
@@ -61,7 +61,10 @@ class Settings(BaseSettings):
 
 
 def load_settings(
-    file: Path | None = None, overrides: Mapping[str, Any] | None = None, remembered: Mapping[str, Any] | None = None
+    file: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    remembered: Mapping[str, Any] | None = None,
+    problems: Iterable[str] = (),
 ) -> Settings:
     """Return the settings that hold.
 
@@ -73,6 +76,8 @@ def load_settings(
         Nested values of the command line; they win.
     remembered
         Nested values that stand in for the defaults.
+    problems
+        Lines about what could not be read at all; they are told with the others.
 
     Raises
     ------
@@ -94,7 +99,7 @@ def load_settings(
             yaml_settings = YamlConfigSettingsSource(settings_cls, yaml_file=file)
             return init_settings, env_settings, yaml_settings, InitSettingsSource(settings_cls, dict(remembered or {}))
 
-    problems = _unknown_variables(os.environ)
+    problems = [*problems, *_unknown_variables(os.environ)]
     try:
         settings = Sourced(**(overrides or {}))
     except ValidationError as error:
@@ -107,11 +112,8 @@ def load_settings(
     return settings
 
 
-def assignments(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return ``a.b=value`` pairs as nested values; the value is read as YAML.
-
-    Raises `SettingsError`, with a line for every pair that is none.
-    """
+def assignments(pairs: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return ``a.b=value`` pairs as nested values (read as YAML), and a line for every pair that is none."""
     values: dict[str, Any] = {}
     problems = []
     for pair in pairs:
@@ -128,9 +130,7 @@ def assignments(pairs: Iterable[str]) -> dict[str, Any]:
         for key in keys[:-1]:
             at = at.setdefault(key, {})
         at[keys[-1]] = value
-    if problems:
-        raise SettingsError(problems)
-    return values
+    return values, problems
 
 
 def _check_file(file: Path | None) -> None:

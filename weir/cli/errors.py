@@ -1,5 +1,6 @@
 """How a command fails: one clear line on standard error, and the exit status 1 (failed) or 2 (wrong usage)."""
 
+import errno
 import functools
 import sys
 from collections.abc import Callable
@@ -31,6 +32,9 @@ _EXTRAS: Final = {
     "faiss": "cpu",
 }
 """Module -> the extra of pip that brings it."""
+
+_CLEAR: Final = {"CheckpointMismatchError", "ExportError", "GaveUpError"}
+"""Errors of the stages (named, because importing them takes seconds) whose message says it all."""
 
 _state = {"debug": False}
 
@@ -103,15 +107,12 @@ def _tell(error: Exception) -> tuple[str, int] | None:
 def _plain(error: Exception, kind: str) -> tuple[str, int] | None:
     hints = {
         "CorruptArtefactError": "remove it, or restore it from a copy; `weir inspect` shows what else is there",
-        "CheckpointMismatchError": "use those settings, or another --store",
-        "LayoutError": "use those settings, or another --store",
-        "ExportError": "see `weir inspect bundles`",
     }
     if kind in hints:
-        return f"{error} ({hints[kind]})", _FAILED
-    if isinstance(error, OSError) and error.errno == 98:
+        return f"{error}; {hints[kind]}", _FAILED
+    if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
         return "the port is in use: choose another, or stop the process that holds it (`ss -ltnp` names it)", _FAILED
-    if isinstance(error, CommandError | FileNotFoundError | PermissionError | ValueError) or kind == "GaveUpError":
+    if isinstance(error, CommandError | FileNotFoundError | PermissionError | ValueError) or kind in _CLEAR:
         return str(error), _FAILED
     return None
 

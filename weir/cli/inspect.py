@@ -3,7 +3,7 @@
 # ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(help="Look at the windows, bundles and sketches of a store.", no_args_is_help=True)
+
+_NUMBERS: Final = {
+    *("commit", "pane", "events", "negative", "duplicate", "late", "items"),
+    *("recall@20", "rank", "count", "estimate"),
+}
+"""Columns that stand to the right."""
 
 Last = Annotated[int, typer.Option("--last", "-n", min=1, help="Show only the newest ones: how many.")]
 
@@ -130,6 +136,7 @@ def _sketch_facts(session: Session, window: int | None, top: int) -> dict[str, A
     estimates = estimator.estimate(items[columns.ITEM_KEY].to_numpy())
     error = np.abs(np.log(estimates) - np.log(counts)) @ counts / max(counts.sum(), 1)
     best = np.argsort(-counts, kind="stable")[:top]
+    ids = items[columns.ITEM_ID]
     return {
         "window": str(known[number].name),
         **known[number].sketch,
@@ -137,28 +144,14 @@ def _sketch_facts(session: Session, window: int | None, top: int) -> dict[str, A
         "items": len(counts),
         "mean_log_error": round(float(error), 6),
         "top": [
-            {
-                "item_id": items[columns.ITEM_ID][int(i)].as_py(),
-                "count": int(counts[i]),
-                "estimate": float(estimates[i]),
-            }
-            for i in best
+            {"item_id": ids[row].as_py(), "count": int(counts[row]), "estimate": float(estimates[row])}
+            for row in best.tolist()
         ],
     }
 
 
 def _window_facts(manifest: "WindowManifest") -> dict[str, Any]:
-    keep = {
-        "sequence",
-        "start_ms",
-        "end_ms",
-        "pane",
-        "min_event_ms",
-        "max_event_ms",
-        "committed_at",
-        "counts",
-        "sketch",
-    }
+    keep = {"sequence", "start_ms", "end_ms", "pane", "min_event_ms", "max_event_ms", "committed_at", "counts"}
     return manifest.model_dump(mode="json", include=keep) | {"window": str(manifest.name)}
 
 
@@ -203,18 +196,3 @@ def _print_table(session: Session, title: str, head: list[str], rows: list[list[
     for row in rows:
         table.add_row(*row)
     session.out.print(table)
-
-
-_NUMBERS = {
-    "commit",
-    "pane",
-    "events",
-    "negative",
-    "duplicate",
-    "late",
-    "items",
-    "recall@20",
-    "rank",
-    "count",
-    "estimate",
-}

@@ -1,10 +1,10 @@
 """The command ``weir``.
 
-# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
-
 Nothing of the stages is imported before a command runs: help comes at once, and a missing extra is only missed
 where it is needed.
 """
+
+from typing import Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="weir",
-    help="A streaming retrieval trainer: from an interaction log to top-k items over gRPC, with Recall@k in Prometheus.",
+    help="A streaming retrieval trainer: from an interaction log to top-k items over gRPC, Recall@k in Prometheus.",
     epilog="Settings come from the command line, WEIR_... variables, --config and the defaults, in this order.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -47,7 +47,7 @@ app.add_typer(settings.app, name="config", rich_help_panel=_LOOK)
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import version
+        from importlib.metadata import version  # noqa: PLC0415 - seldom wanted
 
         typer.echo(f"weir {version('weir')}")
         raise typer.Exit
@@ -55,9 +55,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(
-        False, "--version", help="Print the version and exit.", callback=_version, is_eager=True
-    ),
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     pass
 

@@ -46,7 +46,7 @@ class _Run:
 
     async def run(self) -> DemoSummary | None:
         launch, session = self.launch, self.launch.session
-        specs = child_specs(session.settings, launch.settings_file, launch.options.ranks, launch.replayed)
+        specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed)
         with View(session.notes) as view, RetrievalClient(session.target, timeout=5.0) as client:
             supervisor = Supervisor(specs, launch.folder / "logs", view.say, _GRACE_SECONDS)
             observer = Observer(session.store, session.settings, client, launch.begun, launch.user)
@@ -54,7 +54,7 @@ class _Run:
             async def work() -> None:
                 snapshot = await self._watch(supervisor, observer, view)
                 view.stop()
-                await asyncio.to_thread(self._finish, client, observer, supervisor, snapshot)
+                await asyncio.to_thread(self._finish, client, supervisor, snapshot)
 
             await supervisor.run(work)
         return self.summary
@@ -87,7 +87,7 @@ class _Run:
         user = shlex.quote(self.launch.user or "USER")
         view.say("weir", f"answers after {snapshot.first_answer_seconds:.1f} s; try: weir query {user}{where}")
 
-    def _finish(self, client: RetrievalClient, observer: Observer, supervisor: Supervisor, snapshot: Snapshot) -> None:
+    def _finish(self, client: RetrievalClient, supervisor: Supervisor, snapshot: Snapshot) -> None:
         """Take the tour and sum up, while everything is still running."""
         session, user = self.launch.session, self.launch.user or ""
         asker = Asker(client, session.store)

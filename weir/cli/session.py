@@ -70,11 +70,11 @@ def open_session(
     from contracts import Store
     from weir.config import assignments, load_settings
 
-    overrides = assignments(assign or ())
+    overrides, malformed = assignments(assign or ())
     for path, value in {"store": store, **(flags or {})}.items():
         if value is not None:
             _put(overrides, path, value)
-    settings = load_settings(config, overrides, base)
+    settings = load_settings(config, overrides, base, malformed)
     if base is None and (remembered := _remembered(Store(settings.store))):
         settings = load_settings(config, overrides, remembered)
     return Session(settings, Store(settings.store), Console(), Console(stderr=True))
@@ -89,7 +89,7 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
         handler, form = logging.StreamHandler(), "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.DEBUG if debugging() else level, format=form, handlers=[handler], force=True)
     # Beam, fsspec and others tell their inner life at INFO.
-    for name in ("apache_beam", "fsspec", "asyncio", "torch", "onnxscript", "onnx_ir", "urllib3"):
+    for name in ("apache_beam", "fsspec", "asyncio", "faiss", "torch", "onnxscript", "onnx_ir", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

@@ -148,7 +148,7 @@ def export(
     json: JsonOutput = False,
     debug: Debug = False,
 ) -> None:
-    """Make a bundle (user tower, index, items) from the newest checkpoint, and promote it if the gate lets it through."""
+    """Make a bundle (user tower, index, items) from the newest checkpoint; promote it if the gate lets it through."""
     session = open_session(config, store, assign)
     set_up_logging(session.notes)
     from trainer.export import export as run

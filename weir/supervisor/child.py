@@ -18,7 +18,7 @@ from weir.supervisor.parent import PARENT_VARIABLE
 __all__ = ["Child", "ChildSpec", "Death"]
 
 _IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^[\w.]*(Error|Exception): ")
-"""Log records that matter, what a command says when it fails, the last line of a traceback. Libraries warn at the root."""
+"""Log records that matter (libraries warn at the root), what a command says when it fails, a traceback's last line."""
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 1 << 16
 _LOOK_SECONDS: Final = 0.2

@@ -63,7 +63,7 @@ def busy_ports(settings: Settings) -> list[str]:
     ]
 
 
-def child_specs(settings: Settings, file: Path, ranks: int, replayed: Replayed | None) -> list[ChildSpec]:
+def child_specs(file: Path, ranks: int, replayed: Replayed | None) -> list[ChildSpec]:
     """Return the processes, the source of events first; `file` holds the settings for all of them."""
     environment = _environment(os.environ)
     common = ("--config", str(file))

@@ -72,12 +72,9 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     replayed = "" if snapshot.replayed is None else f", {snapshot.replayed:.0%} of the replay over"
     served = snapshot.served
     age = "" if snapshot.newest_event_age is None else f", newest event {snapshot.newest_event_age:.1f} s old"
+    counted = f"{snapshot.dead} dead, {snapshot.duplicates:,} duplicates, {snapshot.late:,} late"
     return [
-        (
-            "log",
-            f"{snapshot.events:,} events in {len(snapshot.windows)} windows, {snapshot.dead} dead, "
-            f"{snapshot.duplicates:,} duplicates, {snapshot.late:,} late{replayed}",
-        ),
+        ("log", f"{snapshot.events:,} events in {len(snapshot.windows)} windows, {counted}{replayed}"),
         ("trained", f"{snapshot.trained_sequence + 1} windows"),
         ("served", f"{served.bundle_version} with {served.items:,} items{age}" if served else "nothing yet"),
         ("recall", _recalls(snapshot)),
