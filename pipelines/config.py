@@ -92,6 +92,9 @@ class PipelineConfig(_Model):
     poll_seconds: float = Field(default=0.5, gt=0, description="follow: seconds between looks at the log")
     chunk_bytes: int = Field(default=8 << 20, ge=1, description="JSON Lines are read in pieces of this many bytes")
     chunk_rows: int = Field(default=1 << 16, ge=1, description="gzip and Parquet are read in pieces of this many rows")
+    run_bytes: int = Field(
+        default=1 << 30, ge=1, description="bytes of new files that one run may read; bounds its memory to some 4 times"
+    )
     sketch: SketchConfig = Field(default_factory=SketchConfig, description="frequency sketch of each window")
     runner: str = Field(default="FnApiRunner", min_length=1, description="Beam runner, always named")
     runner_options: tuple[str, ...] = Field(default=(), description="further Beam options, such as --parallelism=4")

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import apache_beam as beam
@@ -18,8 +19,10 @@ from contracts import Store, WindowLog, WindowManifest
 from pipelines.chain import BlocksToWindows, ReadBlocks
 from pipelines.config import PipelineConfig
 from pipelines.faults import DeadLetter
+from pipelines.lock import only_writer
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import Plan, check_layout, dead_letter_files, make_plan
+from pipelines.positions import seen_partitions
 from pipelines.sources import Partition, discover
 from pipelines.transforms.dead_letters import read_dead_letters
 
@@ -81,16 +84,16 @@ def ingest(
 
     Without `follow` one run reads all there is and commits every window. With it, run after run reads what has
     come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
-    `report` is called after each run. Raises `FileNotFoundError` where there is no log (without `follow`) and
-    `LayoutError` for settings that contradict the store.
+    `report` is called after each run. Raises `FileNotFoundError` where there is no log (without `follow`),
+    `LayoutError` for settings that contradict the store and `BusyStoreError` where another pipeline writes to it.
     """
     stop = stop or threading.Event()
-    driver = _Driver(store, config, PipelineMetrics(registry), report)
-    with _metrics_served(config.metrics_port, registry), _ended_by_signals(stop):
+    with only_writer(store), _metrics_served(config.metrics_port, registry), _ended_by_signals(stop):
+        driver = _Driver(store, config, PipelineMetrics(registry), report, stop)
         if follow:
-            driver.follow(stop)
+            driver.follow()
         else:
-            driver.step(discover(config.log), flush=True, only_whole_lines=False)
+            driver.catch_up(discover(config.log), flush=True, only_whole_lines=False)
     return driver.total
 
 
@@ -102,28 +105,41 @@ class _Driver:
     config: PipelineConfig
     metrics: PipelineMetrics
     report: Callable[[IngestSummary], None] | None
+    stop: threading.Event
     total: IngestSummary = field(default_factory=IngestSummary)
 
     def __post_init__(self) -> None:
         self._log = WindowLog(self.store)
         check_layout(self.store, self.config, self._log.committed())
 
-    def follow(self, stop: threading.Event) -> None:
+    def follow(self) -> None:
         """Run whenever the log has changed, and once more when it has been quiet for long enough."""
         sizes: dict[str, int] = {}
         changed_at = time.monotonic()
         may_flush = True
-        while not stop.is_set():
+        while not self.stop.is_set():
             partitions = _discover_or_wait(self.config.log)
             now = {partition.key: partition.size for partition in partitions}
             is_quiet = time.monotonic() - changed_at >= self.config.idle_seconds
             if now != sizes:
                 sizes, changed_at, may_flush = now, time.monotonic(), True
-                self.step(partitions, flush=False, only_whole_lines=True)
+                self.catch_up(partitions, flush=False, only_whole_lines=True)
             elif may_flush and is_quiet:
                 may_flush = False
-                self.step(partitions, flush=True, only_whole_lines=True)
-            stop.wait(self.config.poll_seconds)
+                self.catch_up(partitions, flush=True, only_whole_lines=True)
+            self.stop.wait(self.config.poll_seconds)
+
+    def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
+        """Read all partitions, in as many runs as memory asks for; `flush` concerns the last."""
+        seen = seen_partitions(self._log.committed())
+        new = [p.size - seen[p.key].size if p.key in seen else p.size for p in partitions]
+        sizes = list(accumulate(max(0, size) for size in new))
+        for count, size in enumerate(sizes[:-1], start=1):
+            if size // self.config.run_bytes < sizes[count] // self.config.run_bytes:
+                self.step(partitions[:count], flush=False, only_whole_lines=only_whole_lines)
+            if self.stop.is_set():
+                return
+        self.step(partitions, flush=flush, only_whole_lines=only_whole_lines)
 
     def step(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
         """Make one run, if there is anything to read."""

@@ -54,9 +54,10 @@ def make_plan(
         if has_changed or not before.is_done:
             readings.append(Reading(partition, before.resume, before.size, only_whole_lines))
             needed |= has_changed or before.was_cut
+    partitions_read = {reading.partition.key: reading.partition for reading in readings}
     run = Run(
-        committed=Committed.of(manifests),
-        partitions={reading.partition.key: reading.partition for reading in readings},
+        committed=Committed.of(manifests, partitions_read.keys()),
+        partitions=partitions_read,
         starts={reading.partition.key: reading.start for reading in readings},
         seen=seen,
         dead_before={r.partition.key: _dead_before(store, r, seen.get(r.partition.key), config) for r in readings},

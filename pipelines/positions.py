@@ -4,7 +4,7 @@ A row at (partition, position) of window w has been counted if, and only if, a c
 partition with `stop` above the position. See docs/windows.md for why.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from contracts import SourceSpan, WindowManifest
@@ -28,15 +28,15 @@ class Committed:
     last_sequence: int = -1
 
     @classmethod
-    def of(cls, manifests: Iterable[WindowManifest]) -> "Committed":
-        """Read the manifests of all commits."""
+    def of(cls, manifests: Iterable[WindowManifest], partitions: Collection[str]) -> "Committed":
+        """Read the manifests of all commits, as far as the given partitions are concerned."""
         counted: dict[int, dict[str, int]] = {}
         panes: dict[int, int] = {}
         newest = last = -1
         for manifest in manifests:
             window = counted.setdefault(manifest.start_ms, {})
-            for key, span in manifest.sources.items():
-                window[key] = max(span.stop, window.get(key, 0))
+            for key in manifest.sources.keys() & partitions:
+                window[key] = max(manifest.sources[key].stop, window.get(key, 0))
             panes[manifest.start_ms] = max(manifest.pane + 1, panes.get(manifest.start_ms, 0))
             newest, last = max(newest, manifest.max_event_ms), max(last, manifest.sequence)
         return cls(counted, panes, newest, last)

@@ -22,21 +22,18 @@ _PARTITION = "partition"
 
 @dataclass(frozen=True)
 class ShardWindow:
-    """The events of one user shard in one pane of a window, in order of time; ignored ones are only counted."""
+    """The events of one user shard in one pane of a window, in order of time; ignored ones are only counted.
+
+    `items` are the items of the positive events with their counts (`ITEMS_SCHEMA`, in any order).
+    """
 
     name: WindowName
     shard: int
     rows: pa.Table
+    items: pa.Table
     counts: WindowCounts
     min_event_ms: int
     max_event_ms: int
-
-    @property
-    def items(self) -> pa.Table:
-        """The items of the positive events with their counts (`ITEMS_SCHEMA`)."""
-        positive = self.rows.filter(pc.equal(self.rows[columns.LABEL], int(Label.POSITIVE)))
-        items = positive.group_by(columns.ITEM_KEY).aggregate([(columns.ITEM_ID, "min"), (columns.ITEM_KEY, "count")])
-        return items.rename_columns([columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT])
 
 
 class Deduplicate(beam.DoFn):
@@ -74,7 +71,8 @@ class Deduplicate(beam.DoFn):
             late=int((labels != Label.IGNORE).sum()) if name.pane else 0,
         )
         events = kept.take(pa.array(np.flatnonzero(labels != Label.IGNORE)))
-        yield ShardWindow(name, shard, events, counts, int(times.min()), int(times.max()))
+        examples = events.drop_columns([columns.ITEM_ID])
+        yield ShardWindow(name, shard, examples, _items(events), counts, int(times.min()), int(times.max()))
 
     def _first_of_each(self, rows: pa.Table, name: WindowName, shard: int) -> npt.NDArray[np.bool_]:
         keys = rows[columns.EVENT_KEY].combine_chunks()
@@ -96,6 +94,14 @@ class Deduplicate(beam.DoFn):
                 examples = self._log.examples(manifest, shard, [columns.EVENT_KEY])
                 keys.append(examples[columns.EVENT_KEY].drop_null().to_numpy())
         return np.concatenate(keys)
+
+
+def _items(events: pa.Table) -> pa.Table:
+    positive = events.filter(pc.equal(events[columns.LABEL], int(Label.POSITIVE)))
+    # Shards of a window are small: starting threads would take longer than the work.
+    grouped = positive.group_by(columns.ITEM_KEY, use_threads=False)
+    items = grouped.aggregate([(columns.ITEM_ID, "min"), (columns.ITEM_KEY, "count")])
+    return items.rename_columns([columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT])
 
 
 def _in_order(pieces: Iterable[Piece]) -> pa.Table:

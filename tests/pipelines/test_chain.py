@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from contracts import Store
 from pipelines.ingest import run_once
+from pipelines.positions import Committed
 from pipelines.transforms.read import Reading
 from tests.pipelines import support
 from tests.pipelines.support import Event
@@ -49,7 +50,14 @@ def from_zero(store: Store, config: Any, flush: bool) -> None:
         replace(
             plan,
             readings=readings,
-            run=replace(plan.run, partitions=partitions, starts=dict.fromkeys(partitions, 0), seen={}, dead_before={}),
+            run=replace(
+                plan.run,
+                committed=Committed.of(support.committed(store), partitions),
+                partitions=partitions,
+                starts=dict.fromkeys(partitions, 0),
+                seen={},
+                dead_before={},
+            ),
         ),
     )
 

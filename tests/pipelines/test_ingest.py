@@ -224,3 +224,16 @@ def test_following_waits_for_the_end_of_a_line(tmp_path: Path) -> None:
         support.write_lines(tmp_path / "log/a.jsonl", [line[30:]])
         following.wait_for(2)
     assert letters(tmp_path) == {}
+
+
+def test_a_large_log_is_read_in_several_runs(tmp_path: Path) -> None:
+    events = [Event(f"u{number % 3}", f"i{number}", number) for number in range(60)]
+    for number in range(6):
+        part = events[10 * number : 10 * number + 10]
+        support.write_lines(tmp_path / f"log/{number}.jsonl", [event.line() for event in part])
+    summary = bring_in(tmp_path, run_bytes=2000)
+    assert (summary.valid, summary.windows) == (60, 6)
+    assert summary.runs >= 3
+    store = Store(str(tmp_path / "store"))
+    assert support.stored_events(store) == support.expected_events(events)
+    support.check_histories(store, 3)
