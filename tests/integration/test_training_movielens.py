@@ -1,0 +1,63 @@
+"""Quality on real data: MovieLens-1M as a stream of weekly windows, tested on each window before learning it.
+
+WEIR_EVENTS sets how many of the 1,000,209 events are taken, oldest first; the figures of docs/training.md take all.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from contracts import Store, WindowLog
+from tests.trainer.windows import WindowWriter
+from trainer.config import TrainerConfig
+from trainer.evaluation import Evaluation
+from trainer.train import train
+
+DATA = Path(os.environ.get("WEIR_DATA", Path(__file__).parents[3] / "shared/data")) / "ml-1m/interactions.parquet"
+EVENTS = int(os.environ.get("WEIR_EVENTS", "80000"))
+WEEK_MS = 7 * 86_400_000
+
+
+def commit_weeks(store: Store, events: int) -> None:
+    table = pq.read_table(DATA, columns=["user_id", "item_id", "timestamp"])
+    order = np.argsort(table["timestamp"].to_numpy(), kind="stable")[:events]
+    users, items = (np.array([str(raw) for raw in table[name].to_pylist()], object) for name in ("user_id", "item_id"))
+    times = table["timestamp"].to_numpy()[order] * 1000
+    week = (times - times[0]) // WEEK_MS
+    writer = WindowWriter(store, history_length=50, width=1 << 14)
+    for number in np.unique(week):
+        rows = order[week == number]
+        start = int(times[0] + number * WEEK_MS)
+        writer.commit(list(users[rows]), list(items[rows]), times[week == number], span=(start, start + WEEK_MS))
+
+
+def over_last_tenth(store: Store) -> dict[str, float]:
+    """Return means over the windows after the first 90 % of the events, each weighted by its events."""
+    manifests = WindowLog(store).committed()
+    events = np.array([manifest.counts.events for manifest in manifests])
+    chosen = np.flatnonzero(events.cumsum() > 0.9 * events.sum())
+    names = [f"evaluations/{manifests[number].name}.json" for number in chosen]
+    found = [Evaluation.model_validate_json(store.read(name)) for name in names]
+    return {
+        f"{name}@{k}": float(np.average([getattr(one, name)[k] for one in found], weights=events[chosen]))
+        for name in ("recall", "ndcg", "popularity_recall", "novelty_bits")
+        for k in (20, 100)
+    }
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not DATA.exists(), reason=f"{DATA} is not there: set WEIR_DATA")
+def test_one_pass_finds_twice_what_popularity_finds(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    store = Store(str(tmp_path))
+    commit_weeks(store, EVENTS)
+    config = TrainerConfig(device="cpu", metrics_port=0, export_every_windows=1000)
+    summary = train(store, config)
+    last = over_last_tenth(store)
+    print({name: round(value, 4) for name, value in last.items()}, f"{summary.seconds:.0f} s")  # noqa: T201
+    assert summary.examples == EVENTS
+    assert last["recall@20"] > 2 * last["popularity_recall@20"]
