@@ -112,8 +112,10 @@ def _plain(error: Exception, kind: str) -> tuple[str, int] | None:
         return f"{error}; {hints[kind]}", _FAILED
     if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
         return "the port is in use: choose another, or stop the process that holds it (`ss -ltnp` names it)", _FAILED
-    if isinstance(error, CommandError | FileNotFoundError | PermissionError | ValueError) or kind in _CLEAR:
+    if isinstance(error, CommandError | FileNotFoundError | PermissionError) or kind in _CLEAR:
         return str(error), _FAILED
+    if isinstance(error, ValueError):
+        return f"{error} (--debug shows where)", _FAILED
     return None
 
 

@@ -135,12 +135,12 @@ class Observer:
         last = snapshot.last_sequence
         if last < 0 or snapshot.trained_sequence < last or snapshot.served is None:
             return False
-        if snapshot.served.bundle_version != snapshot.current or not self._is_all_committed(snapshot):
+        if snapshot.served.bundle_version != snapshot.current or not self.is_all_committed(snapshot):
             return False
         return any(recall.sequence == last for recall in snapshot.recalls)
 
-    def _is_all_committed(self, snapshot: Snapshot) -> bool:
-        """Compare the log with what the newest commits say of it.
+    def is_all_committed(self, snapshot: Snapshot) -> bool:
+        """Say whether the newest commits account for all that lies in the log.
 
         Segments that brought nothing to commit, duplicates only, are in no manifest: then a long quiet has to do.
         """

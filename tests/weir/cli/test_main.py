@@ -1,0 +1,199 @@
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from contracts import Store, WindowLog
+from weir.cli.main import app
+from weir.config import Settings
+
+RUNNER = CliRunner()
+
+COMMANDS = [
+    *("up", "query", "click", "ingest", "train", "train-worker", "export", "serve", "monitor", "generate", "replay"),
+    *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check"),
+]
+ARGUMENTS = {"query": ["anna-0"], "click": ["anna-0", "jazz-000"], "replay": ["log.jsonl"]}
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = RUNNER.invoke(app, list(arguments), env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == status, result.output + (repr(result.exception) if result.exception else "")
+    return result.output
+
+
+def run_json(*arguments: str) -> Any:
+    """Return what a command prints on standard output; log lines stand on standard error."""
+    result = RUNNER.invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", text))
+
+
+def test_the_list_of_commands_is_complete() -> None:
+    found = {command.name for command in app.registered_commands}
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        found |= {f"{group.name} {command.name}" for command in group.typer_instance.registered_commands}
+    assert found == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_explains_every_option_and_names_defaults(command: str) -> None:
+    text = plain(run(*command.split(), "--help"))
+    assert "Usage:" in text
+    if command != "generate":
+        assert "--config" in text
+        assert "[default: (weir-data)]" in text
+    for option in ("--seconds", "--k", "--ranks", "--last", "--port", "--events"):
+        if f" {option} " in text:
+            assert re.search(rf"{option} .*?\[default:", text), option
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "generate"])
+def test_an_unknown_key_is_named_before_any_work(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "weir.yaml"
+    file.write_text("trainer: {batch_sise: 3}\n")
+    arguments = ARGUMENTS.get(command, [])
+    output = run(*command.split(), *arguments, "--config", str(file), "--store", str(tmp_path / "store"), status=2)
+    assert "trainer.batch_sise: there is no such setting; did you mean batch_size?" in output
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_option_is_wrong_usage(command: str) -> None:
+    assert "--nonsense" in run(*command.split(), *ARGUMENTS.get(command, []), "--nonsense", status=2)
+
+
+def test_defaults_shown_in_help_are_those_of_the_settings() -> None:
+    settings = Settings()
+    assert "[default: (50051)]" in plain(run("serve", "--help"))
+    assert settings.serving.port == 50051
+    assert settings.serving.host == "127.0.0.1"
+    assert settings.pipeline.log == "log"
+    assert settings.store == "weir-data"
+
+
+def test_help_comes_without_importing_any_stage() -> None:
+    code = (
+        "import sys, weir.cli.main\n"
+        "print(sorted({'torch', 'apache_beam', 'grpc', 'pyarrow', 'pydantic'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_python_m_weir_is_the_same_command() -> None:
+    found = subprocess.run([sys.executable, "-m", "weir", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("weir 0.")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    for name in [name for name in sys.modules if name.startswith("pipelines.") and name != "pipelines.config"]:
+        monkeypatch.delitem(sys.modules, name)
+    output = run("ingest", "--store", str(tmp_path), status=1)
+    assert output.strip().splitlines()[-1] == (
+        "weir: the module apache_beam is missing: install it with `pip install 'weir[pipeline]'`"
+    )
+
+
+def test_no_server_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{probe.getsockname()[1]}"
+    output = run("query", "anna-0", "--target", target, "--store", str(tmp_path), status=1)
+    assert output.startswith("weir: no server answers: start one with `weir up` or `weir serve`")
+    assert len(output.strip().splitlines()) == 1
+
+
+def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        free = ["pipeline.metrics_port=0", "trainer.metrics_port=0", "serving.metrics_port=0", "monitor.metrics_port=0"]
+        settings = [part for pair in (f"serving.port={port}", *free) for part in ("--set", pair)]
+        output = run("up", "--demo", "--store", str(tmp_path / "store"), *settings, status=1)
+    assert f"port {port} (gRPC, serving.port) is in use" in output
+    assert not (tmp_path / "store" / "logs").exists()
+
+
+def test_once_never_removes_what_no_demo_made(tmp_path: Path) -> None:
+    Store(str(tmp_path)).write("precious/data", b"1")
+    ports = [part for key in ("serving.port", "pipeline.metrics_port", "trainer.metrics_port", "serving.metrics_port",
+                              "monitor.metrics_port") for part in ("--set", f"{key}=0")]  # fmt: skip
+    output = run("up", "--demo", "--once", "--store", str(tmp_path), *ports, status=1)
+    assert "holds data that no demo made" in output
+    assert (tmp_path / "precious/data").read_bytes() == b"1"
+
+
+def test_once_needs_something_that_ends() -> None:
+    assert "--once ends with the replay" in run("up", "--once", status=2)
+
+
+def test_generate_writes_the_log_it_tells_of(tmp_path: Path) -> None:
+    size = ["--users", "20", "--items", "40", "--events", "300", "--days", "2"]
+    truth = run_json("generate", str(tmp_path / "log.jsonl"), *size)
+    assert truth["events"] == 300
+    assert len((tmp_path / "log.jsonl").read_bytes().splitlines()) == truth["lines"]
+    run("generate", str(tmp_path / "log.jsonl.gz"), *size)
+    assert "a log ends in .jsonl" in run("generate", str(tmp_path / "log.csv"), status=2)
+
+
+def test_replay_ingest_inspect_and_click_work_on_one_store(tmp_path: Path) -> None:
+    """A newcomer's path through the parts, each as its own command."""
+    log, store, folder = str(tmp_path / "log.jsonl"), str(tmp_path / "store"), str(tmp_path / "segments")
+    size = ["--users", "20", "--items", "40", "--events", "300", "--days", "2"]
+    truth = run_json("generate", log, *size)
+    common = ["--store", store, "--set", f"pipeline.log={folder}", "--set", "pipeline.metrics_port=0"]
+    placed = run_json("replay", log, "--seconds", "0.1", "--segments", "6", *common)
+    assert (placed["placed_rows"], placed["finished"]) == (truth["lines"], True)
+    assert "choose another --store" in run("replay", log, "--seconds", "1", "--segments", "7", *common, status=1)
+    done = run_json("ingest", *common)
+    assert (done["valid"], done["dead"], done["duplicates"]) == (
+        truth["events"],
+        truth["malformed"],
+        truth["duplicates"],
+    )
+    windows = run_json("inspect", "windows", *common)
+    assert sum(window["counts"]["events"] for window in windows) == truth["events"]
+    assert "commits in" in run("inspect", "windows", *common)
+    sketch = run_json("inspect", "sketch", "--window", "0", "--top", "3", *common)
+    assert sketch["events"] == windows[0]["counts"]["positives"]
+    assert len(sketch["top"]) == 3
+    assert "there is no commit 99" in run("inspect", "sketch", "--window", "99", *common, status=1)
+    assert "holds no bundle yet" in run("inspect", "bundles", *common)
+    assert "holds no complete checkpoint; train first" in run("export", *common, status=1)
+    event = run_json("click", "anna-0", "jazz-000", "--no-wait", *common)
+    assert Path(event["segment"]).is_file()
+    # A process of its own, as in life: the metrics of the first one belong to it.
+    again = subprocess.run([sys.executable, "-m", "weir", "ingest", *common, "--json"], capture_output=True, check=True)
+    assert json.loads(again.stdout)["valid"] == 1
+    newest = WindowLog(Store(store)).committed()[-1]
+    assert newest.max_event_ms == event["event_ms"]
+
+
+def test_a_damaged_window_is_named(tmp_path: Path) -> None:
+    Store(str(tmp_path)).write("windows/a/0000/MANIFEST.json", b"{}")
+    output = run("inspect", "windows", "--store", str(tmp_path), status=1)
+    assert output.startswith(f"weir: {tmp_path}/windows/a/0000/MANIFEST.json: is not a valid manifest")
+
+
+def test_what_up_left_in_the_store_holds_for_other_commands(tmp_path: Path) -> None:
+    Store(str(tmp_path)).write("state/settings.json", b'{"store": "elsewhere", "serving": {"port": 7}}')
+    shown = run_json("config", "show", "--store", str(tmp_path))
+    assert shown["serving"]["port"] == 7
+    assert shown["store"] == str(tmp_path)
+    shown = run_json("config", "show", "--store", str(tmp_path), "--set", "serving.port=8")
+    assert shown["serving"]["port"] == 8
+    assert run("config", "check", "--store", str(tmp_path)) == "the settings can be used\n"

@@ -1,0 +1,58 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from weir.config import Settings, SettingsError
+from weir.supervisor.plan import PORTS, Replayed, busy_ports, child_specs, with_ports
+
+
+def ports(settings: Settings) -> list[int]:
+    return [getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in PORTS]
+
+
+def test_an_offset_moves_every_port_and_the_monitor_asks_the_right_server() -> None:
+    moved = with_ports(Settings(), 100)
+    assert ports(moved) == [port + 100 for port in ports(Settings())]
+    assert moved.monitor.target == f"127.0.0.1:{Settings().serving.port + 100}"
+
+
+def test_zero_takes_free_ports_that_differ() -> None:
+    serving = Settings().serving.model_copy(update={"port": 0, "metrics_port": 0})
+    settings = with_ports(Settings().model_copy(update={"serving": serving}), 0)
+    assert 0 not in ports(settings)
+    assert len(set(ports(settings))) == len(PORTS)
+
+
+def test_ports_that_clash_or_do_not_exist_are_refused_together() -> None:
+    serving = Settings().serving.model_copy(update={"metrics_port": Settings().trainer.metrics_port, "port": 65535})
+    with pytest.raises(SettingsError) as caught:
+        with_ports(Settings().model_copy(update={"serving": serving}), 1)
+    assert caught.value.problems == [
+        "serving.port = 65536: must be at most 65535",
+        "trainer.metrics_port = 9103: serving.metrics_port has the same port",
+    ]
+
+
+def test_a_port_that_somebody_listens_on_is_named() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        serving = Settings().serving.model_copy(update={"port": port})
+        found = busy_ports(Settings().model_copy(update={"serving": serving}))
+    assert f"port {port} (gRPC, serving.port) is in use" in found
+
+
+def test_children_get_the_file_and_nothing_of_our_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_TRAINER__SEED", "5")
+    monkeypatch.setenv("OTHER", "kept")
+    specs = child_specs(Path("settings.json"), 3, Replayed(Path("log.jsonl"), 9.0))
+    assert [spec.name for spec in specs] == ["replay", "pipeline", "trainer", "server", "monitor"]
+    assert [spec.name for spec in specs if not spec.forever] == ["replay"]
+    for spec in specs:
+        assert spec.command[-2:] == ("--config", "settings.json")
+        assert "WEIR_TRAINER__SEED" not in spec.environment
+        assert spec.environment["OTHER"] == "kept"
+    assert "3" in specs[2].command
+    assert [spec.name for spec in child_specs(Path("s"), 1, None)] == ["pipeline", "trainer", "server", "monitor"]

@@ -1,0 +1,89 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from weir.cli.yaml_text import commented
+from weir.config import Settings, SettingsError, assignments, load_settings
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_the_stronger_source_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "weir.yaml", "trainer: {batch_size: 4, seed: 4, nprobe: 4}\nserving: {port: 4}\n")
+    monkeypatch.setenv("WEIR_TRAINER__BATCH_SIZE", "6")
+    monkeypatch.setenv("WEIR_TRAINER__SEED", "6")
+    remembered = {"trainer": {"batch_size": 2, "nprobe": 2, "bundles_kept": 2}}
+    overrides, _ = assignments(["trainer.batch_size=8"])
+    trainer = load_settings(file, overrides, remembered).trainer
+    assert (trainer.batch_size, trainer.seed, trainer.nprobe, trainer.bundles_kept) == (8, 6, 4, 2)
+    # What no source names keeps its default, in the same section too.
+    assert trainer.evaluation_k == Settings().trainer.evaluation_k
+
+
+def test_nested_settings_can_be_set_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_TRAINER__TOWER__DIMENSION", "16")
+    overrides, _ = assignments(["trainer.tower.layers=3", "pipeline.event_types={play: positive}", "monitor.k=[5]"])
+    settings = load_settings(None, overrides)
+    assert (settings.trainer.tower.dimension, settings.trainer.tower.layers) == (16, 3)
+    assert settings.pipeline.event_types == {"play": "positive"}
+    assert settings.monitor.k == (5,)
+
+
+def test_all_problems_are_told_at_once_with_key_value_and_what_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "weir.yaml", "pipeline: {window_seconds: 0}\nservin: {}\n")
+    monkeypatch.setenv("WEIR_TRANER__SEED", "1")
+    overrides, problems = assignments(["trainer.batch_sise=3", "serving.device=tpu", "nonsense"])
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file, overrides, None, problems)
+    text = str(caught.value)
+    assert len(caught.value.problems) == 6
+    for part in (
+        "--set nonsense: must read section.key=value",
+        "environment variable WEIR_TRANER__SEED: there is no section traner; allowed: monitor, pipeline, serving",
+        "pipeline.window_seconds = 0: input should be greater than or equal to 1",
+        "servin: there is no such setting; did you mean serving? allowed: monitor, pipeline",
+        "trainer.batch_sise: there is no such setting; did you mean batch_size? allowed: admit_after,",
+        "serving.device = 'tpu': input should be 'auto', 'cpu' or 'gpu'",
+    ):
+        assert part in text
+
+
+def test_a_problem_deep_inside_names_its_own_level() -> None:
+    with pytest.raises(SettingsError, match=r"tower\.layer: .*did you mean layers\? allowed: dimension, dropout"):
+        load_settings(None, {"trainer": {"tower": {"layer": 3}}})
+
+
+def test_a_rule_across_settings_is_told_in_its_own_words() -> None:
+    with pytest.raises(SettingsError, match=r"trainer\.tower: heads = 3 does not divide dimension = 64"):
+        load_settings(None, {"trainer": {"tower": {"heads": 3}}})
+
+
+@pytest.mark.parametrize(("text", "problem"), [("a: [", "is not YAML"), ("- 1", "holds a list; allowed is a mapping")])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        load_settings(written(tmp_path / "weir.yaml", text))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"weir\.yaml: there is no such configuration file"):
+        load_settings(tmp_path / "weir.yaml")
+
+
+def test_the_yaml_shown_reads_back_to_the_same_settings(tmp_path: Path) -> None:
+    settings = load_settings(None, {"trainer": {"batch_size": 77}, "pipeline": {"event_types": {"a b": "negative"}}})
+    text = commented(settings)
+    assert load_settings(written(tmp_path / "weir.yaml", text)).model_dump() == settings.model_dump()
+    assert yaml.safe_load(text)["trainer"]["batch_size"] == 77
+    assert "examples per step over all ranks together" in text
+
+
+def test_every_setting_is_described() -> None:
+    lines = [line for line in commented(load_settings()).splitlines() if not line.endswith(":")]
+    assert len(lines) > 60
+    assert [line for line in lines if "  # " not in line] == []

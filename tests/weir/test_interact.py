@@ -1,0 +1,57 @@
+import json
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from contracts import EventClock, Store
+from pipelines.config import LogColumns, PipelineConfig
+from pipelines.ingest import ingest
+from weir.interact import append_event
+
+CLOCK = EventClock(event_origin=1_000_000_000, wall_origin=1_000_000_000, speed=1, event_end=1_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind", "length"),
+    [("auto", int, 13), ("ms", int, 13), ("s", int, 10), ("us", int, 16), ("rfc3339", str, 29)],
+)
+def test_an_event_is_written_as_the_log_spells_it(tmp_path: Path, unit: str, kind: type, length: int) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    names = LogColumns(user_id="who", item_id="what", timestamp="when", event_type="how")
+    pipeline = PipelineConfig.model_validate(
+        {
+            "log": str(log),
+            "columns": names,
+            "timestamp_unit": unit,
+            "event_types": {"skip": "negative", "play": "positive"},
+        }
+    )
+    event = append_event(Store(str(tmp_path)), pipeline, "anna-1", "jazz é")
+    record = json.loads(Path(event.segment).read_text())
+    assert (record["who"], record["what"], record["how"]) == ("anna-1", "jazz é", "play")
+    assert isinstance(record["when"], kind)
+    assert len(str(record["when"])) == length
+
+
+def test_the_pipeline_commits_it_at_the_stores_event_time(tmp_path: Path) -> None:
+    store, log = Store(str(tmp_path / "store")), tmp_path / "log"
+    log.mkdir()
+    CLOCK.save(store)
+    pipeline = PipelineConfig(log=str(log), metrics_port=0)
+    event = append_event(store, pipeline, "anna-1", "jazz-1")
+    assert event.event_ms == pytest.approx(CLOCK.event_ms(), abs=5000)
+    assert ingest(store, pipeline, registry=CollectorRegistry()).valid == 1
+
+
+def test_a_log_that_is_a_file_cannot_take_a_segment(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"log\.jsonl is no folder"):
+        append_event(Store(str(tmp_path)), PipelineConfig(log=str(tmp_path / "log.jsonl")), "u", "i")
+
+
+def test_where_no_type_is_positive_a_click_is_refused(tmp_path: Path) -> None:
+    pipeline = PipelineConfig.model_validate({"log": str(tmp_path), "event_types": {"skip": "negative"}})
+    with pytest.raises(ValueError, match="names no positive type"):
+        append_event(Store(str(tmp_path)), pipeline, "u", "i")
