@@ -3,11 +3,13 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from contracts import BundleManifest, EventClock, Store
 from trainer.config import TrainerConfig
 from trainer.export.bundle import bundle_version, export_bundle
+from trainer.export.tower import trace_tower
 from trainer.metrics import TrainerMetrics
 from trainer.state import TrainerState
 
@@ -33,7 +35,10 @@ class Exporter:
 
     def export_if_due(self, state: TrainerState) -> None:
         """Export if the schedule says so; call it between windows, and now and then while none comes."""
-        if state.position.learnt_sequence < 0 or bundle_version(state) == self._tried:
+        if state.position.learnt_sequence < 0:
+            self._prepare()
+            return
+        if bundle_version(state) == self._tried:
             return
         if self.config.export_every_seconds is not None:
             due = self.clock() - self._last >= self.config.export_every_seconds
@@ -41,6 +46,12 @@ class Exporter:
             due = (state.position.learnt_sequence + 1) % self.config.export_every_windows == 0
         if due:
             self.export(state)
+
+    def _prepare(self) -> None:
+        """Trace the tower while the first window is awaited, so that the first bundle need not wait for it."""
+        # If it fails, the first export will say so.
+        with suppress(Exception):
+            trace_tower(self.config.tower)
 
     def export(self, state: TrainerState) -> None:
         """Export now, unless this very state has been exported; a failure is logged and counted."""

@@ -20,7 +20,7 @@ from trainer.config import TowerConfig
 from trainer.export.errors import ExportError
 from trainer.towers import build_tower
 
-__all__ = ["OPSET", "tower_to_onnx"]
+__all__ = ["OPSET", "tower_to_onnx", "trace_tower"]
 
 OPSET: Final = 20
 _TOLERANCE: Final = 1e-4
@@ -34,7 +34,7 @@ def tower_to_onnx(tower: nn.Module, config: TowerConfig) -> bytes:
     ExportError
         If the model does not compute what the tower computes.
     """
-    model = onnx.ModelProto.FromString(_graph(config))
+    model = onnx.ModelProto.FromString(trace_tower(config))
     parameters = {name: value.detach().float().cpu().numpy() for name, value in tower.state_dict().items()}
     for initializer in model.graph.initializer:
         if initializer.name in parameters:
@@ -44,8 +44,11 @@ def tower_to_onnx(tower: nn.Module, config: TowerConfig) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _graph(config: TowerConfig) -> bytes:
-    """Trace a tower; unoptimised, because folding would merge and rename parameters (runtimes fold when they load)."""
+def trace_tower(config: TowerConfig) -> bytes:
+    """Return the graph of a tower as ONNX, which takes seconds the first time.
+
+    It is not optimised: folding would merge and rename parameters, and runtimes fold when they load it.
+    """
     tower = build_tower(config, 0).eval()
     batch = {0: torch.export.Dim("batch")}
     noisy = logging.getLogger("torch.onnx._internal.exporter._registration")

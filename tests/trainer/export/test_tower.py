@@ -49,7 +49,7 @@ def test_training_mode_does_not_leak_into_the_export() -> None:
 
 
 def test_a_tower_that_does_not_fit_the_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.export.tower._graph", _zero_graph)
+    monkeypatch.setattr("trainer.export.tower.trace_tower", _zero_graph)
     with pytest.raises(ExportError, match="the ONNX tower is off by"):
         tower_to_onnx(build_tower(CONFIGS[0], 1), CONFIGS[0])
 

@@ -1,0 +1,42 @@
+import numpy as np
+
+from contracts import Store
+from trainer.evaluation import Evaluation
+from trainer.item_table import RowChanges
+from trainer.metrics import TrainerMetrics
+from trainer.progress import Observer, TrainProgress
+from trainer.step import StepResult
+
+STEP = StepResult(1.5, 2, stop=False, seconds={"gradients": 0.1})
+EVALUATION = Evaluation(window="w/0000", sequence=3, step=0, events=1, known=1, items=1, seen_filtered=False)
+
+
+def run(observer: Observer) -> None:
+    observer.evaluated(EVALUATION)
+    observer.absorbed(RowChanges(np.arange(3), np.arange(0)), 3, 7)
+    observer.begun("w/0000", 3, 120, 0, 0)
+    for step in range(1, 121):
+        observer.stepped(STEP, 10, step, step)
+    observer.learnt(3, 120, 120)
+
+
+def test_progress_comes_at_both_ends_and_every_50_steps(store: Store) -> None:
+    told: list[TrainProgress] = []
+    observer = Observer(store, TrainerMetrics(), speaks=True, report=told.append)
+    run(observer)
+    assert [(one.batch, one.examples) for one in told] == [(0, 0), (50, 500), (100, 1000), (120, 1200)]
+    assert told[0].loss is None
+    assert told[-1] == TrainProgress(
+        window="w/0000", sequence=3, batch=120, batches=120, step=120, examples=1200, loss=1.5, evaluation=EVALUATION
+    )
+    assert (observer.windows, observer.unadmitted) == (1, 7)
+    assert store.exists("evaluations/w/0000.json")
+
+
+def test_other_ranks_count_but_keep_silent(store: Store) -> None:
+    told: list[TrainProgress] = []
+    observer = Observer(store, TrainerMetrics(), speaks=False, report=told.append)
+    run(observer)
+    assert told == []
+    assert observer.examples == 1200
+    assert not store.exists("evaluations")
