@@ -93,7 +93,9 @@ class PipelineConfig(_Model):
     chunk_bytes: int = Field(default=8 << 20, ge=1, description="JSON Lines are read in pieces of this many bytes")
     chunk_rows: int = Field(default=1 << 16, ge=1, description="gzip and Parquet are read in pieces of this many rows")
     run_bytes: int = Field(
-        default=1 << 30, ge=1, description="bytes of new files that one run may read; bounds its memory to some 4 times"
+        default=1 << 28,
+        ge=1,
+        description="bytes of new files that one run may read, compressed ones counted tenfold; bounds its memory",
     )
     sketch: SketchConfig = Field(default_factory=SketchConfig, description="frequency sketch of each window")
     runner: str = Field(default="FnApiRunner", min_length=1, description="Beam runner, always named")

@@ -22,13 +22,16 @@ from pipelines.faults import DeadLetter
 from pipelines.lock import only_writer
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import Plan, check_layout, dead_letter_files, make_plan
-from pipelines.positions import seen_partitions
-from pipelines.sources import Partition, discover
+from pipelines.positions import Seen, seen_partitions
+from pipelines.sources import Format, Partition, discover
 from pipelines.transforms.dead_letters import read_dead_letters
 
 __all__ = ["IngestSummary", "ingest", "run_once"]
 
 logger = logging.getLogger(__name__)
+
+_INFLATION = 10
+"""JSON Lines are about so many times as large as gzip or Parquet of the same rows."""
 
 
 class IngestSummary(BaseModel):
@@ -132,8 +135,7 @@ class _Driver:
     def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
         """Read all partitions, in as many runs as memory asks for; `flush` concerns the last."""
         seen = seen_partitions(self._log.committed())
-        new = [p.size - seen[p.key].size if p.key in seen else p.size for p in partitions]
-        sizes = list(accumulate(max(0, size) for size in new))
+        sizes = list(accumulate(_new_bytes(partition, seen.get(partition.key)) for partition in partitions))
         for count, size in enumerate(sizes[:-1], start=1):
             if size // self.config.run_bytes < sizes[count] // self.config.run_bytes:
                 self.step(partitions[:count], flush=False, only_whole_lines=only_whole_lines)
@@ -173,6 +175,12 @@ def run_once(store: Store, config: PipelineConfig, plan: Plan) -> None:
         readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
         blocks = readings | "Read log" >> ReadBlocks(config)
         _ = blocks | "Windows" >> BlocksToWindows(store, plan.run, config)
+
+
+def _new_bytes(partition: Partition, seen: Seen | None) -> int:
+    """Return how much there is to read, roughly in bytes of JSON Lines."""
+    size = max(0, partition.size - (seen.size if seen else 0))
+    return size if partition.format is Format.JSON_LINES else _INFLATION * size
 
 
 def _discover_or_wait(log: str) -> list[Partition]:

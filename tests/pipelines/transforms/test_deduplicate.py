@@ -1,0 +1,76 @@
+import pyarrow as pa
+from apache_beam.transforms.window import IntervalWindow
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import Store
+from pipelines.config import PipelineConfig
+from pipelines.positions import Committed, Run
+from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
+from pipelines.transforms.split import Piece
+
+SCHEMA = pa.schema(
+    [
+        ("item_id", pa.string()),
+        ("timestamp", pa.int64()),
+        ("label", pa.int8()),
+        ("weight", pa.float32()),
+        ("attribution_token", pa.string()),
+        ("position", pa.int64()),
+        ("user_key", pa.int64()),
+        ("item_key", pa.int64()),
+        ("event_key", pa.int64()),
+    ]
+)
+RUN = Run(Committed(), {}, {}, {}, {}, PipelineConfig(window_seconds=10).window_ms, 0, flush=True)
+
+Row = tuple[str, int, int, int, int | None]
+rows = st.lists(
+    st.tuples(
+        st.sampled_from("ab"),
+        st.integers(0, 10_000),
+        st.integers(0, 4),
+        st.sampled_from([1, -1, 0]),
+        st.one_of(st.none(), st.integers(1, 3)),
+    ),
+    min_size=1,
+    max_size=15,
+)
+
+
+def merged(found: list[Row], cuts: int) -> ShardWindow:
+    """Rows (partition, position, time, label, event) in pieces of up to `cuts` rows."""
+    pieces = []
+    for name in "ab":
+        mine = [row for row in found if row[0] == name]
+        for at in range(0, len(mine), cuts):
+            table = [
+                dict(zip(SCHEMA.names, (f"i{time}", time, label, 1.0, None, at, 7, time + 1, event), strict=True))
+                for _, at, time, label, event in mine[at : at + cuts]
+            ]
+            pieces.append(Piece(name, pa.RecordBatch.from_pylist(table, SCHEMA)))
+    [window] = Deduplicate(Store("memory://d"), RUN).process((3, reversed(pieces)), IntervalWindow(0, 10))
+    return window
+
+
+@given(rows, st.integers(1, 4))
+def test_the_first_copy_in_order_stays_however_rows_are_cut(found: list[Row], cuts: int) -> None:
+    found = [(name, 100 * number + at % 100, *rest) for number, (name, at, *rest) in enumerate(found)]
+    window, kept, known = merged(found, cuts), [], set()
+    for _, at, time, label, event in sorted(found, key=lambda row: (row[2], row[0], row[1])):
+        if event is None or event not in known:
+            kept.append((time, at, label))
+        known.add(event)
+    stored = [(row["timestamp"], row["position"], row["label"]) for row in window.rows.to_pylist()]
+    assert stored == [row for row in kept if row[2]]
+    assert window.counts.model_dump() == {
+        "events": len(stored),
+        "positives": sum(label == 1 for _, _, label in kept),
+        "negatives": sum(label == -1 for _, _, label in kept),
+        "ignored": sum(label == 0 for _, _, label in kept),
+        "duplicates": len(found) - len(kept),
+        "late": 0,
+    }
+    positives = [time for time, _, label in kept if label == 1]
+    items = {row["item_key"]: (row["item_id"], row["count"]) for row in window.items.to_pylist()}
+    assert items == {time + 1: (f"i{time}", positives.count(time)) for time in positives}
