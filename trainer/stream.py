@@ -56,5 +56,8 @@ def windows(
         if not found:
             yield None
             time.sleep(poll_seconds)
-        yield from found
-        after = found[-1].sequence if found else after
+        for manifest in found:
+            if workers.broadcast(stop.requested):
+                return
+            yield manifest
+            after = manifest.sequence

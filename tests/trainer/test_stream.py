@@ -30,6 +30,16 @@ def test_a_followed_stream_goes_on_with_new_commits_until_a_signal(store: Store,
     assert seen == [0, 1]
 
 
+def test_a_signal_ends_a_backlog_between_two_windows(store: Store, writer: WindowWriter) -> None:
+    synthetic(writer, windows=3)
+    with StopSignal() as stop:
+        stream = windows(WindowLog(store), -1, Workers(), stop, follow=False, poll_seconds=0.01)
+        first = next(stream)
+        assert first is not None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert list(stream) == []
+
+
 def test_handlers_are_put_back_and_threads_do_without() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopSignal():
