@@ -1,0 +1,42 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from weir.supervisor.observer import Snapshot
+from weir.supervisor.view import View
+
+
+def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
+    file = io.StringIO()
+    return Console(file=file, force_terminal=terminal, width=160), file
+
+
+def test_lines_of_processes_carry_their_names_and_survive_brackets() -> None:
+    out, file = console(terminal=False)
+    View(out).say("trainer", "WARNING [/red] odd [bold]text")
+    assert file.getvalue() == " trainer | WARNING [/red] odd [bold]text\n"
+
+
+def test_plain_lines_come_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, file = console(terminal=False)
+    now = [100.0]
+    monkeypatch.setattr("weir.supervisor.view.time.monotonic", lambda: now[0])
+    with View(out) as view:
+        for seconds in (100.0, 101.0, 109.0, 111.0):
+            now[0] = seconds
+            view.show(Snapshot(seconds=seconds, replayed=0.5))
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 2
+    assert "100 s; log: 0 events in 0 windows" in lines[0]
+    assert "50% of the replay over" in lines[0]
+    assert "served: nothing yet" in lines[0]
+
+
+def test_a_terminal_gets_a_live_table() -> None:
+    out, file = console(terminal=True)
+    with View(out) as view:
+        view.show(Snapshot(seconds=3.0, replayed=0.25))
+        view.say("server", "ready")
+    assert "weir up, 3 s" in file.getvalue()
+    assert "ready" in file.getvalue()
