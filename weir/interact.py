@@ -111,20 +111,32 @@ class Asker:
         return _popularity_ranks(self._store, version)
 
     def click(self, pipeline: PipelineConfig, user: str, item: str, k: int, timeout: float) -> Change:
-        """Append an event and wait until the user's answer differs from the one before; raises `RetrievalError`."""
+        """Append an event and wait until it has changed the user's answer; raises `RetrievalError`.
+
+        A new bundle changes answers too. So where the item is new to the user, the server must also have seen it.
+        """
         before = self.ask(user, k)
+        is_new = not self._has_seen(user, item)
         event = append_event(self._store, pipeline, user, item)
         begun = time.monotonic()
+
+        def is_without_effect(answer: Answer) -> bool:
+            return _same(before, answer) or (is_new and not self._has_seen(user, item))
+
         attempts = Retrying(
-            retry=retry_if_result(lambda answer: _same(before, answer)),
-            wait=wait_fixed(_POLL_SECONDS),
-            stop=stop_after_delay(timeout),
+            retry=retry_if_result(is_without_effect), wait=wait_fixed(_POLL_SECONDS), stop=stop_after_delay(timeout)
         )
         try:
-            after = attempts(self.ask, user, k)
+            attempts(self.ask, user, k)
         except RetryError as error:
             return Change(event=event, before=before, after=error.last_attempt.result(), seconds=None)
-        return Change(event=event, before=before, after=after, seconds=time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        return Change(event=event, before=before, after=self.ask(user, k), seconds=seconds)
+
+    def _has_seen(self, user: str, item: str) -> bool:
+        """Say whether the item is left out with what the user has seen; so is one that the bundle does not know."""
+        answer = self._client.retrieve([by_user(user, 1)], exclude_seen=True, allowed_item_ids=[item])
+        return not answer.hits[0].item_ids
 
 
 def append_event(store: Store, pipeline: PipelineConfig, user: str, item: str) -> AppendedEvent:

@@ -54,7 +54,7 @@ def generate(
 
 def replay(
     log: Annotated[Path, typer.Argument(help="A finished log: .jsonl, .json, .ndjson (also .gz) or .parquet.")],
-    seconds: Annotated[float, typer.Option(help="Wall-clock seconds that the whole log takes.")] = 150.0,
+    seconds: Annotated[float, typer.Option(help="Wall-clock seconds that the whole log takes.")] = 120.0,
     segments: Annotated[int, typer.Option(min=1, max=99_999, help="Slices of event time; each becomes a file.")] = 240,
     to: Annotated[
         str | None, typer.Option(help="Folder to place the segments in.", show_default="pipeline.log")

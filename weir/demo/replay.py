@@ -31,7 +31,7 @@ class _Model(BaseModel):
 class ReplayConfig(_Model):
     """Settings of `replay`."""
 
-    seconds: float = Field(default=150.0, gt=0, description="wall-clock seconds that the whole log takes")
+    seconds: float = Field(default=120.0, gt=0, description="wall-clock seconds that the whole log takes")
     segments: int = Field(default=240, ge=1, le=99_999, description="slices of event time, each a file")
 
 

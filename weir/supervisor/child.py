@@ -17,8 +17,8 @@ from weir.supervisor.parent import PARENT_VARIABLE
 
 __all__ = ["Child", "ChildSpec", "Death"]
 
-_IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^[\w.]*(Error|Exception): ")
-"""Log records that matter (libraries warn at the root), what a command says when it fails, a traceback's last line."""
+_IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
+"""Log records that matter (libraries warn at the root), what a command says when it fails, and torchrun."""
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 1 << 16
 _LOOK_SECONDS: Final = 0.2

@@ -1,0 +1,125 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts import BundleLog, Store
+from serving.client import RetrievalClient, RetrievalError
+from weir.demo.generator import GeneratorConfig, generate
+
+SMALL = {
+    "pipeline": {"metrics_port": 0, "history_length": 5, "event_types": {"play": "positive", "skip": "negative"}},
+    "trainer": {
+        "metrics_port": 0,
+        "batch_size": 32,
+        "evaluation_k": [5, 20],
+        "tower": {"dimension": 8, "history_length": 5, "heads": 1, "kind": "mean_pooling"},
+        "negatives": {"uniform": 8},
+    },
+    "serving": {"port": 0, "metrics_port": 0},
+    "monitor": {"metrics_port": 0},
+}
+
+
+def weir(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "weir", *arguments, "--config", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the settings of a store that one ingestion and one training by two ranks have filled."""
+    folder = tmp_path_factory.mktemp("stages")
+    made = generate(GeneratorConfig(users=30, items=40, events=800, days=3))
+    (folder / "log.jsonl").write_bytes(made.lines)
+    pipeline = {**SMALL["pipeline"], "log": str(folder / "log.jsonl")}
+    file = folder / "weir.yaml"
+    file.write_text(json.dumps({**SMALL, "pipeline": pipeline, "store": str(folder / "store")}))
+    ingested = weir(file, "ingest", "--json")
+    assert ingested.returncode == 0, ingested.stderr
+    assert json.loads(ingested.stdout)["valid"] == made.truth.events
+    trained = weir(file, "train", "--ranks", "2", "--json")
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads(trained.stdout)["windows"] == 3
+    return file
+
+
+@pytest.fixture
+def server(config: Path, tmp_path: Path) -> Iterator[str]:
+    """Yield the address of a server in a process of its own, and see it end well."""
+    log = tmp_path / "server.log"
+    with log.open("w") as output:
+        process = subprocess.Popen([sys.executable, "-m", "weir", "serve", "--config", str(config)], stderr=output)
+    try:
+        deadline = time.monotonic() + 60
+        while "gRPC on 127.0.0.1:" not in log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield f"127.0.0.1:{log.read_text().split('gRPC on 127.0.0.1:')[1].split(',')[0]}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def wait_for_bundle(target: str) -> None:
+    deadline = time.monotonic() + 60
+    with RetrievalClient(target) as client:
+        while True:
+            try:
+                client.info()
+            except RetrievalError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            else:
+                return
+
+
+def test_two_ranks_leave_a_promoted_bundle(config: Path) -> None:
+    shown = json.loads(weir(config, "inspect", "bundles", "--json").stdout)
+    assert [bundle["current"] for bundle in shown] == [False] * (len(shown) - 1) + [True]
+    assert shown[-1]["trained_sequence"] == 2
+
+
+def test_a_checkpoint_can_be_exported_again(config: Path) -> None:
+    exported = weir(config, "export", "--json")
+    assert exported.returncode == 0, exported.stderr
+    store = Store(json.loads(weir(config, "config", "show", "--json").stdout)["store"])
+    assert json.loads(exported.stdout)["version"] in BundleLog(store).versions()
+
+
+def test_settings_that_contradict_the_checkpoint_are_told_in_a_line(config: Path) -> None:
+    refused = weir(config, "train", "--set", "trainer.seed=9")
+    assert refused.returncode == 1
+    assert "made with other settings: seed was 0 and is now 9" in refused.stderr.splitlines()[-1]
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_rank_that_fails_is_told_with_its_own_reason(config: Path) -> None:
+    refused = weir(config, "train", "--ranks", "2", "--restarts", "0", "--set", "trainer.batch_size=33")
+    assert refused.returncode == 1
+    assert "batch_size" in refused.stderr
+    assert "ended with status 1" in refused.stderr.splitlines()[-1]
+
+
+def test_query_shows_ranks_age_and_milliseconds(config: Path, server: str) -> None:
+    wait_for_bundle(server)
+    answer = json.loads(weir(config, "query", "anna-0", "-k", "4", "--target", server, "--json").stdout)
+    assert [hit["rank"] for hit in answer["hits"]] == [1, 2, 3, 4]
+    assert all(hit["popularity_rank"] >= 1 for hit in answer["hits"])
+    assert not answer["fallback"]
+    assert set(answer["server_milliseconds"]) == {"total", "queue", "tower", "search"}
+    text = weir(config, "query", "nobody", "--target", server).stdout
+    assert "nobody is unknown so far: these are the popular items" in text
+    assert f"bundle {answer['bundle_version']}" in text
+
+
+def test_a_request_that_the_server_refuses_lists_its_problems(config: Path, server: str) -> None:
+    wait_for_bundle(server)
+    refused = weir(config, "query", "", "--target", server)
+    assert refused.returncode == 1
+    assert "weir: the server refused: INVALID_ARGUMENT (INVALID_REQUEST)" in refused.stderr
+    assert "queries[0]" in refused.stderr
