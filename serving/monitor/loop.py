@@ -82,7 +82,9 @@ class Monitor:
             if isinstance(error, RetrievalError) and error.reason == NoBundleError.reason:
                 self.coverage.nothing_served()
             if str(error) != self._problem:
-                log.warning("waiting after commit %d: %s", self._last, error)
+                # A server that has not answered yet is, as a rule, still starting.
+                starting = self._last < 0 and isinstance(error, RetrievalError)
+                log.log(logging.INFO if starting else logging.WARNING, "waiting after commit %d: %s", self._last, error)
             self._problem = str(error)
         return self._last - before
 
