@@ -192,7 +192,7 @@ def _print_table(session: Session, title: str, head: list[str], rows: list[list[
 
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
     for name in head:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left")
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name == "version")
     for row in rows:
         table.add_row(*row)
     session.out.print(table)

@@ -3,17 +3,17 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from contracts import Store
 from weir.cli.errors import CommandError, UsageError
-from weir.cli.session import REMEMBERED, Session, open_session
+from weir.cli.session import REMEMBERED, Session, open_session, remembered
 from weir.config import Settings
 from weir.demo.generator import generate
 from weir.demo.preset import demo_settings, log_settings
 from weir.demo.source import LogSource, open_log
 from weir.demo.tour import last_user
-from weir.supervisor.plan import Replayed, busy_ports, with_ports
+from weir.supervisor.plan import PORTS, Replayed, busy_ports, with_ports
 
 __all__ = ["Launch", "UpOptions", "prepare"]
 
@@ -67,12 +67,17 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
         raise UsageError("--once ends with the replay, so it needs --demo or --log FILE")
     session = open_session(config, store, assign, base={} if replays else None)
     folder = _local_folder(session.store)
+    if not replays:
+        # The ports of the last time include the offset of the last time.
+        session = open_session(config, store, assign, base=_without_ports(remembered(session.store)))
     if busy := busy_ports(with_ports(session.settings, options.port_offset)):
         raise CommandError("; ".join(busy) + ": stop what holds it, or choose others with --port-offset 100")
     if not replays:
         return Launch(_settle(session, folder, options), options, None, None, begun)
     if options.once:
-        _start_afresh(session.store)
+        _remove_earlier_demo(session.store)
+    if options.demo and not session.store.glob("*"):
+        session.store.write(_MARK, b"weir up --demo --once may remove this folder\n")
     path = (options.log or _generated_log(session.store)).resolve()
     source = open_log(path, session.settings.pipeline.columns.timestamp)
     choose = _demo_settings if options.demo else _log_settings
@@ -81,11 +86,19 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     return Launch(session, options, Replayed(path, options.seconds), user, begun)
 
 
-def _demo_settings(folder: Path, source: LogSource, options: UpOptions) -> dict[str, object]:
+def _without_ports(settings: dict[str, Any]) -> dict[str, Any]:
+    ports = {tuple(key.split(".")) for key in PORTS}
+    return {
+        section: {name: value for name, value in values.items() if (section, name) not in ports}
+        for section, values in settings.items()
+    }
+
+
+def _demo_settings(folder: Path, source: LogSource, options: UpOptions) -> dict[str, Any]:
     return demo_settings(folder / "log", source.profile, generated=options.log is None)
 
 
-def _log_settings(folder: Path, source: LogSource, options: UpOptions) -> dict[str, object]:
+def _log_settings(folder: Path, source: LogSource, options: UpOptions) -> dict[str, Any]:
     del options
     return log_settings(folder / "log", source.profile)
 
@@ -111,14 +124,13 @@ def _local_folder(store: Store) -> Path:
     return store.local_path.resolve()
 
 
-def _start_afresh(store: Store) -> None:
-    """Remove what an earlier demo left; refuses to touch anything else."""
+def _remove_earlier_demo(store: Store) -> None:
+    """Make the store empty; refuses to touch what no demo made."""
     if not store.exists(_MARK) and store.glob("*"):
         raise CommandError(
             f"{store.path('')} holds data that no demo made: --once starts from nothing, so choose another --store"
         )
     store.remove("")
-    store.write(_MARK, b"weir up --once may remove this folder\n")
 
 
 def _generated_log(store: Store) -> Path:

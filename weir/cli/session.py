@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contracts import Store
     from weir.config import Settings
 
-__all__ = ["REMEMBERED", "Session", "open_session", "set_up_logging"]
+__all__ = ["REMEMBERED", "Session", "open_session", "remembered", "set_up_logging"]
 
 REMEMBERED: Final = "state/settings.json"
 """The settings of the last `weir up` on this store: other commands there need not be told again."""
@@ -75,8 +75,8 @@ def open_session(
         if value is not None:
             _put(overrides, path, value)
     settings = load_settings(config, overrides, base, malformed)
-    if base is None and (remembered := _remembered(Store(settings.store))):
-        settings = load_settings(config, overrides, remembered)
+    if base is None and (found := remembered(Store(settings.store))):
+        settings = load_settings(config, overrides, found)
     return Session(settings, Store(settings.store), Console(), Console(stderr=True))
 
 
@@ -93,7 +93,8 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def _remembered(store: "Store") -> dict[str, Any]:
+def remembered(store: "Store") -> dict[str, Any]:
+    """Return the settings of the last `weir up` on a store, nested; nothing where there was none."""
     try:
         found: dict[str, Any] = json.loads(store.read(REMEMBERED))
     except FileNotFoundError:
