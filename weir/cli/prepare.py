@@ -74,16 +74,25 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
         raise CommandError("; ".join(busy) + ": stop what holds it, or choose others with --port-offset 100")
     if not replays:
         return Launch(_settle(session, folder, options), options, None, None, begun)
-    if options.once:
-        _remove_earlier_demo(session.store)
-    if options.demo and not session.store.glob("*"):
-        session.store.write(_MARK, b"weir up --demo --once may remove this folder\n")
+    _make_room(session.store, folder, options)
     path = (options.log or _generated_log(session.store)).resolve()
     source = open_log(path, session.settings.pipeline.columns.timestamp)
     choose = _demo_settings if options.demo else _log_settings
     session = _settle(open_session(config, store, assign, base=choose(folder, source, options)), folder, options)
     user = last_user(source, session.settings.pipeline.columns)
     return Launch(session, options, Replayed(path, options.seconds), user, begun)
+
+
+def _make_room(store: Store, folder: Path, options: UpOptions) -> None:
+    """Begin anew with ``--once``, and mark an empty store as a demo's."""
+    if options.log is not None and not options.log.is_file():
+        raise FileNotFoundError(f"{options.log}: there is no such log file")
+    if options.once:
+        if options.log is not None and options.log.resolve().is_relative_to(folder):
+            raise UsageError(f"--log {options.log} lies in the store, which --once begins anew: move it elsewhere")
+        _remove_earlier_demo(store)
+    if options.demo and not store.glob("*"):
+        store.write(_MARK, b"weir up --demo --once may remove this folder\n")
 
 
 def _without_ports(settings: dict[str, Any]) -> dict[str, Any]:

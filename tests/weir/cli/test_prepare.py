@@ -85,3 +85,14 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         start(tmp_path / "store", once=True, log=log_file(tmp_path / "log.jsonl"))
     with pytest.raises(FileNotFoundError, match="there is no such log file"):
         start(tmp_path / "other", log=tmp_path / "missing.jsonl")
+
+
+def test_a_wrong_log_removes_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    start(store, demo=True, log=log_file(tmp_path / "log.jsonl"))
+    inside = log_file(store / "own.jsonl")
+    with pytest.raises(UsageError, match="lies in the store"):
+        start(store, demo=True, once=True, log=inside)
+    with pytest.raises(FileNotFoundError):
+        start(store, demo=True, once=True, log=tmp_path / "missing.jsonl")
+    assert inside.exists()
