@@ -6,19 +6,27 @@ Imports nothing of the other packages. Keys are int64 arrays (``xxh3_64`` of an 
 from sketches.bank import FrequencyBank
 from sketches.count_min import CountMinSketch
 from sketches.distinct import DistinctCounter
+from sketches.drift import Counted, head_distance, jensen_shannon, unseen_share
 from sketches.exact import ExactCounter
 from sketches.gap import GapEstimator
+from sketches.health import Health, health
 from sketches.loading import load
 from sketches.monitor import log_q_error
 from sketches.protocol import FrequencyEstimator
 
 __all__ = [
     "CountMinSketch",
+    "Counted",
     "DistinctCounter",
     "ExactCounter",
     "FrequencyBank",
     "FrequencyEstimator",
     "GapEstimator",
+    "Health",
+    "head_distance",
+    "health",
+    "jensen_shannon",
     "load",
     "log_q_error",
+    "unseen_share",
 ]

@@ -24,6 +24,8 @@ from sketches.protocol import FrequencyEstimator, log_probability, require_equal
 _PARAMS: Final = struct.Struct("<QIIQ")
 _TOLERANCE: Final = 1.5
 """Standard deviations by which two rates may differ and still agree; measured, flat between 1 and 2."""
+_SPREAD: Final = 0.5
+"""Variance of a count that decays event by event, divided by the count: squared weights halve twice as fast."""
 _OWN_OCCURRENCE: Final = 0.5
 """Events taken off for the occurrence that asks. Fewer than 1: an item that occurs now is likelier than others."""
 
@@ -147,23 +149,28 @@ class FrequencyBank(FrequencyEstimator):
         totals = [max(sketch.total, sys.float_info.min) for sketch in self._sketches]
         pairs = zip(self._sketches, totals, strict=True)
         rates = [np.maximum(sketch.estimate(keys) - own, 0.0) / total for sketch, total in pairs]
-        chosen = rates[0].copy()
-        for longer in range(1, len(rates)):
-            agrees = np.ones(keys.size, dtype=np.bool_)
-            for shorter in range(longer):
-                agrees &= _agree(rates[longer], totals[longer], rates[shorter], totals[shorter])
-            np.copyto(chosen, rates[longer], where=agrees)
-        return chosen * self.total
+        return longest_agreeing(rates, [_SPREAD / total for total in totals]) * self.total
 
     def _identity(self) -> dict[str, object]:
         return {"half_lives": self._half_lives, "width": self._width, "depth": self._depth, "seed": self._seed}
 
 
-def _agree(long: Floats, long_total: float, short: Floats, short_total: float) -> npt.NDArray[np.bool_]:
-    """Whether two rates of a key differ by no more than counting noise explains.
+def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Floats:
+    """Return for each key the rate under the longest memory that agrees with all shorter ones.
 
-    A decayed count of Poisson events with expectation C has variance C / 2 (the squared weights halve twice as fast).
+    Parameters
+    ----------
+    rates
+        The keys' rates under each memory, (n,) each, from the shortest to the longest.
+    noises
+        For each memory, what the variance of a rate is divided by the rate: for counts of Poisson events that weigh w
+        each, ``sum(w**2) / sum(w)**2``. Rates agree within 1.5 standard deviations of their difference.
     """
-    variance = 0.5 * np.maximum(long, short) * (1.0 / long_total + 1.0 / short_total)
-    close: npt.NDArray[np.bool_] = (long - short) ** 2 <= _TOLERANCE**2 * variance
-    return close
+    chosen = rates[0].copy()
+    for longer in range(1, len(rates)):
+        agrees = np.ones(chosen.size, dtype=np.bool_)
+        for shorter in range(longer):
+            variance = np.maximum(rates[longer], rates[shorter]) * (noises[longer] + noises[shorter])
+            agrees &= (rates[longer] - rates[shorter]) ** 2 <= _TOLERANCE**2 * variance
+        np.copyto(chosen, rates[longer], where=agrees)
+    return chosen

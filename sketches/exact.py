@@ -48,6 +48,11 @@ class ExactCounter(FrequencyEstimator):
         """Bytes of the table."""
         return self._keys.nbytes + self._counts.nbytes + self._taken.nbytes
 
+    @property
+    def fill(self) -> float:
+        """Share of the slots of the table that hold a key; it grows at one half."""
+        return self._used / self._keys.size
+
     def items(self) -> tuple[Keys, Floats]:
         """Every key, ascending, and its count; both shape (len(self),)."""
         slots = np.flatnonzero(self._taken)

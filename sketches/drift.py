@@ -1,0 +1,66 @@
+"""How much popularity changes between two periods, from the counts of keys in each."""
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sketches.arrays import Floats, Keys
+
+__all__ = ["HEAD", "Counted", "head_distance", "jensen_shannon", "unseen_share"]
+
+HEAD: Final = 1000
+"""Keys of either period that are compared one by one, unless told otherwise."""
+
+
+class Counted(NamedTuple):
+    """Distinct `keys` (n,) and their `counts` (n,) in one period."""
+
+    keys: Keys
+    counts: npt.NDArray[np.int64] | Floats
+
+
+def jensen_shannon(left: npt.ArrayLike, right: npt.ArrayLike) -> float:
+    """Distance of two distributions given by counts (n,): 0 for equal shares, 1 for nothing in common.
+
+    The square root of the Jensen-Shannon divergence in bits, which is a metric (Endres and Schindelin, "A new metric
+    for probability distributions", 2003). NaN where either side has no counts.
+    """
+    counts = np.array([left, right], dtype=np.float64)
+    totals = counts.sum(axis=1, keepdims=True)
+    if not (totals > 0).all():
+        return math.nan
+    shares = counts / totals
+    middle = np.broadcast_to(shares.mean(axis=0), shares.shape)
+    present = shares > 0
+    divergence = 0.5 * float((shares[present] * np.log2(shares[present] / middle[present])).sum())
+    return math.sqrt(min(max(divergence, 0.0), 1.0))
+
+
+def head_distance(left: Counted, right: Counted, head: int = HEAD) -> float:
+    """Jensen-Shannon distance of two periods over the `head` most frequent keys of each; all others are one key.
+
+    The tail is put together because its shares are noise: two samples of one law would lie far apart.
+    """
+    keys = np.union1d(_most_frequent(left, head), _most_frequent(right, head))
+    return jensen_shannon(_over(keys, left), _over(keys, right))
+
+
+def unseen_share(counted: Counted, earlier: Keys) -> float:
+    """Share of a period's events whose key is not among the `earlier` keys; NaN without events."""
+    total = float(counted.counts.sum())
+    unseen = ~np.isin(counted.keys, earlier)
+    return float(counted.counts[unseen].sum()) / total if total > 0 else math.nan
+
+
+def _most_frequent(counted: Counted, head: int) -> Keys:
+    # Ties go to the smaller key, so that the order of the arrays does not matter.
+    return counted.keys[np.lexsort((counted.keys, -counted.counts))[:head]]
+
+
+def _over(keys: Keys, counted: Counted) -> Floats:
+    """Return the counts of ascending `keys` (m,), and of all other keys together: (m + 1,)."""
+    found = np.isin(counted.keys, keys)
+    place = np.where(found, np.searchsorted(keys, counted.keys), keys.size)
+    return np.bincount(place, weights=counted.counts, minlength=keys.size + 1).astype(np.float64)
