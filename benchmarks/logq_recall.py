@@ -1,0 +1,258 @@
+"""What the precision of log Q does to the learned model: one pass over MovieLens-1M for each estimator and seed.
+
+    python -m benchmarks.logq_recall run       # train what has no result yet, one JSON file per run
+    python -m benchmarks.logq_recall report    # the table, and the plot by popularity decile
+
+The stream is in global order of time. It comes in windows of 8,192 events; each of the last tenth of the events tests
+the model (rank of the event's item among all items seen so far, without the user's newest 20), then the window is
+counted by the estimator, log Q is refreshed, and the window is learnt once, in shuffled batches. The negatives are
+the other positives of the batch and nothing else, so that log Q is all that stands between them and popularity. Counts
+are never decayed: the estimators differ in precision only. A run takes about a minute on one core; set
+OMP_NUM_THREADS=1.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import typer
+from torch.nn import functional
+
+from contracts import Events, Histories, Keys, hash_ids
+from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
+from trainer.batches import Examples, Positives, batches
+from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from trainer.distributed import Workers
+from trainer.evaluation import rank_of
+from trainer.frequencies import FrequencyView
+from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.runtime import deterministic
+from trainer.seeds import Purpose, generator
+from trainer.state import TrainerState
+from trainer.step import train_step
+from trainer.towers import project
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+F64 = npt.NDArray[np.float64]
+
+WINDOW: Final = 8192
+HISTORY: Final = 20
+TEST_SHARE: Final = 0.1
+DECILES: Final = 10
+# An exact counter of the 3,706 items takes 136 KiB; cells of a sketch take 4 bytes, of the gap estimator 16.
+ESTIMATORS: Final[dict[str, Callable[[], FrequencyEstimator]]] = {
+    "exact counts, 136 KiB": ExactCounter,
+    "sketch, 128 KiB": lambda: CountMinSketch(8192, 4),
+    "sketch, 32 KiB": lambda: CountMinSketch(2048, 4),
+    "sketch, 8 KiB": lambda: CountMinSketch(512, 4),
+    "gap estimator, 128 KiB": lambda: GapEstimator(2048, 4, 0.01),
+    "no correction": ExactCounter,
+}
+NAMES: Final = {name: f"{number}-{name.replace(',', '').replace(' ', '-')}" for number, name in enumerate(ESTIMATORS)}
+Data = Annotated[Path, typer.Option(envvar="WEIR_DATA", help="folder with ml-1m/interactions.parquet")]
+Out = Annotated[Path, typer.Option(help="folder of the results")]
+DATA: Final = Path(os.pardir) / "shared" / "data"
+OUT: Final = Path("build") / "logq-recall"
+
+
+class Stream(NamedTuple):
+    """The events in order of time: `keys` and `ids` of items (n,), and the user's `histories` (n, 20) before each."""
+
+    keys: Keys
+    ids: npt.NDArray[np.object_]
+    histories: Keys
+
+
+@app.command()
+def run(data: Data = DATA, out: Out = OUT, seeds: int = 3, events: int = 1_000_209) -> None:
+    """Train and test all estimators with all seeds; results that are there are kept."""
+    out.mkdir(parents=True, exist_ok=True)
+    stream = read(data / "ml-1m" / "interactions.parquet", events)
+    for seed in range(seeds):
+        for name in ESTIMATORS:
+            path = out / f"{NAMES[name]}-{seed}.json"
+            if not path.exists():
+                partial = path.with_suffix(".partial")
+                partial.write_text(json.dumps(learn(stream, name, seed)))
+                partial.replace(path)
+                print(path, flush=True)
+
+
+def read(path: Path, events: int) -> Stream:
+    """Read the oldest events."""
+    table = pq.read_table(path, columns=["user_id", "item_id", "timestamp"])
+    order = np.argsort(table["timestamp"].to_numpy(), kind="stable")[:events]
+    table = table.take(pa.array(order))
+    users, items = (table[name].combine_chunks().cast(pa.string()) for name in ("user_id", "item_id"))
+    keys = hash_ids(items)
+    events_of = Events(hash_ids(users), keys, table["timestamp"].to_numpy(), np.ones(len(keys), np.bool_))
+    return Stream(keys, items.to_numpy(zero_copy_only=False), Histories.empty(HISTORY).extend(events_of))
+
+
+def settings(name: str, seed: int) -> TrainerConfig:
+    """Choose a tower that learns fast on one core."""
+    return TrainerConfig(
+        seed=seed,
+        device="cpu",
+        batch_size=512,
+        tower=TowerConfig(kind="mean_pooling", dimension=32, history_length=HISTORY),
+        negatives=NegativesConfig(uniform=0, correction="none" if name == "no correction" else "improved"),
+    )
+
+
+def learn(stream: Stream, name: str, seed: int) -> dict[str, Any]:
+    """Make one run and return its figures."""
+    begun = time.process_time()
+    estimator, config = ESTIMATORS[name](), settings(name, seed)
+    state = TrainerState.fresh(config)
+    state.frequencies = FrequencyView(config.half_life_seconds, estimator)
+    first_test, ranks = round((1 - TEST_SHARE) * len(stream.keys)), []
+    with deterministic(), Workers.from_environment("cpu") as workers:
+        for number, part in enumerate(windows(len(stream.keys))):
+            if part.stop > first_test:
+                tested = slice(max(part.start, first_test), part.stop)
+                ranks.append(ranks_of(state, stream.keys[tested], stream.histories[tested]))
+            take_in(state, estimator, stream, part, number)
+            found = Positives(stream.keys[part], stream.histories[part], np.ones(part.stop - part.start, np.float32))
+            order = generator(seed, Purpose.SHUFFLE, number)
+            for batch in batches(Examples.of(found, state.table), config.batch_size, order):
+                train_step(state, batch, workers)
+    found_ranks = np.concatenate(ranks)
+    decile, errors = deciles(stream.keys), log_q_errors(estimator, stream.keys)
+    tested_decile = decile[first_test:]
+    hits = found_ranks <= 20
+    return {
+        "estimator": name,
+        "seed": seed,
+        "events": len(stream.keys),
+        "tested": len(found_ranks),
+        "steps": state.position.step,
+        "bytes": estimator.nbytes,
+        "recall": float(hits.mean()),
+        "ndcg": float(np.where(hits, 1 / np.log2(1 + found_ranks), 0).mean()),
+        "recall_by_decile": [float(hits[tested_decile == d].mean()) for d in range(DECILES)],
+        "log_q_error": float(errors.mean()),
+        "log_q_error_by_decile": [float(errors[decile == d].mean()) for d in range(DECILES)],
+        "cpu_seconds": time.process_time() - begun,
+    }
+
+
+def windows(events: int) -> Iterator[slice]:
+    """Yield the windows' slices of the stream."""
+    for start in range(0, events, WINDOW):
+        yield slice(start, min(start + WINDOW, events))
+
+
+def take_in(state: TrainerState, estimator: FrequencyEstimator, stream: Stream, part: slice, number: int) -> None:
+    """Count a window, give its new items rows, refresh log Q."""
+    estimator.update(stream.keys[part])
+    keys, first = np.unique(stream.keys[part], return_index=True)
+    admitted = state.table.admit(keys, stream.ids[part][first], number)
+    state.embeddings.grow(state.table.capacity)
+    state.embeddings.initialise(admitted, generator(state.config.seed, Purpose.ROWS, number))
+    state.refresh_frequencies()
+
+
+@torch.no_grad()
+def ranks_of(state: TrainerState, keys: Keys, histories: Keys) -> npt.NDArray[np.int64]:
+    """Rank the item of each event among all live items but the history; one without a row comes last."""
+    state.tower.eval()
+    live = state.table.live
+    items = project(state.embeddings.weight[torch.from_numpy(live)], state.config.tower)
+    column = torch.zeros(state.table.capacity, dtype=torch.long)
+    column[torch.from_numpy(live)] = torch.arange(len(live))
+    found = []
+    for start in range(0, len(keys), 512):
+        rows = torch.from_numpy(state.table.rows(histories[start : start + 512]))
+        target = torch.from_numpy(state.table.rows(keys[start : start + 512]))
+        users = state.tower(functional.embedding(rows, state.embeddings.weight), rows != PADDING)
+        scores = project(users, state.config.tower) @ items.T
+        seen = torch.zeros(len(rows), state.table.capacity, dtype=torch.bool)
+        seen.scatter_(1, rows, True)  # noqa: FBT003 - the value to scatter
+        ranks = rank_of(scores, column[target], seen[:, torch.from_numpy(live)])
+        found.append(ranks.masked_fill(target < FIRST_ITEM, len(live) + 1).numpy())
+    return np.concatenate(found)
+
+
+def deciles(keys: Keys) -> npt.NDArray[np.int64]:
+    """Return the popularity decile of each event's item among all items, 0 for the most frequent tenth."""
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    place = np.empty(len(counts), np.int64)
+    place[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    decile: npt.NDArray[np.int64] = (place * DECILES // len(counts))[inverse]
+    return decile
+
+
+def log_q_errors(estimator: FrequencyEstimator, keys: Keys) -> F64:
+    """Return |estimated log Q - true log Q| of each event at the end of the stream."""
+    distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    errors: F64 = np.abs(estimator.log_q(distinct) - np.log(counts / len(keys)))[inverse]
+    return errors
+
+
+@app.command()
+def report(out: Out = OUT, picture: Path = Path("docs") / "images" / "logq-by-decile.png") -> None:
+    """Print the table of the runs that are there, and draw accuracy and recall by popularity decile."""
+    found = {
+        name: [json.loads(path.read_text()) for path in sorted(out.glob(f"{NAMES[name]}-*.json"))] for name in NAMES
+    }
+    done = {name: runs for name, runs in found.items() if runs}
+    if not done:
+        raise typer.BadParameter(f"{out} holds no result: run `python -m benchmarks.logq_recall run` first")
+    print("| log Q from | runs | W at the end | Recall@20 | deviation | NDCG@20 | Recall@20, rarer half of the items |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, runs in done.items():
+        recalls = [one["recall"] for one in runs]
+        spread = np.std(recalls, ddof=1) if len(recalls) > 1 else float("nan")
+        ndcg, rare = (np.mean([measure(one) for one in runs]) for measure in (lambda one: one["ndcg"], rarer_half))
+        error = "-" if name == "no correction" else f"{runs[0]['log_q_error']:.4f}"
+        print(f"| {name} | {len(runs)} | {error} | {np.mean(recalls):.4f} | {spread:.4f} | {ndcg:.4f} | {rare:.4f} |")
+    draw(done, picture)
+
+
+def results(out: Path, name: str) -> list[Path]:
+    """List the files of an estimator's finished runs."""
+    return sorted(out.glob(f"{NAMES[name]}-*.json"))
+
+
+def rarer_half(one: dict[str, Any]) -> float:
+    """Mean of the deciles of the less frequent half of the items."""
+    return float(np.mean(one["recall_by_decile"][DECILES // 2 :]))
+
+
+def draw(done: dict[str, list[dict[str, Any]]], picture: Path) -> None:
+    """Draw both panels into one picture."""
+    import matplotlib as mpl  # noqa: PLC0415  only this command needs it
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    place = np.arange(1, DECILES + 1)
+    for number, (name, runs) in enumerate(done.items()):
+        errors = np.array(runs[0]["log_q_error_by_decile"])
+        recalls = np.mean([one["recall_by_decile"] for one in runs], axis=0)
+        if name != "no correction" and errors.any():
+            left.plot(place, errors, "o-", label=name, color=f"C{number}", markersize=4)
+        right.plot(place, recalls, "o-", label=name, color=f"C{number}", markersize=4)
+    left.set(yscale="log", ylabel="mean |estimated log Q - true log Q|", title="Precision of log Q")
+    right.set(yscale="log", ylabel="Recall@20", title="What the model learns with it")
+    for axes in (left, right):
+        axes.set(xlabel="popularity decile of the item (1: the most frequent tenth)", xticks=place)
+        axes.grid(alpha=0.3)
+    right.legend(fontsize=8, loc="lower left")
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=110)
+    print(f"\n{picture}")
+
+
+if __name__ == "__main__":
+    app()
