@@ -58,6 +58,12 @@ class Served:
         labels = {"grpc_type": "unary", "grpc_service": "weir.retrieval.v1.RetrievalService", "grpc_method": method}
         return self.sample("grpc_server_handled_total", **labels, grpc_code=code)
 
+    async def counted(self, method: str, code: str) -> None:
+        """Wait for one call to be counted: a client can hear of its refusal first."""
+        async with asyncio.timeout(10):
+            while self.handled(method, code) != 1:
+                await asyncio.sleep(0.01)
+
 
 @asynccontextmanager
 async def serving(store: Store, version: str | None = "v1", queue: int = 4) -> AsyncIterator[Served]:
@@ -161,7 +167,7 @@ def test_before_the_first_bundle_every_call_is_unavailable(store: Store) -> None
                 assert code == grpc.StatusCode.UNAVAILABLE
                 assert (details["ErrorInfo"].reason, details["ErrorInfo"].domain) == ("NO_BUNDLE", "weir")
             assert served.sample("weir_requests_refused_total", reason="NO_BUNDLE") == 3
-            assert served.handled("GetInfo", "Unavailable") == 1
+            await served.counted("GetInfo", "Unavailable")
 
     asyncio.run(scenario())
 
@@ -176,7 +182,7 @@ def test_an_invalid_request_lists_its_fields(store: Store) -> None:
             fields = [violation.field for violation in details["BadRequest"].field_violations]
             assert fields == ["queries[1].k", "queries[2].embedding"]
             assert not served.begun.is_set()
-            assert served.handled("Retrieve", "InvalidArgument") == 1
+            await served.counted("Retrieve", "InvalidArgument")
 
     asyncio.run(scenario())
 
@@ -219,7 +225,7 @@ def test_a_full_queue_is_refused_at_once_with_a_time_to_return(store: Store) -> 
             served.gate.set()
             await asyncio.gather(running, *waiting)
             assert served.searched == [1, 2]
-            assert served.handled("Retrieve", "ResourceExhausted") == 1
+            await served.counted("Retrieve", "ResourceExhausted")
 
     asyncio.run(scenario())
 
@@ -238,8 +244,7 @@ def test_nothing_is_searched_for_a_client_that_no_longer_waits(store: Store, how
             else:
                 late.cancel()
             name, code_name = "Retrieve", "DeadlineExceeded" if how == "deadline" else "Canceled"
-            while not served.handled(name, code_name):
-                await asyncio.sleep(0.01)
+            await served.counted(name, code_name)
             served.gate.set()
             await running
             await served.stub.Retrieve(ASK)
