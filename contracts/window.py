@@ -1,4 +1,4 @@
-"""Contract 3, the window: one committed slice of event time, with its training examples, items and sketch.
+"""Contract 3, the window: one committed slice of event time, with its training examples, items and sketches.
 
 A window lives in ``windows/<start>-<end>/<pane>/``; rows that come late make a further pane. Its manifest is
 written last, so a window exists when its manifest does. Commits are numbered in the order they were made
@@ -32,6 +32,7 @@ SCHEMA_VERSION: Final = 1
 _EXAMPLES: Final = "examples-"
 _ITEMS: Final = "items.parquet"
 _SKETCH: Final = "sketch.bin"
+_USER_SKETCH: Final = "user-sketch.bin"
 
 ITEMS_SCHEMA: Final = pa.schema(
     [
@@ -110,7 +111,7 @@ class WindowManifest(_Model):
     counts: WindowCounts
     sources: dict[str, SourceSpan]
     history_length: int = Field(ge=1)
-    sketch: dict[str, str | int | float | bool] = Field(description="the estimator's kind and parameters")
+    sketch: dict[str, str | int | float | bool] = Field(description="kind and parameters of the estimators")
     files: tuple[FileEntry, ...]
 
     @property
@@ -156,6 +157,11 @@ class WindowName:
     def sketch() -> str:
         """Return the file name of the sketch."""
         return _SKETCH
+
+    @staticmethod
+    def user_sketch() -> str:
+        """Return the file name of the sketch of users."""
+        return _USER_SKETCH
 
 
 def _stamp(ms: int) -> str:
@@ -225,6 +231,15 @@ class WindowLog:
     def sketch(self, manifest: WindowManifest) -> bytes:
         """Return the window's serialised frequency estimator; raises `CorruptArtefactError`."""
         return self.store.read_verified(manifest.name.folder, manifest.file(_SKETCH))
+
+    def user_sketch(self, manifest: WindowManifest) -> bytes | None:
+        """Return the serialised estimator of positives by user key; None where the window has none.
+
+        Raises `CorruptArtefactError`. Windows that were committed before there were user sketches have none.
+        """
+        if all(entry.name != _USER_SKETCH for entry in manifest.files):
+            return None
+        return self.store.read_verified(manifest.name.folder, manifest.file(_USER_SKETCH))
 
     def __iter__(self) -> Iterator[WindowManifest]:
         return iter(self.committed())

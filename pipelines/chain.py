@@ -14,8 +14,8 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from contracts import Store, WindowManifest
 from pipelines.config import PipelineConfig
 from pipelines.positions import Run
-from pipelines.transforms.commit import CommitWindows, WindowSketch
-from pipelines.transforms.count import CountItems
+from pipelines.transforms.commit import CommitWindows, WindowSketches
+from pipelines.transforms.count import CountItemsAndUsers
 from pipelines.transforms.dead_letters import WriteDeadLetters
 from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
 from pipelines.transforms.histories import AttachHistories
@@ -96,8 +96,8 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
     def _count(self, shards: Any) -> Any:
         return (
             shards
-            | "Items" >> beam.Map(lambda shard: shard.items)
-            | "Count" >> beam.CombineGlobally(CountItems(self._config.sketch)).without_defaults()
+            | "Items and users" >> beam.Map(lambda shard: (shard.items, shard.users))
+            | "Count" >> beam.CombineGlobally(CountItemsAndUsers(self._config.sketch)).without_defaults()
             | "Name the window" >> beam.Map(_of_window)
             | "Sketches together" >> self._together()
         )
@@ -107,9 +107,9 @@ def _by_shard(window: ShardWindow) -> tuple[int, ShardWindow]:
     return window.shard, window
 
 
-def _to_one(part: ShardReport | WindowSketch) -> tuple[int, ShardReport | WindowSketch]:
+def _to_one(part: ShardReport | WindowSketches) -> tuple[int, ShardReport | WindowSketches]:
     return 0, part
 
 
-def _of_window(sketch: bytes, window: Any = beam.DoFn.WindowParam) -> WindowSketch:
-    return WindowSketch(window.start.micros // 1000, sketch)
+def _of_window(sketches: tuple[bytes, bytes], window: Any = beam.DoFn.WindowParam) -> WindowSketches:
+    return WindowSketches(window.start.micros // 1000, *sketches)

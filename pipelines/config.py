@@ -42,11 +42,20 @@ class LogColumns(_Model):
 
 
 class SketchConfig(_Model):
-    """The count-min sketch of each window."""
+    """The frequency estimators of each window, one of its items and one of its users.
 
-    width: int = Field(default=1 << 16, ge=2, description="cells per row, a power of two")
-    depth: int = Field(default=4, ge=1, le=16, description="rows")
-    conservative: bool = Field(default=True, description="conservative update: smaller error, cannot be subtracted")
+    All windows of a store need the same one: a reader that adds them up refuses others.
+    """
+
+    kind: Literal["count_min", "exact"] = Field(
+        default="count_min",
+        description="count_min: bounded memory, upper bounds; exact: true counts, 34 to 68 bytes per id",
+    )
+    width: int = Field(default=1 << 16, ge=2, description="count_min: cells per row, a power of two")
+    depth: int = Field(default=4, ge=1, le=16, description="count_min: rows")
+    conservative: bool = Field(
+        default=True, description="count_min: conservative update, of smaller error; false: linear, may be subtracted"
+    )
 
     @field_validator("width")
     @classmethod
@@ -56,6 +65,10 @@ class SketchConfig(_Model):
             message = f"width is {width}, but must be a power of two: {lower} or {2 * lower}"
             raise ValueError(message)
         return width
+
+    def parameters(self) -> dict[str, str | int | float | bool]:
+        """Return the kind and its parameters, as they stand in manifests."""
+        return self.model_dump(include={"kind"} if self.kind == "exact" else None)
 
 
 class PipelineConfig(_Model):
@@ -97,7 +110,7 @@ class PipelineConfig(_Model):
         ge=1,
         description="bytes of new files that one run may read, compressed ones counted tenfold; bounds its memory",
     )
-    sketch: SketchConfig = Field(default_factory=SketchConfig, description="frequency sketch of each window")
+    sketch: SketchConfig = Field(default_factory=SketchConfig, description="frequency sketches of each window")
     runner: str = Field(default="FnApiRunner", min_length=1, description="Beam runner, always named")
     runner_options: tuple[str, ...] = Field(default=(), description="further Beam options, such as --parallelism=4")
     metrics_port: int = Field(default=9101, ge=0, le=65_535, description="port of /metrics; 0: any free port")

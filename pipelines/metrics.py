@@ -3,13 +3,15 @@
 Workers of a distributed runner are invisible to the driver; what they have committed is not.
 """
 
+import math
 from collections.abc import Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from contracts import Store, WindowLog, WindowManifest
+from pipelines.drift import RecentItems
 from pipelines.faults import DeadLetter
-from sketches import CountMinSketch
+from sketches import health, load
 
 __all__ = ["PipelineMetrics"]
 
@@ -53,6 +55,36 @@ class PipelineMetrics:
         self.fill = Gauge(
             "weir_pipeline_sketch_fill_ratio", "Share of non-zero cells in the newest sketch.", registry=registry
         )
+        self._add_sketches(registry)
+        self._recent: RecentItems | None = None
+
+    def _add_sketches(self, registry: CollectorRegistry) -> None:
+        # The trainer has the first three, too, of scope "view".
+        def gauge(name: str, text: str) -> Gauge:
+            scoped = Gauge(f"weir_sketch_{name}", text, ["scope"], registry=registry)
+            for scope in ("window", "window_users"):
+                scoped.labels(scope).set(math.nan)
+            return scoped
+
+        self.sketches = {
+            "fill": gauge("fill_ratio", "Share of cells in use, newest sketch."),
+            "distinct": gauge("distinct_keys", "Distinct ids counted, estimated from the newest sketch itself."),
+            "log_q_error": gauge(
+                "log_q_error_nats", "Mean error of log Q over events that collisions cause, estimated from phantom ids."
+            ),
+        }
+        self.drift = Gauge(
+            "weir_sketch_drift_distance",
+            "Jensen-Shannon distance of the newest window's frequent items from the window before, 0 to 1.",
+            registry=registry,
+        )
+        self.unseen = Gauge(
+            "weir_sketch_unseen_events_ratio",
+            "Share of the newest window's events on items that the window, or the hour, before did not have.",
+            registry=registry,
+        )
+        self.drift.set(math.nan)
+        self.unseen.set(math.nan)
 
     def observe(
         self, store: Store, commits: Sequence[WindowManifest], letters: Sequence[DeadLetter], started: float
@@ -74,4 +106,21 @@ class PipelineMetrics:
         self.watermark.set(max(commit.max_event_ms for commit in commits) / 1000)
         newest = commits[-1]
         self.items.set(newest.file(newest.name.items()).rows)
-        self.fill.set(CountMinSketch.from_bytes(log.sketch(newest)).fill)
+        users = log.user_sketch(newest)
+        figures = {"window": health(load(log.sketch(newest)))} | (
+            {"window_users": health(load(users))} if users else {}
+        )
+        for scope, found in figures.items():
+            for name, gauge in self.sketches.items():
+                gauge.labels(scope).set(getattr(found, name))
+        self.fill.set(figures["window"].fill)
+        self._compare(log, commits)
+
+    def _compare(self, log: WindowLog, commits: Sequence[WindowManifest]) -> None:
+        if self._recent is None:
+            self._recent = RecentItems(log)
+        else:
+            self._recent.add(commits)
+        distance, unseen = self._recent.drift()
+        self.drift.set(distance)
+        self.unseen.set(unseen)

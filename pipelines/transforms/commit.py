@@ -23,18 +23,19 @@ from contracts.artefacts import write_table
 from pipelines.blocks import Progress
 from pipelines.config import PipelineConfig
 from pipelines.positions import Run
-from pipelines.transforms.count import CountItems, SketchCoder
+from pipelines.transforms.count import SketchCoder, empty_sketch
 from pipelines.transforms.write import ShardReport
 
-__all__ = ["CommitWindows", "WindowSketch"]
+__all__ = ["CommitWindows", "WindowSketches"]
 
 
 @dataclass(frozen=True)
-class WindowSketch:
-    """The encoded sketch of the window that starts at `start_ms`."""
+class WindowSketches:
+    """The encoded sketches of the window that starts at `start_ms`."""
 
     start_ms: int
-    sketch: bytes
+    items: bytes
+    users: bytes
 
 
 @dataclass
@@ -43,11 +44,11 @@ class _Pane:
 
     name: WindowName
     reports: list[ShardReport]
-    sketch: bytes
+    sketches: WindowSketches
 
 
 class CommitWindows(beam.DoFn):
-    """All `ShardReport`s and `WindowSketch`es of a run to committed manifests.
+    """All `ShardReport`s and `WindowSketches` of a run to committed manifests.
 
     One key, hence one worker at a time. Windows are committed in order of (start, pane). A retry finds what it
     had committed and goes on after it.
@@ -59,7 +60,7 @@ class CommitWindows(beam.DoFn):
         self._config = config
 
     def process(
-        self, element: tuple[int, Iterable[ShardReport | WindowSketch]], progress: Progress
+        self, element: tuple[int, Iterable[ShardReport | WindowSketches]], progress: Progress
     ) -> Iterator[WindowManifest]:
         """Commit the windows of a run."""
         panes = self._panes(element[1])
@@ -76,19 +77,18 @@ class CommitWindows(beam.DoFn):
             log.commit(manifest.model_copy(update={"last_of_run": pane is panes[-1]}))
             yield manifest
 
-    def _panes(self, elements: Iterable[ShardReport | WindowSketch]) -> list[_Pane]:
+    def _panes(self, elements: Iterable[ShardReport | WindowSketches]) -> list[_Pane]:
         panes: dict[int, _Pane] = {}
         found = list(elements)
-        empty = CountItems(self._config.sketch)
+        empty = SketchCoder().encode(empty_sketch(self._config.sketch))
         for element in found:
             if isinstance(element, ShardReport):
-                pane = panes.setdefault(element.name.start_ms, _Pane(element.name, [], b""))
+                start = element.name.start_ms
+                pane = panes.setdefault(start, _Pane(element.name, [], WindowSketches(start, empty, empty)))
                 pane.reports.append(element)
         for element in found:
-            if isinstance(element, WindowSketch):
-                panes[element.start_ms].sketch = element.sketch
-        for pane in panes.values():
-            pane.sketch = pane.sketch or empty.extract_output(empty.create_accumulator())
+            if isinstance(element, WindowSketches):
+                panes[element.start_ms].sketches = element
         return sorted(panes.values(), key=lambda pane: pane.name)
 
     def _manifest(self, pane: _Pane, sources: dict[str, SourceSpan], sequence: int, run: int) -> WindowManifest:
@@ -106,8 +106,8 @@ class CommitWindows(beam.DoFn):
             counts=_sum(report.counts for report in pane.reports),
             sources=sources,
             history_length=self._config.history_length,
-            sketch={"kind": "count_min", **self._config.sketch.model_dump()},
-            files=(*files, self._write_items(pane), self._write_sketch(pane)),
+            sketch=self._config.sketch.parameters(),
+            files=(*files, self._write_items(pane), *self._write_sketches(pane)),
         )
 
     def _write_items(self, pane: _Pane) -> FileEntry:
@@ -116,9 +116,12 @@ class CommitWindows(beam.DoFn):
         items = merged.rename_columns(ITEMS_SCHEMA.names).cast(ITEMS_SCHEMA).sort_by(columns.ITEM_KEY)
         return write_table(self._store, f"{pane.name.folder}/{WindowName.items()}", items)
 
-    def _write_sketch(self, pane: _Pane) -> FileEntry:
-        sketch = SketchCoder().decode(pane.sketch)
-        return self._store.write(f"{pane.name.folder}/{WindowName.sketch()}", sketch.to_bytes())
+    def _write_sketches(self, pane: _Pane) -> list[FileEntry]:
+        found = {WindowName.sketch(): pane.sketches.items, WindowName.user_sketch(): pane.sketches.users}
+        return [
+            self._store.write(f"{pane.name.folder}/{name}", SketchCoder().decode(encoded).to_bytes())
+            for name, encoded in found.items()
+        ]
 
 
 def _sum(counts: Iterable[WindowCounts]) -> WindowCounts:

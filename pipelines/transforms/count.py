@@ -1,66 +1,88 @@
-"""Count: the positive items of a window into one sketch, a Beam combiner whose accumulator is the sketch."""
+"""Count: the positives of a window by item and by user, Beam combiners whose accumulators are the sketches."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.transforms.combiners import TupleCombineFn
 
+import sketches
 from contracts import columns
 from pipelines.config import SketchConfig
-from sketches import CountMinSketch
+from sketches import CountMinSketch, ExactCounter, FrequencyEstimator
 
-__all__ = ["CountItems", "SketchCoder"]
+__all__ = ["CountItemsAndUsers", "CountKeys", "SketchCoder", "empty_sketch"]
+
+
+def empty_sketch(config: SketchConfig) -> FrequencyEstimator:
+    """Return the estimator that the settings name, before the first event."""
+    if config.kind == "exact":
+        return ExactCounter()
+    return CountMinSketch(config.width, config.depth, conservative=config.conservative)
 
 
 class SketchCoder(beam.coders.Coder):
     """Compressed bytes of a sketch: most of its cells are zero until its window is large."""
 
-    def encode(self, value: CountMinSketch) -> bytes:
+    def encode(self, value: FrequencyEstimator) -> bytes:
         """Return the compressed bytes, headed by their size."""
         data = value.to_bytes()
         compressed: bytes = pa.compress(data, codec="zstd", asbytes=True)
         return len(data).to_bytes(8, "little") + compressed
 
-    def decode(self, encoded: bytes) -> CountMinSketch:
+    def decode(self, encoded: bytes) -> FrequencyEstimator:
         """Return the sketch."""
         size = int.from_bytes(encoded[:8], "little")
-        return CountMinSketch.from_bytes(pa.decompress(encoded[8:], size, codec="zstd", asbytes=True))
+        return sketches.load(pa.decompress(encoded[8:], size, codec="zstd", asbytes=True))
 
     def is_deterministic(self) -> bool:
         """Say that equal sketches have equal bytes."""
         return True
 
 
-class CountItems(beam.CombineFn):
-    """Tables of items and counts to the encoded sketch of them all (`SketchCoder`).
+class CountKeys(beam.CombineFn):
+    """Tables of keys (in `column`) and counts to the encoded sketch of them all (`SketchCoder`).
 
     Conservative sketches of parts sum to an upper bound that is a little looser than one sketch of the whole.
     """
 
-    def __init__(self, config: SketchConfig) -> None:
+    def __init__(self, config: SketchConfig, column: str) -> None:
         self._config = config
+        self._column = column
 
-    def create_accumulator(self) -> CountMinSketch:
+    def create_accumulator(self) -> FrequencyEstimator:
         """Begin with an empty sketch."""
-        return CountMinSketch(self._config.width, self._config.depth, conservative=self._config.conservative)
+        return empty_sketch(self._config)
 
-    def add_input(self, accumulator: CountMinSketch, element: pa.Table) -> CountMinSketch:
-        """Count a table of items."""
-        accumulator.update(element[columns.ITEM_KEY].to_numpy(), element[columns.COUNT].to_numpy().astype(float))
+    def add_input(self, accumulator: FrequencyEstimator, element: pa.Table) -> FrequencyEstimator:
+        """Count a table of keys."""
+        accumulator.update(element[self._column].to_numpy(), element[columns.COUNT].to_numpy().astype(float))
         return accumulator
 
-    def merge_accumulators(self, accumulators: Iterable[CountMinSketch]) -> CountMinSketch:
+    def merge_accumulators(self, accumulators: Iterable[FrequencyEstimator]) -> FrequencyEstimator:
         """Add the sketches of parts."""
         first, *others = accumulators
         for other in others:
             first.merge(other)
         return first
 
-    def extract_output(self, accumulator: CountMinSketch) -> bytes:
+    def extract_output(self, accumulator: FrequencyEstimator) -> bytes:
         """Return the encoded sketch."""
         return SketchCoder().encode(accumulator)
 
     def get_accumulator_coder(self) -> Any:
         """Return the coder of sketches on their way between workers."""
         return SketchCoder()
+
+
+class CountItemsAndUsers(TupleCombineFn):
+    """Pairs of tables, of items and of users, to the pair of their encoded sketches."""
+
+    def __init__(self, config: SketchConfig) -> None:
+        combiners = CountKeys(config, columns.ITEM_KEY), CountKeys(config, columns.USER_KEY)
+        super().__init__(*combiners)  # type: ignore[no-untyped-call]
+
+    def get_accumulator_coder(self) -> Any:
+        """Return the coder of both sketches; Beam's own choice would be pickle."""
+        return beam.coders.TupleCoder([SketchCoder(), SketchCoder()])

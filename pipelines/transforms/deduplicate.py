@@ -24,13 +24,15 @@ _PARTITION = "partition"
 class ShardWindow:
     """The events of one user shard in one pane of a window, in order of time; ignored ones are only counted.
 
-    `items` are the items of the positive events with their counts (`ITEMS_SCHEMA`, in any order).
+    `items` are the items of the positive events with their counts (`ITEMS_SCHEMA`, in any order), `users` the keys of
+    their users with theirs.
     """
 
     name: WindowName
     shard: int
     rows: pa.Table
     items: pa.Table
+    users: pa.Table
     counts: WindowCounts
     min_event_ms: int
     max_event_ms: int
@@ -72,7 +74,9 @@ class Deduplicate(beam.DoFn):
         )
         events = kept.take(pa.array(np.flatnonzero(labels != Label.IGNORE)))
         examples = events.drop_columns([columns.ITEM_ID])
-        yield ShardWindow(name, shard, examples, _items(events), counts, int(times.min()), int(times.max()))
+        positive = events.filter(pc.equal(events[columns.LABEL], int(Label.POSITIVE)))
+        items, users = _items(positive), _users(positive)
+        yield ShardWindow(name, shard, examples, items, users, counts, int(times.min()), int(times.max()))
 
     def _first_of_each(self, rows: pa.Table, name: WindowName, shard: int) -> npt.NDArray[np.bool_]:
         keys = rows[columns.EVENT_KEY].combine_chunks()
@@ -96,12 +100,16 @@ class Deduplicate(beam.DoFn):
         return np.concatenate(keys)
 
 
-def _items(events: pa.Table) -> pa.Table:
-    positive = events.filter(pc.equal(events[columns.LABEL], int(Label.POSITIVE)))
+def _items(positive: pa.Table) -> pa.Table:
     # Shards of a window are small: starting threads would take longer than the work.
     grouped = positive.group_by(columns.ITEM_KEY, use_threads=False)
     items = grouped.aggregate([(columns.ITEM_ID, "min"), (columns.ITEM_KEY, "count")])
     return items.rename_columns([columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT])
+
+
+def _users(positive: pa.Table) -> pa.Table:
+    grouped = positive.group_by(columns.USER_KEY, use_threads=False)
+    return grouped.aggregate([(columns.USER_KEY, "count")]).rename_columns([columns.USER_KEY, columns.COUNT])
 
 
 def _in_order(pieces: Iterable[Piece]) -> pa.Table:

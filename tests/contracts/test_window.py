@@ -31,6 +31,17 @@ def examples(rows: int, length: int = 2) -> pa.Table:
     return pa.Table.from_pylist([row] * rows, examples_schema(length))
 
 
+def test_windows_from_before_there_were_user_sketches_have_none(log: WindowLog) -> None:
+    manifest = write(log, 0)
+    assert log.user_sketch(manifest) is None
+    entry = log.store.write(f"{manifest.name.folder}/{WindowName.user_sketch()}", b"users")
+    listed = manifest.model_copy(update={"files": (*manifest.files, entry)})
+    assert log.user_sketch(listed) == b"users"
+    log.store.write(f"{manifest.name.folder}/{WindowName.user_sketch()}", b"damaged")
+    with pytest.raises(CorruptArtefactError, match="user-sketch"):
+        log.user_sketch(listed)
+
+
 def write(log: WindowLog, sequence: int, *, day: int | None = None, pane: int = 0, **changes: Any) -> WindowManifest:
     start = DAY * (sequence if day is None else day)
     name = WindowName(start, start + DAY, pane)

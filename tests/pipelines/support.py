@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,6 +17,7 @@ from pipelines.config import PipelineConfig, SketchConfig
 from pipelines.ingest import run_once
 from pipelines.plan import Plan, make_plan
 from pipelines.sources import discover
+from sketches import ExactCounter, load
 
 ORIGIN = 1_700_000_000
 TYPES = {"click": "positive", "skip": "negative", "view": "ignore"}
@@ -128,6 +130,21 @@ def check_counts(store: Store) -> None:
             item for item, label in pairs if label == 1
         )
         assert items["item_key"].to_pylist() == sorted(items["item_key"].to_pylist())
+        check_sketch(log.sketch(manifest), rows, "item_key")
+        check_sketch(log.user_sketch(manifest), rows, "user_key")
+
+
+def check_sketch(data: bytes | None, rows: pa.Table, column: str) -> None:
+    """Bounds of the positives' keys are above the truth, exact counts equal to it, totals right."""
+    assert data is not None
+    estimator = load(data)
+    keys = zip(rows[column].to_pylist(), rows["label"].to_pylist(), strict=True)
+    truth = Counter(key for key, label in keys if label == 1)
+    assert estimator.total == truth.total()
+    estimates = estimator.estimate(np.array(list(truth), np.int64))
+    assert (estimates >= list(truth.values())).all()
+    if isinstance(estimator, ExactCounter):
+        assert estimates.tolist() == list(truth.values())
 
 
 def check_histories(store: Store, length: int) -> None:

@@ -1,5 +1,7 @@
+import math
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from contracts import Store
@@ -26,6 +28,38 @@ def test_metrics_agree_with_the_commits(tmp_path: Path) -> None:
     assert value("weir_pipeline_window_distinct_items") == 0
     assert value("weir_pipeline_sketch_fill_ratio") == 0
     assert summary.read == 12 + 1 + 3
+    assert value("weir_sketch_fill_ratio", {"scope": "window"}) == 0
+    assert math.isnan(sample(registry, "drift_distance"))
     text = generate_latest(registry).decode()
     assert text.count("# HELP") == text.count("# TYPE")
     assert all(line.endswith(".") for line in text.splitlines() if line.startswith("# HELP") and "_created" not in line)
+
+
+def sample(registry: CollectorRegistry, name: str, **labels: str) -> float:
+    value = registry.get_sample_value(f"weir_sketch_{name}", labels)
+    assert value is not None
+    return value
+
+
+@pytest.mark.parametrize("kind", ["count_min", "exact"])
+def test_sketches_and_drift_are_those_of_the_newest_window(tmp_path: Path, kind: str) -> None:
+    registry, store = CollectorRegistry(), Store(str(tmp_path / "store"))
+    settings = support.config(tmp_path, sketch={"kind": kind, "width": 1024})
+    first = [Event(f"u{n}", f"i{n % 4}", n % 10) for n in range(40)]
+    second = [Event(f"u{n % 2}", "i0" if n % 4 else "new", 10 + n % 10) for n in range(40)]
+    support.write_lines(tmp_path / "log/a.jsonl", [event.line() for event in first])
+    ingest(store, settings, registry=registry)
+    assert sample(registry, "distinct_keys", scope="window") == pytest.approx(4, abs=0.1)
+    assert sample(registry, "distinct_keys", scope="window_users") == pytest.approx(40, abs=2)
+    assert math.isnan(sample(registry, "drift_distance"))
+    assert math.isnan(sample(registry, "unseen_events_ratio"))
+
+    again = CollectorRegistry()
+    support.write_lines(tmp_path / "log/b.jsonl", [event.line() for event in second])
+    ingest(store, settings, registry=again)
+    assert sample(again, "distinct_keys", scope="window") == pytest.approx(2, abs=0.1)
+    assert sample(again, "distinct_keys", scope="window_users") == pytest.approx(2, abs=0.5)
+    assert sample(again, "log_q_error_nats", scope="window") < 0.01
+    assert sample(again, "unseen_events_ratio") == 0.25
+    assert 0.5 < sample(again, "drift_distance") < 1
+    support.check_counts(store)
