@@ -60,12 +60,11 @@ class View:
 
 def _panel(snapshot: Snapshot) -> RenderableType:
     table = Table(box=None, show_header=False, padding=(0, 2))
+    if snapshot.replayed is not None:
+        table.add_row(Text("replay", style="bold"), ProgressBar(total=1.0, completed=snapshot.replayed, width=60))
     for name, value in _facts(snapshot):
         table.add_row(Text(name, style="bold"), value)
-    rows: list[RenderableType] = [Text(f"weir up, {snapshot.seconds:.0f} s", style="bold cyan"), table]
-    if snapshot.replayed is not None:
-        rows.insert(1, ProgressBar(total=1.0, completed=snapshot.replayed, width=60))
-    return Group(*rows)
+    return Group(Text(f"weir up, {snapshot.seconds:.0f} s", style="bold cyan"), table)
 
 
 def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:

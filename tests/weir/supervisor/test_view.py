@@ -2,6 +2,7 @@ import io
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from weir.supervisor.observer import Snapshot
 from weir.supervisor.view import View
@@ -38,5 +39,12 @@ def test_a_terminal_gets_a_live_table() -> None:
     with View(out) as view:
         view.show(Snapshot(seconds=3.0, replayed=0.25))
         view.say("server", "ready")
-    assert "weir up, 3 s" in file.getvalue()
+    shown = [line.strip() for line in Text.from_ansi(file.getvalue()).plain.splitlines()]
+    assert "weir up, 3 s" in shown
+    # Each fact has a line of its own, the bar too.
+    assert [line.split()[0] for line in shown if line.startswith(("replay", "log", "trained"))][:3] == [
+        "replay",
+        "log",
+        "trained",
+    ]
     assert "ready" in file.getvalue()
