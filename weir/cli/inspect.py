@@ -2,7 +2,7 @@
 
 # ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -50,8 +50,8 @@ def windows(
         return
     _print_table(
         session,
-        f"{len(manifests)} commits in {session.store.path('')}",
-        ["commit", "window (UTC)", "pane", "events", "negative", "duplicate", "late", "items", "committed"],
+        f"{len(manifests)} commits in {session.store.path('')}, windows of {_length(manifests[-1])}",
+        ["commit", "window from (UTC)", "pane", "events", "negative", "duplicate", "late", "items", "committed"],
         [_window_row(manifest) for manifest in manifests[-last:]],
     )
 
@@ -84,9 +84,12 @@ def bundles(
     _print_table(
         session,
         f"{len(manifests)} bundles in {session.store.path('')}, current: {current or 'none'}",
-        ["version", "", "commit", "items", "index", "recall@20", "created", "verdict"],
-        [_bundle_row(manifest, current) for manifest in manifests],
+        ["version", "commit", "items", "index", "recall@20", "created", "gate"],
+        [_bundle_row(manifest) for manifest in manifests],
     )
+    for manifest in manifests:
+        if not manifest.promoted or manifest.version == current:
+            session.out.print(f"{manifest.version}: {manifest.verdict}", highlight=False)
 
 
 @app.command("sketch")
@@ -157,29 +160,31 @@ def _window_facts(manifest: "WindowManifest") -> dict[str, Any]:
 
 def _window_row(manifest: "WindowManifest") -> list[str]:
     counts = manifest.counts
-    start, end = _minute(manifest.start_ms / 1000), _minute(manifest.end_ms / 1000)
     items = manifest.file(manifest.name.items()).rows
     numbers = [counts.events, counts.negatives, counts.duplicates, counts.late, items]
     return [
         str(manifest.sequence),
-        f"{start} to {end}",
+        _minute(manifest.start_ms / 1000),
         str(manifest.pane),
         *(f"{number:,}" for number in numbers),
         _minute(manifest.committed_at, "%H:%M:%S"),
     ]
 
 
-def _bundle_row(manifest: "BundleManifest", current: str | None) -> list[str]:
+def _length(manifest: "WindowManifest") -> str:
+    return str(timedelta(milliseconds=manifest.end_ms - manifest.start_ms))
+
+
+def _bundle_row(manifest: "BundleManifest") -> list[str]:
     recall = manifest.evaluation.get("recall@20")
     return [
         manifest.version,
-        "current" if manifest.version == current else "",
         str(manifest.trained_sequence),
         f"{manifest.items:,}",
         manifest.index.type,
         "-" if recall is None else f"{recall:.3f}",
         _minute(manifest.created_at, "%H:%M:%S"),
-        manifest.verdict,
+        "promoted" if manifest.promoted else "held",
     ]
 
 
@@ -190,9 +195,11 @@ def _minute(seconds: float, form: str = "%Y-%m-%d %H:%M") -> str:
 def _print_table(session: Session, title: str, head: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    table = Table(
+        title=title, title_justify="left", box=None, header_style="bold", collapse_padding=True, pad_edge=False
+    )
     for name in head:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name == "version")
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "item")
     for row in rows:
         table.add_row(*row)
     session.out.print(table)
