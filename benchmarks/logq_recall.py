@@ -32,7 +32,7 @@ from trainer.batches import Examples, Positives, batches
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
 from trainer.distributed import Workers
 from trainer.evaluation import rank_of
-from trainer.frequencies import FrequencyView
+from trainer.frequencies import FrequencyView, Memory
 from trainer.item_table import FIRST_ITEM, PADDING
 from trainer.runtime import deterministic
 from trainer.seeds import Purpose, generator
@@ -113,7 +113,7 @@ def learn(stream: Stream, name: str, seed: int) -> dict[str, Any]:
     begun = time.process_time()
     estimator, config = ESTIMATORS[name](), settings(name, seed)
     state = TrainerState.fresh(config)
-    state.frequencies = FrequencyView(config.half_life_seconds, estimator)
+    state.frequencies = FrequencyView(config.half_life_seconds, memories=[Memory(1.0, estimator, 0.0)])
     first_test, ranks = round((1 - TEST_SHARE) * len(stream.keys)), []
     with deterministic(), Workers.from_environment("cpu") as workers:
         for number, part in enumerate(windows(len(stream.keys))):
@@ -240,10 +240,11 @@ def draw(done: dict[str, list[dict[str, Any]]], picture: Path) -> None:
     for number, (name, runs) in enumerate(done.items()):
         errors = np.array(runs[0]["log_q_error_by_decile"])
         recalls = np.mean([one["recall_by_decile"] for one in runs], axis=0)
-        if name != "no correction" and errors.any():
+        if name != "no correction":
             left.plot(place, errors, "o-", label=name, color=f"C{number}", markersize=4)
         right.plot(place, recalls, "o-", label=name, color=f"C{number}", markersize=4)
-    left.set(yscale="log", ylabel="mean |estimated log Q - true log Q|", title="Precision of log Q")
+    left.set_yscale("symlog", linthresh=1e-3)
+    left.set(ylabel="mean |estimated log Q - true log Q|", title="Precision of log Q", ylim=(-1e-4, 10))
     right.set(yscale="log", ylabel="Recall@20", title="What the model learns with it")
     for axes in (left, right):
         axes.set(xlabel="popularity decile of the item (1: the most frequent tenth)", xticks=place)

@@ -1,6 +1,7 @@
 """The trainer's settings: one frozen, documented model."""
 
-from typing import Final, Literal, Self
+from itertools import pairwise
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -22,6 +23,9 @@ _OPERATIONAL: Final = frozenset(
         "metrics_port",
     }
 )
+
+
+_Positive = Annotated[float, Field(gt=0)]
 
 
 class _Model(BaseModel):
@@ -84,8 +88,10 @@ class TrainerConfig(_Model):
     negatives: NegativesConfig = NegativesConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
 
-    half_life_seconds: float = Field(
-        default=30 * 86400.0, gt=0, description="event time after which a count of the frequency view has halved"
+    half_life_seconds: _Positive | tuple[_Positive, ...] = Field(
+        default=30 * 86400.0,
+        description="event time after which a count of the frequency view has halved; several, ascending: each item "
+        "takes the longest that agrees with all shorter ones",
     )
     admit_after: float = Field(
         default=1.0, gt=0, description="recent (decayed) occurrences after which an item gets a row of its own"
@@ -126,6 +132,13 @@ class TrainerConfig(_Model):
     def _cutoffs_positive(self) -> Self:
         if min(self.evaluation_k) < 1 or len(set(self.evaluation_k)) < len(self.evaluation_k):
             raise ValueError(f"evaluation_k = {list(self.evaluation_k)}: cut-offs must be positive and distinct")
+        return self
+
+    @model_validator(mode="after")
+    def _half_lives_ascend(self) -> Self:
+        lives = self.half_life_seconds
+        if isinstance(lives, tuple) and (not lives or any(b <= a for a, b in pairwise(lives))):
+            raise ValueError(f"half_life_seconds = {list(lives)}: several half-lives must ascend")
         return self
 
     def defining(self) -> dict[str, object]:

@@ -53,6 +53,7 @@ class Learner:
         changes = self.state.absorb(manifest, self.log.sketch(manifest), arrays)
         unadmitted = len(found.items) - len(Examples.of(found, self.state.table).admitted())
         self.observer.absorbed(changes, len(self.state.table), unadmitted)
+        self.observer.counted(self.state.frequencies.sketch)
 
     def _learn(self, manifest: WindowManifest, examples: Examples) -> bool:
         state, config, at = self.state, self.state.config, self.state.position

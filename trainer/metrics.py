@@ -6,6 +6,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from contracts import BundleManifest, EventClock
+from sketches import FrequencyEstimator, health
 from trainer.evaluation import Evaluation
 from trainer.item_table import RowChanges
 from trainer.step import StepResult
@@ -43,6 +44,20 @@ class TrainerMetrics:
         self.evicted = Counter("weir_trainer_items_evicted", "Items whose row was taken.", registry=registry)
         self._add_evaluation(registry)
         self._add_bundles(registry)
+        self._add_sketches(registry)
+
+    def _add_sketches(self, registry: CollectorRegistry) -> None:
+        # The pipeline has the same of each window's own sketch, of other scopes.
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"weir_sketch_{name}", text, ["scope"], registry=registry)
+
+        self.sketches = {
+            "fill": gauge("fill_ratio", "Share of cells in use, frequencies behind log Q."),
+            "distinct": gauge("distinct_keys", "Distinct ids counted, estimated from the frequencies themselves."),
+            "log_q_error": gauge(
+                "log_q_error_nats", "Mean error of log Q over events that collisions cause, estimated from phantom ids."
+            ),
+        }
 
     def _add_evaluation(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:
@@ -91,6 +106,12 @@ class TrainerMetrics:
         self.evicted.inc(len(changes.evicted))
         self.rows.set(rows)
         self.unadmitted.inc(unadmitted)
+
+    def counted(self, frequencies: FrequencyEstimator) -> None:
+        """Examine the view of recent frequencies."""
+        figures = health(frequencies)
+        for name, gauge in self.sketches.items():
+            gauge.labels("view").set(getattr(figures, name))
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Show a window's figures."""

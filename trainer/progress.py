@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel, ConfigDict, Field
 
 from contracts import Store
+from sketches import FrequencyEstimator
 from trainer.evaluation import Evaluation, save
 from trainer.item_table import RowChanges
 from trainer.metrics import TrainerMetrics
@@ -76,6 +77,11 @@ class Observer:
         """Note what a window changed in the item table."""
         self.unadmitted += unadmitted
         self.metrics.absorbed(changes, rows, unadmitted)
+
+    def counted(self, frequencies: FrequencyEstimator | None) -> None:
+        """Note what log Q is now computed from."""
+        if self.speaks and frequencies is not None:
+            self.metrics.counted(frequencies)
 
     def begun(self, window: str, sequence: int, batches: int, batch: int, step: int) -> None:
         """Note that training on a window begins or goes on."""

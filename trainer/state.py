@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-import sketches
 from contracts import WindowManifest
 from trainer.config import TrainerConfig
 from trainer.embeddings import Embeddings
@@ -117,8 +116,7 @@ class TrainerState:
             flat |= {f"optimizer.{number}.{name}": value for name, value in slot.items()}
         flat |= {"embeddings.weight": self.embeddings.weight, "embeddings.squares": self.embeddings.squares}
         flat |= {f"table.{name}": value for name, value in self.table.state().items()}
-        if self.frequencies.sketch is not None:
-            flat["frequencies.sketch"] = _from_bytes(self.frequencies.sketch.to_bytes())
+        flat |= {f"frequencies.{name}": value for name, value in self.frequencies.state().items()}
         progress = {
             "position": vars(self.position),
             "time_ms": self.frequencies.time_ms,
@@ -138,14 +136,13 @@ class TrainerState:
             number, _, slot = name.partition(".")
             slots.setdefault(int(number), {})[slot] = value
         optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
-        sketch = sketches.load(_to_bytes(flat["frequencies.sketch"])) if "frequencies.sketch" in flat else None
         return cls(
             config,
             tower,
             optimizer,
             Embeddings(weight, squares),
             ItemTable.restore(_under("table.", flat)),
-            FrequencyView(config.half_life_seconds, sketch, progress["time_ms"]),
+            FrequencyView.restore(config.half_life_seconds, progress["time_ms"], _under("frequencies.", flat)),
             Position(**progress["position"]),
             deque(Evaluation.model_validate(entry) for entry in progress["recent"]),
         )

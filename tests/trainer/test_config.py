@@ -11,6 +11,10 @@ def test_settings_that_contradict_each_other_are_refused_by_name() -> None:
         NegativesConfig(in_batch=False, uniform=0)
     with pytest.raises(ValidationError, match="evaluation_k"):
         TrainerConfig(evaluation_k=(10, 10))
+    with pytest.raises(ValidationError, match="half-lives must ascend"):
+        TrainerConfig(half_life_seconds=(10, 5))
+    with pytest.raises(ValidationError, match="greater than 0"):
+        TrainerConfig(half_life_seconds=0)
     with pytest.raises(ValidationError, match="batchsize"):
         TrainerConfig.model_validate({"batchsize": 3})
 

@@ -1,6 +1,7 @@
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 
+from sketches import CountMinSketch, health
 from trainer.evaluation import Evaluation
 from trainer.item_table import RowChanges
 from trainer.metrics import TrainerMetrics
@@ -38,5 +39,16 @@ def test_every_metric_has_the_prefix_and_a_sentence() -> None:
     assert len(help_lines) > 15
     for line in help_lines:
         _, _, name, sentence = line.split(" ", 3)
-        assert name.startswith(("weir_trainer_", "weir_bundle"))
+        assert name.startswith(("weir_trainer_", "weir_bundle", "weir_sketch_"))
         assert sentence.endswith(".")
+
+
+def test_the_sketch_behind_log_q_is_examined() -> None:
+    registry, sketch = CollectorRegistry(), CountMinSketch(256)
+    sketch.update(np.arange(400))
+    TrainerMetrics(registry).counted(sketch)
+    found = health(sketch)
+    for name, wanted in {"fill_ratio": found.fill, "distinct_keys": found.distinct}.items():
+        assert registry.get_sample_value(f"weir_sketch_{name}", {"scope": "view"}) == wanted
+    error = registry.get_sample_value("weir_sketch_log_q_error_nats", {"scope": "view"})
+    assert error == found.log_q_error > 0.01

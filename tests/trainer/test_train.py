@@ -76,10 +76,17 @@ def test_what_is_stored_is_the_same_each_time(tmp_path: Path, config: TrainerCon
         assert one.read(name) == two.read(name), name
 
 
-@pytest.mark.parametrize("kill_at", [1, 7, 8, 20])
+@pytest.mark.parametrize(
+    ("kill_at", "half_life"), [(1, 86400.0), (7, 86400.0), (8, 86400.0), (20, 86400.0), (20, (1800.0, 7200.0, 86400.0))]
+)
 def test_a_killed_run_ends_where_it_would_have_ended(
-    tmp_path: Path, config: TrainerConfig, kill_at: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    config: TrainerConfig,
+    kill_at: int,
+    half_life: float | tuple[float, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    config = config.model_copy(update={"half_life_seconds": half_life})
     whole, killed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "killed"))
     for store in (whole, killed):
         synthetic(WindowWriter(store), windows=3, events=200)
