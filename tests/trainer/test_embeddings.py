@@ -25,7 +25,8 @@ def test_descent_is_adagrad_with_one_number_per_row(touched: list[list[int]], ra
             if row != PADDING:
                 squares[row] += np.mean(slope**2)
                 weight[row] -= rate * slope / np.sqrt(squares[row])
-    np.testing.assert_allclose(table.weight.numpy(), weight, rtol=1e-7)
+    # A weight may come to lie near 0, where the 1e-10 under the division shows.
+    np.testing.assert_allclose(table.weight.numpy(), weight, rtol=1e-7, atol=1e-8)
     assert not table.weight[PADDING].any()
 
 
