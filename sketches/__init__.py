@@ -9,7 +9,7 @@ from sketches.distinct import DistinctCounter
 from sketches.drift import Counted, head_distance, jensen_shannon, unseen_share
 from sketches.exact import ExactCounter
 from sketches.gap import GapEstimator
-from sketches.health import Health, health
+from sketches.health import Health, health, parameters
 from sketches.loading import load
 from sketches.monitor import log_q_error
 from sketches.protocol import FrequencyEstimator
@@ -28,5 +28,6 @@ __all__ = [
     "jensen_shannon",
     "load",
     "log_q_error",
+    "parameters",
     "unseen_share",
 ]

@@ -12,7 +12,7 @@ from sketches.gap import GapEstimator
 from sketches.monitor import log_q_error
 from sketches.protocol import FrequencyEstimator
 
-__all__ = ["Health", "health"]
+__all__ = ["Health", "health", "parameters"]
 
 
 class Health(NamedTuple):
@@ -39,6 +39,19 @@ def health(estimator: FrequencyEstimator) -> Health:
     cells = estimator.cell_counts()
     fill = float(np.count_nonzero(cells)) / cells.size
     return Health(estimator.total, _distinct(cells), fill, log_q_error(estimator))
+
+
+def parameters(estimator: FrequencyEstimator) -> dict[str, object]:
+    """Return the kind and all parameters of an estimator; two of equal parameters can be merged."""
+    if isinstance(estimator, ExactCounter):
+        return {"kind": "exact"}
+    if isinstance(estimator, CountMinSketch):
+        return {"kind": "count_min"} | estimator._identity()
+    if isinstance(estimator, GapEstimator):
+        return {"kind": "gap"} | estimator._identity()
+    if isinstance(estimator, FrequencyBank):
+        return {"kind": "bank"} | estimator._identity()
+    raise ValueError(f"no parameters of a {type(estimator).__name__}")
 
 
 def _distinct(cells: Floats) -> float:

@@ -1,7 +1,17 @@
 import numpy as np
 import pytest
 
-from sketches import CountMinSketch, ExactCounter, FrequencyBank, FrequencyEstimator, GapEstimator, health, log_q_error
+from sketches import (
+    CountMinSketch,
+    ExactCounter,
+    FrequencyBank,
+    FrequencyEstimator,
+    GapEstimator,
+    health,
+    load,
+    log_q_error,
+    parameters,
+)
 from tests.sketches.support import zipf
 
 EVENTS = zipf(3_000, 20_000, 1.05)
@@ -52,6 +62,19 @@ def test_a_full_sketch_knows_many_keys_and_an_empty_one_none() -> None:
     assert health(sketch).distinct > 16
 
 
+def test_parameters_are_all_there_and_survive_storage() -> None:
+    wanted = {
+        CountMinSketch(64, 3, seed=9): {"kind": "count_min", "width": 64, "depth": 3, "conservative": True, "seed": 9},
+        ExactCounter(): {"kind": "exact"},
+        GapEstimator(64, 2, 0.5): {"kind": "gap", "width": 64, "depth": 2, "alpha": 0.5, "seed": 0},
+        FrequencyBank([5.0, 9.0], 64): {"kind": "bank", "half_lives": (5.0, 9.0), "width": 64, "depth": 4, "seed": 0},
+    }
+    for estimator, found in wanted.items():
+        assert parameters(estimator) == parameters(load(estimator.to_bytes())) == found
+
+
 def test_strangers_are_named() -> None:
+    with pytest.raises(ValueError, match="no parameters of a str"):
+        parameters("sketch")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no figures for a str"):
         health("sketch")  # type: ignore[arg-type]

@@ -1,0 +1,131 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.spatial import distance
+from typer.testing import CliRunner
+
+from contracts import Store, WindowManifest, hash_id
+from sketches import CountMinSketch, ExactCounter, FrequencyBank
+from tests.trainer.windows import WindowWriter
+from weir.cli.main import app
+
+DAY = 86_400_000
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, ["inspect", "sketch", *arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == status, result.output + (repr(result.exception) if result.exception else "")
+    return result.output
+
+
+def run_json(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--json"))
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> tuple[str, list[WindowManifest]]:
+    """Three windows: the second as the first, the third with another favourite."""
+    store = Store(str(tmp_path / "store"))
+    writer, manifests = WindowWriter(store), []
+    for day, items in enumerate(["aaaaabbbc", "aaaaabbbc", "abbbcxxxx"]):
+        times = np.full(len(items), day * DAY)
+        span = (day * DAY, (day + 1) * DAY)
+        manifests.append(writer.commit(["u"] * len(items), list(items), times, span=span))
+    return store.url, manifests
+
+
+def test_parameters_totals_and_heaviest_items(windows: tuple[str, list[WindowManifest]]) -> None:
+    url, manifests = windows
+    facts = run_json("--store", url, "--top", "2")
+    assert facts["window"] == str(manifests[-1].name)
+    assert (facts["kind"], facts["width"], facts["depth"], facts["conservative"]) == ("count_min", 4096, 4, True)
+    assert (facts["total"], facts["events"], facts["items"]) == (9, 9, 4)
+    assert facts["distinct_estimated"] == pytest.approx(4, abs=0.5)
+    assert facts["fill"] == pytest.approx(4 / 4096, rel=0.2)
+    assert facts["log_q_error_estimated"] < 0.01
+    assert facts["bytes"] == 4096 * 4 * 4
+    assert facts["top"] == [
+        {"item_id": "x", "count": 4, "estimate": 4.0},
+        {"item_id": "b", "count": 3, "estimate": 3.0},
+    ]
+    text = run("--store", url)
+    assert "log q error estimated" in text
+    assert "most frequent items" in text
+
+
+def test_a_window_goes_by_number_name_option_folder_or_file(windows: tuple[str, list[WindowManifest]]) -> None:
+    url, manifests = windows
+    name = manifests[0].name
+    ways = [["0"], [str(name)], [name.folder], ["--window", "0"], [f"{url}/{name.folder}"]]
+    ways.append([f"{url}/{name.folder}/sketch.bin"])
+    for way in ways:
+        assert run_json(*way, "--store", url)["top"][0] == {"item_id": "a", "count": 5, "estimate": 5.0}, way
+
+
+def test_two_windows_are_compared(windows: tuple[str, list[WindowManifest]]) -> None:
+    url, _ = windows
+    same = run_json("0", "--compare", "1", "--store", url)
+    assert (same["differing_parameters"], same["totals"], same["distance"], same["changes"]) == ({}, [9, 9], 0, [])
+    other = run_json("0", "--compare", "2", "--top", "2", "--store", url)
+    before, after = [5, 3, 1, 0], [1, 3, 1, 4]
+    assert other["distance"] == pytest.approx(float(distance.jensenshannon(before, after, base=2)), abs=1e-5)
+    assert {change["item_id"] for change in other["changes"]} == {"a", "x"}
+    assert all(abs(change["change"]) == pytest.approx(4 / 9) for change in other["changes"])
+    assert [one["total"] for one in other["sketches"]] == [9, 9]
+    text = run("0", "--compare", "2", "--store", url)
+    assert "largest changes" in text
+    assert "+44.4444%" in text
+
+
+def test_sketches_of_other_parameters_are_compared_by_the_items_known(
+    windows: tuple[str, list[WindowManifest]], tmp_path: Path
+) -> None:
+    url, _ = windows
+    small = CountMinSketch(64, 2)
+    small.update(np.array([hash_id(item) for item in "xx"]))
+    (tmp_path / "small.bin").write_bytes(small.to_bytes())
+    found = run_json("2", "--compare", str(tmp_path / "small.bin"), "--store", url)
+    assert found["differing_parameters"] == {"width": [4096, 64], "depth": [4, 2]}
+    assert found["totals"] == [9, 2]
+    assert found["changes"][0]["item_id"] == "x"
+    assert "width differs: 4096 and 64" in run("2", "--compare", str(tmp_path / "small.bin"), "--store", url)
+
+
+def test_without_items_the_cells_of_equal_sketches_are_compared(tmp_path: Path) -> None:
+    keys = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 400)
+    counts = np.random.default_rng(1).integers(1, 50, (2, 400))
+    for number, each in enumerate(counts):
+        sketch = CountMinSketch(256, 4, conservative=False)
+        sketch.update(keys, each.astype(float))
+        (tmp_path / f"{number}.bin").write_bytes(sketch.to_bytes())
+    common = ["--store", str(tmp_path)]
+    found = run_json(str(tmp_path / "0.bin"), "--compare", str(tmp_path / "1.bin"), *common)
+    true = float(distance.jensenshannon(*counts, base=2))
+    assert found["distance_over"] == "cells"
+    assert 0.5 * true < found["distance"] <= true
+    (tmp_path / "exact.bin").write_bytes(ExactCounter().to_bytes())
+    unlike = run_json(str(tmp_path / "0.bin"), "--compare", str(tmp_path / "exact.bin"), *common)
+    assert unlike["distance"] is None
+    assert "distance unknown" in run(str(tmp_path / "0.bin"), "--compare", str(tmp_path / "exact.bin"), *common)
+
+
+@pytest.mark.parametrize("estimator", [ExactCounter(), FrequencyBank([5.0, 9.0], 64)], ids=["exact", "bank"])
+def test_every_kind_can_be_read(tmp_path: Path, estimator: ExactCounter | FrequencyBank) -> None:
+    estimator.update(np.arange(10))
+    (tmp_path / "any.bin").write_bytes(estimator.to_bytes())
+    facts = run_json(str(tmp_path / "any.bin"), "--store", str(tmp_path))
+    assert facts["total"] == estimator.total
+    assert facts["top"] == []
+
+
+def test_what_is_not_there_or_damaged_is_named(windows: tuple[str, list[WindowManifest]], tmp_path: Path) -> None:
+    url, _ = windows
+    assert "there is no commit 99; there are 0 to 2" in run("99", "--store", url, status=1)
+    assert "neither a commit number" in run("nowhere", "--store", url, status=1)
+    assert "not both" in run("0", "--window", "1", "--store", url, status=2)
+    assert "holds no window yet" in run("--store", str(tmp_path / "empty"), status=1)
+    (tmp_path / "damaged.bin").write_bytes(b"no sketch")
+    assert "damaged.bin" in run(str(tmp_path / "damaged.bin"), "--store", url, status=1)

@@ -1,0 +1,91 @@
+"""``weir inspect sketch``: what a sketch counted, how wrong it is, and how far it is from another."""
+
+# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+
+from typing import Annotated, Any
+
+import typer
+
+from weir.cli.errors import UsageError
+from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
+from weir.cli.session import Session, open_session
+from weir.cli.tables import print_table
+
+__all__ = ["sketch"]
+
+
+def sketch(
+    wanted: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PATH_OR_WINDOW",
+            help="A file of a sketch, a window's folder, name or commit number.",
+            show_default="newest window",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option("--window", "-w", min=0, help="Commit number of the window.", show_default="newest")
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="PATH_OR_WINDOW", help="Tell what is different in another one.", show_default="none"),
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, help="Items to list: the most frequent, or the most changed.")] = 10,
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    json: JsonOutput = False,
+    debug: Debug = False,
+) -> None:
+    """Show a frequency sketch: parameters, totals, heaviest items, fill and error; or compare two."""
+    from weir.cli.sketch_facts import compare as compared
+    from weir.cli.sketch_facts import describe, find
+
+    if wanted is not None and window is not None:
+        raise UsageError("give either PATH_OR_WINDOW or --window, not both")
+    session = open_session(config, store, assign)
+    subject = find(session.store, wanted if window is None else str(window))
+    if compare is None:
+        facts = describe(subject, top)
+        session.print_json(facts) if json else _print_one(session, facts)
+        return
+    other = find(session.store, compare)
+    sides = [describe(one, 0) for one in (subject, other)]
+    difference = compared(subject, other, top)
+    if json:
+        session.print_json({"sketches": sides, **difference})
+    else:
+        _print_two(session, sides, difference)
+
+
+def _print_one(session: Session, facts: dict[str, Any]) -> None:
+    _print_facts(session, facts)
+    if not facts["top"]:
+        return
+    rows = [
+        [str(n), item["item_id"], str(item["count"]), f"{item['estimate']:.1f}"]
+        for n, item in enumerate(facts["top"], 1)
+    ]
+    print_table(session, "most frequent items", ["rank", "item", "count", "estimate"], rows)
+
+
+def _print_two(session: Session, sides: list[dict[str, Any]], difference: dict[str, Any]) -> None:
+    for side in sides:
+        _print_facts(session, side)
+    for name, (before, after) in difference["differing_parameters"].items():
+        session.out.print(f"{name} differs: {before} and {after}")
+    distance, over = difference["distance"], difference["distance_over"]
+    shown = "unknown" if distance is None else f"{distance:.4f}, over {over} (0: equal shares, 1: nothing in common)"
+    session.out.print(f"Jensen-Shannon distance {shown}", highlight=False)
+    if not difference["changes"]:
+        return
+    rows = [
+        [item["item_id"], *(f"{share:.4%}" for share in item["shares"]), f"{item['change']:+.4%}"]
+        for item in difference["changes"]
+    ]
+    print_table(session, "largest changes of an item's share", ["item", "before", "after", "change"], rows)
+
+
+def _print_facts(session: Session, facts: dict[str, Any]) -> None:
+    shown = {name: value for name, value in facts.items() if name != "top"}
+    session.out.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items()))
