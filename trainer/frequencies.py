@@ -47,7 +47,8 @@ class Memory:
     @property
     def total(self) -> float:
         """Faded events, above 0."""
-        return max(self.sketch.total, float(np.finfo(np.float64).tiny))
+        # Before the first event all counts are 0, and so must be the rates; the square is divided by, too.
+        return max(self.sketch.total, 1e-100)
 
 
 @dataclass
