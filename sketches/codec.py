@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 MAGIC: Final = b"WEIRSKCH"
@@ -93,6 +95,26 @@ def decode(data: bytes, *, kind: Kind | None = None, hash_name: str | None = Non
     if hash_name is not None and name != hash_name:
         raise ValueError(f"the sketch was built with the hash {name!r}, this code uses {hash_name!r}")
     return frame
+
+
+def pack_cells(cells: npt.NDArray[np.uint32]) -> bytes:
+    """Write all cells (n,), or the positions of those in use and then their values, whichever is shorter."""
+    used = np.flatnonzero(cells)
+    if 2 * used.size >= cells.size or cells.size > 1 << 32:
+        return cells.astype("<u4", copy=False).tobytes()
+    return used.astype("<u4").tobytes() + cells[used].astype("<u4", copy=False).tobytes()
+
+
+def unpack_cells(frame: Frame, size: int) -> npt.NDArray[np.uint32]:
+    """Read `size` cells from a payload of `pack_cells`, or raise `ValueError`."""
+    if len(frame.payload) >= 4 * size or len(frame.payload) % 8:
+        return np.frombuffer(frame.require_payload(4 * size), dtype="<u4").astype(np.uint32)
+    used, values = np.frombuffer(frame.payload, dtype="<u4").reshape(2, -1)
+    if used.size and (used[-1] >= size or (used[1:] <= used[:-1]).any()):
+        raise ValueError(f"{frame.kind.name} payload names cells that are out of order or not below {size}")
+    cells = np.zeros(size, dtype=np.uint32)
+    cells[used] = values
+    return cells
 
 
 def _known(code: int) -> Kind:

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
-from sketches.codec import Frame, Kind, decode, encode
+from sketches.codec import Frame, Kind, decode, encode, pack_cells, unpack_cells
 from sketches.grouping import sum_by_key
 from sketches.hashing import HASH_NAME, RowHash, Slots
 from sketches.protocol import FrequencyEstimator, require_equal
@@ -178,20 +178,20 @@ class CountMinSketch(FrequencyEstimator):
             self._coarsen(31)
 
     def to_bytes(self) -> bytes:
-        """See `FrequencyEstimator.to_bytes`; ``4 * width * depth`` bytes and about a hundred more."""
+        """See `FrequencyEstimator.to_bytes`; at most ``4 * width * depth`` bytes and about a hundred more."""
         params = _PARAMS.pack(
             self._width, self._depth, self._conservative, self._seed, self._quantum, self._total.to_bytes()
         )
-        return encode(Frame(Kind.COUNT_MIN, HASH_NAME, params, self._cells.astype("<u4", copy=False).tobytes()))
+        return encode(Frame(Kind.COUNT_MIN, HASH_NAME, params, pack_cells(self._cells)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """See `FrequencyEstimator.from_bytes`."""
         frame = decode(data, kind=Kind.COUNT_MIN, hash_name=HASH_NAME)
         width, depth, conservative, seed, quantum, total = frame.unpack(_PARAMS)
-        payload = frame.require_payload(4 * width * depth)
+        cells = unpack_cells(frame, width * depth)
         sketch = cls(width, depth, conservative=bool(conservative), seed=seed)
-        sketch._cells = np.frombuffer(payload, dtype="<u4").astype(np.uint32)
+        sketch._cells = cells
         sketch._quantum, sketch._total = quantum, Total.from_bytes(total)
         sketch._peak = int(sketch._cells.max())
         return sketch

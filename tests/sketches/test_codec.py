@@ -101,6 +101,30 @@ def test_other_versions_kinds_and_hashes_are_named() -> None:
         load(DistinctCounter().to_bytes())
 
 
+def test_a_sketch_in_little_use_takes_few_bytes_and_one_stored_whole_is_read_too() -> None:
+    sketch = CountMinSketch(1 << 16)
+    sketch.update(KEYS)
+    data = sketch.to_bytes()
+    assert len(data) < 300
+    frame = decode(data)
+    cells = np.zeros(4 << 16, dtype="<u4")
+    used, values = np.frombuffer(frame.payload, dtype="<u4").reshape(2, -1)
+    cells[used] = values
+    whole = encode(Frame(frame.kind, frame.hash_name, frame.params, cells.tobytes()))
+    for stored_as in (data, whole):
+        read = CountMinSketch.from_bytes(stored_as)
+        np.testing.assert_array_equal(read.cell_counts(), sketch.cell_counts())
+        assert read.to_bytes() == data
+
+
+@pytest.mark.parametrize("used", [[3, 3], [5, 4], [7, 256]])
+def test_cells_that_cannot_be_are_refused(used: list[int]) -> None:
+    frame = decode(CountMinSketch(64).to_bytes())
+    payload = np.array([*used, 1, 1], dtype="<u4").tobytes()
+    with pytest.raises(ValueError, match="out of order or not below 256"):
+        load(encode(Frame(frame.kind, frame.hash_name, frame.params, payload)))
+
+
 def test_sizes_that_contradict_each_other_are_named() -> None:
     header_and_checksum = decode(CountMinSketch(64).to_bytes())
     wrong = Frame(Kind.COUNT_MIN, header_and_checksum.hash_name, header_and_checksum.params, b"1234")
