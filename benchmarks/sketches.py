@@ -3,6 +3,7 @@
     python -m benchmarks.sketches speed       # updates per second, against Apache DataSketches
     python -m benchmarks.sketches accuracy    # error of log Q on Zipf streams, in equal memory
     python -m benchmarks.sketches drift       # changing popularity: the bank against single half-lives
+    python -m benchmarks.sketches windows     # the same stream in windows: the trainer's view of recent frequencies
     python -m benchmarks.sketches real        # item streams of MovieLens-1M and Gowalla (WEIR_DATA)
     python -m benchmarks.sketches monitor     # the estimated error against the true one
     python -m benchmarks.sketches sizing      # cells per key against error: the table of sketches/sizing.py
@@ -27,6 +28,7 @@ import xxhash
 
 from sketches import CountMinSketch, DistinctCounter, ExactCounter, FrequencyBank, FrequencyEstimator, GapEstimator
 from sketches import log_q_error as estimated_error
+from sketches.protocol import log_probability
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 I64 = npt.NDArray[np.int64]
@@ -196,6 +198,31 @@ def drift_errors(estimator: Any, stream: list[tuple[I64, F64]], size: int, optio
                 log_q = estimator.log_q(events[part], **options)
                 errors.append([np.abs(log_q - np.log(truth[part])).mean() for truth in (share, law)])
     return [float(mean) for mean in np.mean(errors, axis=0)]
+
+
+@app.command()
+def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, per_epoch: int = 20) -> None:
+    """W of each window just after its sketch of 4 MiB was added to the view, from the second epoch on."""
+    from trainer.frequencies import FrequencyView  # noqa: PLC0415  it brings torch, which no other command needs
+
+    lives = [per_epoch * share for share in (0.05, 0.2, 0.8)]  # seconds, at one window a second
+    views = {f"half-life {life:g} windows": FrequencyView(life) for life in lives}
+    views["bank of the three"] = FrequencyView(tuple(lives))
+    errors: dict[str, list[list[float]]] = {name: [] for name in views}
+    for number, (events, law) in enumerate(drifting(items, epochs, epoch)):
+        _, inverse, counts = np.unique(events, return_inverse=True, return_counts=True)
+        share = counts[inverse] / events.size
+        for index, part in enumerate(np.array_split(np.arange(epoch), per_epoch)):
+            sketch = CountMinSketch(MIB // 4)
+            sketch.update(events[part])
+            for name, view in views.items():
+                view.add(sketch.to_bytes(), 1000 * (number * per_epoch + index))
+                if number and index % 4 == 0:
+                    log_q = log_probability(view.counts(events[part]), view.memories[-1].total, 0.5)
+                    errors[name].append([np.abs(log_q - np.log(truth[part])).mean() for truth in (share, law)])
+    head(f"{per_epoch} windows per epoch", "W to the share in the epoch", "W to the law")
+    for name, found in errors.items():
+        row(name, *np.mean(found, axis=0).tolist())
 
 
 @app.command()
