@@ -24,8 +24,10 @@ format: .venv/dev.stamp  ## repair the style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/dev.stamp  ## measurements, peers and limits in the same run
-	$(BIN)/python -m benchmarks
+bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the quick ones; --help lists the others)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches speed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches accuracy
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches drift
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "weir needs Python 3.11 or later: make PYTHON=python3.11")'
