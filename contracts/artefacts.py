@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from contracts.errors import CorruptArtefactError
+from contracts.errors import CorruptArtefactError, in_one_line
 from contracts.storage import FileEntry, Store
 
 __all__ = ["MANIFEST", "read_manifest", "read_table", "write_manifest", "write_table"]
@@ -45,4 +45,4 @@ def read_manifest(store: Store, folder: str, model: type[ManifestT]) -> Manifest
     try:
         return model.model_validate_json(store.read(name))
     except ValidationError as error:
-        raise CorruptArtefactError(store.path(name), f"is not a valid manifest: {error}") from error
+        raise CorruptArtefactError(store.path(name), f"is not a valid manifest: {in_one_line(error)}") from error

@@ -7,8 +7,9 @@ of a replayed log time goes on at speed 1: what is added by hand then is as far 
 
 import time
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from contracts.errors import CorruptArtefactError, in_one_line
 from contracts.storage import Store
 
 __all__ = ["EventClock"]
@@ -32,7 +33,10 @@ class EventClock(BaseModel):
     @classmethod
     def of(cls, store: Store) -> "EventClock":
         """Return the clock of a store: that of its replay, or the wall clock."""
-        return cls.model_validate_json(store.read(_NAME)) if store.exists(_NAME) else cls()
+        try:
+            return cls.model_validate_json(store.read(_NAME)) if store.exists(_NAME) else cls()
+        except ValidationError as error:
+            raise CorruptArtefactError(store.path(_NAME), f"is not a clock: {in_one_line(error)}") from error
 
     def save(self, store: Store) -> None:
         """Leave this clock in the store."""

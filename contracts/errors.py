@@ -1,6 +1,8 @@
 """Errors that name the artefact at fault."""
 
-__all__ = ["CorruptArtefactError"]
+from pydantic import ValidationError
+
+__all__ = ["CorruptArtefactError", "in_one_line"]
 
 
 class CorruptArtefactError(Exception):
@@ -13,3 +15,9 @@ class CorruptArtefactError(Exception):
 
     def __reduce__(self) -> tuple[type["CorruptArtefactError"], tuple[str, str]]:
         return type(self), (self.path, self.problem)
+
+
+def in_one_line(error: ValidationError) -> str:
+    """Return what is wrong with a document, field by field, without pydantic's frame."""
+    details = error.errors(include_url=False, include_input=False)
+    return "; ".join(": ".join(filter(None, [".".join(map(str, d["loc"])), d["msg"]])) for d in details)

@@ -5,6 +5,7 @@ import logging
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -162,7 +163,13 @@ class _Driver:
         self.metrics.observe(self.store, commits, letters, started)
         summary = IngestSummary.of(commits, len(letters), time.monotonic() - clock)
         self.total += summary
-        logger.info("run committed %d events in %d panes, %d dead", summary.valid, summary.panes, summary.dead)
+        logger.info(
+            "run committed %d events in %d panes, %d dead%s",
+            summary.valid,
+            summary.panes,
+            summary.dead,
+            _reasons(self.store, letters),
+        )
         if self.report is not None:
             self.report(summary)
 
@@ -188,6 +195,12 @@ def _discover_or_wait(log: str) -> list[Partition]:
         return discover(log)
     except FileNotFoundError:
         return []
+
+
+def _reasons(store: Store, letters: list[DeadLetter]) -> str:
+    counts = Counter(str(letter.reason) for letter in letters)
+    told = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
+    return f" ({told}; see {store.path('dead-letters')})" if letters else ""
 
 
 def _new_letters(store: Store, plan: Plan) -> list[DeadLetter]:

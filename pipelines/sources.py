@@ -5,13 +5,17 @@ name, starts with a dot or an underscore are being written or are not data, and 
 """
 
 import glob
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import fsspec
 
 __all__ = ["Format", "Partition", "discover"]
+
+logger = logging.getLogger(__name__)
 
 
 class Format(StrEnum):
@@ -28,8 +32,10 @@ class Format(StrEnum):
 _SUFFIXES = {
     ".jsonl.gz": Format.GZIP_LINES,
     ".json.gz": Format.GZIP_LINES,
+    ".ndjson.gz": Format.GZIP_LINES,
     ".jsonl": Format.JSON_LINES,
     ".json": Format.JSON_LINES,
+    ".ndjson": Format.JSON_LINES,
     ".parquet": Format.PARQUET,
 }
 
@@ -76,10 +82,19 @@ def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
     raise FileNotFoundError(message)
 
 
+@lru_cache(maxsize=1024)
+def _tell_unknown(path: str) -> None:
+    """Say once for each file that it is left out."""
+    logger.warning("%s is left out: of the log are %s", path, ", ".join(_SUFFIXES))
+
+
 def _partition(fs: Any, path: str, size: int, root: str) -> Partition | None:
     key = path[len(root) :].lstrip("/")
     hidden = any(part.startswith((".", "_")) for part in key.split("/"))
     suffix = next((suffix for suffix in _SUFFIXES if key.endswith(suffix)), None)
-    if hidden or suffix is None:
+    if hidden or key.endswith(".tmp"):
+        return None
+    if suffix is None:
+        _tell_unknown(path)
         return None
     return Partition(key, fs.unstrip_protocol(path), _SUFFIXES[suffix], size)

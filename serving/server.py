@@ -72,10 +72,11 @@ class Server:
         """Listen, follow the store, and stop in good order when told to."""
         stopped = _stop_signal()
         await self._healthy(health_pb2.HealthCheckResponse.NOT_SERVING)
+        # First what fails in one line: a gRPC server dropped before its loop ends complains at length.
+        web, thread = start_http_server(self.config.metrics_port, registry=self.registry)
         server = self._grpc_server()
         port = server.add_insecure_port(f"{self.config.host}:{self.config.port}")
         await server.start()
-        web, thread = start_http_server(self.config.metrics_port, registry=self.registry)
         self._where = f"gRPC on {self.config.host}:{port}, metrics on port {web.server_port}"
         log.info("listening, without a bundle yet: %s", self._where)
         following = asyncio.create_task(self._follow())

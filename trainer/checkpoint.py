@@ -15,10 +15,12 @@ from typing import Any, Final
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
 from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
-from contracts import Store
+from contracts import CorruptArtefactError, Store
+from contracts.errors import in_one_line
 from trainer.config import TrainerConfig
 from trainer.distributed import Workers
 from trainer.state import TrainerState
@@ -97,6 +99,8 @@ class CheckpointLog:
         ------
         CheckpointMismatchError
             If it was made with other settings than `config`.
+        CorruptArtefactError
+            If its files are damaged.
         """
         name = workers.broadcast(self.names()[-1:])
         if not name:
@@ -104,7 +108,14 @@ class CheckpointLog:
         folder = f"checkpoints/{name[0]}"
         flat = _empty(self._mark(folder, config).tensors)
         with _quiet():
-            load_distributed(flat, checkpoint_id=self._url(folder), no_dist=workers.world_size == 1)
+            try:
+                load_distributed(flat, checkpoint_id=self._url(folder), no_dist=workers.world_size == 1)
+            except CheckpointException as error:
+                # Its text is one traceback for each rank.
+                causes = {f"{type(cause).__name__}: {cause}" for cause, _ in error.failures.values()}
+                remedy = "remove the folder to continue from the one before"
+                problem = f"cannot be read ({'; '.join(sorted(causes))}); {remedy}"
+                raise CorruptArtefactError(self.store.path(folder), problem) from error
         logger.info("continue from checkpoint %s", name[0])
         return TrainerState.restore(config, flat, workers.device)
 
@@ -113,7 +124,8 @@ class CheckpointLog:
         try:
             mark = _Mark.model_validate_json(self.store.read(f"{folder}/{_MARK}"))
         except ValidationError as error:
-            raise CheckpointMismatchError(f"{path}: is not a checkpoint of this version: {error}") from error
+            problem = f"is not a checkpoint of this version: {in_one_line(error)}"
+            raise CheckpointMismatchError(f"{path}: {problem}") from error
         differences = _differences(mark.settings, config.defining())
         if differences:
             remedy = "use the same settings, or another store, or remove its checkpoints/"

@@ -6,6 +6,7 @@ the defaults.
 """
 
 import difflib
+import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as PydanticSettingsError
 
 from pipelines.config import PipelineConfig
 from serving.config import ServingConfig
@@ -104,9 +106,8 @@ def load_settings(
         settings = Sourced(**(overrides or {}))
     except ValidationError as error:
         raise SettingsError(problems + _explain(error)) from None
-    except ValueError as error:
-        # An environment variable that should be JSON and is not.
-        raise SettingsError([*problems, str(error)]) from None
+    except PydanticSettingsError:
+        raise SettingsError([*problems, *_not_json(os.environ)]) from None
     if problems:
         raise SettingsError(problems)
     return settings
@@ -126,11 +127,20 @@ def assignments(pairs: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             value = text
-        at = values
-        for key in keys[:-1]:
-            at = at.setdefault(key, {})
-        at[keys[-1]] = value
+        if not _put(values, keys, value):
+            problems.append(f"--set {pair}: contradicts another --set, which gave all of {keys[0]} a value")
     return values, problems
+
+
+def _put(values: dict[str, Any], keys: list[str], value: object) -> bool:
+    """Put a value under a path of keys; False where a value stands in the way."""
+    at: Any = values
+    for key in keys[:-1]:
+        at = at.setdefault(key, {})
+        if not isinstance(at, dict):
+            return False
+    at[keys[-1]] = value
+    return True
 
 
 def _check_file(file: Path | None) -> None:
@@ -140,6 +150,8 @@ def _check_file(file: Path | None) -> None:
         content = yaml.safe_load(file.read_text())
     except FileNotFoundError:
         raise SettingsError([f"{file}: there is no such configuration file"]) from None
+    except OSError as error:
+        raise SettingsError([f"{file}: cannot be read: {error.strerror}"]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError([f"{file}: is not YAML: {' '.join(str(error).split())}"]) from None
     if content is not None and not isinstance(content, dict):
@@ -158,6 +170,29 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
+def _not_json(environment: Mapping[str, str]) -> list[str]:
+    """Name the variables whose value should be JSON and is not."""
+    return [
+        f"environment variable {name} = {text!r}: must be JSON, as all lists, mappings and whole sections"
+        for name, text in sorted(environment.items())
+        if name.upper().startswith(_PREFIX) and _needs_json(name.upper().removeprefix(_PREFIX)) and not _is_json(text)
+    ]
+
+
+def _needs_json(path: str) -> bool:
+    *sections, key = path.lower().split(_DELIMITER)
+    field = _model_at(sections).model_fields.get(key)
+    return field is not None and field.annotation not in {str, int, float, bool}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _explain(error: ValidationError) -> list[str]:
     return [_line(detail) for detail in error.errors(include_url=False)]
 
@@ -171,6 +206,8 @@ def _line(detail: Any) -> str:
         hint = f"did you mean {close[0]}? " if close else ""
         return f"{key}: there is no such setting; {hint}allowed: {', '.join(allowed)}"
     message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] in {"model_type", "dict_type"}:
+        message = "Must be a mapping of names to values; leave it out to keep what it has"
     if isinstance(detail["input"], BaseModel | dict):
         return f"{key}: {message}"
     return f"{key} = {detail['input']!r}: {message[0].lower()}{message[1:]}"

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import apache_beam as beam
@@ -113,7 +114,8 @@ class Validator:
             verdict.refuse(nulls, Reason.MISSING_FIELD, lambda _: f"{spelling} is missing or null")
         sizes = pc.fill_null(pc.binary_length(texts), 1).to_numpy(zero_copy_only=False)
         if name != columns.ATTRIBUTION_TOKEN:
-            verdict.refuse(sizes == 0, Reason.EMPTY_ID, lambda _: f"{spelling} is empty; leave it out if there is none")
+            hint = "; leave it out if there is none" if name == columns.EVENT_ID else ""
+            verdict.refuse(sizes == 0, Reason.EMPTY_ID, lambda _: f"{spelling} is empty{hint}")
         detail = lambda row: f"{spelling} has {sizes[row]} bytes, at most {limit} are allowed"  # noqa: E731
         verdict.refuse(sizes > limit, too_long, detail)
         verdict.refuse(_not_utf8(texts), Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8")
@@ -134,7 +136,7 @@ class Validator:
         verdict.refuse(
             (millis < self._min_ms) | (millis > latest),
             Reason.TIMESTAMP_OUT_OF_RANGE,
-            lambda row: f"{name} is {millis[row]} ms; allowed are {self._min_ms} to {latest} ms since 1970",
+            lambda row: f"{name} is {millis[row]} ms since 1970; allowed are {_date(self._min_ms)} to {_date(latest)}",
         )
 
     def _max_ms(self) -> int:
@@ -167,6 +169,10 @@ class Validator:
             lambda row: f"{name} is {spelled[encoded.indices[row].as_py()]!r:.200}; event_types names {known}",
         )
         return labels
+
+
+def _date(millis: int) -> str:
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _not_utf8(texts: pa.Array) -> Bool:

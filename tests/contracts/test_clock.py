@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import EventClock, Store
+from contracts import CorruptArtefactError, EventClock, Store
 
 
 def test_a_live_log_runs_with_the_wall_clock(tmp_path: Path) -> None:
@@ -38,3 +38,10 @@ def test_behind_the_end_of_a_replay_time_runs_at_speed_one() -> None:
     assert clock.wall_time(2_000_000) == 5010
     assert clock.wall_time(2_003_000) == 5013
     assert clock.event_ms(5013) == 2_003_000
+
+
+def test_a_damaged_clock_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "CLOCK.json").write_text('{"speed": -1}')
+    with pytest.raises(CorruptArtefactError) as refusal:
+        EventClock.of(Store(str(tmp_path)))
+    assert str(refusal.value) == f"{tmp_path}/CLOCK.json: is not a clock: speed: Input should be greater than 0"

@@ -50,3 +50,11 @@ def test_new_files_are_seen_on_an_object_store() -> None:
 def test_a_log_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         discover(str(tmp_path / name))
+
+
+def test_a_file_that_is_no_log_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "events.csv").write_bytes(b"ann,blue")
+    (tmp_path / "events.ndjson").write_bytes(b"{}")
+    for _ in range(2):
+        assert [partition.key for partition in discover(str(tmp_path))] == ["events.ndjson"]
+    assert [record.getMessage().partition(" is left out")[0] for record in caplog.records] == [f"{tmp_path}/events.csv"]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from contracts import Store
+from contracts import CorruptArtefactError, Store
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.checkpoint import CheckpointLog, CheckpointMismatchError
@@ -83,3 +83,13 @@ def test_other_settings_are_refused_by_name_with_both_values(store: Store, state
     assert "batch_size" not in str(error.value)
     free = TrainerConfig.model_validate({**state.config.model_dump(), "export_every_windows": 9, "metrics_port": 1})
     assert log.load(free, Workers()) is not None
+
+
+def test_a_damaged_checkpoint_is_named_with_a_way_out(store: Store, state: TrainerState) -> None:
+    name = CheckpointLog(store).save(state, Workers())
+    for file in store.glob(f"checkpoints/{name}/*.distcp"):
+        store.write(file, store.read(file)[:-100])
+    with pytest.raises(CorruptArtefactError, match="remove the folder to continue from the one before") as refusal:
+        CheckpointLog(store).load(state.config, Workers())
+    assert refusal.value.path == store.path(f"checkpoints/{name}")
+    assert "\n" not in str(refusal.value)

@@ -87,3 +87,23 @@ def test_every_setting_is_described() -> None:
     lines = [line for line in commented(load_settings()).splitlines() if not line.endswith(":")]
     assert len(lines) > 60
     assert [line for line in lines if "  # " not in line] == []
+
+
+def test_assignments_that_contradict_each_other_are_refused() -> None:
+    values, problems = assignments(["trainer=5", "trainer.seed=1"])
+    assert values == {"trainer": 5}
+    assert problems == ["--set trainer.seed=1: contradicts another --set, which gave all of trainer a value"]
+
+
+def test_a_variable_that_should_be_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_TRAINER__EVALUATION_K", "10,20")
+    with pytest.raises(SettingsError) as refusal:
+        load_settings()
+    [problem] = refusal.value.problems
+    assert problem.startswith("environment variable WEIR_TRAINER__EVALUATION_K = '10,20': must be JSON")
+
+
+def test_a_section_that_is_a_value_is_told_what_it_must_be(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        load_settings(written(tmp_path / "weir.yaml", "trainer: 5\n"))
+    assert refusal.value.problems[0].startswith("trainer = 5: must be a mapping")

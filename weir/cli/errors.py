@@ -106,14 +106,19 @@ def _tell(error: Exception) -> tuple[str, int] | None:
 
 def _plain(error: Exception, kind: str) -> tuple[str, int] | None:
     hints = {
-        "CorruptArtefactError": "remove it, or restore it from a copy; `weir inspect` shows what else is there",
+        "CorruptArtefactError": "restore it from a copy; without one, begin with another --store",
     }
     if kind in hints:
         return f"{error}; {hints[kind]}", _FAILED
     if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
-        return "the port is in use: choose another, or stop the process that holds it (`ss -ltnp` names it)", _FAILED
-    if isinstance(error, CommandError | FileNotFoundError | PermissionError) or kind in _CLEAR:
-        return str(error), _FAILED
+        hint = "stop the process that holds it (`ss -ltnp` names it), or let `--set serving.port=0`, "
+        return f"a port is in use: {hint}`--set SECTION.metrics_port=0` take any free one", _FAILED
+    # The system's errors tell of a file or folder: not there, not allowed, read-only, full, a file for a folder.
+    if isinstance(error, CommandError | OSError) or kind in _CLEAR:
+        return str(error) or kind, _FAILED
+    # fsspec names what a protocol needs, such as s3fs for s3://.
+    if kind == "ImportError" and "nstall" in str(error):
+        return f"{error} (with .venv/bin/pip or where weir is installed)", _FAILED
     if isinstance(error, ValueError):
         return f"{error} (--debug shows where)", _FAILED
     return None

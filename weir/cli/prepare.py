@@ -85,6 +85,11 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
 
 def _make_room(store: Store, folder: Path, options: UpOptions) -> None:
     """Begin anew with ``--once``, and mark an empty store as a demo's."""
+    if options.log is not None and options.log.is_dir():
+        raise UsageError(
+            f"--log {options.log} is a folder; it takes one finished log to replay. "
+            f"To follow a folder: weir up --set pipeline.log={options.log}"
+        )
     if options.log is not None and not options.log.is_file():
         raise FileNotFoundError(f"{options.log}: there is no such log file")
     if options.once:

@@ -4,11 +4,12 @@
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -25,6 +26,8 @@ __all__ = ["REMEMBERED", "Session", "open_session", "remembered", "set_up_loggin
 
 REMEMBERED: Final = "state/settings.json"
 """The settings of the last `weir up` on this store: other commands there need not be told again."""
+
+_WIDE: Final = 160
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def open_session(
         What stands in for the defaults; without it, what the store remembers.
     """
     from contracts import Store
-    from weir.config import assignments, load_settings
+    from weir.config import SettingsError, assignments, load_settings
 
     overrides, malformed = assignments(assign or ())
     for path, value in {"store": store, **(flags or {})}.items():
@@ -76,8 +79,18 @@ def open_session(
             _put(overrides, path, value)
     settings = load_settings(config, overrides, base, malformed)
     if base is None and (found := remembered(Store(settings.store))):
-        settings = load_settings(config, overrides, found)
-    return Session(settings, Store(settings.store), Console(), Console(stderr=True))
+        try:
+            settings = load_settings(config, overrides, found)
+        except SettingsError as error:
+            # Without them all was well.
+            where = Store(settings.store).path(REMEMBERED)
+            raise SettingsError([f"{problem} (remembered in {where})" for problem in error.problems]) from None
+    return Session(settings, Store(settings.store), _console(sys.stdout), _console(sys.stderr))
+
+
+def _console(file: IO[str]) -> Console:
+    """Return a console; what is no terminal has no edge at which a table would have to be broken."""
+    return Console(file=file, width=None if file.isatty() or "COLUMNS" in os.environ else _WIDE)
 
 
 def set_up_logging(console: Console, level: int = logging.INFO) -> None:
@@ -88,6 +101,8 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
     else:
         handler, form = logging.StreamHandler(), "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.DEBUG if debugging() else level, format=form, handlers=[handler], force=True)
+    # On import Beam tells the root logger that Google's clients are missing; nobody asked for them.
+    logging.getLogger().addFilter(lambda record: "bigquery client libraries" not in str(record.msg))
     # Beam, fsspec and others tell their inner life at INFO.
     for name in ("apache_beam", "fsspec", "asyncio", "faiss", "torch", "onnxscript", "onnx_ir", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -95,10 +110,14 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
 
 def remembered(store: "Store") -> dict[str, Any]:
     """Return the settings of the last `weir up` on a store, nested; nothing where there was none."""
+    from contracts import CorruptArtefactError
+
     try:
         found: dict[str, Any] = json.loads(store.read(REMEMBERED))
     except FileNotFoundError:
         return {}
+    except ValueError as error:
+        raise CorruptArtefactError(store.path(REMEMBERED), f"is not JSON: {error}") from None
     return {name: value for name, value in found.items() if name != "store"}
 
 

@@ -6,6 +6,7 @@ JSON Lines (also gzipped) stay the bytes they are; Parquet stays Parquet. The wh
 import gzip
 import io
 import re
+import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,7 +112,10 @@ class _LinesLog:
     def read(cls, path: Path, column: str) -> "_LinesLog":
         data = path.read_bytes()
         if path.suffix == ".gz":
-            data = gzip.decompress(data)
+            try:
+                data = gzip.decompress(data)
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise ValueError(f"{path}: cannot be read to its end as gzip: {error}") from error
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
         bounds = np.unique(np.concatenate([[0], ends, [len(data)]])).astype(np.int64)
         lines = pa.LargeBinaryArray.from_buffers(

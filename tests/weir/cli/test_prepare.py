@@ -85,6 +85,8 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         start(tmp_path / "store", once=True, log=log_file(tmp_path / "log.jsonl"))
     with pytest.raises(FileNotFoundError, match="there is no such log file"):
         start(tmp_path / "other", log=tmp_path / "missing.jsonl")
+    with pytest.raises(UsageError, match=r"is a folder; .* weir up --set pipeline\.log="):
+        start(tmp_path / "other", log=tmp_path)
 
 
 def test_a_wrong_log_removes_nothing(tmp_path: Path) -> None:
