@@ -1,5 +1,6 @@
 """Raw rows to typed columns, the rows that do not decode apart."""
 
+import codecs
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,8 +58,12 @@ class LineDecoder:
 
     def decode(self, content: Lines) -> Decoded:
         """Return the columns of the lines that decode, and the faults of the others; blank lines count for nothing."""
-        kept = np.array([bool(line) and not line.isspace() for line in content.lines], np.bool_)
-        lines = [line for line, keep in zip(content.lines, kept, strict=True) if keep]
+        found = content.lines
+        if found and content.positions[0] == 0:
+            # Some programs begin a file with a byte order mark, which is no part of its first line.
+            found = [found[0].removeprefix(codecs.BOM_UTF8), *found[1:]]
+        kept = np.array([bool(line) and not line.isspace() for line in found], np.bool_)
+        lines = [line for line, keep in zip(found, kept, strict=True) if keep]
         positions = content.positions[kept]
         refused: Faults = []
         values = self._all_at_once(lines)

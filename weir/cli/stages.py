@@ -137,8 +137,11 @@ def train_worker(
             bar.update(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
 
         summary = run(session.store, session.settings.trainer, follow=follow, report=report)
-    if first:
-        _print_facts(session, summary, json=json)
+    if not first:
+        return
+    _print_facts(session, summary, json=json)
+    if summary.bundle is None and not summary.windows:
+        session.notes.print(f"{session.store.path('')} holds no window to learn: `weir ingest` commits them")
 
 
 def export(

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from contracts import columns
+from pipelines.timestamps import arrow_millis
 
 __all__ = ["LogProfile", "LogSource", "TimeUnit", "nice_window", "open_log"]
 
@@ -172,9 +173,8 @@ def _filled(texts: pa.Array) -> pa.Array:
 
 def _rfc3339(texts: pa.Array) -> pa.Array:
     """Return times in milliseconds; null for a text that is none."""
-    valid = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$")
-    times = pc.if_else(valid, texts, None).cast(pa.timestamp("ns", "UTC"))
-    return pc.divide(times.cast(pa.int64()), 1_000_000)
+    millis, readable = arrow_millis(texts, "rfc3339")
+    return pa.array(millis, mask=~readable)
 
 
 def _profile(path: Path, stamps: pa.Array, form: Literal["jsonl", "parquet"]) -> tuple[Int, LogProfile]:

@@ -208,3 +208,10 @@ def test_every_line_is_a_row_or_a_letter_or_blank(lines: list[bytes]) -> None:
     rows, letters = validated(lines)
     places = [row["position"] for row in rows] + [letter.position for letter in letters]
     assert sorted(places) == [10 * number for number, raw in enumerate(lines) if raw.strip()]
+
+
+def test_a_byte_order_mark_is_taken_off_the_first_line_only() -> None:
+    mark = b"\xef\xbb\xbf"
+    rows, letters = validated([mark + line(), line(), mark + line()])
+    assert [row["position"] for row in rows] == [0, 10]
+    assert [(letter.position, letter.reason) for letter in letters] == [(20, Reason.MALFORMED_JSON)]

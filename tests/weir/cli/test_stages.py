@@ -123,3 +123,9 @@ def test_a_request_that_the_server_refuses_lists_its_problems(config: Path, serv
     assert refused.returncode == 1
     assert "weir: the server refused: INVALID_ARGUMENT (INVALID_REQUEST)" in refused.stderr
     assert "queries[0]" in refused.stderr
+
+
+def test_training_on_an_empty_store_says_what_comes_first(config: Path, tmp_path: Path) -> None:
+    trained = weir(config, "train", "--store", str(tmp_path / "empty"))
+    assert trained.returncode == 0
+    assert "holds no window to learn: `weir ingest` commits them" in trained.stderr
