@@ -141,7 +141,8 @@ def train_worker(
         return
     _print_facts(session, summary, json=json)
     if summary.bundle is None and not summary.windows:
-        session.notes.print(f"{session.store.path('')} holds no window to learn: `weir ingest` commits them")
+        hint = f"{session.store.path('')} holds no window to learn: `weir ingest` commits them"
+        session.notes.print(hint, soft_wrap=True)
 
 
 def export(
