@@ -8,6 +8,7 @@ from sketches.count_min import CountMinSketch
 from sketches.distinct import DistinctCounter
 from sketches.drift import Counted, head_distance, jensen_shannon, unseen_share
 from sketches.exact import ExactCounter
+from sketches.fading import merge_fading
 from sketches.gap import GapEstimator
 from sketches.health import Health, health, parameters
 from sketches.loading import load
@@ -28,6 +29,7 @@ __all__ = [
     "jensen_shannon",
     "load",
     "log_q_error",
+    "merge_fading",
     "parameters",
     "unseen_share",
 ]

@@ -31,18 +31,9 @@ class Memory:
 
     def add(self, fresh: sketches.FrequencyEstimator, later_seconds: float) -> None:
         """Add a window that ends so many seconds after those before it, or, below 0, before them."""
-        fading = 0.5 ** (abs(later_seconds) / self.half_life_seconds)
-        # Beyond a thousand half-lives the factor is 0, which no sketch takes: what is left is nothing all the same.
-        fading = max(fading, float(np.finfo(np.float64).tiny))
         squares = fresh.total
-        if later_seconds > 0:
-            self.sketch.decay(fading)
-            self.weighed *= fading**2
-        else:
-            fresh.decay(fading)
-            squares *= fading**2
-        self.sketch.merge(fresh)
-        self.weighed += squares
+        faded = sketches.merge_fading(self.sketch, fresh, later_seconds, self.half_life_seconds) ** 2
+        self.weighed = self.weighed * faded + squares if later_seconds > 0 else self.weighed + squares * faded
 
     @property
     def total(self) -> float:

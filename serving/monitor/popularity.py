@@ -38,10 +38,11 @@ class Popularity:
         if self._counts is None:
             self._counts, self._time_ms = fresh, manifest.end_ms
             return
-        fading = 0.5 ** (abs(manifest.end_ms - self._time_ms) / (1000 * self.half_life_seconds))
-        older = self._counts if manifest.end_ms > self._time_ms else fresh
-        older.decay(max(fading, float(np.finfo(np.float64).tiny)))
-        self._counts = _merged(self._counts, fresh)
+        try:
+            sketches.merge_fading(self._counts, fresh, (manifest.end_ms - self._time_ms) / 1000, self.half_life_seconds)
+        except ValueError as error:
+            log.warning("the windows' sketches changed, popularity is counted anew: %s", error)
+            self._counts = fresh
         self._time_ms = max(self._time_ms, manifest.end_ms)
 
     def top(self, k: int) -> list[Key]:
@@ -51,12 +52,3 @@ class Popularity:
         keys: Keys = np.fromiter(self.ids, np.int64, len(self.ids))
         order = np.argsort(-self._counts.estimate(keys), kind="stable")
         return [Key(key) for key in keys[order[:k]].tolist()]
-
-
-def _merged(counts: sketches.FrequencyEstimator, fresh: sketches.FrequencyEstimator) -> sketches.FrequencyEstimator:
-    try:
-        counts.merge(fresh)
-    except ValueError as error:
-        log.warning("the windows' sketches changed, popularity is counted anew: %s", error)
-        return fresh
-    return counts
