@@ -23,6 +23,7 @@ from pipelines.transforms.read import PROGRESS, ListChunks, ReadChunk
 from pipelines.transforms.split import Locate, MergeProgress, Release
 from pipelines.transforms.validate import DEAD, Validate
 from pipelines.transforms.write import ShardReport, WriteShards
+from pipelines.user_state import ArtefactUserState, UserState
 
 __all__ = ["BlocksToWindows", "ReadBlocks"]
 
@@ -48,15 +49,22 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
     """The output of `ReadBlocks` to the manifests of the windows committed.
 
     `together` makes the windowing under which the windows of a run meet, for the histories of a shard and for the
-    order of commits: the end of the input for a bounded run. An unbounded driver gives a trigger.
+    order of commits: the end of the input for a bounded run. An unbounded driver gives a trigger. `state` holds the
+    histories before the run; without it they come from the store's committed windows.
     """
 
     def __init__(
-        self, store: Store, run: Run, config: PipelineConfig, together: Callable[[], Any] | None = None
+        self,
+        store: Store,
+        run: Run,
+        config: PipelineConfig,
+        together: Callable[[], Any] | None = None,
+        state: UserState | None = None,
     ) -> None:
         super().__init__()
         self._store, self._run, self._config = store, run, config
         self._together = together or partial(beam.WindowInto, GlobalWindows())
+        self._state = state or ArtefactUserState(store, config.history_length)
 
     def expand(self, read: Any) -> Any:
         """Add the transforms."""
@@ -89,7 +97,7 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
             | "Together" >> self._together()
             | "Key by shard" >> beam.Map(_by_shard)
             | "Group windows" >> beam.GroupByKey()
-            | "Attach histories" >> beam.ParDo(AttachHistories(self._store, length))
+            | "Attach histories" >> beam.ParDo(AttachHistories(self._state, length))
             | "Write shards" >> beam.ParDo(WriteShards(self._store, length))
         )
 

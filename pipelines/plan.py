@@ -30,11 +30,6 @@ class Plan:
     readings: tuple[Reading, ...]
     is_needed: bool
 
-    @property
-    def has_open_windows(self) -> bool:
-        """Whether rows were read before whose windows were still open."""
-        return any(not seen.is_done for seen in self.run.seen.values())
-
 
 def make_plan(
     store: Store,

@@ -25,7 +25,7 @@ from trainer.config import TrainerConfig
 from trainer.distributed import Workers
 from trainer.state import TrainerState
 
-__all__ = ["CheckpointLog", "CheckpointMismatchError"]
+__all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,10 @@ _MARK: Final = "CHECKPOINT.json"
 
 class CheckpointMismatchError(Exception):
     """The newest checkpoint was made with other settings; the message names each, with both values."""
+
+
+class DamagedCheckpointError(CorruptArtefactError):
+    """The newest checkpoint cannot be read; the message says how to go on."""
 
 
 class _Shape(BaseModel):
@@ -99,7 +103,7 @@ class CheckpointLog:
         ------
         CheckpointMismatchError
             If it was made with other settings than `config`.
-        CorruptArtefactError
+        DamagedCheckpointError
             If its files are damaged.
         """
         name = workers.broadcast(self.names()[-1:])
@@ -115,7 +119,7 @@ class CheckpointLog:
                 causes = {f"{type(cause).__name__}: {cause}" for cause, _ in error.failures.values()}
                 remedy = "remove the folder to continue from the one before"
                 problem = f"cannot be read ({'; '.join(sorted(causes))}); {remedy}"
-                raise CorruptArtefactError(self.store.path(folder), problem) from error
+                raise DamagedCheckpointError(self.store.path(folder), problem) from error
         logger.info("continue from checkpoint %s", name[0])
         return TrainerState.restore(config, flat, workers.device)
 

@@ -7,9 +7,9 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import Events, Keys, Label, Store, columns, examples_schema
+from contracts import Events, Keys, Label, columns, examples_schema
 from pipelines.transforms.deduplicate import ShardWindow
-from pipelines.user_state import ArtefactUserState
+from pipelines.user_state import UserState
 
 __all__ = ["AttachHistories"]
 
@@ -21,13 +21,9 @@ class AttachHistories(beam.DoFn):
     the run are not made yet.
     """
 
-    def __init__(self, store: Store, history_length: int) -> None:
-        self._store = store
+    def __init__(self, state: UserState, history_length: int) -> None:
+        self._state = state
         self._length = history_length
-
-    def setup(self) -> None:
-        """Open the state."""
-        self._state = ArtefactUserState(self._store, self._length)
 
     def process(self, element: tuple[int, Iterable[ShardWindow]]) -> Iterator[ShardWindow]:
         """Attach histories to the windows of one shard, in order of time."""

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from contracts import CorruptArtefactError, Store
+from contracts import Store
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.checkpoint import CheckpointLog, CheckpointMismatchError
+from trainer.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
 from trainer.config import TrainerConfig
 from trainer.distributed import Workers
 from trainer.state import TrainerState
@@ -89,7 +89,7 @@ def test_a_damaged_checkpoint_is_named_with_a_way_out(store: Store, state: Train
     name = CheckpointLog(store).save(state, Workers())
     for file in store.glob(f"checkpoints/{name}/*.distcp"):
         store.write(file, store.read(file)[:-100])
-    with pytest.raises(CorruptArtefactError, match="remove the folder to continue from the one before") as refusal:
+    with pytest.raises(DamagedCheckpointError, match="remove the folder to continue from the one before") as refusal:
         CheckpointLog(store).load(state.config, Workers())
     assert refusal.value.path == store.path(f"checkpoints/{name}")
     assert "\n" not in str(refusal.value)

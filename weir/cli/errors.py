@@ -33,7 +33,7 @@ _EXTRAS: Final = {
 }
 """Module -> the extra of pip that brings it."""
 
-_CLEAR: Final = {"CheckpointMismatchError", "ExportError", "GaveUpError"}
+_CLEAR: Final = {"CheckpointMismatchError", "DamagedCheckpointError", "ExportError", "GaveUpError"}
 """Errors of the stages (named, because importing them takes seconds) whose message says it all."""
 
 _state = {"debug": False}

@@ -50,11 +50,6 @@ class Supervisor:
         """Say whether a child that may end has ended well."""
         return any(child.finished for child in self.children if child.spec.name == name)
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether a signal asked for the end."""
-        return self._signals > 0
-
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the children until `work` is done, a signal comes, or a child cannot be kept alive.
 

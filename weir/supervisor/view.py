@@ -25,7 +25,6 @@ class View:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._printed = -_PLAIN_SECONDS
-        self._said: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if self._live:
