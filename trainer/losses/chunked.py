@@ -2,8 +2,8 @@
 
 Cost: the three products that loss and gradient need (logits, gradient of the queries, gradient of the items), and
 memory for `chunk_rows` x N logits. What `sampled_softmax` takes as (B, N) matrices is given here in the small form that
-in-batch training has it in: a list of masked pairs instead of a mask, and log Q as one number per column. Prefer
-`sampled_softmax` where the negatives differ from row to row.
+training has it in: embeddings instead of logits, a list of masked pairs instead of a mask, and log Q as one number per
+column. Prefer `sampled_softmax` where the negatives differ from row to row.
 """
 
 import itertools
@@ -24,7 +24,7 @@ def sampled_softmax_in_batch(
     query: Tensor,
     items: Tensor,
     *,
-    positive: Tensor,
+    pos: Tensor,
     hits: Tensor,
     log_q_pos: Tensor | None = None,
     log_q_neg: Tensor | None = None,
@@ -32,7 +32,7 @@ def sampled_softmax_in_batch(
     temperature: float = 1.0,
     chunk_rows: int = 256,
 ) -> Tensor:
-    """`sampled_softmax` of the logits query @ items.T / temperature, with every other column as a negative.
+    """`sampled_softmax` of `pos` against the logits query @ items.T / temperature: every column is a negative.
 
     The gradient is computed together with the loss, for rows of equal weight: what a mean or a sum of the losses asks
     for. Other weights are exact too, and cost a second pass in the backward.
@@ -43,11 +43,11 @@ def sampled_softmax_in_batch(
         Embeddings of the rows, (B, d), B >= 1.
     items
         Embeddings of the columns, (N, d): the items of the batch and whatever negatives stand beside them.
-    positive
-        Column of each row's positive, (B,). It is no negative of its own row.
+    pos
+        Logits of the positives, (B,), already divided by the temperature.
     hits
-        Further (row, column) pairs to leave out, (H, 2), in any order, repeated or not: other columns that hold the
-        row's positive, its known positives, padding.
+        (row, column) pairs to leave out, (H, 2), in any order, repeated or not: the columns that hold the row's
+        positive, its other known positives, padding.
     log_q_pos
         log Q(p) of the positives, (B,): finite for ``"standard"``, below 0 for ``"improved"``. Not used by
         ``"none"``.
@@ -65,7 +65,7 @@ def sampled_softmax_in_batch(
     -------
     Tensor
         Losses, (B,), in the dtype of `query`. Rows without a negative have loss 0 and gradient 0. Differentiable once,
-        in `query` and `items`.
+        in `query`, `items` and `pos`.
 
     Raises
     ------
@@ -73,18 +73,16 @@ def sampled_softmax_in_batch(
         For an unknown correction, a density that it needs and that is missing, NaN or infinities in it, wrong shapes or
         dtypes, rows or columns out of range, a temperature that is not positive, or `chunk_rows` below 1.
     """
-    _check_batch(query, items, positive, hits)
+    _check_batch(query, items, pos, hits)
     checks.check_choice("correction", correction, CORRECTIONS)
     checks.check_positive("temperature", temperature)
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
     dtype = query.dtype
-    query, items = widen(query, items)
-    positive, hits = positive.long(), hits.long()
-    left_out = _left_out(positive, hits, len(items))
+    query, items, pos = widen(query, items, pos)
+    left_out = torch.unique(hits[:, 0].long() * len(items) + hits[:, 1].long())
     column_bias, row_bias = _biases(query, items, log_q_pos, log_q_neg, correction)
     plan = _Plan(
-        positive=positive,
         left_out=left_out,
         kept=len(items) - torch.bincount(left_out // len(items), minlength=len(query)),
         column_bias=column_bias,
@@ -93,7 +91,7 @@ def sampled_softmax_in_batch(
         scale=1.0 / temperature,
         chunk_rows=chunk_rows,
     )
-    losses: Tensor = _InBatch.apply(query, items, plan)  # type: ignore[no-untyped-call]
+    losses: Tensor = _InBatch.apply(query, items, pos, plan)  # type: ignore[no-untyped-call]
     return losses.to(dtype)
 
 
@@ -106,7 +104,6 @@ class _Plan:
     row_bias.
     """
 
-    positive: Tensor
     left_out: Tensor
     kept: Tensor
     column_bias: Tensor
@@ -120,33 +117,34 @@ class _InBatch(Function):
     """Losses of all rows; their gradient for equal row weights is made in the forward and kept."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, items: Tensor, plan: _Plan) -> Tensor:
+    def forward(ctx: Any, query: Tensor, items: Tensor, pos: Tensor, plan: _Plan) -> Tensor:
         if not any(ctx.needs_input_grad):
-            return _pass(query, items, plan, None)[0]
-        losses, *gradients = _pass(query, items, plan, torch.ones_like(query[:, 0]))
+            return _pass(query, items, pos, plan, None)[0]
+        losses, *gradients = _pass(query, items, pos, plan, torch.ones_like(pos))
         ctx.plan = plan
-        ctx.save_for_backward(query, items, *gradients)
+        ctx.save_for_backward(query, items, pos, *gradients)
         return losses
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, Tensor, None]:
-        query, items, query_gradient, items_gradient = ctx.saved_tensors
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        query, items, pos, *gradients = ctx.saved_tensors
         if bool((weight == weight[0]).all()):
-            return weight[0] * query_gradient, weight[0] * items_gradient, None
-        _, query_gradient, items_gradient = _pass(query, items, ctx.plan, weight)
-        return query_gradient, items_gradient, None
+            of_query, of_items, of_pos = (weight[0] * gradient for gradient in gradients)
+        else:
+            _, of_query, of_items, of_pos = _pass(query, items, pos, ctx.plan, weight)
+        return of_query, of_items, of_pos, None
 
 
-def _pass(query: Tensor, items: Tensor, plan: _Plan, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _pass(
+    query: Tensor, items: Tensor, pos: Tensor, plan: _Plan, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the losses and, for given row weights, the gradients of their weighted sum (else empty tensors).
 
-    The gradient of a row is c (sum_d s_d items_d - items_p) for its query, with s the softmax over its kept columns and
-    c the chance to misclassify, in all three corrections.
+    The gradient of a row is c sum_d s_d items_d for its query and -c for its positive logit, with s the softmax over
+    its kept columns and c the chance to misclassify, in all three corrections.
     """
-    own = items[plan.positive]
-    positive_logit = plan.scale * (query * own).sum(1)
-    losses, pull = torch.empty_like(positive_logit), torch.empty_like(positive_logit)
+    losses, pull = torch.empty_like(pos), torch.empty_like(pos)
     query_gradient, items_gradient = torch.empty(0), torch.empty(0)
     if weight is not None:
         query_gradient, items_gradient = torch.empty_like(query), torch.zeros_like(items)
@@ -155,17 +153,14 @@ def _pass(query: Tensor, items: Tensor, plan: _Plan, weight: Tensor | None) -> t
         exponentials.view(-1).index_fill_(0, places, -torch.inf)
         peak = exponentials.amax(1).masked_fill_(plan.kept[rows] == 0, 0.0)
         total = exponentials.sub_(peak[:, None]).exp_().sum(1).clamp_(min=torch.finfo(query.dtype).tiny)
-        log_odds = total.log() + (peak - positive_logit[rows]) + plan.row_bias[rows]
+        log_odds = total.log() + (peak - pos[rows]) + plan.row_bias[rows]
         losses[rows], pull[rows] = _row_loss(log_odds, plan.kept[rows], plan.improved)
         if weight is not None:
-            pull[rows] *= weight[rows] * plan.scale
-            share = (pull[rows] / total)[:, None]
+            pull[rows] *= weight[rows]
+            share = (plan.scale * pull[rows] / total)[:, None]
             query_gradient[rows] = (exponentials @ items) * share
             items_gradient.addmm_(exponentials.T, query[rows] * share)
-    if weight is not None:
-        query_gradient -= pull[:, None] * own
-        items_gradient.index_add_(0, plan.positive, pull[:, None] * query, alpha=-1)
-    return losses, query_gradient, items_gradient
+    return losses, query_gradient, items_gradient, -pull
 
 
 def _row_loss(log_odds: Tensor, kept: Tensor, improved: bool) -> tuple[Tensor, Tensor]:
@@ -188,12 +183,6 @@ def _chunks(plan: _Plan, rows: int, columns: int) -> list[tuple[slice, Tensor]]:
         (slice(start, stop), plan.left_out[low:high] - start * columns)
         for (start, stop), (low, high) in zip(itertools.pairwise(starts), itertools.pairwise(bounds), strict=True)
     ]
-
-
-def _left_out(positive: Tensor, hits: Tensor, columns: int) -> Tensor:
-    rows = torch.arange(len(positive), device=positive.device)
-    places: Tensor = torch.unique(torch.cat([rows * columns + positive, hits[:, 0] * columns + hits[:, 1]]))
-    return places
 
 
 def _biases(
@@ -219,13 +208,12 @@ def _density(name: str, density: Tensor | None, embeddings: Tensor, correction: 
     return density.to(embeddings.dtype)
 
 
-def _check_batch(query: Tensor, items: Tensor, positive: Tensor, hits: Tensor) -> None:
-    checks.check_logits(query=query, items=items)
+def _check_batch(query: Tensor, items: Tensor, pos: Tensor, hits: Tensor) -> None:
+    checks.check_logits(query=query, items=items, pos=pos)
     checks.check_shape("query", query, B=None, d=None)
     checks.check_not_empty("query", query, 0)
     checks.check_shape("items", items, N=None, d=query.shape[1])
-    checks.check_shape("positive", positive, B=len(query))
-    checks.check_index("positive", positive, len(items))
+    checks.check_shape("pos", pos, B=len(query))
     checks.check_shape("hits", hits, H=None, pair=2)
     checks.check_index("hits[:, 0]", hits[:, 0], len(query))
     checks.check_index("hits[:, 1]", hits[:, 1], len(items))

@@ -34,6 +34,16 @@ def make_batch(
     )
 
 
+def chunked(query: Tensor, items: Tensor, batch: dict[str, Tensor], **options: Any) -> Tensor:
+    """The loss of rows whose positives are columns, which no row takes for a negative of its own."""
+    rest = dict(batch)
+    positive = rest.pop("positive")
+    own = torch.stack([torch.arange(len(query)), positive], 1)
+    pos = (query * items[positive]).sum(1) / options.get("temperature", 1.0)
+    hits = torch.cat([rest.pop("hits"), own])
+    return losses.sampled_softmax_in_batch(query, items, pos=pos, hits=hits, **rest, **options)
+
+
 def plain(query: Tensor, items: Tensor, batch: dict[str, Tensor], correction: str, temperature: float) -> Tensor:
     logits = query @ items.T / temperature
     keep = torch.ones(logits.shape, dtype=torch.bool)
@@ -85,16 +95,14 @@ def test_equals_the_plain_loss(
 ) -> None:
     query, items, batch = make_batch(seed, rows, columns, num_hits)
     weight = torch.full((rows,), 0.7, dtype=torch.float64) if equal_weights else draw(seed, rows)
-    chunked = with_gradients(
-        lambda q, i: losses.sampled_softmax_in_batch(
-            q, i, **batch, correction=correction, temperature=temperature, chunk_rows=chunk_rows
-        ),
+    found = with_gradients(
+        lambda q, i: chunked(q, i, batch, correction=correction, temperature=temperature, chunk_rows=chunk_rows),
         query,
         items,
         weight,
     )
     expected = with_gradients(lambda q, i: plain(q, i, batch, correction, temperature), query, items, weight)
-    for mine, other in zip(chunked, expected, strict=True):
+    for mine, other in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-12)
 
 
@@ -102,7 +110,7 @@ def test_equals_the_plain_loss(
 def test_gradient_by_finite_differences(correction: str) -> None:
     query, items, batch = make_batch(0, 5, 6, 4)
     assert torch.autograd.gradcheck(
-        lambda q, i: losses.sampled_softmax_in_batch(q, i, **batch, correction=correction, chunk_rows=2),
+        lambda q, i: chunked(q, i, batch, correction=correction, chunk_rows=2),
         (query.requires_grad_(), items.requires_grad_()),
     )
 
@@ -112,7 +120,7 @@ def test_a_row_without_negatives_is_silent(correction: str) -> None:
     query, items, batch = make_batch(1, 3, 4, 0)
     batch["hits"] = torch.tensor([[1, column] for column in range(4)])
     value, query_gradient, _ = with_gradients(
-        lambda q, i: losses.sampled_softmax_in_batch(q, i, **batch, correction=correction),
+        lambda q, i: chunked(q, i, batch, correction=correction),
         query,
         items,
         torch.ones(3, dtype=torch.float64),
@@ -121,7 +129,7 @@ def test_a_row_without_negatives_is_silent(correction: str) -> None:
     assert (query_gradient[1] == 0).all()
     batch["hits"] = torch.cartesian_prod(torch.arange(3), torch.arange(4))
     value, *gradients = with_gradients(
-        lambda q, i: losses.sampled_softmax_in_batch(q, i, **batch, correction=correction),
+        lambda q, i: chunked(q, i, batch, correction=correction),
         query,
         items,
         torch.ones(3, dtype=torch.float64),
@@ -137,7 +145,7 @@ def test_survives_extreme_logits(correction: str) -> None:
     for _ in range(20):
         query, items = (torch.randint(-1, 2, (size, 4), generator=generator) * 100.0 for size in (6, 7))
         results = with_gradients(
-            lambda q, i: losses.sampled_softmax_in_batch(q, i, **batch, correction=correction, temperature=0.5),
+            lambda q, i: chunked(q, i, batch, correction=correction, temperature=0.5),
             query,
             items,
             torch.ones(6),
@@ -147,15 +155,15 @@ def test_survives_extreme_logits(correction: str) -> None:
 
 def test_keeps_the_dtype_and_skips_the_gradient_when_nobody_asks() -> None:
     query, items, batch = make_batch(3, 5, 6, 4, torch.float32)
-    exact = losses.sampled_softmax_in_batch(query, items, **batch)
+    exact = chunked(query, items, batch)
     assert not exact.requires_grad
-    value = losses.sampled_softmax_in_batch(query.bfloat16(), items.bfloat16(), **batch)
+    value = chunked(query.bfloat16(), items.bfloat16(), batch)
     assert value.dtype == torch.bfloat16
     torch.testing.assert_close(value.float(), exact, rtol=0.1, atol=0.1)
     for trained in ("query", "items"):
         inputs = {"query": query.clone(), "items": items.clone()}
         inputs[trained].requires_grad_()
-        losses.sampled_softmax_in_batch(**inputs, **batch).mean().backward()
+        chunked(inputs["query"], inputs["items"], batch).mean().backward()
         assert inputs[trained].grad is not None
 
 
@@ -169,8 +177,7 @@ def test_keeps_the_dtype_and_skips_the_gradient_when_nobody_asks() -> None:
         ({"log_q_neg": torch.full((3,), torch.nan)}, "log_q_neg must hold log-probabilities, got 3 NaN"),
         ({"log_q_neg": torch.full((3,), -torch.inf)}, "log_q_neg must be finite wherever it is used"),
         ({"log_q_neg": torch.zeros(2)}, r"log_q_neg must have shape \(n=3\), got \(2,\)"),
-        ({"positive": torch.tensor([0, 3])}, r"positive must lie in \[0, 3\), got values from 0 to 3"),
-        ({"positive": torch.tensor([0])}, r"positive must have shape \(B=2\), got \(1,\)"),
+        ({"pos": torch.zeros(1)}, r"pos must have shape \(B=2\), got \(1,\)"),
         ({"hits": torch.tensor([[2, 0]])}, r"hits\[:, 0\] must lie in \[0, 2\), got values from 2 to 2"),
         ({"hits": torch.tensor([[0, 3]])}, r"hits\[:, 1\] must lie in \[0, 3\), got values from 3 to 3"),
         ({"hits": torch.tensor([0, 1])}, r"hits must have shape \(H, pair=2\), got \(2,\)"),
@@ -184,7 +191,7 @@ def test_refuses(changes: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {
         "query": torch.zeros(2, 4),
         "items": torch.zeros(3, 4),
-        "positive": torch.tensor([0, 1]),
+        "pos": torch.zeros(2),
         "hits": torch.zeros(0, 2, dtype=torch.int64),
         "log_q_pos": torch.full((2,), -1.0),
         "log_q_neg": torch.full((3,), -1.0),
