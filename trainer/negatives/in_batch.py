@@ -1,0 +1,74 @@
+"""Negatives from the positives of the global batch: all of them, some of them, or each item once.
+
+Every rank knows the whole batch, so the batch of one rank and the batches of all ranks gathered are the same thing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.negatives.sampler import Draw, Pool
+
+__all__ = ["InBatch"]
+
+
+@dataclass(frozen=True)
+class InBatch:
+    """Take the positives of the batch as negatives.
+
+    Parameters
+    ----------
+    stream_log_q
+        Log-probability that the stream carries each item, by table row, (capacity,).
+    limit
+        Negatives at most, drawn from the pool without replacement; None: all.
+    deduplicate
+        Whether every item stands in the pool once, however often the batch holds it. The density is then that of
+        docs/logq.md, "Each item once", with which the mean of e^f / Q estimates the sum over the catalogue without
+        bias.
+    """
+
+    stream_log_q: Tensor
+    limit: int | None = None
+    deduplicate: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse limits below 1."""
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit must be at least 1, or None for no limit, got {self.limit}")
+
+    def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:
+        """Return the pool (N,): column b is row b's positive where neither `limit` nor `deduplicate` is set."""
+        if self.limit is None and not self.deduplicate:
+            return Draw(positives, real)
+        items = torch.unique(positives[real]) if self.deduplicate else positives[real]
+        if self.limit is not None and len(items) > self.limit:
+            items = items[torch.randperm(len(items), generator=generator)[: self.limit].to(items.device)]
+        return Draw(items, torch.ones_like(items, dtype=torch.bool))
+
+    def size(self, pool: Pool) -> int:
+        """Return how many real negatives a draw from the pool has."""
+        size = pool.distinct if self.deduplicate else pool.positives
+        return size if self.limit is None else min(size, self.limit)
+
+    def log_q(self, items: Tensor, pool: Pool) -> Tensor:
+        """Return the density of the stream or, without duplicates, log P(the pool holds the item) - log m."""
+        log_q = self.stream_log_q[items]
+        if not self.deduplicate:
+            return log_q
+        return (log_inclusion(log_q.double(), pool.positives) - math.log(max(pool.distinct, 2))).to(log_q.dtype)
+
+    def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
+        """Return `log_q` or, without duplicates, -log m: one of the m items is the row's positive, for certain."""
+        if not self.deduplicate:
+            return self.log_q(items, pool)
+        return torch.full_like(self.stream_log_q[items], -math.log(max(pool.distinct, 2)))
+
+
+def log_inclusion(log_q: Tensor, draws: int) -> Tensor:
+    """Return log(1 - (1 - q)^draws): the probability that an item comes up at all; exact for tiny q too."""
+    if not draws:
+        return torch.full_like(log_q, -torch.inf)
+    return torch.log(-torch.expm1(draws * torch.log1p(-log_q.exp())))

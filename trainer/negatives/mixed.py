@@ -1,0 +1,55 @@
+"""Mixed negatives: the batch's positives and uniform draws in one pool.
+
+Source: Yang et al., "Mixed Negative Sampling for Learning Two-tower Neural Networks in Recommendations", WWW 2020;
+the unigram density of both halves is that of Khrylchenko et al. (RecSys 2025), appendix on the experiments.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from trainer.losses import mixture_log_q
+from trainer.negatives.in_batch import InBatch
+from trainer.negatives.sampler import Draw, Pool
+from trainer.negatives.uniform import Uniform
+
+__all__ = ["Mixed"]
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Join in-batch and uniform negatives, in this order.
+
+    Parameters
+    ----------
+    in_batch, uniform
+        The halves.
+    density
+        ``"mixture"``: of the pool as it is, by the counts that are really in it. ``"unigram"``: that of the in-batch
+        half for both, as published; it overweighs rare items that were drawn uniformly.
+    """
+
+    in_batch: InBatch
+    uniform: Uniform
+    density: Literal["mixture", "unigram"] = "mixture"
+
+    def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:
+        """Return the negatives of both halves (N,)."""
+        halves = [half.draw(positives, real, generator) for half in (self.in_batch, self.uniform)]
+        return Draw(*(torch.cat(parts) for parts in zip(*halves, strict=True)))
+
+    def log_q(self, items: Tensor, pool: Pool) -> Tensor:
+        """Return log of (n_b Q_b + n_u Q_u) / (n_b + n_u), or log Q_b."""
+        return self._mix(self.in_batch.log_q(items, pool), items, pool)
+
+    def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
+        """Return the same of the densities of a row's own positive."""
+        return self._mix(self.in_batch.log_q_own(items, pool), items, pool)
+
+    def _mix(self, log_q: Tensor, items: Tensor, pool: Pool) -> Tensor:
+        if self.density == "unigram":
+            return log_q
+        log_uniform = self.uniform.log_q(items, pool).to(log_q)
+        return mixture_log_q(log_q, log_uniform, self.in_batch.size(pool), self.uniform.count)

@@ -1,0 +1,63 @@
+"""Negatives drawn uniformly from the items of the table: one list for all rows, or one for each."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.negatives.sampler import Draw, Pool
+
+__all__ = ["PerRow", "Uniform", "draw_uniform"]
+
+
+def draw_uniform(live: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draw `count` of the `live` rows with replacement."""
+    return live[torch.randint(len(live), (count,), generator=generator).to(live.device)]
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Draw from all items alike, with replacement.
+
+    Parameters
+    ----------
+    live
+        Rows that items own, (V,), V >= 1.
+    count
+        Negatives per step, or, for `PerRow`, per row of the batch.
+    """
+
+    live: Tensor
+    count: int
+
+    def __post_init__(self) -> None:
+        """Refuse an empty table and negative counts."""
+        if self.live.ndim != 1 or not len(self.live):
+            raise ValueError(f"live must hold at least one table row, shape (V,), got {tuple(self.live.shape)}")
+        if self.count < 0:
+            raise ValueError(f"count must be at least 0, got {self.count}")
+
+    def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002 - the protocol's
+        """Return `count` items (N,) for all rows."""
+        items = draw_uniform(self.live, self.count, generator).to(positives.device)
+        return Draw(items, torch.ones_like(items, dtype=torch.bool))
+
+    def log_q(self, items: Tensor, pool: Pool) -> Tensor:  # noqa: ARG002 - the protocol's
+        """Return -log V for every live item; a lone item gets 1/2, as a row without it has nothing to draw."""
+        return torch.full(items.shape, -math.log(max(len(self.live), 2)), device=items.device)
+
+    def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
+        """Return `log_q`: the draws do not look at the positives."""
+        return self.log_q(items, pool)
+
+
+@dataclass(frozen=True)
+class PerRow(Uniform):
+    """Draw for every row of the batch on its own, uniformly and with replacement, as pairwise losses do."""
+
+    def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:
+        """Return `count` items for each row, (B, N); those of padding rows are not real."""
+        shape = len(positives), self.count
+        items = draw_uniform(self.live, math.prod(shape), generator).to(positives.device).view(shape)
+        return Draw(items, real[:, None].expand(shape))
