@@ -1,0 +1,134 @@
+"""Splits of interactions into what is learnt, what settings are chosen by, and what is reported.
+
+Each leaks in its own way; every function says how.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.offline.data import SPLIT, Interactions, InteractionsError, Ints
+
+__all__ = ["Split", "labelled", "leave_one_out", "random_per_user", "temporal"]
+
+_LABELS: Final = ("train", "val", "test")
+_FEWEST: Final = 3
+"""With fewer interactions a user would have nothing left to learn from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Row numbers into `Interactions`, each ascending and thus in order of time; every row is in one of them."""
+
+    train: Ints
+    validation: Ints
+    test: Ints
+
+
+def temporal(interactions: Interactions, validation: float = 0.1, test: float = 0.1) -> Split:
+    """Cut all interactions at two moments: train before validation before test ("temporal split", Sun 2023).
+
+    The split that is closest to use: nothing of the future is learnt. What stays: users and items that occur only
+    after the cut are cold, and no model without content knows them; and interactions of one instant may fall on both
+    sides of a cut, in the order of the source.
+
+    Parameters
+    ----------
+    validation, test
+        Shares of all interactions, rounded to the nearest number of rows.
+
+    Raises
+    ------
+    InteractionsError
+        Without timestamps, or with shares that leave nothing to learn from.
+    """
+    if interactions.timestamps is None:
+        message = (
+            f"{interactions.source}: has no timestamps, which a temporal split needs; "
+            "name their column, or split by leave_one_out or random_per_user"
+        )
+        raise InteractionsError(message)
+    _check_shares(interactions, validation, test)
+    rows, last = np.arange(len(interactions)), len(interactions) - round(len(interactions) * test)
+    first = last - round(len(interactions) * validation)
+    return Split(rows[:first], rows[first:last], rows[last:])
+
+
+def labelled(interactions: Interactions) -> Split:
+    """Split as the source's own column ``split`` says (train, val, test); what leaks is up to who made it.
+
+    Raises
+    ------
+    InteractionsError
+        Without such a column, with other labels, or without any row to learn from.
+    """
+    if interactions.split is None:
+        message = f"{interactions.source}: has no column {SPLIT!r}; add one with {', '.join(_LABELS)}, or split by time"
+        raise InteractionsError(message)
+    if unknown := sorted(set(interactions.split.tolist()) - set(_LABELS), key=str):
+        message = f"{interactions.source}: column {SPLIT!r} has {unknown[0]!r}; allowed are {', '.join(_LABELS)}"
+        raise InteractionsError(message)
+    train, validation, test = (np.flatnonzero(interactions.split == label) for label in _LABELS)
+    if not len(train):
+        message = f"{interactions.source}: column {SPLIT!r} never says 'train'; there would be nothing to learn from"
+        raise InteractionsError(message)
+    return Split(train, validation, test)
+
+
+def leave_one_out(interactions: Interactions) -> Split:
+    """Test on the last interaction of each user, validate on the one before; users with fewer than 3 only train.
+
+    The protocol of SASRec and gSASRec (Petrov & Macdonald 2023). What leaks: users end at different times, so training
+    sees what others did after a user's test interaction, and with it which items became popular later.
+    """
+    from_last = _count_down(interactions.users)
+    enough = np.bincount(interactions.users)[interactions.users] >= _FEWEST
+    return _by_place(enough & (from_last == 1), enough & (from_last == 0))
+
+
+def random_per_user(interactions: Interactions, share: float = 0.2, validation: float = 0.1, *, seed: int = 0) -> Split:
+    """Test on a random `share` of each user's interactions, and validate on a share `validation` of the rest.
+
+    The 80/20 protocol of collaborative filtering, for data without times. What leaks: a user's own future, besides
+    everybody else's; figures say how well gaps are filled, not how well the next item is foretold.
+
+    Parameters
+    ----------
+    share, validation
+        Of each user's interactions (of what is left of them), rounded to the nearest number; one at least is learnt.
+    seed
+        Of the draw.
+    """
+    _check_shares(interactions, share, validation)
+    users = interactions.users
+    draws = np.random.default_rng(seed).random(len(users))
+    order = np.lexsort((draws, users))
+    place = np.empty_like(users)
+    place[order] = _count_down(users[order])
+    counts = np.bincount(users)
+    tests = np.minimum(np.rint(counts * share).astype(np.int64), counts - 1)
+    left = counts - tests
+    validations = np.minimum(np.rint(left * validation).astype(np.int64), left - 1)
+    is_test = place < tests[users]
+    return _by_place(~is_test & (place < (tests + validations)[users]), is_test)
+
+
+def _count_down(users: Ints) -> Ints:
+    """Return for each row how many later rows its user has, (N,)."""
+    order = np.argsort(users, kind="stable")
+    ends = np.cumsum(np.bincount(users))
+    later = np.empty_like(users)
+    later[order] = ends[users[order]] - 1 - np.arange(len(users))
+    return later
+
+
+def _by_place(validation: npt.NDArray[np.bool_], test: npt.NDArray[np.bool_]) -> Split:
+    return Split(np.flatnonzero(~validation & ~test), np.flatnonzero(validation), np.flatnonzero(test))
+
+
+def _check_shares(interactions: Interactions, first: float, second: float) -> None:
+    if first < 0 or second < 0 or first + second >= 1:
+        message = f"{interactions.source}: shares {first} and {second}; allowed are shares from 0 with a sum below 1"
+        raise InteractionsError(message)
