@@ -121,17 +121,19 @@ def resampled_softmax(pos: Tensor, scores: Tensor, index: Tensor, include_positi
 class ItemCache:
     """Items that resampling chose often, kept as extra candidates for the batches to come (algorithm 2).
 
-    An item id is a position in `counts` and keeps its meaning for the life of the cache: `add` appends ids at the end,
-    `remove` retires ids without moving the others.
+    An item id is a position in `counts`: `add` appends ids at the end, `remove` retires ids without moving the others,
+    and `restore` gives ids to new items, as a table does that uses its rows again.
 
     Parameters
     ----------
     size
         Slots of the cache; the paper uses the batch size.
     num_items
-        Number of items at the start.
+        Number of ids at the start.
     generator
         Source of randomness. Its device is the device of the cache, its state is part of `state_dict`.
+    ids
+        The ids that are in use at the start, of any shape, at least one; the others are retired. None: all.
 
     Attributes
     ----------
@@ -141,13 +143,17 @@ class ItemCache:
         How often each id was drawn by resampling so far, (num_items,), int64; 0 for retired ids.
     """
 
-    def __init__(self, size: int, num_items: int, generator: torch.Generator) -> None:
+    def __init__(self, size: int, num_items: int, generator: torch.Generator, ids: Tensor | None = None) -> None:
         for name, value in (("size", size), ("num_items", num_items)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self._generator = generator
         self.counts = torch.zeros(num_items, dtype=torch.int64, device=generator.device)
-        self._present = torch.ones(num_items, dtype=torch.bool, device=generator.device)
+        self._present = torch.full((num_items,), ids is None, device=generator.device)
+        if ids is not None:
+            self._present[self._checked(ids)] = True
+        if not bool(self._present.any()):
+            raise ValueError("ids must name at least one item, got none")
         self.items = self._draw(size)
 
     def update(self, ids: Tensor) -> None:
@@ -155,35 +161,51 @@ class ItemCache:
 
         Raises ValueError for ids outside [0, num_items).
         """
-        checks.check_index("ids", ids, len(self.counts))
-        drawn = ids.reshape(-1).to(self.counts.device, torch.int64)
+        drawn = self._checked(ids)
         self.counts.index_add_(0, drawn, self._present[drawn].long())
 
     def redraw(self) -> None:
         """Fill the cache anew, in proportion to the counts; uniformly while all of them are 0."""
         self.items = self._draw(len(self.items))
 
-    def add(self, n: int) -> None:
-        """Append n items, with count 0, under the next n ids."""
+    def add(self, n: int, in_use: bool = True) -> None:
+        """Append n ids with count 0: items or, with `in_use` False, free ids that `restore` hands out later."""
         if n < 0:
             raise ValueError(f"n must be at least 0, got {n}")
         self.counts = torch.cat([self.counts, self.counts.new_zeros(n)])
-        self._present = torch.cat([self._present, self._present.new_ones(n)])
+        self._present = torch.cat([self._present, self._present.new_full((n,), in_use)])
 
     def remove(self, ids: Tensor) -> None:
-        """Retire ids for good: they lose their counts, are never drawn again, and their cache slots are drawn anew.
+        """Retire ids: they lose their counts, are drawn no more, and their cache slots are drawn anew.
 
         Raises ValueError for ids outside [0, num_items) and when no item would be left. Retired ids may come again.
         """
-        checks.check_index("ids", ids, len(self.counts))
         present = self._present.clone()
-        present[ids.reshape(-1).to(present.device, torch.int64)] = False
+        present[self._checked(ids)] = False
         if not bool(present.any()):
             raise ValueError(f"ids must leave at least one item, got all {int(self._present.sum())} of them")
         self._present = present
-        self.counts = self.counts * present
-        gone = ~present[self.items]
-        self.items = self.items.masked_scatter(gone, self._draw(int(gone.sum())))
+        self._forget(~present)
+
+    def restore(self, ids: Tensor) -> None:
+        """Give ids to new items, with count 0: retired ids come back, ids in use forget whom they stood for.
+
+        Cache slots that hold such an id are drawn anew. Where some items leave and others take over their ids, restore
+        first and remove the ids that stay free. Raises ValueError for ids outside [0, num_items), see `add`.
+        """
+        new = torch.zeros_like(self._present)
+        new[self._checked(ids)] = True
+        self._present = self._present | new
+        self._forget(new)
+
+    def log_density(self) -> Tensor:
+        """Return the log-probability with which `redraw` fills a slot with each id, (num_items,), float64.
+
+        Between `redraw` and the next `update` the cached items are a sample of it, whoever enters or leaves, as long
+        as a count is above 0.
+        """
+        weights = self._weights().double()
+        return (weights / weights.sum()).log()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return copies of all that a restart needs, the generator's state included."""
@@ -211,9 +233,23 @@ class ItemCache:
         self.counts = state["counts"].to(device, copy=True)
         self._present = state["present"].to(device, copy=True)
 
+    def _checked(self, ids: Tensor) -> Tensor:
+        """Return ids flat, on the cache's device."""
+        checks.check_index("ids", ids, len(self.counts))
+        return ids.reshape(-1).to(self.counts.device, torch.int64)
+
+    def _forget(self, gone: Tensor) -> None:
+        """Set the counts of the ids that `gone` (num_items,) marks to 0 and draw their cache slots anew."""
+        self.counts = self.counts.masked_fill(gone, 0)
+        slots = gone[self.items]
+        self.items = self.items.masked_scatter(slots, self._draw(int(slots.sum())))
+
+    def _weights(self) -> Tensor:
+        """Return the integers in proportion to which ids are drawn."""
+        return self.counts if bool(self.counts.any()) else self._present.long()
+
     def _draw(self, size: int) -> Tensor:
         """Draw ids exactly in proportion to the integer counts, for catalogues of any size."""
-        weights = self.counts if bool(self.counts.any()) else self._present.long()
-        bounds = weights.cumsum(0)
+        bounds = self._weights().cumsum(0)
         ticket = torch.randint(int(bounds[-1]), (size,), generator=self._generator, device=bounds.device)
         return torch.searchsorted(bounds, ticket, right=True)

@@ -192,8 +192,69 @@ class TestItemCache:
         cache.redraw()
         assert set(cache.items.tolist()) == {2, 3}
 
+    def test_starts_with_the_ids_in_use(self) -> None:
+        cache = losses.ItemCache(200, 9, seeded(), torch.tensor([[2, 7], [2, 5]]))
+        assert set(cache.items.tolist()) == {2, 5, 7}
+        cache.update(torch.tensor([1, 5]))
+        assert cache.counts.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0]
+
+    def test_restored_ids_stand_for_new_items(self) -> None:
+        cache = losses.ItemCache(400, 4, seeded())
+        cache.update(torch.tensor([0, 1, 1, 2]))
+        cache.redraw()
+        before = cache.items.clone()
+        cache.remove(torch.tensor([2]))
+        cache.add(2, in_use=False)
+        cache.restore(torch.tensor([2, 1, 5]))
+        assert cache.counts.tolist() == [1, 0, 0, 0, 0, 0]
+        assert (cache.items == 0).all(), "nobody has drawn the new items yet"
+        assert (before[:3] != 3).all()
+        cache.update(torch.tensor([1, 2, 4, 5]))
+        assert cache.counts.tolist() == [1, 1, 1, 0, 0, 1]
+        cache.remove(torch.tensor([0, 1, 2, 5]))
+        assert set(cache.items.tolist()) == {3}
+
+    def test_a_table_may_change_completely(self) -> None:
+        cache = losses.ItemCache(50, 4, seeded(), torch.tensor([0, 1]))
+        cache.update(torch.tensor([0, 1, 1]))
+        cache.restore(torch.tensor([1, 3]))
+        cache.remove(torch.tensor([0]))
+        assert set(cache.items.tolist()) == {1, 3}
+        assert cache.counts.sum() == 0
+
     @settings(max_examples=25, deadline=None)
-    @given(steps=st.lists(st.sampled_from(["update", "redraw", "add", "remove"]), max_size=12), seed=st.integers(0, 99))
+    @given(
+        steps=st.lists(st.sampled_from(["update", "redraw", "add", "remove", "restore"]), min_size=1, max_size=15),
+        seed=st.integers(0, 99),
+    )
+    def test_the_cache_follows_its_density(self, steps: list[str], seed: int) -> None:
+        """Items enter and leave, yet after a redraw the slots are a sample of the stated density."""
+        numbers = np.random.default_rng(seed)
+        cache = losses.ItemCache(20_000, 20, seeded(seed))
+        cache.update(torch.tensor([0, 1, 1, 4, 4, 4]))
+        cache.redraw()
+        for step in steps:
+            ids = torch.from_numpy(numbers.integers(0, len(cache.counts), 2))
+            if step == "redraw":
+                cache.redraw()
+            elif step == "update":
+                cache.update(ids)
+                cache.redraw()
+            else:
+                getattr(cache, step)(1 if step == "add" else ids[:1])
+            if not cache.counts.any():
+                cache.redraw()
+            density = cache.log_density().exp()
+            assert float(density.sum()) == pytest.approx(1)
+            share = torch.bincount(cache.items, minlength=len(density)) / 20_000
+            # Seven standard deviations of a binomial share, as many are compared; an id of density 0 is never held.
+            assert ((share - density).abs() <= 7 * (density * (1 - density) / 20_000).sqrt()).all()
+
+    @settings(max_examples=25, deadline=None)
+    @given(
+        steps=st.lists(st.sampled_from(["update", "redraw", "add", "remove", "restore"]), max_size=12),
+        seed=st.integers(0, 99),
+    )
     def test_resumes_exactly(self, steps: list[str], seed: int) -> None:
         def run(cache: losses.ItemCache, numbers: np.random.Generator, some: list[str]) -> None:
             for step in some:
@@ -259,6 +320,10 @@ class TestItemCache:
             cache.remove(torch.tensor([-1]))
         with pytest.raises(ValueError, match="ids must leave at least one item, got all 4 of them"):
             cache.remove(torch.arange(4))
+        with pytest.raises(ValueError, match=r"ids must lie in \[0, 4\), got values from 4 to 4"):
+            cache.restore(torch.tensor([4]))
+        with pytest.raises(ValueError, match="ids must name at least one item, got none"):
+            losses.ItemCache(1, 2, seeded(), torch.tensor([], dtype=torch.int64))
         with pytest.raises(ValueError, match="n must be at least 0, got -1"):
             cache.add(-1)
         assert cache.counts.tolist() == [0, 0, 0, 0]
