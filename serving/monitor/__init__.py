@@ -1,7 +1,7 @@
-"""Measures what users get: recall on events that the model has not seen, through the real server, and freshness."""
+"""Measures what users get: recall on events that the model has not seen, through the real server, and freshness.
 
-from serving.monitor.config import MonitorConfig
-from serving.monitor.loop import Monitor, monitor
-from serving.monitor.results import Freshness, WindowRecall, recorded
+`loop` is the story, `results` what is kept. Importing this package alone loads neither, so that its settings
+(`config`) can be read where gRPC is not installed.
+"""
 
-__all__ = ["Freshness", "Monitor", "MonitorConfig", "WindowRecall", "monitor", "recorded"]
+__all__: list[str] = []

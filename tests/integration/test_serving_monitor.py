@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from contracts import Store
-from serving.monitor import recorded
+from serving.monitor.results import recorded
 from tests.serving.process import MonitorProcess, ServerProcess
 from tests.serving.support import Catalogue, Event, write_bundle, write_window
 

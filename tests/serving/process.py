@@ -17,10 +17,10 @@ from pydantic import BaseModel
 from contracts import Store
 from serving.client import RetrievalClient, RetrievalError
 from serving.config import ServingConfig
-from serving.monitor import MonitorConfig
+from serving.monitor.config import MonitorConfig
 
 _SERVE = "from serving.server import serve as run; from serving.config import ServingConfig as Config"
-_MONITOR = "from serving.monitor import monitor as run, MonitorConfig as Config"
+_MONITOR = "from serving.monitor.loop import monitor as run; from serving.monitor.config import MonitorConfig as Config"
 _RUN = """
 import logging, sys
 from contracts import Store

@@ -2,7 +2,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from serving.config import LimitsConfig, ServingConfig
-from serving.monitor import MonitorConfig
+from serving.monitor.config import MonitorConfig
 
 
 @pytest.mark.parametrize("config", [LimitsConfig, ServingConfig, MonitorConfig])

@@ -189,7 +189,7 @@ def monitor(
     """Follow the windows and measure Recall@k through the real server: of index, model and service, kept apart."""
     session = open_session(config, store, assign)
     set_up_logging(session.notes)
-    from serving.monitor import monitor as run
+    from serving.monitor.loop import monitor as run
 
     run(session.store, session.settings.monitor)
 

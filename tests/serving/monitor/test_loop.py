@@ -9,8 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, EventClock, Store, hash_id
 from serving.client import RetrievalClient
-from serving.monitor import Monitor, MonitorConfig, WindowRecall, recorded
+from serving.monitor.config import MonitorConfig
+from serving.monitor.loop import Monitor
 from serving.monitor.metrics import MonitorMetrics
+from serving.monitor.results import WindowRecall, recorded
 from tests.serving.process import ServerProcess
 from tests.serving.support import HOUR_MS, Catalogue, Event, write_bundle, write_window
 
