@@ -8,13 +8,13 @@ from torch.nn import functional
 __all__ = ["AttentionBlock", "feed_forward"]
 
 
-def feed_forward(dimension: int, dropout: float) -> nn.Sequential:
-    """Return the two-layer network of a block, with a normalisation in front and a hidden layer four times as wide."""
+def feed_forward(dimension: int, dropout: float, expansion: int) -> nn.Sequential:
+    """Return the two-layer network of a block, normalisation first; its hidden layer is `expansion` times as wide."""
     return nn.Sequential(
         nn.LayerNorm(dimension),
-        nn.Linear(dimension, 4 * dimension),
+        nn.Linear(dimension, expansion * dimension),
         nn.GELU(),
-        nn.Linear(4 * dimension, dimension),
+        nn.Linear(expansion * dimension, dimension),
         nn.Dropout(dropout),
     )
 
@@ -22,7 +22,7 @@ def feed_forward(dimension: int, dropout: float) -> nn.Sequential:
 class AttentionBlock(nn.Module):
     """A pre-norm transformer block in which `query` attends to `memory`; both enter unnormalised."""
 
-    def __init__(self, dimension: int, heads: int, dropout: float) -> None:
+    def __init__(self, dimension: int, heads: int, dropout: float, expansion: int) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = nn.Dropout(dropout)
@@ -30,7 +30,7 @@ class AttentionBlock(nn.Module):
         self.query = nn.Linear(dimension, dimension)
         self.key_value = nn.Linear(dimension, 2 * dimension)
         self.out = nn.Linear(dimension, dimension)
-        self.feed_forward = feed_forward(dimension, dropout)
+        self.feed_forward = feed_forward(dimension, dropout, expansion)
 
     def forward(self, query: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
         """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and `allowed` (B, Q, L) booleans."""

@@ -11,10 +11,10 @@ __all__ = ["MeanPooling"]
 class MeanPooling(nn.Module):
     """User tower."""
 
-    def __init__(self, *, dimension: int, layers: int, dropout: float) -> None:
+    def __init__(self, *, dimension: int, layers: int, dropout: float, expansion: int = 4) -> None:
         super().__init__()
         self.cold_start = nn.Parameter(torch.randn(dimension) / dimension**0.5)
-        self.layers = nn.ModuleList(feed_forward(dimension, dropout) for _ in range(layers))
+        self.layers = nn.ModuleList(feed_forward(dimension, dropout, expansion) for _ in range(layers))
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) for item vectors (B, L, d) and `mask` (B, L), True for items.
@@ -22,7 +22,19 @@ class MeanPooling(nn.Module):
         A user without any item gets the learnt cold-start vector.
         """
         present = mask.to(history.dtype)
-        mean = torch.einsum("bld,bl->bd", history, present) / present.sum(1, keepdim=True).clamp(min=1)
+        return self._read(torch.einsum("bld,bl->bd", history, present), present.sum(1, keepdim=True))
+
+    def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return the user vectors (B, L, d) after each position: what `forward` returns for every prefix.
+
+        Places of padding before the first item hold the cold-start vector.
+        """
+        present = mask.to(history.dtype)[..., None]
+        return self._read((history * present).cumsum(1), present.cumsum(1))
+
+    def _read(self, total: Tensor, count: Tensor) -> Tensor:
+        """Return the vectors of users whose `count` (..., 1) items sum up to `total` (..., d)."""
+        mean = total / count.clamp(min=1)
         for layer in self.layers:
             mean = mean + layer(mean)
-        return torch.where(mask.any(1, keepdim=True), mean, self.cold_start)
+        return torch.where(count > 0, mean, self.cold_start)

@@ -1,7 +1,8 @@
 """Causal self-attention over the history: Kang and McAuley, "Self-Attentive Sequential Recommendation", ICDM 2018.
 
-The stream brings one positive per example, so only the newest position is read out. The last block therefore
-computes that position alone, which gives the same vector and with one layer saves nearly all of the work.
+The stream brings one positive per example, so `SasRec.forward` reads the newest position only. The last block
+therefore computes that position alone, which gives the same vector and with one layer saves nearly all of the work.
+Training on whole histories has a positive for every position, as in the paper: `SasRec.every_position` reads them all.
 """
 
 import torch
@@ -18,11 +19,13 @@ class SasRec(nn.Module):
     itself: Tensor
     earlier: Tensor
 
-    def __init__(self, *, dimension: int, history_length: int, layers: int, heads: int, dropout: float) -> None:
+    def __init__(
+        self, *, dimension: int, history_length: int, layers: int, heads: int, dropout: float, expansion: int = 4
+    ) -> None:
         super().__init__()
         self.positions = nn.Parameter(torch.randn(history_length, dimension) * 0.02)
         self.cold_start = nn.Parameter(torch.randn(dimension) / dimension**0.5)
-        self.blocks = nn.ModuleList(AttentionBlock(dimension, heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(AttentionBlock(dimension, heads, dropout, expansion) for _ in range(layers))
         self.norm = nn.LayerNorm(dimension)
         self.dropout = nn.Dropout(dropout)
         square = torch.ones(history_length, history_length, dtype=torch.bool)
@@ -34,11 +37,27 @@ class SasRec(nn.Module):
 
         L may be shorter than `history_length`; a user without any item gets the learnt cold-start vector.
         """
-        length = history.shape[1]
-        x = self.dropout(history + self.positions[-length:])
-        # A position always sees itself: a row of padding has something to attend to and cannot become NaN.
-        allowed = self.itself[:length, :length] | (self.earlier[:length, :length] & mask[:, None])
+        x, allowed = self._enter(history, mask)
         for block in self.blocks[:-1]:
             x = block(x, x, allowed)
         newest = self.norm(self.blocks[-1](x[:, -1:], x, allowed[:, -1:])[:, 0])
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)
+
+    def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return the user vectors (B, L, d) after each position, which sees the items up to and with its own.
+
+        The last one is `forward`'s. As in the paper, an item keeps the positional vector of its place in the padded
+        window, whereas `forward` puts the newest item of any history at the last place: the vector at an earlier
+        place is thus not `forward` of the prefix. Places of padding before the first item hold the cold-start vector.
+        """
+        x, allowed = self._enter(history, mask)
+        for block in self.blocks:
+            x = block(x, x, allowed)
+        return torch.where(mask.cumsum(1)[..., None] > 0, self.norm(x), self.cold_start)
+
+    def _enter(self, history: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the first block reads (B, L, d), and which place may attend to which (B, L, L)."""
+        length = history.shape[1]
+        x = self.dropout(history + self.positions[-length:])
+        # A position always sees itself: a row of padding has something to attend to and cannot become NaN.
+        return x, self.itself[:length, :length] | (self.earlier[:length, :length] & mask[:, None])

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from trainer.towers import SasRec
@@ -55,3 +57,52 @@ def test_order_matters() -> None:
     model = tower()
     history, mask = left_padded([7], 7)
     assert not torch.allclose(model(history, mask), model(history.flip(1), mask))
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=4), st.integers(1, 7), st.integers(1, 3))
+def test_every_position_is_the_newest_of_its_prefix_at_the_same_places(
+    counts: list[int], end: int, layers: int
+) -> None:
+    model, short = tower(layers), tower(layers, length=end)
+    short.load_state_dict(model.state_dict() | {"positions": model.positions[:end]})
+    history, mask = left_padded(counts, 7)
+    users = model.every_position(history, mask)
+    torch.testing.assert_close(users[:, end - 1], short(history[:, :end], mask[:, :end]), rtol=1e-9, atol=1e-9)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4))
+def test_the_last_of_every_position_is_forward(counts: list[int]) -> None:
+    model = tower()
+    history, mask = left_padded(counts, 5)
+    torch.testing.assert_close(model.every_position(history, mask)[:, -1], model(history, mask), rtol=0, atol=1e-6)
+
+
+def test_a_later_item_changes_no_earlier_position_and_padding_none() -> None:
+    model = tower()
+    history, mask = left_padded([7, 4, 1], 7)
+    history.requires_grad_()
+    users = model.every_position(history, mask)
+    for place in range(7):
+        (gradient,) = torch.autograd.grad(users[:, place].square().sum(), history, retain_graph=True)
+        seen = mask & (torch.arange(7) <= place)
+        assert torch.equal(gradient.any(2), seen), place
+    padded = model.every_position(history.masked_fill(~mask[..., None], 1e6), mask)
+    assert torch.equal(padded, users)
+
+
+def test_positions_before_the_first_item_are_the_cold_start_and_gradients_are_finite() -> None:
+    model = tower().train()
+    history, mask = left_padded([0, 4], 7)
+    history.requires_grad_()
+    users = model.every_position(history, mask)
+    assert torch.equal(users[~mask], model.cold_start.expand(10, -1))
+    users.square().sum().backward()
+    assert history.grad is not None
+    assert not history.grad[~mask].any()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_the_hidden_layer_is_as_wide_as_the_expansion_says() -> None:
+    narrow = SasRec(dimension=8, history_length=7, layers=1, heads=2, dropout=0.0, expansion=1)
+    saved = sum(p.numel() for p in tower(1).parameters()) - sum(p.numel() for p in narrow.parameters())
+    assert saved == 3 * 8 * (2 * 8 + 1)
