@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.config import TowerConfig
+from trainer.towers.matrix_factorisation import MatrixFactorisation
 from trainer.towers.mean_pooling import MeanPooling
 from trainer.towers.sasrec import SasRec
 
-__all__ = ["MeanPooling", "SasRec", "build_tower", "project"]
+__all__ = ["MatrixFactorisation", "MeanPooling", "SasRec", "build_tower", "project"]
 
 
 def build_tower(config: TowerConfig, seed: int) -> nn.Module:
