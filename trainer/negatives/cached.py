@@ -1,0 +1,36 @@
+"""Negatives from the cache of items that resampling chose often (XIR)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.losses import ItemCache
+from trainer.negatives.sampler import Draw, Pool
+
+__all__ = ["Cached"]
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Take the cached items for all rows; its ids are table rows.
+
+    XIR resamples them by `trainer.losses.resample`, which draws candidate i for row u with probability
+    `resampling_log_weights`; the log Q here is that of the candidates, before that.
+    """
+
+    cache: ItemCache
+
+    def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002 - the protocol's
+        """Return all slots (N,). They were drawn by the cache's own generator, at its last `redraw`."""
+        items = self.cache.items.to(positives.device)
+        return Draw(items, torch.ones_like(items, dtype=torch.bool))
+
+    def log_q(self, items: Tensor, pool: Pool) -> Tensor:  # noqa: ARG002 - the protocol's
+        """Return the density of `redraw`, below 0; -inf for items that it never takes. Ask before `update`."""
+        density = self.cache.log_density().to(torch.get_default_dtype()).clamp(max=-1e-6)
+        return density.to(items.device)[items]
+
+    def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
+        """Return `log_q`: the cache does not look at the positives of the batch."""
+        return self.log_q(items, pool)
