@@ -13,13 +13,14 @@ from typing import Annotated, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from contracts import Store
-from contracts.errors import CorruptArtefactError, in_one_line
+from contracts.errors import in_one_line
 
 __all__ = [
     "COMPARISON_NAME",
     "Comparison",
     "CurvePoint",
     "Decile",
+    "ResultsError",
     "RunResult",
     "Stratum",
     "load_comparison",
@@ -32,7 +33,12 @@ __all__ = [
 
 COMPARISON_NAME = "comparison.json"
 
+_WAY_OUT = "remove the file and run the comparison again"
 _Document = TypeVar("_Document", bound=BaseModel)
+
+
+class ResultsError(ValueError):
+    """A file of results cannot be used; the message names the file, what is wrong with it and what to do."""
 
 
 class _Model(BaseModel):
@@ -150,7 +156,7 @@ def save_result(folder: Path, result: RunResult) -> Path:
 
 
 def load_comparison(folder: Path) -> Comparison:
-    """Read ``comparison.json``; raises `FileNotFoundError` or `CorruptArtefactError`."""
+    """Read ``comparison.json``; raises `FileNotFoundError` or `ResultsError`."""
     return _load(folder / COMPARISON_NAME, Comparison)
 
 
@@ -159,7 +165,7 @@ def load_results(folder: Path, comparison: Comparison) -> dict[tuple[str, int], 
 
     Raises
     ------
-    CorruptArtefactError
+    ResultsError
         If a file cannot be read, holds another run than its name says, or lacks the headline metric.
     """
     found = {}
@@ -174,11 +180,11 @@ def load_results(folder: Path, comparison: Comparison) -> dict[tuple[str, int], 
 def _checked(path: Path, row: str, seed: int, headline: str) -> RunResult:
     result = _load(path, RunResult)
     if (result.row, result.seed) != (row, seed):
-        problem = f"holds row {result.row!r}, seed {result.seed}; its name says row {row!r}, seed {seed}: remove it"
-        raise CorruptArtefactError(str(path), problem)
+        message = f"{path}: holds row {result.row!r}, seed {result.seed}; its name says row {row!r}, seed {seed}"
+        raise ResultsError(f"{message}: {_WAY_OUT}")
     if headline not in result.metrics:
-        problem = f"has no {headline}, by which the comparison ranks; it has {', '.join(result.metrics)}: run it again"
-        raise CorruptArtefactError(str(path), problem)
+        message = f"{path}: has no {headline}, which ranks the rows; it has {', '.join(result.metrics)}"
+        raise ResultsError(f"{message}: {_WAY_OUT}")
     return result
 
 
@@ -193,4 +199,4 @@ def _load(path: Path, model: type[_Document]) -> _Document:
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: not there; `weir bench losses` writes it") from None
     except ValidationError as error:
-        raise CorruptArtefactError(str(path), in_one_line(error)) from error
+        raise ResultsError(f"{path}: {in_one_line(error)}: {_WAY_OUT}") from error

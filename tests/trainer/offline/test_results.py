@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from contracts.errors import CorruptArtefactError
 from trainer.offline.results import (
     Comparison,
+    ResultsError,
     RunResult,
     load_comparison,
     load_results,
@@ -124,11 +124,11 @@ def test_a_broken_file_is_named_with_its_fault(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"comparison\.json: not there"):
         load_comparison(tmp_path)
     path = save_result(tmp_path, run(metrics={"ndcg@20": 0.1}))
-    with pytest.raises(CorruptArtefactError, match=r"bpr-seed0\.json: has no recall@20.*it has ndcg@20"):
+    with pytest.raises(ResultsError, match=r"bpr-seed0\.json: has no recall@20.*it has ndcg@20"):
         load_results(tmp_path, comparison())
     path.write_bytes(save_result(tmp_path, run(seed=1)).read_bytes())
-    with pytest.raises(CorruptArtefactError, match="holds row 'BPR', seed 1; its name says row 'BPR', seed 0"):
+    with pytest.raises(ResultsError, match="holds row 'BPR', seed 1; its name says row 'BPR', seed 0"):
         load_results(tmp_path, comparison())
     path.write_text("{")
-    with pytest.raises(CorruptArtefactError, match=r"bpr-seed0\.json"):
+    with pytest.raises(ResultsError, match=r"bpr-seed0\.json"):
         load_results(tmp_path, comparison())

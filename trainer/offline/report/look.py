@@ -1,0 +1,137 @@
+"""How the pictures look: themes, a stroke for each row, the sheet they are drawn on and labels beside lines."""
+
+import io
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+__all__ = ["DARK", "DPI", "LIGHT", "MARGIN", "WIDTH", "Stroke", "Theme", "label_ends", "look", "png", "sheet", "stroke"]
+
+WIDTH: Final = 7.6
+"""Inches: text of 9 points stays legible where the page shows it 40 rem wide."""
+DPI: Final = 200
+MARGIN: Final = {"left": 0.58, "right": 1.95, "bottom": 0.5, "top": 0.78}
+"""Inches around the axes; the names of the rows stand on the right."""
+_LINE: Final = 0.17
+"""Inches that one line of a label takes."""
+# Okabe and Ito (2008), safe for all forms of colour blindness; without black and yellow, which one theme would hide.
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS: Final = ("o", "s", "^", "D", "v", "P")
+_DASHES: Final = ("", "5 2", "1 1.5")
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of all that is not a row."""
+
+    ground: str
+    ink: str
+    muted: str
+    grid: str
+
+
+LIGHT: Final = Theme(ground="#ffffff", ink="#1c2126", muted="#5f6872", grid="#e1e5e9")
+DARK: Final = Theme(ground="#171b20", ink="#e4e8ec", muted="#9ba5af", grid="#2e353d")
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """How a row is drawn, everywhere."""
+
+    colour: str
+    dashes: str
+    """Lengths of dash and gap in line widths, as SVG writes them; empty for an unbroken line."""
+    marker: str
+
+    def style(self, theme: Theme, *, width: float = 1.7) -> dict[str, Any]:
+        """Return the arguments of `Axes.plot`."""
+        pattern = tuple(map(float, self.dashes.split()))
+        face = theme.ground if pattern else self.colour
+        line = {"color": self.colour, "linewidth": width, "linestyle": (0, pattern) if pattern else "-"}
+        return line | {"marker": self.marker, "markersize": 4.5, "markerfacecolor": face, "markeredgewidth": 1.2}
+
+
+def stroke(number: int) -> Stroke:
+    """Return the look of the row of this number: six colours, again dashed, again dotted, then from the start."""
+    again, colour = divmod(number, len(_COLOURS))
+    return Stroke(_COLOURS[colour], _DASHES[again % len(_DASHES)], _MARKERS[colour])
+
+
+@contextmanager
+def look(theme: Theme) -> Iterator[None]:
+    """Draw in `theme` while this is open."""
+    settings: dict[Any, Any] = dict.fromkeys(["axes.labelcolor", "xtick.color", "ytick.color"], theme.muted)
+    settings |= dict.fromkeys(["figure.facecolor", "savefig.facecolor", "axes.facecolor"], theme.ground)
+    settings |= dict.fromkeys(["axes.spines.top", "axes.spines.right", "axes.spines.left", "ytick.left"], False)
+    settings |= {"axes.edgecolor": theme.grid, "grid.color": theme.grid, "axes.grid": True, "axes.grid.axis": "y"}
+    # A dollar in a row's name is a dollar.
+    settings |= {"font.size": 9, "text.color": theme.ink, "text.parse_math": False, "axes.axisbelow": True}
+    with mpl.rc_context(settings):
+        yield
+
+
+def sheet(height: float, title: str, subtitle: str, theme: Theme) -> Canvas:
+    """Return a canvas `height` inches high with its title and, below it, what was measured on what."""
+    canvas = Canvas(figsize=(WIDTH, height), dpi=DPI)
+    left = 0.12 / WIDTH
+    canvas.text(left, 1 - 0.1 / height, title, va="top", fontsize=11.5, fontweight="bold")
+    said = textwrap.shorten(subtitle, 125, placeholder=" …")
+    canvas.text(left, 1 - 0.36 / height, said, va="top", fontsize=8, color=theme.muted)
+    return canvas
+
+
+def png(canvas: Canvas) -> bytes:
+    """Return the canvas as a PNG; the same canvas gives the same bytes."""
+    file = io.BytesIO()
+    canvas.savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
+
+
+def label_ends(axes: Axes, names: Sequence[str], ends: Sequence[tuple[float, float]], looks: Sequence[Stroke]) -> None:
+    """Write each line's name to the right of the axes, as near to its last point as the other names allow."""
+    texts = [textwrap.fill(name, 23, max_lines=2, placeholder="…") for name in names]
+    heights = [_LINE * (text.count("\n") + 1) for text in texts]
+    inches = axes.bbox.height / DPI
+    to_fraction = axes.transData + axes.transAxes.inverted()
+    wanted = [float(to_fraction.transform(end)[1]) for end in ends]
+    order = sorted(range(len(ends)), key=wanted.__getitem__)
+    sizes = [heights[index] / inches for index in order]
+    for index, place in zip(order, spread([wanted[index] for index in order], sizes), strict=True):
+        leader = {"arrowstyle": "-", "color": looks[index].colour, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 3}
+        leader["relpos"] = (0, 0.5)
+        axes.annotate(
+            texts[index],
+            ends[index],
+            (1.06, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=8.5,
+            linespacing=1.0,
+            arrowprops=leader,
+        )
+
+
+def spread(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """Move ascending centres apart until things of these sizes no longer overlap, with the least squared movement.
+
+    Isotonic regression by pooling adjacent violators, after each thing's place in a gapless stack is taken off.
+    Centres stay between 0 and 1 as far as all of them fit.
+    """
+    gaps = [(one + other) / 2 for one, other in pairwise(sizes)]
+    stack = np.cumsum([0.0, *gaps])[: len(wanted)]
+    pools: list[list[float]] = []
+    for place in np.asarray(wanted) - stack:
+        pools.append([float(place)])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    shifts = np.array([np.mean(pool) for pool in pools for _ in pool])
+    return [float(place) for place in stack + np.clip(shifts, 0, max(0, 1 - stack[-1]))]

@@ -1,0 +1,152 @@
+"""The page: one HTML file with its pictures, style and script inside, which asks the network for nothing."""
+
+import base64
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from pydantic import JsonValue
+
+from trainer.offline.report.look import stroke
+from trainer.offline.report.plots import Line, by_decile
+from trainer.offline.report.table import (
+    Figure,
+    Row,
+    Table,
+    best,
+    budget,
+    figure,
+    metric_label,
+    notes,
+    stratified_metric,
+)
+from trainer.offline.results import Comparison
+
+__all__ = ["Picture", "Scale", "render", "settings"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG for light and for dark screens, and what it shows in words."""
+
+    light: bytes
+    dark: bytes
+    words: str
+
+    @staticmethod
+    def uri(data: bytes) -> str:
+        """Return the picture as an address that holds it."""
+        return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From figures to places on a strip `width` pixels wide, with `margin` pixels free at either end."""
+
+    low: float
+    high: float
+    width: float = 150
+    margin: float = 6
+
+    @classmethod
+    def of(cls, figures: Iterable[Figure]) -> "Scale":
+        """Return the scale on which all values and intervals of `figures` fit."""
+        found = [one for each in figures for one in (*each.values, each.low, each.high) if math.isfinite(one)]
+        return cls(min(found, default=0.0), max(found, default=1.0))
+
+    def __call__(self, value: float) -> float:
+        """Return the place of a finite value, in pixels from the left; the middle where all values are the same."""
+        part = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return round(self.margin + part * (self.width - 2 * self.margin), 2)
+
+
+def render(comparison: Comparison, table: Table, pictures: Mapping[str, Picture]) -> str:
+    """Return the page; `pictures` are named ``curves`` and ``popularity``."""
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"label": metric_label, "number": _number, "finite": math.isfinite}
+    shared, own = settings(comparison)
+    return environment.get_template("page.html").render(
+        comparison=comparison,
+        table=table,
+        pictures=pictures,
+        budget=budget(table),
+        notes=notes(table),
+        strokes={row.name: stroke(number) for number, row in enumerate(table.rows)},
+        scale=Scale.of(row.figures[table.headline] for row in table.rows),
+        finding=_finding(table),
+        strata=_strata(table),
+        deciles=_deciles(table),
+        stratified=stratified_metric(table),
+        shared=shared,
+        own=own,
+    )
+
+
+def settings(comparison: Comparison) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Return the settings that all rows share, and for each row every setting in which rows differ.
+
+    Nested settings get dotted names; a setting that a row does not have is an empty string.
+    """
+    flat = {row: dict(_flat(comparison.configuration.get(row, {}))) for row in comparison.rows}
+    names = dict.fromkeys(name for found in flat.values() for name in found)
+    values = {name: [found.get(name, "") for found in flat.values()] for name in names}
+    shared = {name: found[0] for name, found in values.items() if len(set(found)) == 1 and len(found) > 1}
+    own = {row: {name: found.get(name, "") for name in names if name not in shared} for row, found in flat.items()}
+    return shared, own
+
+
+def _flat(value: Mapping[str, JsonValue], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, found in value.items():
+        if isinstance(found, dict) and found:
+            yield from _flat(found, f"{prefix}{name}.")
+        else:
+            yield prefix + name, _number(found)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, list):
+        return ", ".join(map(_number, value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _finding(table: Table) -> dict[str, Any] | None:
+    """Return the best rows by the headline, and the rows whose interval overlaps the first one's."""
+    names = table.best[table.headline]
+    champions = [row for row in table.rows if row.name in names]
+    if not champions:
+        return None
+    top = champions[0].figures[table.headline]
+    others = [row for row in table.rows if row not in champions and math.isfinite(row.figures[table.headline].high)]
+    rivals = [row.name for row in others if row.figures[table.headline].high >= top.low]
+    return {"rows": [row.name for row in champions], "figure": top, "rivals": rivals, "others": len(others)}
+
+
+def _strata(table: Table) -> list[dict[str, Any]]:
+    """Return name, share of the test cases, figures by row and the best rows of each stratum."""
+    metric = stratified_metric(table)
+    found = {name: one.share for row in table.rows for run in row.runs for name, one in run.strata.items()}
+
+    def of(row: Row, name: str) -> Figure:
+        return figure(row.runs, lambda run: run.strata[name].metrics.get(metric) if name in run.strata else None)
+
+    strata: list[dict[str, Any]] = []
+    for name, share in found.items():
+        figures = {row.name: of(row, name) for row in table.rows}
+        highest = max((one.mean for one in figures.values() if math.isfinite(one.mean)), default=math.nan)
+        strata.append({"name": name, "share": share, "figures": figures, "best": best(figures), "highest": highest})
+    return strata
+
+
+def _deciles(table: Table) -> tuple[list[int], dict[str, Line]]:
+    """Return the number of cases of each decile, and the figures of each row that has any."""
+    lines = {row.name: by_decile(row, stratified_metric(table)) for row in table.rows if row.runs}
+    first = next((run for row in table.rows for run in row.runs), None)
+    return [decile.cases for decile in first.deciles] if first else [], lines

@@ -1,0 +1,222 @@
+"""Rows by metrics: mean and standard deviation over seeds, as Markdown and as CSV."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.offline.results import Comparison, RunResult
+
+__all__ = [
+    "Figure",
+    "Results",
+    "Row",
+    "Table",
+    "as_csv",
+    "as_markdown",
+    "best",
+    "budget",
+    "figure",
+    "metric_label",
+    "notes",
+    "stratified_metric",
+    "subject",
+    "summarise",
+]
+
+Results = Mapping[tuple[str, int], RunResult]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric of one row: a value per finished seed, and a confidence interval where the runs have one."""
+
+    values: tuple[float, ...]
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds; NaN without any."""
+        return float(np.mean(self.values)) if self.values else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """Sample standard deviation over seeds (divided by n - 1); NaN for fewer than two."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else math.nan
+
+    def __str__(self) -> str:
+        if not self.values:
+            return "–"
+        return f"{self.mean:.4f}" + (f" ± {self.deviation:.4f}" if len(self.values) > 1 else "")
+
+    @property
+    def interval(self) -> str:
+        """The confidence interval as the tables show it."""
+        return "–" if math.isnan(self.low) else f"{self.low:.4f} to {self.high:.4f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of one row: the seeds that are done and those that are not, and its figures by metric."""
+
+    name: str
+    runs: tuple[RunResult, ...]
+    missing: tuple[int, ...]
+    figures: dict[str, Figure]
+
+    @property
+    def seeds(self) -> str:
+        """Number of seeds, and out of how many where some are missing."""
+        done = len(self.runs)
+        return f"{done} of {done + len(self.missing)}" if self.missing else f"{done}"
+
+    @property
+    def train_seconds(self) -> Figure:
+        """How long training took."""
+        return Figure(tuple(run.train_seconds for run in self.runs))
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows in the comparison's order, the metrics that any run has (the headline first) and the best of each."""
+
+    headline: str
+    metrics: tuple[str, ...]
+    rows: tuple[Row, ...]
+    best: dict[str, frozenset[str]]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row has every seed."""
+        return not any(row.missing for row in self.rows)
+
+    @property
+    def progress(self) -> str:
+        """How many runs there are, out of how many."""
+        done = sum(len(row.runs) for row in self.rows)
+        return f"{done} of {done + sum(len(row.missing) for row in self.rows)} runs done"
+
+
+def summarise(comparison: Comparison, results: Results) -> Table:
+    """Return the figures of every row of the comparison, also of those without a finished run."""
+    names = {name: None for run in results.values() for name in run.metrics}
+    metrics = tuple(dict.fromkeys([comparison.headline, *names]))
+    rows = []
+    for name in comparison.rows:
+        runs = tuple(results[name, seed] for seed in comparison.seeds if (name, seed) in results)
+        missing = tuple(seed for seed in comparison.seeds if (name, seed) not in results)
+        rows.append(Row(name, runs, missing, {metric: _metric(runs, metric) for metric in metrics}))
+    champions = {metric: best({row.name: row.figures[metric] for row in rows}) for metric in metrics}
+    return Table(comparison.headline, metrics, tuple(rows), champions)
+
+
+def figure(runs: Sequence[RunResult], value: Callable[[RunResult], float | None]) -> Figure:
+    """Return what `value` reads from each run, without the runs that do not have it."""
+    return Figure(tuple(found for run in runs if (found := value(run)) is not None))
+
+
+def best(figures: Mapping[str, Figure]) -> frozenset[str]:
+    """Name the rows with the highest mean; ties are all named, rows without a figure never."""
+    means = {name: figure.mean for name, figure in figures.items()}
+    highest = max((mean for mean in means.values() if not math.isnan(mean)), default=math.nan)
+    return frozenset(name for name, mean in means.items() if mean == highest)
+
+
+def stratified_metric(table: Table) -> str:
+    """Name the metric that strata and deciles show: the headline, or the first that they have instead."""
+    names = [name for row in table.rows for run in row.runs for decile in run.deciles for name in decile.metrics]
+    return table.headline if table.headline in names or not names else names[0]
+
+
+def metric_label(metric: str) -> str:
+    """Return a metric's name as readers know it: ``Recall@20``, ``NDCG@20``."""
+    name, at, cutoff = metric.partition("@")
+    return (name.upper() if name in {"ndcg", "mrr", "map"} else name.replace("_", " ").capitalize()) + at + cutoff
+
+
+def as_markdown(comparison: Comparison, table: Table) -> str:
+    """Return title and table in Markdown, the best of each metric in bold, with what its figures mean below it."""
+    head = ["Row", "Seeds", *map(metric_label, table.metrics)]
+    head += [f"95 % interval of {metric_label(table.headline)}", "Training, s"]
+    lines = [f"# {_escaped(comparison.title)}", "", _escaped(subject(comparison, table)) + ".", ""]
+    lines += [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]
+    for row in table.rows:
+        cells = [_escaped(row.name), row.seeds]
+        for metric in table.metrics:
+            text = str(row.figures[metric])
+            cells.append(f"**{text}**" if row.name in table.best[metric] else text)
+        seconds = f"{row.train_seconds.mean:.1f}" if row.runs else "–"
+        lines.append(_line([*cells, row.figures[table.headline].interval, seconds]))
+    return "\n".join([*lines, "", "\n\n".join(notes(table)), ""])
+
+
+def notes(table: Table) -> list[str]:
+    """Return what the reader of the table must know."""
+    bold = "the highest mean" if table.complete else "the highest mean so far"
+    spread = f"Mean ± standard deviation over seeds, on test; one seed has no deviation. Bold: {bold}."
+    interval = (
+        "The 95 % interval is over users (bootstrap), its ends averaged over the seeds: "
+        "it says how far other users would move the figure, not how far other seeds would."
+    )
+    unfinished = f"Unfinished: {table.progress}. Rows with seeds missing say so."
+    return [spread, interval] + ([] if table.complete else [unfinished])
+
+
+def subject(comparison: Comparison, table: Table) -> str:
+    """Return in one line on what the rows were compared, for how long and how often, and whether it is finished."""
+    seeds = len(comparison.seeds)
+    spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else f"one seed ({comparison.seeds[0]})"
+    said = [f"{comparison.data}, {comparison.split} split", budget(table), spread]
+    return "; ".join(said + ([] if table.complete else [f"unfinished, {table.progress}"]))
+
+
+def budget(table: Table) -> str:
+    """Return what each run had to learn from, as the finished runs say."""
+    runs = [run for row in table.rows for run in row.runs]
+    if not runs:
+        return "no run yet"
+    return f"{_range([run.steps for run in runs])} steps ({_range([run.examples for run in runs])} examples) per run"
+
+
+def as_csv(table: Table) -> str:
+    """Return a line per row with every figure at full precision; what is not known is empty."""
+    parts = ("", " deviation", " low", " high")
+    head = ["row", "seeds", "seeds missing", *(metric + part for metric in table.metrics for part in parts)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*head, "parameters", "train seconds"])
+    for row in table.rows:
+        cells: list[object] = [row.name, len(row.runs), " ".join(map(str, row.missing))]
+        for metric in table.metrics:
+            known = row.figures[metric]
+            cells += [_number(value) for value in (known.mean, known.deviation, known.low, known.high)]
+        parameters = row.runs[0].parameters if row.runs else ""
+        writer.writerow([*cells, parameters, _number(row.train_seconds.mean)])
+    return text.getvalue()
+
+
+def _metric(runs: Sequence[RunResult], metric: str) -> Figure:
+    intervals = [run.intervals[metric] for run in runs if metric in run.intervals]
+    low, high = np.mean(intervals, axis=0) if intervals else (math.nan, math.nan)
+    return Figure(figure(runs, lambda run: run.metrics.get(metric)).values, float(low), float(high))
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else repr(value)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>|" else sign for sign in " ".join(name.split()))
