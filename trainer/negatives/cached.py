@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from trainer.losses import ItemCache
-from trainer.negatives.sampler import Draw, Pool
+from trainer.negatives.sampler import Draw, Pool, below_one
 
 __all__ = ["Cached"]
 
@@ -27,10 +27,9 @@ class Cached:
         return Draw(items, torch.ones_like(items, dtype=torch.bool))
 
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:  # noqa: ARG002 - the protocol's
-        """Return the density of `redraw`, below 0; -inf for items that it never takes. Ask before `update`."""
-        density = self.cache.log_density().to(torch.get_default_dtype()).clamp(max=-1e-6)
-        return density.to(items.device)[items]
+        """Return the density of `redraw`; -inf for items that it never takes. Ask before `update`."""
+        return self.cache.log_density().to(items.device)[items]
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
         """Return `log_q`: the cache does not look at the positives of the batch."""
-        return self.log_q(items, pool)
+        return below_one(self.log_q(items, pool))

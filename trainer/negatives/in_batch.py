@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.negatives.sampler import Draw, Pool
+from trainer.negatives.sampler import Draw, Pool, below_one
 
 __all__ = ["InBatch"]
 
@@ -58,13 +58,13 @@ class InBatch:
         log_q = self.stream_log_q[items]
         if not self.deduplicate:
             return log_q
-        return (log_inclusion(log_q.double(), pool.positives) - math.log(max(pool.distinct, 2))).to(log_q.dtype)
+        return (log_inclusion(log_q.double(), pool.positives) - math.log(max(pool.distinct, 1))).to(log_q.dtype)
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
         """Return `log_q` or, without duplicates, -log m: one of the m items is the row's positive, for certain."""
         if not self.deduplicate:
-            return self.log_q(items, pool)
-        return torch.full_like(self.stream_log_q[items], -math.log(max(pool.distinct, 2)))
+            return below_one(self.log_q(items, pool))
+        return below_one(torch.full_like(self.stream_log_q[items], -math.log(max(pool.distinct, 1))))
 
 
 def log_inclusion(log_q: Tensor, draws: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainer.losses import mixture_log_q
 from trainer.negatives.in_batch import InBatch
-from trainer.negatives.sampler import Draw, Pool
+from trainer.negatives.sampler import Draw, Pool, below_one
 from trainer.negatives.uniform import Uniform
 
 __all__ = ["Mixed"]
@@ -46,7 +46,7 @@ class Mixed:
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
         """Return the same of the densities of a row's own positive."""
-        return self._mix(self.in_batch.log_q_own(items, pool), items, pool)
+        return below_one(self._mix(self.in_batch.log_q_own(items, pool), items, pool))
 
     def _mix(self, log_q: Tensor, items: Tensor, pool: Pool) -> Tensor:
         if self.density == "unigram":

@@ -4,12 +4,14 @@ Every rank knows the whole batch and seeds its generator alike, so all ranks for
 "gathered across ranks" are therefore just the positives of the batch: nothing is sent.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Draw", "Pool", "Sampler"]
+__all__ = ["Draw", "Pool", "Sampler", "below_one"]
+
+_BELOW_ONE: Final = -1e-6
 
 
 class Pool(NamedTuple):
@@ -71,3 +73,8 @@ class Sampler(Protocol):
         It differs from `log_q` where the row's own positive is among the negatives for certain and counts once.
         """
         ...
+
+
+def below_one(log_q: Tensor) -> Tensor:
+    """Keep densities below 1: a row whose positive is all that can be drawn has no negatives, and is no error."""
+    return log_q.clamp(max=_BELOW_ONE)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.negatives.sampler import Draw, Pool
+from trainer.negatives.sampler import Draw, Pool, below_one
 
 __all__ = ["PerRow", "Uniform", "draw_uniform"]
 
@@ -44,12 +44,12 @@ class Uniform:
         return Draw(items, torch.ones_like(items, dtype=torch.bool))
 
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:  # noqa: ARG002 - the protocol's
-        """Return -log V for every live item; a lone item gets 1/2, as a row without it has nothing to draw."""
-        return torch.full(items.shape, -math.log(max(len(self.live), 2)), device=items.device)
+        """Return -log V, the density of every live item."""
+        return torch.full(items.shape, -math.log(len(self.live)), dtype=torch.float64, device=items.device)
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
         """Return `log_q`: the draws do not look at the positives."""
-        return self.log_q(items, pool)
+        return below_one(self.log_q(items, pool))
 
 
 @dataclass(frozen=True)

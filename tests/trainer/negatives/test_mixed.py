@@ -1,0 +1,87 @@
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.negatives.support import assert_share, real, seeded
+from trainer.losses import exclude_positive
+from trainer.negatives import InBatch, Mixed, Pool, Uniform
+
+Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+LOGITS = torch.tensor([0.3, -0.5, 1.0, 2.0], dtype=torch.float64)
+ITEMS = torch.arange(4)
+
+
+def test_the_pool_is_the_batch_and_then_the_uniform_draws() -> None:
+    positives, mask = torch.tensor([2, 0, 2]), torch.tensor([True, False, True])
+    uniform = Uniform(ITEMS, 5)
+    items, found = Mixed(InBatch(Q.log()), uniform).draw(positives, mask, seeded())
+    assert torch.equal(items, torch.cat([positives, uniform.draw(positives, mask, seeded()).items]))
+    assert found.tolist() == [True, False, True] + [True] * 5
+
+
+@pytest.mark.parametrize("limit", [None, 6])
+def test_frequencies_follow_the_mixture(limit: int | None) -> None:
+    sampler, draw, batch = Mixed(InBatch(Q.log(), limit), Uniform(ITEMS, 10)), seeded(), 20
+    counts = torch.zeros(4, dtype=torch.float64)
+    for _ in range(3_000):
+        positives = torch.multinomial(Q, batch, replacement=True, generator=draw)
+        counts += torch.bincount(sampler.draw(positives, real(batch), draw).items, minlength=4)
+    density = sampler.log_q(ITEMS, Pool(batch, 4)).exp()
+    assert float(density.sum()) == pytest.approx(1)
+    assert counts.sum() == 3_000 * ((limit or batch) + 10)
+    assert_share(counts / counts.sum(), density, int(counts.sum()))
+
+
+def test_without_duplicates_the_expected_number_of_an_item_is_what_the_density_says() -> None:
+    sampler, draw, batch, steps = Mixed(InBatch(Q.log(), deduplicate=True), Uniform(ITEMS, 2)), seeded(2), 5, 5_000
+    counts, expected = torch.zeros(4, dtype=torch.float64), 1 - (1 - Q) ** batch + 2 / 4
+    for _ in range(steps):
+        positives = torch.multinomial(Q, batch, replacement=True, generator=draw)
+        items, _ = sampler.draw(positives, real(batch), draw)
+        counts += torch.bincount(items, minlength=4)
+        pool = Pool.of(positives, real(batch))
+        torch.testing.assert_close(sampler.log_q(ITEMS, pool).exp() * len(items), expected)
+    # One in the batch or none, and two uniform draws: a variance of 1/4 + 2 * 3/16 at most.
+    assert ((counts / steps - expected).abs() < 5 * (0.625 / steps) ** 0.5).all()
+
+
+def test_the_sum_over_the_catalogue_is_estimated_without_bias() -> None:
+    """Enumerate all batches of three and all pairs of uniform draws as a row with positive 1 sees them."""
+    sampler, own = Mixed(InBatch(Q.log(), deduplicate=True), Uniform(ITEMS, 2)), torch.tensor([1])
+    mean = 0.0
+    for others, uniform in itertools.product(itertools.product(range(4), repeat=2), repeat=2):
+        positives = torch.tensor([1, *others])
+        pool = Pool.of(positives, real(3)).others
+        items = torch.cat([torch.unique(positives), torch.tensor(uniform)])
+        items = items[items != 1]
+        log_q = exclude_positive(sampler.log_q(items, pool), sampler.log_q_own(own, pool))[0]
+        kept = pool.distinct - 1 + 2 * 3 / 4
+        mean += math.prod(Q[list(others)].tolist()) / 16 * float((LOGITS[items] - log_q).exp().sum()) / kept
+    # All but exact: where the batch holds the positive alone, its density is kept a millionth below 1.
+    assert mean == pytest.approx(float(LOGITS.exp().sum() - LOGITS[1].exp()), rel=1e-6)
+
+
+def test_unigram_is_the_density_of_the_batch_for_both_halves() -> None:
+    sampler, pool = Mixed(InBatch(Q.log()), Uniform(ITEMS, 10), "unigram"), Pool(20, 4)
+    assert torch.equal(sampler.log_q(ITEMS, pool), Q.log())
+    assert torch.equal(sampler.log_q_own(ITEMS, pool), Q.log())
+
+
+@given(batch=st.integers(1, 9), count=st.integers(1, 9), deduplicate=st.booleans(), limit=st.none() | st.integers(1, 5))
+def test_a_rows_view_is_a_density_that_leaves_the_others(
+    batch: int, count: int, deduplicate: bool, limit: int | None
+) -> None:
+    """Whatever the sizes, the row's own positive can be taken out, and every other item has a finite density."""
+    positives = torch.multinomial(Q, batch, replacement=True, generator=seeded(batch))
+    sampler = Mixed(InBatch(Q.log(), limit, deduplicate), Uniform(ITEMS, count))
+    pool = Pool.of(positives, real(batch)).others
+    log_q = exclude_positive(sampler.log_q(ITEMS, pool), sampler.log_q_own(positives, pool))
+    assert log_q.isfinite().all()
+    if not deduplicate:
+        assert (log_q.exp().sum(1) - log_q.exp().gather(1, positives[:, None])[:, 0]).tolist() == pytest.approx(
+            [1.0] * batch
+        )
