@@ -7,8 +7,9 @@ the catalogue of items will stand beside them. Everything is stored through `sto
 from contracts.bundle import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, IndexInfo
 from contracts.clock import EventClock
 from contracts.errors import CorruptArtefactError
+from contracts.features import FeatureNames
 from contracts.histories import Events, Histories
-from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label
+from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
 from contracts.keys import PADDING_KEY, Key, Keys, RawId, hash_id, hash_ids
 from contracts.storage import FileEntry, Store, checksum
 from contracts.window import (
@@ -19,6 +20,7 @@ from contracts.window import (
     WindowManifest,
     WindowName,
     examples_schema,
+    items_schema,
 )
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "CorruptArtefactError",
     "EventClock",
     "Events",
+    "FeatureNames",
     "FileEntry",
     "Histories",
     "IndexInfo",
@@ -50,4 +53,6 @@ __all__ = [
     "examples_schema",
     "hash_id",
     "hash_ids",
+    "interaction_schema",
+    "items_schema",
 ]

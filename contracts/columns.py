@@ -8,6 +8,7 @@ __all__ = [
     "EVENT_ID",
     "EVENT_KEY",
     "EVENT_TYPE",
+    "FEATURES",
     "HISTORY",
     "HISTORY_TIMES",
     "ITEM_ID",
@@ -37,6 +38,7 @@ LABEL: Final = "label"
 HISTORY: Final = "history"
 HISTORY_TIMES: Final = "history_times"
 POSITION: Final = "position"
+FEATURES: Final = "features"
 
 COUNT: Final = "count"
 ROW: Final = "row"

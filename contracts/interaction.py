@@ -9,8 +9,9 @@ from typing import Final
 import pyarrow as pa
 
 from contracts import columns
+from contracts.features import FeatureNames
 
-__all__ = ["INTERACTION_SCHEMA", "MAX_ID_BYTES", "Label"]
+__all__ = ["INTERACTION_SCHEMA", "MAX_ID_BYTES", "Label", "interaction_schema"]
 
 MAX_ID_BYTES: Final = 512
 """Longest id in UTF-8 bytes; a longer one is a fault of the producer and goes to the dead letters."""
@@ -37,3 +38,10 @@ INTERACTION_SCHEMA: Final = pa.schema(
     ]
 )
 """A validated interaction; `position` is its place in the source partition (byte offset or row number)."""
+
+
+def interaction_schema(features: FeatureNames) -> pa.Schema:
+    """Return `INTERACTION_SCHEMA` and, where there are item features, the struct `features` of what the row says."""
+    if not features.all:
+        return INTERACTION_SCHEMA
+    return INTERACTION_SCHEMA.append(pa.field(columns.FEATURES, pa.struct(features.fields), nullable=False))

@@ -8,14 +8,15 @@ written last, so a window exists when its manifest does. Commits are numbered in
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from contracts import columns
 from contracts.artefacts import MANIFEST, read_manifest, read_table, write_manifest
 from contracts.errors import CorruptArtefactError
+from contracts.features import FeatureNames
 from contracts.storage import FileEntry, Store
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "WindowManifest",
     "WindowName",
     "examples_schema",
+    "items_schema",
 ]
 
 SCHEMA_VERSION: Final = 1
@@ -42,6 +44,11 @@ ITEMS_SCHEMA: Final = pa.schema(
     ]
 )
 """The distinct items of a window's positive events, in order of key, with their counts."""
+
+
+def items_schema(features: FeatureNames) -> pa.Schema:
+    """Return the schema of ``items.parquet``: `ITEMS_SCHEMA` and, after it, the newest known values of each feature."""
+    return pa.schema([*ITEMS_SCHEMA, *features.fields])
 
 
 def examples_schema(history_length: int) -> pa.Schema:
@@ -112,7 +119,15 @@ class WindowManifest(_Model):
     sources: dict[str, SourceSpan]
     history_length: int = Field(ge=1)
     sketch: dict[str, str | int | float | bool] = Field(description="kind and parameters of the estimators")
+    item_features: FeatureNames = Field(default=FeatureNames(), description="features in items.parquet")
     files: tuple[FileEntry, ...]
+
+    @model_serializer(mode="wrap")
+    def _leave_out_absent_features(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialise(self)
+        if not self.item_features.all:
+            fields.pop("item_features", None)
+        return fields
 
     @property
     def name(self) -> "WindowName":
@@ -226,7 +241,17 @@ class WindowLog:
 
     def items(self, manifest: WindowManifest) -> pa.Table:
         """Return the window's items (`ITEMS_SCHEMA`); raises `CorruptArtefactError`."""
-        return read_table(self.store, manifest.name.folder, manifest.file(_ITEMS))
+        return self._items(manifest, ITEMS_SCHEMA.names)
+
+    def item_features(self, manifest: WindowManifest) -> pa.Table:
+        """Return `item_key` and the newest known value of every feature of the window's items.
+
+        Raises `CorruptArtefactError`.
+        """
+        return self._items(manifest, [columns.ITEM_KEY, *manifest.item_features.all])
+
+    def _items(self, manifest: WindowManifest, wanted: list[str]) -> pa.Table:
+        return read_table(self.store, manifest.name.folder, manifest.file(_ITEMS), wanted)
 
     def sketch(self, manifest: WindowManifest) -> bytes:
         """Return the window's serialised frequency estimator; raises `CorruptArtefactError`."""

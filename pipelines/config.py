@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from contracts import Label, columns
+from contracts import FeatureNames, Label, columns
 
 __all__ = ["LogColumns", "PipelineConfig", "SketchConfig", "TimestampUnit"]
 
@@ -80,6 +80,9 @@ class PipelineConfig(_Model):
 
     log: str = Field(default="log", min_length=1, description="file, folder or glob of the log; a path or fsspec URL")
     columns: LogColumns = Field(default_factory=LogColumns, description="names of the fields in the log")
+    item_features: FeatureNames = Field(
+        default=FeatureNames(), description="further fields of the log, about the item; the trainer learns from them"
+    )
     timestamp_unit: TimestampUnit = Field(
         default="auto",
         description="unit of timestamps; auto: numbers by magnitude (below 1e11 s, below 1e14 ms, else us), "
@@ -121,6 +124,13 @@ class PipelineConfig(_Model):
         if value is not None and value.tzinfo is None:
             return value.replace(tzinfo=UTC)
         return value
+
+    @model_validator(mode="after")
+    def _features_apart(self) -> Self:
+        for field, name in self.columns.model_dump().items():
+            if name in self.item_features.all:
+                raise ValueError(f"item_features names {name!r}, which is read as {field} already")
+        return self
 
     @property
     def window_ms(self) -> int:

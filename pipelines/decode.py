@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from contracts import columns
+from contracts import FeatureNames, columns
+from pipelines import arrow_columns
 from pipelines.blocks import Int64, Lines, Rows
 from pipelines.config import LogColumns, TimestampUnit
 from pipelines.faults import Fault, Reason
+from pipelines.item_features import Features, features_of_lines, features_of_table
 from pipelines.readers import MAX_LINE_BYTES
 from pipelines.timestamps import Millis, arrow_millis, mixed_millis
 
@@ -41,20 +42,25 @@ class Decoded:
     timeless: npt.NDArray[np.bool_]
     raw: Callable[[int], bytes]
     refused: Faults = field(default_factory=list)
+    features: Features = field(default_factory=dict)
 
 
 class LineDecoder:
     """Decodes JSON lines, strictly typed: an id that is a number is a fault of the producer."""
 
-    def __init__(self, names: LogColumns, unit: TimestampUnit) -> None:
+    def __init__(self, names: LogColumns, unit: TimestampUnit, features: FeatureNames) -> None:
         self._unit = unit
+        self._features = features
         self._names = names.model_dump()
         types = {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float | None} | dict.fromkeys(_TEXTS, str | None)
         types |= {columns.USER_ID: str, columns.ITEM_ID: str}
         fields = [(name, types[name]) if name in _REQUIRED else (name, types[name], None) for name in self._names]
         # Required fields come first in `LogColumns`, as a struct demands.
-        self._fields = list(self._names)
-        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Line", fields, rename=self._names, gc=False))
+        self._fields = [*self._names, *features.all]
+        kinds = [str | list[str] | None] * len(features.categorical) + [float | None] * len(features.dense)
+        fields += [(f"feature_{number}", kind, None) for number, kind in enumerate(kinds)]
+        spelling = self._names | {f"feature_{number}": name for number, name in enumerate(features.all)}
+        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Line", fields, rename=spelling, gc=False))
 
     def decode(self, content: Lines) -> Decoded:
         """Return the columns of the lines that decode, and the faults of the others; blank lines count for nothing."""
@@ -70,15 +76,17 @@ class LineDecoder:
         if values is None:
             values, good, refused = self._one_by_one(lines, positions)
             lines, positions = [lines[row] for row in good], positions[good]
-        by_name = dict(zip(self._fields, zip(*map(msgspec.structs.astuple, values), strict=True), strict=False))
+        by_name = dict.fromkeys(self._fields, ())
+        by_name |= zip(self._fields, zip(*map(msgspec.structs.astuple, values), strict=True), strict=False)
         return Decoded(
-            {name: pa.array(by_name.get(name, ()), pa.string()) for name in _TEXTS},
-            pa.array(by_name.get(columns.WEIGHT, ()), pa.float64()),
-            mixed_millis(by_name.get(columns.TIMESTAMP, ()), self._unit),
+            {name: pa.array(by_name[name], pa.string()) for name in _TEXTS},
+            pa.array(by_name[columns.WEIGHT], pa.float64()),
+            mixed_millis(by_name[columns.TIMESTAMP], self._unit),
             positions,
             np.zeros(len(lines), np.bool_),
             lines.__getitem__,
             refused,
+            features_of_lines(by_name, self._features),
         )
 
     def _all_at_once(self, lines: list[bytes]) -> list[Any] | None:
@@ -121,7 +129,7 @@ class LineDecoder:
         return Fault(Reason.WRONG_TYPE, str(error))
 
 
-def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit) -> Decoded | Fault:
+def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit, features: FeatureNames) -> Decoded | Fault:
     """Return the columns of a table, or the fault that all its rows share: a column missing or of the wrong type.
 
     Ids may be integers, which become their decimal spelling: unlike in JSON, the schema says what they are.
@@ -131,45 +139,21 @@ def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit) -> Decode
         if spelling[name] not in table.column_names:
             message = f"column {spelling[name]} is missing; the file has {', '.join(table.column_names) or 'none'}"
             return Fault(Reason.MISSING_FIELD, f"{message} (all {table.num_rows} rows refused)")
-    arrays = {name: _column(table, spelling[name]) for name in spelling}
+    arrays = {name: arrow_columns.column(table, spelling[name]) for name in spelling}
     try:
-        texts = {name: _texts(arrays[name], spelling[name]) for name in _TEXTS}
-        weights = _weights(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
+        texts = {name: arrow_columns.texts(arrays[name], spelling[name]) for name in _TEXTS}
+        weights = arrow_columns.numbers(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
         times = arrays[columns.TIMESTAMP]
         timeless = times.is_null().to_numpy(zero_copy_only=False)
         millis = _millis(times, spelling[columns.TIMESTAMP], unit)
+        found = features_of_table(table, features)
     except TypeError as error:
         return Fault(Reason.WRONG_TYPE, f"{error} (all {table.num_rows} rows refused)")
 
     def raw(row: int) -> bytes:
         return msgspec.json.encode({name: _cell(table[name][row]) for name in table.column_names}, enc_hook=str)
 
-    return Decoded(texts, weights, millis, content.positions, timeless, raw)
-
-
-def _column(table: pa.Table, name: str) -> pa.Array:
-    if name not in table.column_names:
-        return pa.nulls(table.num_rows)
-    column = table.column(name).combine_chunks()
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _texts(values: pa.Array, name: str) -> pa.Array:
-    kind = values.type
-    if pa.types.is_integer(kind) or pa.types.is_null(kind):
-        return values.cast(pa.string())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return values.cast(pa.string())
-    message = f"column {name} is of type {kind}; allowed are strings and integers"
-    raise TypeError(message)
-
-
-def _weights(values: pa.Array, name: str) -> pa.Array:
-    kind = values.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
-        return pc.cast(values, pa.float64(), safe=False)
-    message = f"column {name} is of type {kind}; allowed are numbers"
-    raise TypeError(message)
+    return Decoded(texts, weights, millis, content.positions, timeless, raw, features=found)
 
 
 def _millis(values: pa.Array, name: str, unit: TimestampUnit) -> Millis:
@@ -184,4 +168,6 @@ def _cell(value: pa.Scalar) -> Any:
     if value.is_valid and (pa.types.is_string(value.type) or pa.types.is_large_string(value.type)):
         # Parquet does not promise that text is UTF-8.
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    if value.is_valid and isinstance(value, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
+        return [_cell(one) for one in value.values]
     return value.as_py()

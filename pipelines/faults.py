@@ -28,6 +28,8 @@ class Reason(StrEnum):
     NEGATIVE_WEIGHT = "negative_weight"
     NON_FINITE_WEIGHT = "non_finite_weight"
     UNKNOWN_EVENT_TYPE = "unknown_event_type"
+    FEATURE_TOO_LONG = "feature_too_long"
+    NON_FINITE_FEATURE = "non_finite_feature"
     UNREADABLE_FILE = "unreadable_file"
     TRUNCATED_GZIP = "truncated_gzip"
     SHRUNKEN_FILE = "shrunken_file"

@@ -22,6 +22,7 @@ from contracts import (
 from contracts.artefacts import write_table
 from pipelines.blocks import Progress
 from pipelines.config import PipelineConfig
+from pipelines.item_features import newest_known
 from pipelines.positions import Run
 from pipelines.transforms.count import SketchCoder, empty_sketch
 from pipelines.transforms.write import ShardReport
@@ -107,6 +108,7 @@ class CommitWindows(beam.DoFn):
             sources=sources,
             history_length=self._config.history_length,
             sketch=self._config.sketch.parameters(),
+            item_features=self._config.item_features,
             files=(*files, self._write_items(pane), *self._write_sketches(pane)),
         )
 
@@ -114,6 +116,8 @@ class CommitWindows(beam.DoFn):
         found = pa.concat_tables([report.items for report in pane.reports])
         merged = found.group_by(columns.ITEM_KEY).aggregate([(columns.ITEM_ID, "min"), (columns.COUNT, "sum")])
         items = merged.rename_columns(ITEMS_SCHEMA.names).cast(ITEMS_SCHEMA).sort_by(columns.ITEM_KEY)
+        told = [report.features for report in pane.reports if report.features is not None]
+        items = newest_known(items, told, self._config.item_features)
         return write_table(self._store, f"{pane.name.folder}/{WindowName.items()}", items)
 
     def _write_sketches(self, pane: _Pane) -> list[FileEntry]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import Label, Store, WindowCounts, WindowLog, WindowName, columns
+from pipelines.item_features import observed
 from pipelines.positions import Run
 from pipelines.transforms.split import Piece
 
@@ -25,7 +26,7 @@ class ShardWindow:
     """The events of one user shard in one pane of a window, in order of time; ignored ones are only counted.
 
     `items` are the items of the positive events with their counts (`ITEMS_SCHEMA`, in any order), `users` the keys of
-    their users with theirs.
+    their users with theirs, `features` what the positive events say of their items (`observed`).
     """
 
     name: WindowName
@@ -33,6 +34,7 @@ class ShardWindow:
     rows: pa.Table
     items: pa.Table
     users: pa.Table
+    features: pa.Table | None
     counts: WindowCounts
     min_event_ms: int
     max_event_ms: int
@@ -73,10 +75,12 @@ class Deduplicate(beam.DoFn):
             late=int((labels != Label.IGNORE).sum()) if name.pane else 0,
         )
         events = kept.take(pa.array(np.flatnonzero(labels != Label.IGNORE)))
-        examples = events.drop_columns([columns.ITEM_ID])
+        examples = events.drop_columns(
+            [name for name in (columns.ITEM_ID, columns.FEATURES) if name in events.column_names]
+        )
         positive = events.filter(pc.equal(events[columns.LABEL], int(Label.POSITIVE)))
-        items, users = _items(positive), _users(positive)
-        yield ShardWindow(name, shard, examples, items, users, counts, int(times.min()), int(times.max()))
+        items, users, features = _items(positive), _users(positive), observed(positive)
+        yield ShardWindow(name, shard, examples, items, users, features, counts, int(times.min()), int(times.max()))
 
     def _first_of_each(self, rows: pa.Table, name: WindowName, shard: int) -> npt.NDArray[np.bool_]:
         keys = rows[columns.EVENT_KEY].combine_chunks()

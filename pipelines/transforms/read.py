@@ -134,7 +134,7 @@ class ReadChunk(beam.DoFn):
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
-        self._columns = list(config.columns.model_dump().values())
+        self._columns = [*config.columns.model_dump().values(), *config.item_features.all]
 
     def process(self, element: Chunk) -> Iterator[Block]:
         """Read one chunk."""

@@ -69,7 +69,8 @@ class Locate(beam.DoFn):
 
 def _keyed(rows: pa.RecordBatch) -> pa.RecordBatch:
     events = rows.column(columns.EVENT_ID)
-    fields = {name: rows.column(name) for name in (*_KEYED, columns.POSITION)}
+    present = [columns.FEATURES] if columns.FEATURES in rows.schema.names else []
+    fields = {name: rows.column(name) for name in (*_KEYED, columns.POSITION, *present)}
     fields[columns.USER_KEY] = pa.array(hash_ids(rows.column(columns.USER_ID)))
     fields[columns.ITEM_KEY] = pa.array(hash_ids(rows.column(columns.ITEM_ID)))
     fields[columns.EVENT_KEY] = pa.array(hash_ids(events), mask=events.is_null().to_numpy(zero_copy_only=False))

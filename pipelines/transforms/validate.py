@@ -12,11 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, columns
+from contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, columns, interaction_schema
+from pipelines.arrow_columns import not_utf8
 from pipelines.blocks import Batch, Block, Letters, Lines
 from pipelines.config import PipelineConfig
 from pipelines.decode import Decoded, LineDecoder, decode_rows
 from pipelines.faults import DeadLetter, Fault, Reason
+from pipelines.item_features import faults_of, with_features
 
 __all__ = ["DEAD", "MAX_TOKEN_BYTES", "Validate", "Validator"]
 
@@ -51,14 +53,15 @@ class Validator:
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
         self._names = config.columns.model_dump()
-        self._lines = LineDecoder(config.columns, config.timestamp_unit)
+        self._lines = LineDecoder(config.columns, config.timestamp_unit, config.item_features)
         self._labels = config.labels()
         self._min_ms = round(config.min_time.timestamp() * 1000)
 
     def validate(self, block: Block) -> tuple[Batch, Letters]:
         """Return a block's interactions and its dead letters."""
         faults = list(block.faults)
-        rows = INTERACTION_SCHEMA.empty_table()
+        schema = interaction_schema(self._config.item_features)
+        rows = schema.empty_table()
         if block.content is not None:
             decoded = self._decode(block.content)
             if isinstance(decoded, Fault):
@@ -69,13 +72,13 @@ class Validator:
         letters = tuple(
             DeadLetter.of(block.id.partition, *fault) for fault in sorted(faults, key=lambda fault: fault[0])
         )
-        batch = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], INTERACTION_SCHEMA)]
+        batch = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema)]
         return Batch(block.id, batch[0], len(letters), block.stop), Letters(block.id, letters)
 
     def _decode(self, content: Any) -> Decoded | Fault:
         if isinstance(content, Lines):
             return self._lines.decode(content)
-        return decode_rows(content, self._config.columns, self._config.timestamp_unit)
+        return decode_rows(content, self._config.columns, self._config.timestamp_unit, self._config.item_features)
 
     def _check(self, decoded: Decoded) -> tuple[pa.Table, list[tuple[int, Fault, bytes]]]:
         verdict = _Verdict(np.ones(len(decoded.positions), np.bool_))
@@ -89,6 +92,8 @@ class Validator:
         self._check_time(verdict, decoded)
         weights = self._check_weight(verdict, decoded.weights)
         labels = self._check_type(verdict, decoded.texts[columns.EVENT_TYPE])
+        for fault in faults_of(decoded.features):
+            verdict.refuse(*fault)
         kept = np.flatnonzero(verdict.passed)
         texts = {name: decoded.texts[name].take(pa.array(kept)) for name in decoded.texts}
         table = pa.Table.from_pydict(
@@ -104,6 +109,8 @@ class Validator:
             },
             schema=INTERACTION_SCHEMA,
         )
+        features = {name: values.take(pa.array(kept)) for name, values in decoded.features.items()}
+        table = with_features(table, features, self._config.item_features)
         told = [(int(decoded.positions[row]), fault, decoded.raw(row)) for row, fault in verdict.faults.items()]
         return table, decoded.refused + told
 
@@ -118,7 +125,7 @@ class Validator:
             verdict.refuse(sizes == 0, Reason.EMPTY_ID, lambda _: f"{spelling} is empty{hint}")
         detail = lambda row: f"{spelling} has {sizes[row]} bytes, at most {limit} are allowed"  # noqa: E731
         verdict.refuse(sizes > limit, too_long, detail)
-        verdict.refuse(_not_utf8(texts), Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8")
+        verdict.refuse(not_utf8(texts), Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8")
 
     def _check_time(self, verdict: _Verdict, decoded: Decoded) -> None:
         name, unit = self._names[columns.TIMESTAMP], self._config.timestamp_unit
@@ -173,22 +180,6 @@ class Validator:
 
 def _date(millis: int) -> str:
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _not_utf8(texts: pa.Array) -> Bool:
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        return np.array([not _is_utf8(raw) for raw in texts.cast(pa.binary()).to_pylist()], np.bool_)
-    return np.zeros(len(texts), np.bool_)
-
-
-def _is_utf8(raw: bytes | None) -> bool:
-    try:
-        (raw or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 class Validate(beam.DoFn):

@@ -23,6 +23,7 @@ class ShardReport:
     counts: WindowCounts
     min_event_ms: int
     max_event_ms: int
+    features: pa.Table | None = None
 
 
 class WriteShards(beam.DoFn):
@@ -38,4 +39,12 @@ class WriteShards(beam.DoFn):
         if len(element.rows):
             table = element.rows.select(self._schema.names).cast(self._schema)
             file = write_table(self._store, f"{element.name.folder}/{WindowName.examples(element.shard)}", table)
-        yield ShardReport(element.name, file, element.items, element.counts, element.min_event_ms, element.max_event_ms)
+        yield ShardReport(
+            element.name,
+            file,
+            element.items,
+            element.counts,
+            element.min_event_ms,
+            element.max_event_ms,
+            element.features,
+        )

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from contracts import (
     ITEMS_SCHEMA,
     CorruptArtefactError,
+    FeatureNames,
     SourceSpan,
     Store,
     WindowCounts,
@@ -15,6 +16,7 @@ from contracts import (
     WindowManifest,
     WindowName,
     examples_schema,
+    items_schema,
 )
 from contracts.artefacts import write_table
 
@@ -80,6 +82,21 @@ def test_a_window_is_read_as_it_was_committed(log: WindowLog) -> None:
     assert log.all_examples(manifest, ["item_key"]).to_pydict() == {"item_key": [2, 2, 2]}
     assert log.items(manifest).to_pylist() == [{"item_key": 2, "item_id": "two", "count": 3}]
     assert log.sketch(manifest) == b"sketch"
+
+
+def test_item_features_stand_in_the_manifest_and_beside_the_items(log: WindowLog) -> None:
+    plain = write(log, 0)
+    assert "item_features" not in log.store.read(f"{plain.name.folder}/MANIFEST.json").decode()
+    assert log.item_features(plain).to_pylist() == [{"item_key": 2}]
+    names = FeatureNames(categorical=["genre"], dense=["price"])
+    rows = [{"item_key": 2, "item_id": "two", "count": 3, "genre": ["jazz"], "price": None}]
+    table, name = pa.Table.from_pylist(rows, items_schema(names)), WindowName(DAY, 2 * DAY)
+    entry = write_table(log.store, f"{name.folder}/{name.items()}", table)
+    manifest = write(log, 1, item_features=names, files=(entry,))
+    write_table(log.store, f"{name.folder}/{name.items()}", table)
+    assert WindowLog(log.store).committed()[1] == manifest
+    assert log.items(manifest).to_pylist() == [{"item_key": 2, "item_id": "two", "count": 3}]
+    assert log.item_features(manifest).to_pylist() == [{"item_key": 2, "genre": ["jazz"], "price": None}]
 
 
 def test_names_tell_the_time_and_sort_by_it() -> None:

@@ -30,6 +30,8 @@ class Event:
     second: int
     type: str = "click"
     event_id: str | None = None
+    genre: tuple[str, ...] | None = None
+    price: float | None = None
 
     def row(self) -> dict[str, Any]:
         return {
@@ -38,6 +40,8 @@ class Event:
             "timestamp": ORIGIN + self.second,
             "event_type": self.type,
             "event_id": self.event_id,
+            "genre": self.genre,
+            "price": self.price,
         }
 
     def line(self) -> str:
@@ -74,7 +78,8 @@ def write_gzip(path: Path, lines: Iterable[str]) -> None:
 def write_parquet(path: Path, events: Sequence[Event], row_group: int = 4) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     names = ("user_id", "item_id", "timestamp", "event_type", "event_id")
-    schema = pa.schema([(name, pa.int64() if name == "timestamp" else pa.string()) for name in names])
+    fields = [(name, pa.int64() if name == "timestamp" else pa.string()) for name in names]
+    schema = pa.schema([*fields, ("genre", pa.list_(pa.string())), ("price", pa.float64())])
     pq.write_table(pa.Table.from_pylist([event.row() for event in events], schema), path, row_group_size=row_group)
 
 
@@ -113,6 +118,24 @@ def expected_events(events: Iterable[Event], window_seconds: int = 10) -> dict[i
         label = 1 if event.type == "click" else -1
         found[window][(hash_id(event.user), hash_id(event.item), second * 1000, label)] += 1
     return dict(found)
+
+
+def check_features(store: Store, events: Iterable[Event]) -> None:
+    """Each pane holds, for each of its items, the newest known values; (user, item, second) must determine them."""
+    log, told = WindowLog(store), {}
+    for event in events:
+        values = {"genre": event.genre if event.genre is None else list(event.genre), "price": event.price}
+        told[hash_id(event.user), hash_id(event.item), (ORIGIN + event.second) * 1000] = values
+    for manifest in committed(store):
+        rows = log.all_examples(manifest, ["timestamp", "user_key", "item_key", "label"]).to_pylist()
+        newest: dict[int, dict[str, Any]] = {}
+        for row in sorted(rows, key=lambda row: (row["timestamp"], row["user_key"])):
+            if row["label"] == 1:
+                known = newest.setdefault(row["item_key"], {"genre": None, "price": None})
+                said = told[row["user_key"], row["item_key"], row["timestamp"]]
+                known.update({name: value for name, value in said.items() if value is not None})
+        found = {row.pop("item_key"): row for row in log.item_features(manifest).to_pylist()}
+        assert found == newest
 
 
 def check_counts(store: Store) -> None:

@@ -15,13 +15,22 @@ from pipelines.transforms.read import Reading
 from tests.pipelines import support
 from tests.pipelines.support import Event
 
+FEATURES = {"categorical": ["genre"], "dense": ["price"]}
+
+
+def with_features(event: Event) -> Event:
+    number = len(event.user) + int(event.item[-1]) + event.second
+    genres, prices = (None, (), ("jazz",), ("rock", "pop")), (None, 0.5, -2.0)
+    return replace(event, genre=genres[number % 4], price=prices[number % 3])
+
+
 events = st.builds(
     Event,
     user=st.sampled_from(["ann", "bob", "cyd", "Ürsel"]),
     item=st.sampled_from([f"item-{number}" for number in range(6)]),
     second=st.integers(0, 60),
     type=st.sampled_from(["click", "click", "skip", "view"]),
-)
+).map(with_features)
 identified = events.flatmap(
     # The id tells all about the event, so that whichever copy is kept is the same.
     lambda event: st.just(replace(event, event_id=f"{event.user}/{event.item}/{event.second}/{event.type}"))
@@ -77,7 +86,7 @@ def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(todo: lis
     with tempfile.TemporaryDirectory() as name:
         folder, written = Path(name), list[Event]()
         (folder / "log").mkdir()
-        config = support.config(folder, chunk_bytes=chunk_bytes)
+        config = support.config(folder, chunk_bytes=chunk_bytes, item_features=FEATURES)
         store = Store(str(folder / "store"))
         for number, (kind, value) in enumerate(todo):
             if kind == "run":
@@ -90,6 +99,7 @@ def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(todo: lis
         support.run(store, config)
         assert support.stored_events(store) == support.expected_events(written)
         support.check_counts(store)
+        support.check_features(store, written)
         support.check_histories(store, config.history_length)
         counts = [manifest.counts for manifest in support.committed(store)]
         assert sum(c.events + c.duplicates + c.ignored for c in counts) == len(written)

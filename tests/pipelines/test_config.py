@@ -15,6 +15,8 @@ from pipelines.config import LogColumns, PipelineConfig, SketchConfig
         ({"event_types": {"click": "good"}}, "positive"),
         ({"user_shards": 0}, "user_shards"),
         ({"columns": {"user_id": "id", "item_id": "id"}}, "user_id and item_id"),
+        ({"item_features": {"dense": ["weight"]}}, "'weight', which is read as weight already"),
+        ({"item_features": {"categorical": ["a"], "dense": ["a"]}}, "'a' is named twice"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:

@@ -57,7 +57,7 @@ def _from_file(path: Path) -> Subject:
         raise CommandError(f"{path}: {error}") from error
     items = path.with_name(WindowName.items())
     has_items = path.name == WindowName.sketch() and items.exists()
-    return Subject(str(path), estimator, pq.read_table(items) if has_items else _NO_ITEMS)
+    return Subject(str(path), estimator, pq.read_table(items, columns=ITEMS_SCHEMA.names) if has_items else _NO_ITEMS)
 
 
 def describe(subject: Subject, top: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import INTERACTION_SCHEMA, Label
+from contracts import FeatureNames, Label, interaction_schema
 from pipelines.blocks import Block, BlockId, Lines, Rows
 from pipelines.config import LogColumns, PipelineConfig
 from pipelines.faults import Reason
@@ -22,7 +22,7 @@ def validated(lines: list[bytes], **settings: Any) -> tuple[list[dict[str, Any]]
     """Rows and letters; the position of a line is ten times its number."""
     block = Block(BlockId("log.jsonl", 0), Lines(lines, np.arange(len(lines)) * 10))
     batch, letters = Validator(PipelineConfig(**settings)).validate(block)
-    assert batch.rows.schema == INTERACTION_SCHEMA
+    assert batch.rows.schema == interaction_schema(FeatureNames(**settings.get("item_features", {})))
     assert batch.dead == len(letters.letters)
     return batch.rows.to_pylist(), list(letters.letters)
 
@@ -215,3 +215,50 @@ def test_a_byte_order_mark_is_taken_off_the_first_line_only() -> None:
     rows, letters = validated([mark + line(), line(), mark + line()])
     assert [row["position"] for row in rows] == [0, 10]
     assert [(letter.position, letter.reason) for letter in letters] == [(20, Reason.MALFORMED_JSON)]
+
+
+NAMED = {"categorical": ["genre"], "dense": ["price"]}
+
+
+def test_item_features_are_read_as_lists_and_numbers_and_may_be_absent() -> None:
+    said = [{}, {"genre": "jazz", "price": 3}, {"genre": ["a", "b"], "price": 0.5}, {"genre": None, "price": None}]
+    rows, letters = validated([line(**fields) for fields in said], item_features=NAMED)
+    assert not letters
+    assert [row["features"] for row in rows] == [
+        {"genre": None, "price": None},
+        {"genre": ["jazz"], "price": 3.0},
+        {"genre": ["a", "b"], "price": 0.5},
+        {"genre": None, "price": None},
+    ]
+    assert "features" not in validated([line(genre=17)])[0][0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "detail"),
+    [
+        ({"genre": 17}, Reason.WRONG_TYPE, "Expected `str | array | null`, got `int` - at `$.genre`"),
+        ({"genre": ["a", 1]}, Reason.WRONG_TYPE, "Expected `str`, got `int` - at `$.genre[1]`"),
+        ({"price": "3"}, Reason.WRONG_TYPE, "Expected `float | null`, got `str` - at `$.price`"),
+        ({"price": True}, Reason.WRONG_TYPE, "Expected `float | null`, got `bool` - at `$.price`"),
+        ({"price": 1e300}, Reason.NON_FINITE_FEATURE, "price is 1e+300; allowed are finite numbers (32 bits)"),
+        ({"genre": ["a"] * 65}, Reason.FEATURE_TOO_LONG, "genre has 65 values, at most 64 are allowed"),
+        ({"genre": "é" * 257}, Reason.FEATURE_TOO_LONG, "genre has a value of 514 bytes, at most 512 are allowed"),
+    ],
+)
+def test_a_feature_that_cannot_be_used_is_told(fields: dict[str, Any], reason: Reason, detail: str) -> None:
+    good = line(genre="a", price=1)
+    rows, [letter] = validated([good, line(**fields), good], item_features=NAMED)
+    assert [row["position"] for row in rows] == [0, 20]
+    assert (letter.reason, letter.detail, letter.position) == (reason, detail, 10)
+
+
+def test_item_features_of_parquet() -> None:
+    broken = pa.array([b"\xff"]).view(pa.string())
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], pa.concat_arrays([pa.array(["a", None]), broken]))
+    fields = {"user_id": ["u"] * 3, "item_id": ["i"] * 3, "timestamp": [1_700_000_000] * 3, "genre": lists}
+    [row], letters = rows_validated(pa.table(fields), item_features=NAMED)
+    assert row["features"] == {"genre": ["a"], "price": None}
+    assert [(letter.position, letter.reason) for letter in letters] == [(6, Reason.WRONG_TYPE), (7, Reason.NOT_UTF8)]
+    rows, [letter] = rows_validated(pa.table(fields | {"price": ["1", "2", "3"]}), item_features=NAMED)
+    assert (rows, letter.reason) == ([], Reason.WRONG_TYPE)
+    assert letter.detail == "column price is of type string; allowed are numbers (all 3 rows refused)"

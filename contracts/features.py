@@ -1,0 +1,58 @@
+"""What the log says of items beside their ids: the names of these features and how windows store them."""
+
+from typing import Annotated, Any, Final, Self
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from contracts import columns
+
+__all__ = ["CATEGORICAL_TYPE", "DENSE_TYPE", "MAX_DENSE", "MAX_VALUES", "FeatureNames"]
+
+MAX_VALUES: Final = 64
+"""Most values that an item may have of one categorical feature."""
+
+MAX_DENSE: Final = 32
+"""Most dense features."""
+
+CATEGORICAL_TYPE: Final = pa.list_(pa.string())
+DENSE_TYPE: Final = pa.float64()
+
+_RESERVED: Final = (columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT)
+
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class FeatureNames(BaseModel):
+    """Item features by name; the log, ``items.parquet`` and the trainer call them alike."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    categorical: tuple[_Name, ...] = Field(
+        default=(), description="fields of the log with a string or a list of strings about the item"
+    )
+    dense: tuple[_Name, ...] = Field(
+        default=(), max_length=MAX_DENSE, description="fields of the log with a number about the item"
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        known: set[str] = set()
+        for name in self.all:
+            if name in _RESERVED:
+                raise ValueError(f"{name!r} is a column of every window's items; a feature needs another name")
+            if name in known:
+                raise ValueError(f"{name!r} is named twice; each feature has one kind")
+            known.add(name)
+        return self
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """All names, the categorical ones first."""
+        return (*self.categorical, *self.dense)
+
+    @property
+    def fields(self) -> list[Any]:
+        """The Arrow fields of the features: lists of strings and doubles, null where nothing is known."""
+        texts = [pa.field(name, CATEGORICAL_TYPE) for name in self.categorical]
+        return texts + [pa.field(name, DENSE_TYPE) for name in self.dense]

@@ -1,0 +1,71 @@
+"""Columns of a table in the types that the pipeline works with; a type that does not fit is a `TypeError`."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts.features import CATEGORICAL_TYPE
+
+__all__ = ["column", "not_utf8", "numbers", "text_lists", "texts"]
+
+
+def column(table: pa.Table, name: str) -> pa.Array:
+    """Return a column as one array, without dictionaries; all null where the table has none of this name."""
+    if name not in table.column_names:
+        return pa.nulls(table.num_rows)
+    found = table.column(name).combine_chunks()
+    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+
+
+def texts(values: pa.Array, name: str) -> pa.Array:
+    """Return strings; integers become their decimal spelling."""
+    if not _is_text(values.type):
+        message = f"column {name} is of type {values.type}; allowed are strings and integers"
+        raise TypeError(message)
+    return values.cast(pa.string())
+
+
+def text_lists(values: pa.Array, name: str) -> pa.Array:
+    """Return lists of strings; a string or an integer becomes a list of one."""
+    kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        inner = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
+        if _is_text(inner):
+            return values.cast(CATEGORICAL_TYPE)
+    elif _is_text(kind):
+        offsets = pa.array(range(len(values) + 1), pa.int32())
+        return pa.ListArray.from_arrays(offsets, values.cast(pa.string()), mask=values.is_null())
+    message = f"column {name} is of type {kind}; allowed are strings, integers and lists of them"
+    raise TypeError(message)
+
+
+def numbers(values: pa.Array, name: str) -> pa.Array:
+    """Return doubles."""
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
+        return pc.cast(values, pa.float64(), safe=False)
+    message = f"column {name} is of type {kind}; allowed are numbers"
+    raise TypeError(message)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    allowed = (pa.types.is_integer, pa.types.is_null, pa.types.is_string, pa.types.is_large_string)
+    return pa.types.is_string_view(kind) or any(is_kind(kind) for is_kind in allowed)
+
+
+def not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
+    """Mark the strings whose bytes are not UTF-8: Parquet does not promise that they are."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return np.array([not _is_utf8(raw) for raw in texts.cast(pa.binary()).to_pylist()], np.bool_)
+    return np.zeros(len(texts), np.bool_)
+
+
+def _is_utf8(raw: bytes | None) -> bool:
+    try:
+        (raw or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
