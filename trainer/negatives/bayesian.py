@@ -44,7 +44,7 @@ def true_negative(scores: Tensor, prior: Tensor | float, keep: Tensor | None = N
     counted = scores.masked_fill(~kept, torch.inf)
     ordered, size = counted.sort(-1).values, kept.sum(-1, keepdim=True)
     below = torch.searchsorted(ordered, counted, right=True).minimum(size)
-    share = below / (size + 1)
+    share = below.to(scores.dtype) / (size + 1)
     honest = (1 - share) * (1 - chance)
     return honest / (honest + share * chance)
 

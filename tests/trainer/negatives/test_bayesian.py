@@ -65,6 +65,12 @@ def test_frequencies_are_those_of_all_candidate_lists() -> None:
     assert (density - 1 / 6).abs().max() > 0.05, "the choice is far from uniform"
 
 
+def test_the_posterior_is_exact_in_double_precision() -> None:
+    scores = torch.tensor([0.1, 0.7, -2.0], dtype=torch.float64)
+    wanted = [(1 - f) * 0.9 / ((1 - f) * 0.9 + f * 0.1) for f in (2 / 4, 3 / 4, 1 / 4)]
+    assert true_negative(scores, 0.1).tolist() == pytest.approx(wanted, rel=1e-14)
+
+
 def test_a_popular_high_score_is_likely_a_positive() -> None:
     scores = torch.tensor([[-1.0, 0.0, 1.0, 2.0]])
     unbias = true_negative(scores, 0.2)[0]
