@@ -114,7 +114,9 @@ class _Driver:
 
     def __post_init__(self) -> None:
         self._log = WindowLog(self.store)
-        check_layout(self.store, self.config, self._log.committed())
+        committed = self._log.committed()
+        check_layout(self.store, self.config, committed)
+        self.metrics.begun(self.store, self.config, committed)
 
     def follow(self) -> None:
         """Run whenever the log has changed, and once more when it has been quiet for long enough."""
@@ -127,6 +129,7 @@ class _Driver:
             is_quiet = time.monotonic() - changed_at >= self.config.idle_seconds
             if now != sizes:
                 sizes, changed_at, may_flush = now, time.monotonic(), True
+                self.metrics.input.set_to_current_time()
                 self.catch_up(partitions, flush=False, only_whole_lines=True)
             elif may_flush and is_quiet:
                 may_flush = False

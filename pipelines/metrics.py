@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from contracts import Store, WindowLog, WindowManifest
+from contracts import EventClock, Store, WindowLog, WindowManifest
+from pipelines.config import PipelineConfig
 from pipelines.drift import RecentItems
-from pipelines.faults import DeadLetter
+from pipelines.faults import DeadLetter, Reason
 from sketches import health, load
 
 __all__ = ["PipelineMetrics"]
@@ -34,14 +35,14 @@ class PipelineMetrics:
         self.dead = Counter(
             "weir_pipeline_dead_letters_total", "Rows refused, by reason.", ["reason"], registry=registry
         )
+        # A series that begins at 1 has never risen: rates would not see the first refusals.
+        for reason in Reason:
+            self.dead.labels(reason)
         self.duplicates = Counter(
             "weir_pipeline_duplicates_total", "Events dropped because their event_id was known.", registry=registry
         )
         self.late = Counter(
             "weir_pipeline_late_events_total", "Events that came after their window was committed.", registry=registry
-        )
-        self.watermark = Gauge(
-            "weir_pipeline_watermark_timestamp_seconds", "Newest event time committed, Unix time.", registry=registry
         )
         self.commit = Histogram(
             "weir_pipeline_window_commit_seconds",
@@ -55,8 +56,24 @@ class PipelineMetrics:
         self.fill = Gauge(
             "weir_pipeline_sketch_fill_ratio", "Share of non-zero cells in the newest sketch.", registry=registry
         )
+        self._add_progress(registry)
         self._add_sketches(registry)
         self._recent: RecentItems | None = None
+
+    def _add_progress(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"weir_pipeline_{name}", text, registry=registry)
+
+        self.input = gauge("input_timestamp_seconds", "When the log was last seen to have grown, Unix time.")
+        self.sequence = gauge("window_sequence", "Commit number of the newest window, -1 before the first.")
+        self.watermark = gauge("watermark_timestamp_seconds", "Newest event time committed, Unix time.")
+        self.watermark_wall = gauge(
+            "watermark_wall_timestamp_seconds",
+            "When the newest event committed happened by the wall clock, Unix time; it differs for a replay only.",
+        )
+        self.window_open = gauge(
+            "window_open_seconds", "Wall time for which a window stays open: its length and the allowed lateness."
+        )
 
     def _add_sketches(self, registry: CollectorRegistry) -> None:
         # The trainer has the first three, too, of scope "view".
@@ -86,6 +103,13 @@ class PipelineMetrics:
         self.drift.set(math.nan)
         self.unseen.set(math.nan)
 
+    def begun(self, store: Store, config: PipelineConfig, commits: Sequence[WindowManifest]) -> None:
+        """Show where a pipeline stands that starts on a store with these commits."""
+        self._open_ms = 1000 * (config.window_seconds + config.allowed_lateness_seconds)
+        self._newest_ms = 0
+        self.sequence.set(-1)
+        self._progress(EventClock.of(store), commits)
+
     def observe(
         self, store: Store, commits: Sequence[WindowManifest], letters: Sequence[DeadLetter], started: float
     ) -> None:
@@ -100,10 +124,20 @@ class PipelineMetrics:
             self.late.inc(commit.counts.late)
             self.commit.observe(max(0.0, commit.committed_at - started))
         if commits:
+            self._progress(EventClock.of(store), commits)
             self._newest(WindowLog(store), commits)
 
+    def _progress(self, clock: EventClock, commits: Sequence[WindowManifest]) -> None:
+        # Late panes are older than what is there.
+        newest_ms = self._newest_ms = max([self._newest_ms, *(commit.max_event_ms for commit in commits)])
+        happened = clock.wall_time(newest_ms)
+        self.window_open.set(clock.wall_time(newest_ms + self._open_ms) - happened)
+        if commits:
+            self.sequence.set(commits[-1].sequence)
+            self.watermark.set(newest_ms / 1000)
+            self.watermark_wall.set(happened)
+
     def _newest(self, log: WindowLog, commits: Sequence[WindowManifest]) -> None:
-        self.watermark.set(max(commit.max_event_ms for commit in commits) / 1000)
         newest = commits[-1]
         self.items.set(newest.file(newest.name.items()).rows)
         users = log.user_sketch(newest)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from serving.bundle import LoadedBundle
+from serving.errors import RequestError
 
 __all__ = ["BundleMetrics", "RequestMetrics", "RpcMetrics"]
 
@@ -52,6 +53,11 @@ class RequestMetrics:
             ("reason",),
             registry=registry,
         )
+        # A series that begins at 1 has never risen: rates would not see the first refusal.
+        for error in (RequestError, *RequestError.__subclasses__()):
+            self.refused.labels(error.reason)
+        for reason in ("cancelled", "deadline"):
+            self.gone.labels(reason)
         self.fallbacks = Counter("weir_fallbacks", "Queries answered with popular items.", registry=registry)
         self.users = Gauge("weir_history_users", "Users whose history is known.", registry=registry)
         self.sequence = Gauge("weir_history_sequence", "Commit number of the newest window read.", registry=registry)
@@ -90,11 +96,19 @@ class BundleMetrics:
             "Event time of the newest event that the served bundle was trained on.",
             registry=registry,
         )
+        self.max_event_wall = Gauge(
+            "weir_bundle_max_event_wall_timestamp_seconds",
+            "When that event happened by the wall clock, Unix time; it differs for a replay only.",
+            registry=registry,
+        )
         self.servable = Gauge(
             "weir_bundle_servable_timestamp_seconds", "When the served bundle was swapped in.", registry=registry
         )
         self.items = Gauge("weir_index_items", "Items in the served index.", registry=registry)
         self.swaps = Counter("weir_bundle_swaps", "Bundles swapped in, the first included.", registry=registry)
+        self.rollbacks = Counter(
+            "weir_bundle_rollbacks", "Bundles swapped in that are older than the one before.", registry=registry
+        )
         self.refused = Counter("weir_bundle_refused", "Bundles that could not be loaded.", registry=registry)
         self.load_seconds = Histogram(
             "weir_bundle_load_seconds",
@@ -103,11 +117,14 @@ class BundleMetrics:
             registry=registry,
         )
 
-    def served(self, bundle: LoadedBundle) -> None:
-        """Describe the bundle that is served from now on."""
+    def served(self, bundle: LoadedBundle, before: LoadedBundle | None, happened: float) -> None:
+        """Describe the bundle that is served from now on, and when its newest event happened (wall clock)."""
         self.info.clear()
         self.info.labels(bundle.version, bundle.manifest.index.type, bundle.manifest.metric).set(1)
         self.max_event.set(bundle.manifest.max_event_ms / 1000)
+        self.max_event_wall.set(happened)
         self.servable.set(bundle.servable_at)
         self.items.set(bundle.items)
         self.swaps.inc()
+        if before is not None and bundle.manifest.created_at < before.manifest.created_at:
+            self.rollbacks.inc()

@@ -16,7 +16,7 @@ import grpc.aio
 import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
 from contracts import CorruptArtefactError, Store
 from serving.batcher import Batcher
@@ -54,6 +54,7 @@ class Server:
 
     def __post_init__(self) -> None:
         config = self.config
+        ProcessCollector(registry=self.registry)
         self.metrics = RequestMetrics(self.registry)
         self.watcher = BundleWatcher(self.store, BundleMetrics(self.registry), config.device, config.threads)
         self.histories = UserHistories(self.store)

@@ -4,7 +4,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 
-from contracts import BundleLog, CorruptArtefactError, Store
+from contracts import BundleLog, CorruptArtefactError, EventClock, Store
 from serving.bundle import LoadedBundle, load_bundle
 from serving.index import Device
 from serving.metrics import BundleMetrics
@@ -52,10 +52,11 @@ class BundleWatcher:
         start = time.perf_counter()
         loaded = load_bundle(BundleLog(self.store), version, self.device, self.threads)
         seconds = time.perf_counter() - start
-        self.bundle = loaded
+        happened = EventClock.of(self.store).wall_time(loaded.manifest.max_event_ms)
+        before, self.bundle = self.bundle, loaded
         self._refused = None
         self.metrics.load_seconds.observe(seconds)
-        self.metrics.served(loaded)
+        self.metrics.served(loaded, before, happened)
         log.info("serving bundle %s: %d items, loaded in %.2f s", version, loaded.items, seconds)
 
     def _complain(self, problem: str) -> None:

@@ -1,5 +1,6 @@
 """What the trainer tells Prometheus, from rank 0."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,7 +35,11 @@ class TrainerMetrics:
             "weir_trainer_accidental_hits", "Negatives masked: the row's own items drawn again.", registry=registry
         )
         self.windows = Counter("weir_trainer_windows", "Windows learnt completely.", registry=registry)
-        self.sequence = Gauge("weir_trainer_window_sequence", "Commit number of the newest window.", registry=registry)
+        self.sequence = Gauge(
+            "weir_trainer_window_sequence",
+            "Commit number of the newest window learnt, -1 before the first.",
+            registry=registry,
+        )
         self.loss = Gauge("weir_trainer_loss", "Mean loss of the newest step.", registry=registry)
         self.step_seconds = Histogram(
             "weir_trainer_step_seconds", "Time of a step, by part.", ["part"], buckets=_STEP_BUCKETS, registry=registry
@@ -68,9 +73,10 @@ class TrainerMetrics:
             "ndcg": gauge("weir_trainer_prequential_ndcg", "NDCG (ideal: the item first) before it learns a window"),
             "popularity_recall": gauge("weir_trainer_popularity_recall", "Recall of the most popular items"),
             "popularity_ndcg": gauge("weir_trainer_popularity_ndcg", "NDCG of the most popular items"),
-            "novelty_bits": gauge("weir_trainer_novelty_bits", "Self-information of what the model recommends"),
             "recommended_count": gauge("weir_trainer_recommended_popularity", "Decayed count of what it recommends"),
         }
+        # Nats, as log Q has them: to promtool, bits are bytes misspelt.
+        self.novelty = gauge("weir_trainer_novelty_nats", "Self-information of what the model recommends")
 
     def _add_bundles(self, registry: CollectorRegistry) -> None:
         self.bundle = Info("weir_bundle", "The newest bundle exported.", registry=registry)
@@ -118,6 +124,8 @@ class TrainerMetrics:
         for name, gauge in self.evaluation.items():
             for k, value in getattr(evaluation, name).items():
                 gauge.labels(str(k)).set(value)
+        for k, bits in evaluation.novelty_bits.items():
+            self.novelty.labels(str(k)).set(bits * math.log(2))
 
     def learnt(self, sequence: int) -> None:
         """Note that a window has been learnt."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
 __all__ = ["deterministic", "served"]
 
@@ -29,6 +29,7 @@ def served(registry: CollectorRegistry, port: int, *, wanted: bool) -> Iterator[
     if not wanted:
         yield
         return
+    ProcessCollector(registry=registry)
     server, thread = start_http_server(port, registry=registry)
     logger.info("metrics on port %d", server.server_port)
     try:

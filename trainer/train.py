@@ -46,9 +46,11 @@ def train(
     metrics = TrainerMetrics()
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
         workers.share(config.batch_size)
+        _check(config, workers)
         with served(metrics.registry, config.metrics_port, wanted=workers.is_first):
             checkpoints = CheckpointLog(store, config.checkpoints_kept)
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device)
+            metrics.sequence.set(state.position.learnt_sequence)
             log, observer = WindowLog(store), Observer(store, metrics, workers.is_first, report)
             learner = Learner(state, log, workers, stop, observer, checkpoints)
             exporter = Exporter(store, config, metrics) if workers.is_first else None
@@ -67,6 +69,17 @@ def train(
             if exporter and state.position.learnt_sequence >= 0:
                 exporter.export(state)
             return _summary(observer, state, exporter, begun, stopped=stop.requested)
+
+
+def _check(config: TrainerConfig, workers: Workers) -> None:
+    """Refuse what learns from a closed set of interactions, or from whole batches, where there is none."""
+    if config.tower.kind in {"matrix_factorisation", "lightgcn"}:
+        raise ValueError(
+            f"tower.kind = {config.tower.kind} knows users by id and learns in `weir evaluate` and `weir bench` only; "
+            "allowed here: sasrec, mean_pooling"
+        )
+    if config.loss.asks_for_users and workers.world_size > 1:
+        raise ValueError(f"loss.kind = {config.loss.kind} is a loss of the whole batch: train it with one rank")
 
 
 def _summary(

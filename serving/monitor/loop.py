@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
 from contracts import BundleLog, CorruptArtefactError, Store, WindowLog, WindowManifest
 from serving.client import Info, RetrievalClient, RetrievalError
@@ -33,6 +33,7 @@ def monitor(store: Store, config: MonitorConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     registry = CollectorRegistry(auto_describe=True)
+    ProcessCollector(registry=registry)
     web, thread = start_http_server(config.metrics_port, registry=registry)
     log.info("ready: asking %s, metrics on port %d", config.target, web.server_port)
     try:
@@ -66,6 +67,7 @@ class Monitor:
         self.popularity = Popularity(self.config.popularity_half_life_seconds)
         results = recorded(self.store)
         self._measured = max((result.sequence for result in results), default=-1)
+        self.metrics.sequence.set(self._measured)
         self.coverage = Coverage(self.windows, max((r.sequence for r in results if r.freshness), default=-1))
 
     def step(self, stop: threading.Event | None = None) -> int:

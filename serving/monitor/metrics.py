@@ -34,8 +34,12 @@ class MonitorMetrics:
             ("reason",),
             registry=registry,
         )
+        for reason in ("trained", "swapped", "retired"):
+            self.skipped.labels(reason)
         self.windows = Counter("weir_recall_windows", "Windows measured.", registry=registry)
-        self.sequence = Gauge("weir_recall_sequence", "Commit number of the window measured last.", registry=registry)
+        self.sequence = Gauge(
+            "weir_recall_sequence", "Commit number of the window measured last, -1 before the first.", registry=registry
+        )
         self.errors = Counter("weir_monitor_errors", "Attempts that failed and are made again.", registry=registry)
         self.freshness = Histogram(
             "weir_event_to_servable_seconds",

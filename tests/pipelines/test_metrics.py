@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from contracts import Store
+from contracts import EventClock, Store
 from pipelines.ingest import ingest
 from tests.pipelines import support
 from tests.pipelines.support import Event
@@ -23,6 +23,7 @@ def test_metrics_agree_with_the_commits(tmp_path: Path) -> None:
     assert value("weir_pipeline_duplicates_total") == 1 == summary.duplicates
     assert value("weir_pipeline_dead_letters_total", {"reason": "malformed_json"}) == 2
     assert value("weir_pipeline_dead_letters_total", {"reason": "missing_field"}) == 1
+    assert value("weir_pipeline_dead_letters_total", {"reason": "not_utf8"}) == 0
     assert value("weir_pipeline_watermark_timestamp_seconds") == support.ORIGIN + 11
     assert value("weir_pipeline_window_commit_seconds_count") == summary.panes == 2
     assert value("weir_pipeline_window_distinct_items") == 0
@@ -33,6 +34,24 @@ def test_metrics_agree_with_the_commits(tmp_path: Path) -> None:
     text = generate_latest(registry).decode()
     assert text.count("# HELP") == text.count("# TYPE")
     assert all(line.endswith(".") for line in text.splitlines() if line.startswith("# HELP") and "_created" not in line)
+
+
+def test_progress_is_told_by_the_wall_clock_and_survives_a_restart(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    EventClock(event_origin=support.ORIGIN, wall_origin=5000, speed=10, event_end=support.ORIGIN + 1000).save(store)
+    names = ("window_sequence", "watermark_timestamp_seconds", "watermark_wall_timestamp_seconds")
+
+    def progress(*events: Event) -> list[float | None]:
+        registry = CollectorRegistry()
+        for event in events:
+            support.write_lines(tmp_path / f"log/{event.item}.jsonl", [event.line()])
+        ingest(store, support.config(tmp_path), registry=registry)
+        assert registry.get_sample_value("weir_pipeline_window_open_seconds") == pytest.approx((10 + 5) / 10)
+        return [registry.get_sample_value(f"weir_pipeline_{name}") for name in names]
+
+    assert progress(Event("u", "a", 50)) == [0, support.ORIGIN + 50, 5005]
+    assert progress(Event("u", "late", 7)) == [1, support.ORIGIN + 50, 5005]
+    assert progress() == [1, support.ORIGIN + 50, 5005]
 
 
 def sample(registry: CollectorRegistry, name: str, **labels: str) -> float:

@@ -25,4 +25,11 @@ def test_each_registry_stands_alone() -> None:
     RequestMetrics(first).dropped("deadline")
     RequestMetrics(second)
     assert first.get_sample_value("weir_requests_dropped_total", {"reason": "deadline"}) == 1
-    assert second.get_sample_value("weir_requests_dropped_total", {"reason": "deadline"}) is None
+    assert second.get_sample_value("weir_requests_dropped_total", {"reason": "deadline"}) == 0
+
+
+def test_every_reason_begins_at_zero() -> None:
+    registry = CollectorRegistry()
+    RequestMetrics(registry)
+    for reason in ("QUEUE_FULL", "NO_BUNDLE", "INTERNAL"):
+        assert registry.get_sample_value("weir_requests_refused_total", {"reason": reason}) == 0

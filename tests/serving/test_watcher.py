@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleFile, BundleLog, Store
+from contracts import BundleFile, BundleLog, EventClock, Store
 from serving.metrics import BundleMetrics
 from serving.watcher import BundleWatcher
 from tests.serving.support import Catalogue, write_bundle
@@ -43,13 +43,24 @@ def test_it_follows_what_is_promoted(store: Store, catalogue: Catalogue) -> None
     assert registry.get_sample_value("weir_bundle_max_event_timestamp_seconds") == 1_700_000_000
 
 
+def test_a_replayed_bundle_tells_when_its_newest_event_happened(store: Store, catalogue: Catalogue) -> None:
+    EventClock(event_origin=1_700_000_000, wall_origin=1000, speed=60).save(store)
+    follower, registry = watcher(store)
+    write_bundle(store, "v1", catalogue, max_event_ms=1_700_000_600_000)
+    follower.refresh()
+    assert registry.get_sample_value("weir_bundle_max_event_timestamp_seconds") == 1_700_000_600
+    assert registry.get_sample_value("weir_bundle_max_event_wall_timestamp_seconds") == 1010
+
+
 def test_it_follows_a_rollback(store: Store, catalogue: Catalogue) -> None:
-    follower, _ = watcher(store)
+    follower, registry = watcher(store)
     for version in ("v1", "v2"):
         write_bundle(store, version, catalogue)
         follower.refresh()
+    assert registry.get_sample_value("weir_bundle_rollbacks_total") == 0
     BundleLog(store).promote("v1")
     assert follower.refresh()
+    assert registry.get_sample_value("weir_bundle_rollbacks_total") == 1
     assert follower.bundle is not None
     assert follower.bundle.version == "v1"
 

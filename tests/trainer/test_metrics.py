@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sketches import CountMinSketch, health
@@ -14,7 +15,8 @@ def test_what_happens_is_told_under_stable_names() -> None:
     metrics.stepped(StepResult(0.5, 3, stop=False, seconds={"gradients": 0.2, "update": 0.1}), 30)
     metrics.absorbed(RowChanges(np.arange(4), np.arange(1)), 9, 2)
     facts = {"window": "w/0000", "sequence": 0, "step": 0, "events": 5, "known": 4, "items": 9, "seen_filtered": False}
-    metrics.evaluated(Evaluation.model_validate({**facts, "recall": {20: 0.25}, "popularity_recall": {20: 0.125}}))
+    figures = {"recall": {20: 0.25}, "popularity_recall": {20: 0.125}}
+    metrics.evaluated(Evaluation.model_validate({**facts, **figures, "novelty_bits": {20: 10.0}}))
     metrics.learnt(7)
     value = registry.get_sample_value
     assert value("weir_trainer_examples_total") == 30
@@ -27,6 +29,7 @@ def test_what_happens_is_told_under_stable_names() -> None:
     assert value("weir_trainer_unadmitted_examples_total") == 2
     assert value("weir_trainer_prequential_recall", {"k": "20"}) == 0.25
     assert value("weir_trainer_popularity_recall", {"k": "20"}) == 0.125
+    assert value("weir_trainer_novelty_nats", {"k": "20"}) == pytest.approx(6.931, abs=0.001)
     assert value("weir_trainer_window_sequence") == 7
     assert value("weir_bundle_exports_total", {"outcome": "held"}) == 0
 

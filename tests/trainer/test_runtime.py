@@ -14,7 +14,9 @@ def test_the_registry_is_served_while_inside(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.INFO), served(registry, 0, wanted=True):
         port = int(caplog.messages[-1].rsplit(" ", 1)[1])
         with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as answer:
-            assert b"weir_things_total 3.0" in answer.read()
+            text = answer.read()
+        assert b"weir_things_total 3.0" in text
+        assert b"process_resident_memory_bytes" in text
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10)
 
