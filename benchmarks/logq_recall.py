@@ -121,7 +121,9 @@ def learn(stream: Stream, name: str, seed: int) -> dict[str, Any]:
                 tested = slice(max(part.start, first_test), part.stop)
                 ranks.append(ranks_of(state, stream.keys[tested], stream.histories[tested]))
             take_in(state, estimator, stream, part, number)
-            found = Positives(stream.keys[part], stream.histories[part], np.ones(part.stop - part.start, np.float32))
+            items, weights = stream.keys[part], np.ones(part.stop - part.start, np.float32)
+            # The loss does not ask who the users are.
+            found = Positives(np.zeros_like(items), items, stream.histories[part], weights)
             order = generator(seed, Purpose.SHUFFLE, number)
             for batch in batches(Examples.of(found, state.table), config.batch_size, order):
                 train_step(state, batch, workers)

@@ -19,7 +19,7 @@ from trainer.batches import Batch
 from trainer.config import TowerConfig, TrainerConfig
 from trainer.distributed import Workers
 from trainer.item_table import FIRST_ITEM
-from trainer.negatives import log_density
+from trainer.negatives import Pool, shared_pool
 from trainer.seeds import Purpose, generator
 from trainer.state import TrainerState
 from trainer.step import train_step
@@ -68,7 +68,8 @@ def made_up(config: TrainerConfig, items: int) -> Batch:
     """Return a batch of popular positives and full histories."""
     size, length = config.batch_size, config.tower.history_length
     rows = torch.from_numpy(zipf(items, size * (length + 1))).view(size, length + 1) + FIRST_ITEM
-    return Batch(rows[:, 0].contiguous(), rows[:, 1:].contiguous(), torch.ones(size), torch.ones(size) > 0)
+    histories, ones = rows[:, 1:].contiguous(), torch.ones(size)
+    return Batch(rows[:, 0].contiguous(), histories, ones, ones > 0, ones, histories)
 
 
 def zipf(items: int, events: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -79,7 +80,8 @@ def zipf(items: int, events: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def log_q_of(state: TrainerState, rows: torch.Tensor) -> None:
     """Do what a step does with log Q before the loss."""
-    log_density(state.config.negatives, state.log_q[rows], state.config.batch_size, len(state.table))
+    size = state.config.batch_size
+    shared_pool(state.config.negatives, state.log_q, state.live).log_q(rows, Pool(size, size))
 
 
 def arrive(state: TrainerState, sketch: bytes) -> None:

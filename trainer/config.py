@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
+__all__ = ["LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
 
 _OPERATIONAL: Final = frozenset(
     {
@@ -35,13 +35,18 @@ class _Model(BaseModel):
 class TowerConfig(_Model):
     """The user tower and the similarity of its output to an item."""
 
-    kind: Literal["sasrec", "mean_pooling"] = Field(
-        default="sasrec", description="causal self-attention over the history, or a network over its mean"
+    kind: Literal["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"] = Field(
+        default="sasrec",
+        description="causal self-attention over the history; a network over its mean; a vector per user, plain or "
+        "propagated over the graph of interactions (the last two in `weir evaluate` and `weir bench` only)",
     )
     dimension: int = Field(default=64, ge=1, description="length of user and item vectors")
     history_length: int = Field(default=50, ge=1, description="newest items of a history that the tower reads")
-    layers: int = Field(default=1, ge=1, description="transformer blocks (sasrec) or hidden layers (mean_pooling)")
+    layers: int = Field(
+        default=1, ge=1, description="transformer blocks, hidden layers (mean_pooling) or propagations (lightgcn)"
+    )
     heads: int = Field(default=2, ge=1, description="attention heads; must divide the dimension")
+    expansion: int = Field(default=4, ge=1, description="width of a block's hidden layer, in dimensions")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations dropped while training")
     normalised: bool = Field(default=True, description="cosine similarity (true) or the raw inner product")
     temperature: float = Field(default=0.1, gt=0, description="similarities are divided by it before the softmax")
@@ -57,17 +62,98 @@ class NegativesConfig(_Model):
     """Which items stand against the positive, and how their sampling bias is taken out."""
 
     in_batch: bool = Field(default=True, description="take the positives of the other rows of the global batch")
+    in_batch_limit: int | None = Field(
+        default=None, ge=1, description="at most so many of them, drawn anew for every step; null: all"
+    )
+    deduplicate: bool = Field(default=False, description="an item stands once among them, however often it occurs")
     uniform: int = Field(default=256, ge=0, description="items drawn uniformly from the table, per batch")
+    per_row: int = Field(default=0, ge=0, description="items drawn uniformly for every row alone")
+    bayesian_candidates: int = Field(
+        default=0, ge=0, description="draws among which each per_row item is chosen as hard and likely true; 0: none"
+    )
     mask_history: bool = Field(default=True, description="a user's own recent items are never negatives")
     correction: Literal["none", "standard", "improved"] = Field(
         default="improved", description="what is done about log Q; see trainer.losses.sampled_softmax"
     )
+    density: Literal["mixture", "unigram"] = Field(
+        default="mixture", description="log Q of mixed negatives: of the whole pool, or the in-batch one for all"
+    )
 
     @model_validator(mode="after")
-    def _any_negative(self) -> Self:
-        if not self.in_batch and not self.uniform:
-            raise ValueError("there are no negatives: set in_batch = true or uniform above 0")
+    def _candidates_for_rows(self) -> Self:
+        if self.bayesian_candidates and not self.per_row:
+            raise ValueError("bayesian_candidates are drawn for per_row negatives: set per_row to 1 or more")
         return self
+
+
+LossKind = Literal[
+    "sampled_softmax",
+    "full_softmax",
+    "bce",
+    "gbce",
+    "info_nce",
+    "debiased_contrastive",
+    "hard_contrastive",
+    "debiased_positive",
+    "bpr",
+    "dpl",
+    "resampled_softmax",
+    "pointwise",
+    "sogram",
+]
+_POOLED: Final = frozenset({"sampled_softmax", "info_nce", "bce", "gbce"})
+_UNLABELLED: Final = frozenset({"debiased_contrastive", "hard_contrastive", "debiased_positive", "bpr", "dpl"})
+
+_BATCH_ONLY: Final = frozenset({"resampled_softmax", "pointwise", "sogram"})
+
+
+class LossConfig(_Model):
+    """What is minimised; the functions of `trainer.losses` say what each setting means."""
+
+    kind: LossKind = Field(default="sampled_softmax", description="see docs/losses.md for which to take")
+    calibration: float = Field(default=0.75, ge=0, le=1, description="gbce: 0 is bce, 1 aims at probabilities")
+    tau_plus: float = Field(
+        default=0.01, gt=0, lt=1, description="debiased losses: chance that an unlabelled item is a positive"
+    )
+    beta: float = Field(default=1.0, ge=0, description="hard_contrastive: how much harder negatives weigh")
+    floor: float = Field(default=0.01, gt=0, description="dpl: lower bound of the debiased term")
+    companions: int = Field(
+        default=0, ge=0, description="debiased losses: further positives of the same user beside each positive"
+    )
+    cache: int = Field(default=0, ge=0, description="resampled_softmax: slots of the item cache (XIR); 0: none (BIR)")
+    cache_share: float = Field(default=0.5, ge=0, le=1, description="resampled_softmax: weight of the cache's part")
+    objective: Literal["in_batch", "popularity", "pos_neg", "unbiased", "unbiased_omega"] = Field(
+        default="unbiased", description="pointwise: which bias is taken out"
+    )
+    link: Literal["square", "logistic"] = Field(default="logistic", description="pointwise, sogram: loss of a score")
+    omega: float = Field(default=1.0, ge=0, description="unbiased_omega: weight of the negatives")
+
+    @property
+    def asks_for_users(self) -> bool:
+        """Whether the loss corrects for the frequency of users."""
+        return self.kind in {"pointwise", "sogram"}
+
+    def problem(self, negatives: NegativesConfig) -> str | None:
+        """Say why these negatives do not fit the loss; None if they do."""
+        own, uniform, in_batch = negatives.per_row > 0, negatives.uniform > 0, negatives.in_batch
+        unlabelled, batch_only = self.kind in _UNLABELLED, self.kind in _BATCH_ONLY
+        problems = {
+            "takes a pool that all rows share: set negatives.in_batch or negatives.uniform, and per_row = 0": (
+                self.kind in _POOLED and (own or not (in_batch or uniform))
+            ),
+            "takes uniform negatives: set negatives.in_batch = false": unlabelled and in_batch,
+            "takes negatives of every row's own: set negatives.per_row = 1 and negatives.uniform = 0": (
+                self.kind == "bpr" and (uniform or not own)
+            ),
+            "has no negatives: set negatives.uniform or negatives.per_row": unlabelled and not (uniform or own),
+            "takes in-batch negatives only: set negatives.in_batch = true, uniform = 0, per_row = 0": (
+                batch_only and (uniform or own or not in_batch)
+            ),
+            "needs further positives of the user: set loss.companions to 1 or more": (
+                self.kind in {"debiased_positive", "dpl"} and not self.companions
+            ),
+        }
+        return next((problem for problem, holds in problems.items() if holds), None)
 
 
 class OptimizerConfig(_Model):
@@ -86,6 +172,7 @@ class TrainerConfig(_Model):
     batch_size: int = Field(default=512, ge=2, description="examples per step over all ranks together")
     tower: TowerConfig = TowerConfig()
     negatives: NegativesConfig = NegativesConfig()
+    loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
 
     half_life_seconds: _Positive | tuple[_Positive, ...] = Field(
@@ -132,6 +219,12 @@ class TrainerConfig(_Model):
     def _cutoffs_positive(self) -> Self:
         if min(self.evaluation_k) < 1 or len(set(self.evaluation_k)) < len(self.evaluation_k):
             raise ValueError(f"evaluation_k = {list(self.evaluation_k)}: cut-offs must be positive and distinct")
+        return self
+
+    @model_validator(mode="after")
+    def _negatives_fit_the_loss(self) -> Self:
+        if problem := self.loss.problem(self.negatives):
+            raise ValueError(f"loss.kind = {self.loss.kind} {problem}")
         return self
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from contracts import WindowLog, WindowManifest
+from contracts import Keys, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.batches import Examples, Positives, batches, read_positives
 from trainer.checkpoint import CheckpointLog
@@ -34,7 +34,7 @@ class Learner:
         if self.state.position.batch == 0:
             self._test(manifest, found)
             self._absorb(manifest, found)
-        examples = Examples.of(found, self.state.table).admitted()
+        examples = Examples.of(found, self.state.table, self.state.users).admitted()
         if not self._learn(manifest, examples):
             return False
         position = self.state.position
@@ -50,10 +50,20 @@ class Learner:
     def _absorb(self, manifest: WindowManifest, found: Positives) -> None:
         items = self.log.items(manifest)
         arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
-        changes = self.state.absorb(manifest, self.log.sketch(manifest), arrays)
+        changes = self.state.absorb(manifest, self.log.sketch(manifest), arrays, self._users(manifest, found))
         unadmitted = len(found.items) - len(Examples.of(found, self.state.table).admitted())
         self.observer.absorbed(changes, len(self.state.table), unadmitted)
         self.observer.counted(self.state.frequencies.sketch)
+
+    def _users(self, manifest: WindowManifest, found: Positives) -> tuple[bytes, Keys] | None:
+        """Read the sketch of users where the loss asks for it."""
+        if not self.state.config.loss.asks_for_users:
+            return None
+        sketch = self.log.user_sketch(manifest)
+        if sketch is None:
+            kind = self.state.config.loss.kind
+            raise ValueError(f"loss.kind = {kind} needs the sketch of users, which window {manifest.name} has not")
+        return sketch, found.users
 
     def _learn(self, manifest: WindowManifest, examples: Examples) -> bool:
         state, config, at = self.state, self.state.config, self.state.position

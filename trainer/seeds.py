@@ -21,6 +21,8 @@ class Purpose(IntEnum):
     NEGATIVES = 3
     DROPOUT = 4
     EVALUATION = 5
+    RESAMPLING = 6
+    CACHE = 7
 
 
 def derive(seed: int, purpose: Purpose, *position: int) -> int:

@@ -3,39 +3,26 @@
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from contracts import WindowManifest
+from contracts import Keys, WindowManifest
 from trainer.config import TrainerConfig
 from trainer.embeddings import Embeddings
 from trainer.evaluation import Evaluation
 from trainer.frequencies import FrequencyView
-from trainer.item_table import ItemTable, RowChanges
+from trainer.item_table import ItemTable, RowChanges, Rows
+from trainer.losses import ItemCache
+from trainer.model import Position, Totals
 from trainer.seeds import Purpose, derive, generator
 from trainer.towers import build_tower
+from trainer.users import Users
 
-__all__ = ["Position", "TrainerState"]
-
-
-@dataclass
-class Position:
-    """Batches before `batch` of window `sequence` have been learnt, and all windows before it.
-
-    `step` counts steps since the beginning; `learnt` names the newest window that any step has touched (its
-    sequence is `learnt_sequence`), `max_event_ms` is the newest event in any of them.
-    """
-
-    sequence: int = 0
-    batch: int = 0
-    step: int = 0
-    learnt: str = ""
-    learnt_sequence: int = -1
-    max_event_ms: int = 0
+__all__ = ["TrainerState"]
 
 
 @dataclass
@@ -50,10 +37,15 @@ class TrainerState:
     frequencies: FrequencyView
     position: Position = field(default_factory=Position)
     recent: deque[Evaluation] = field(default_factory=deque)
+    users: Users | None = None
+    cache: ItemCache | None = None
     counts: npt.NDArray[np.float64] = field(init=False)
+    item_counts: Tensor = field(init=False)
     log_q: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.users is None and self.config.loss.asks_for_users:
+            self.users = Users(FrequencyView(self.config.half_life_seconds))
         self.recent = deque(self.recent, maxlen=self.config.gate_windows)
         self.refresh_frequencies()
 
@@ -73,7 +65,32 @@ class TrainerState:
         """Where the model lives."""
         return self.embeddings.weight.device
 
-    def absorb(self, manifest: WindowManifest, sketch: bytes, items: tuple[npt.NDArray[Any], ...]) -> RowChanges:
+    @property
+    def live(self) -> Tensor:
+        """The table rows that items own, (V,)."""
+        return torch.from_numpy(self.table.live).to(self.device)
+
+    @property
+    def totals(self) -> Totals:
+        """The decayed label matrix; its users are known only if the loss asks for them."""
+        users = (self.users.total, max(round(self.users.distinct.count()), 1)) if self.users else (0.0, 1)
+        return Totals(max(users[0], self.config.batch_size), users[1], len(self.table))
+
+    def select(self, used: Tensor) -> Tensor:
+        """Return the distinct rows (n,) among `used` ones of any number."""
+        return cast(Tensor, torch.unique(used))
+
+    def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:  # noqa: ARG002 - other models look at the rows
+        """Return the vectors (n, d) of items as the towers read them: the embeddings themselves."""
+        return vectors
+
+    def absorb(
+        self,
+        manifest: WindowManifest,
+        sketch: bytes,
+        items: tuple[npt.NDArray[Any], ...],
+        users: tuple[bytes, Keys] | None = None,
+    ) -> RowChanges:
         """Take a window's items and frequencies in, before any step on it: rows change only here.
 
         Parameters
@@ -84,9 +101,13 @@ class TrainerState:
             The window's serialised sketch.
         items
             Keys, ids and counts (each (n,)) of the window's ``items.parquet``.
+        users
+            The serialised sketch of users and the users' keys; needed where the loss asks for users.
         """
         keys, ids, occurrences = items
         self.frequencies.add(sketch, manifest.max_event_ms)
+        if self.users is not None and users is not None:
+            self.users.add(*users, manifest.max_event_ms)
         self.table.touch(keys, manifest.max_event_ms)
         evicted = np.empty(0, np.int64)
         if self.config.item_ttl_seconds is not None:
@@ -97,7 +118,21 @@ class TrainerState:
         self.embeddings.grow(self.table.capacity)
         self.embeddings.initialise(admitted, generator(self.config.seed, Purpose.ROWS, manifest.sequence))
         self.refresh_frequencies()
+        self._renew_cache(admitted, evicted)
         return RowChanges(admitted, evicted)
+
+    def _renew_cache(self, admitted: Rows, evicted: Rows) -> None:
+        """Let items enter the cache's choice and leave it; there is no cache before there are items."""
+        if not self.config.loss.cache or not len(self.table):
+            return
+        if self.cache is None:
+            draw = generator(self.config.seed, Purpose.CACHE)
+            self.cache = ItemCache(self.config.loss.cache, self.table.capacity, draw, ids=self.live.cpu())
+            return
+        self.cache.add(self.table.capacity - len(self.cache.counts), in_use=False)
+        self.cache.restore(torch.from_numpy(admitted))
+        # A row that changed hands within the window has a new item, which the cache must not take for the old one.
+        self.cache.remove(torch.from_numpy(np.setdiff1d(evicted, admitted)))
 
     def refresh_frequencies(self) -> None:
         """Recompute counts and log Q of every table row, so that a step only gathers from them."""
@@ -108,6 +143,7 @@ class TrainerState:
         log_q = torch.full((self.table.capacity,), -1.0, dtype=self.embeddings.weight.dtype)
         log_q[live] = torch.from_numpy(self.frequencies.log_q(self.table.keys[live])).to(log_q.dtype)
         self.log_q = log_q.to(self.device)
+        self.item_counts = torch.from_numpy(self.counts).to(self.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything as one flat mapping of tensors."""
@@ -117,6 +153,10 @@ class TrainerState:
         flat |= {"embeddings.weight": self.embeddings.weight, "embeddings.squares": self.embeddings.squares}
         flat |= {f"table.{name}": value for name, value in self.table.state().items()}
         flat |= {f"frequencies.{name}": value for name, value in self.frequencies.state().items()}
+        if self.users is not None:
+            flat |= {f"users.{name}": value for name, value in self.users.state().items()}
+        if self.cache is not None:
+            flat |= {f"cache.{name}": value for name, value in self.cache.state_dict().items()}
         progress = {
             "position": vars(self.position),
             "time_ms": self.frequencies.time_ms,
@@ -145,6 +185,8 @@ class TrainerState:
             FrequencyView.restore(config.half_life_seconds, progress["time_ms"], _under("frequencies.", flat)),
             Position(**progress["position"]),
             deque(Evaluation.model_validate(entry) for entry in progress["recent"]),
+            Users.restore(config.half_life_seconds, users) if (users := _under("users.", flat)) else None,
+            _restored_cache(config, _under("cache.", flat)),
         )
 
 
@@ -152,6 +194,14 @@ def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> t
     tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER)).to(device, dtype)
     rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
     return tower, torch.optim.AdamW(tower.parameters(), lr=rate, weight_decay=decay)
+
+
+def _restored_cache(config: TrainerConfig, state: dict[str, Tensor]) -> ItemCache | None:
+    if not state:
+        return None
+    cache = ItemCache(config.loss.cache, len(state["counts"]), torch.Generator())
+    cache.load_state_dict(state)
+    return cache
 
 
 def _under(prefix: str, flat: dict[str, Tensor]) -> dict[str, Tensor]:

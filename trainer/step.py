@@ -13,14 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer import objectives
 from trainer.batches import Batch
+from trainer.config import TrainerConfig
 from trainer.distributed import Workers
 from trainer.item_table import PADDING
-from trainer.losses import exclude_positive, sampled_softmax
-from trainer.negatives import draw_uniform, keep_mask, log_density
+from trainer.model import Model
+from trainer.negatives import accidental_hits, bayesian_choice, shared_pool
+from trainer.objectives import Population, View
+from trainer.participants import Participants, Rows, take_part
 from trainer.seeds import Purpose, derive, generator
-from trainer.state import TrainerState
-from trainer.towers import project
+from trainer.towers import project, read_out
 
 __all__ = ["Gradients", "StepResult", "compute_gradients", "train_step"]
 
@@ -37,95 +40,131 @@ class StepResult(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the tower by parameter, and the step's totals."""
+    """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the tower by parameter, and the step's totals.
+
+    `drawn` (n,) counts how often resampling drew each of the rows.
+    """
 
     rows: Tensor
     embeddings: Tensor
     tower: list[Tensor]
     totals: Tensor
-
-
-class _Share(NamedTuple):
-    """A rank's rows (b) and the columns (c) of the batch, as numbers in [0, n) of the n distinct rows used."""
-
-    positives: Tensor
-    histories: Tensor
-    mask: Tensor
-    real: Tensor
-    columns: Tensor
-    columns_real: Tensor
+    drawn: Tensor
 
 
 def train_step(
-    state: TrainerState, batch: Batch, workers: Workers, *, stop: bool = False, clock: Clock = time.perf_counter
+    model: Model, batch: Batch, workers: Workers, *, stop: bool = False, clock: Clock = time.perf_counter
 ) -> StepResult:
     """Learn from one batch; `stop` on any rank is told to all of them."""
     begun = clock()
-    gradients = compute_gradients(state, batch, workers, stop=stop)
+    gradients = compute_gradients(model, batch, workers, stop=stop)
     computed = clock()
-    for parameter, gradient in zip(state.tower.parameters(), gradients.tower, strict=True):
+    for parameter, gradient in zip(model.tower.parameters(), gradients.tower, strict=True):
         parameter.grad = gradient
-    state.optimizer.step()
-    state.embeddings.descend(gradients.rows, gradients.embeddings, state.config.optimizer.embedding_learning_rate)
-    state.position.step += 1
-    state.position.batch += 1
+    model.optimizer.step()
+    model.embeddings.descend(gradients.rows, gradients.embeddings, model.config.optimizer.embedding_learning_rate)
+    if model.cache is not None:
+        model.cache.update(gradients.rows.repeat_interleave(gradients.drawn.long()))
+        model.cache.redraw()
+    model.position.step += 1
+    model.position.batch += 1
     loss, hits, stops = gradients.totals.tolist()
     seconds = {"gradients": computed - begun, "update": clock() - computed}
     return StepResult(loss, round(hits), stops > 0, seconds)
 
 
-def compute_gradients(state: TrainerState, batch: Batch, workers: Workers, *, stop: bool = False) -> Gradients:
+def compute_gradients(model: Model, batch: Batch, workers: Workers, *, stop: bool = False) -> Gradients:
     """Return the gradients of the whole batch's mean loss."""
-    batch = batch.to(state.device)
-    rows, share = _take_part(state, batch, workers)
-    leaf = state.embeddings.weight[rows].requires_grad_()
-    torch.manual_seed(derive(state.config.seed, Purpose.DROPOUT, state.position.step, workers.rank))
-    state.tower.train()
-    losses, hits = _losses(state, leaf, state.log_q[rows], share, int(batch.real.sum()))
-    weights = batch.weights[workers.share(len(batch.real))].to(losses.dtype)
-    loss = (losses * weights * share.real).sum() / batch.real.sum()
-    found = torch.autograd.grad(loss, [leaf, *state.tower.parameters()], allow_unused=True, materialize_grads=True)
-    totals = torch.stack([loss.detach(), hits.to(loss.dtype), loss.new_tensor(float(stop))])
-    embeddings, *tower, totals = _sum_together([*found, totals], workers)
-    return Gradients(rows, embeddings, tower, totals)
+    batch = batch.to(model.embeddings.weight.device)
+    taking_part, used = take_part(model, batch, workers)
+    rows = model.select(used)
+    leaf = model.embeddings.weight[rows].requires_grad_()
+    torch.manual_seed(derive(model.config.seed, Purpose.DROPOUT, model.position.step, workers.rank))
+    model.tower.train()
+    view, columns = _look(model, leaf, rows, taking_part, every=batch.positives.ndim > 1, rank=workers.rank)
+    result = objectives.evaluate(view, model.config)
+    real = batch.real.sum()
+    loss = (result.losses * taking_part.share.rows.weights.to(result.losses)).sum() / real
+    found = torch.autograd.grad(loss, [leaf, *model.tower.parameters()], allow_unused=True, materialize_grads=True)
+    totals = torch.stack([loss.detach(), _masked(view, model.config).to(loss), loss.new_tensor(float(stop))])
+    drawn = torch.zeros_like(leaf[:, 0])
+    if result.drawn is not None:
+        drawn.index_add_(0, columns[result.drawn.flatten()], torch.ones_like(result.drawn.flatten(), dtype=drawn.dtype))
+    embeddings, *tower, totals, drawn = _sum_together([*found, totals, drawn], workers)
+    return Gradients(rows, embeddings, tower, totals, drawn)
 
 
-def _take_part(state: TrainerState, batch: Batch, workers: Workers) -> tuple[Tensor, _Share]:
-    """Return the distinct table rows (n,) of the step and this rank's share of it."""
-    config, size = state.config, len(batch.positives)
-    draw = generator(config.seed, Purpose.NEGATIVES, state.position.step)
-    live = torch.from_numpy(state.table.live)
-    uniform = draw_uniform(live, config.negatives.uniform, draw).to(state.device)
-    used = torch.cat([batch.positives, uniform, batch.histories.flatten()])
-    rows, place = torch.unique(used, return_inverse=True)
-    first = 0 if config.negatives.in_batch else size
-    here, last = workers.share(size), size + len(uniform)
-    columns_real = torch.cat([batch.real, torch.ones_like(uniform, dtype=torch.bool)])[first:]
-    histories = place[last:].view(batch.histories.shape)[here]
-    mask = (batch.histories != PADDING)[here]
-    return rows, _Share(place[:size][here], histories, mask, batch.real[here], place[first:last], columns_real)
+def _look(
+    model: Model, leaf: Tensor, rows: Tensor, taking_part: Participants, *, every: bool, rank: int
+) -> tuple[View, Tensor]:
+    """Return what the loss sees, and the places among `rows` of the pool's and the cache's columns (C + S,)."""
+    config, share = model.config, taking_part.share
+    place = torch.zeros(len(model.embeddings.weight), dtype=torch.long, device=rows.device)
+    place[rows] = torch.arange(len(rows), device=rows.device)
+    vectors = model.compose(leaf, rows)
+    items = project(vectors, config.tower)
+    histories = functional.embedding(place[share.histories], vectors)
+    read = read_out(model.tower, histories, share.histories != PADDING, every=every)
+    users = project(read[share.positions], config.tower)
+    columns, cached = place[taking_part.columns], place[taking_part.cached]
+    log_q_pos, log_q_columns = _densities(model, taking_part)
+    view = View(
+        users=users,
+        positives=items[place[share.rows.positives]],
+        columns=items[columns],
+        hits=accidental_hits(columns, place[share.rows.forbidden]),
+        log_q_pos=log_q_pos,
+        log_q_columns=log_q_columns,
+        own=_own(model, users, items, place, share.rows),
+        companions=items[place[share.rows.companions]],
+        cached=items[cached],
+        log_q_cached=model.log_q[taking_part.cached],
+        population=_population(model, taking_part),
+        temperature=config.tower.temperature,
+        generator=generator(config.seed, Purpose.RESAMPLING, model.position.step, rank),
+    )
+    return view, torch.cat([columns, cached])
 
 
-def _losses(state: TrainerState, leaf: Tensor, log_q: Tensor, share: _Share, in_batch: int) -> tuple[Tensor, Tensor]:
-    """Return the losses (b,) of this rank's rows and the number of accidental hits that were masked."""
-    config = state.config
-    user = project(state.tower(functional.embedding(share.histories, leaf), share.mask), config.tower)
-    items = project(leaf, config.tower)
-    pos = (user * items[share.positives]).sum(1) / config.tower.temperature
-    neg = user @ items[share.columns].T / config.tower.temperature
-    forbidden = share.positives[:, None]
-    if config.negatives.mask_history:
-        forbidden = torch.cat([forbidden, share.histories], 1)
-    keep = keep_mask(share.columns, share.columns_real, forbidden)
-    density = log_density(config.negatives, log_q, in_batch, len(state.table))
-    log_q_pos, log_q_neg = density[share.positives], density[share.columns]
-    correction = config.negatives.correction
-    if correction == "improved":
-        log_q_neg = exclude_positive(log_q_neg, log_q_pos)
-    losses = sampled_softmax(pos, neg, log_q_pos=log_q_pos, log_q_neg=log_q_neg, keep=keep, correction=correction)
-    masked = (share.columns_real & ~keep)[share.real].sum()
-    # A row's own column is no accident.
-    return losses, masked - share.real.sum() * config.negatives.in_batch
+def _own(model: Model, users: Tensor, items: Tensor, place: Tensor, rows: Rows) -> Tensor:
+    """Return the vectors (b, N, d) of every row's own negatives, the chosen ones where candidates were drawn."""
+    config, vectors = model.config, items[place[rows.own]]
+    candidates = config.negatives.bayesian_candidates
+    if not candidates:
+        return vectors
+    shape = len(rows.own), config.negatives.per_row, candidates
+    scores = torch.einsum("bd,bnd->bn", users, vectors).view(shape) / config.tower.temperature
+    pos = (users * items[place[rows.positives]]).sum(1, keepdim=True) / config.tower.temperature
+    keep = (rows.own != rows.positives[:, None]).view(shape)
+    chosen = bayesian_choice(
+        pos.detach().expand(shape[:2]), scores.detach(), prior=model.log_q[rows.own].exp().view(shape), keep=keep
+    )
+    index = chosen[..., None, None].expand(*shape[:2], 1, vectors.shape[-1])
+    return vectors.view(*shape, -1).gather(2, index)[:, :, 0]
+
+
+def _densities(model: Model, taking_part: Participants) -> tuple[Tensor, Tensor]:
+    """Return log Q at the positives (b,) and at the columns (C,), as a row sees the pool, where its own is certain."""
+    config, share = model.config.negatives, taking_part.share
+    sampler, others = shared_pool(config, model.log_q, model.live), taking_part.pool.others
+    of_positive = sampler.log_q_own if config.correction == "improved" else sampler.log_q
+    return of_positive(share.rows.positives, others), sampler.log_q(taking_part.columns, others)
+
+
+def _population(model: Model, taking_part: Participants) -> Population:
+    share, totals = taking_part.share, model.totals
+    return Population(
+        row_count=share.rows.user_counts,
+        column_count=model.item_counts[share.rows.positives],
+        positives=totals.positives,
+        shape=(totals.users, totals.items),
+    )
+
+
+def _masked(view: View, config: TrainerConfig) -> Tensor:
+    """Count the accidental hits; a row's own column, of which it has one in a whole batch, is no accident."""
+    whole = config.negatives.in_batch and config.negatives.in_batch_limit is None
+    return torch.tensor(len(view.hits) - whole * len(view.users))
 
 
 def _sum_together(tensors: list[Tensor], workers: Workers) -> list[Tensor]:

@@ -18,7 +18,8 @@ def absorbed(store: Store, config: TrainerConfig, *, dtype: torch.dtype = torch.
     for manifest in log.committed()[:1]:
         items = log.items(manifest)
         arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
-        state.absorb(manifest, log.sketch(manifest), arrays)
+        users = read_positives(log, manifest, 1).users
+        state.absorb(manifest, log.sketch(manifest), arrays, (log.user_sketch(manifest) or b"", users))
     return state
 
 
@@ -26,7 +27,7 @@ def batches_of(store: Store, state: TrainerState, sequence: int = 0) -> list[Bat
     log, config = WindowLog(store), state.config
     found = read_positives(log, log.committed()[sequence], config.tower.history_length)
     order = generator(config.seed, Purpose.SHUFFLE, sequence)
-    return list(batches(Examples.of(found, state.table).admitted(), config.batch_size, order))
+    return list(batches(Examples.of(found, state.table, state.users).admitted(), config.batch_size, order))
 
 
 def same_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> list[str]:

@@ -12,7 +12,8 @@ from trainer.item_table import PADDING, SHARED, ItemTable
 
 def some(n: int) -> Examples:
     histories = torch.tensor([[PADDING] * 4 + [row + 2] for row in range(n)]).view(n, 5)
-    return Examples(torch.arange(n) + 2, histories, torch.rand(n, generator=torch.Generator().manual_seed(n)))
+    weights = torch.rand(n, generator=torch.Generator().manual_seed(n))
+    return Examples(torch.arange(n) + 2, histories, weights, torch.ones(n))
 
 
 def dealt(n: int, size: int, start: int = 0) -> list[Batch]:
@@ -43,7 +44,7 @@ def test_starting_late_deals_the_rest(n: int, size: int, start: int) -> None:
 
 def test_histories_are_cut_to_the_longest_of_the_batch() -> None:
     assert dealt(3, 3)[0].histories.shape == (3, 1)
-    empty = Examples(torch.tensor([2]), torch.zeros(1, 5, dtype=torch.long), torch.ones(1))
+    empty = Examples(torch.tensor([2]), torch.zeros(1, 5, dtype=torch.long), torch.ones(1), torch.ones(1))
     (batch,) = batches(empty, 2, torch.Generator())
     assert batch.histories.tolist() == [[PADDING], [PADDING]]
 
@@ -71,7 +72,9 @@ def test_a_window_without_positives_is_empty(store: Store, writer: WindowWriter)
 
 
 def test_positives_without_a_row_are_left_out() -> None:
-    examples = Examples(torch.tensor([SHARED, 2, SHARED, 5]), torch.arange(8).view(4, 2), torch.arange(4.0))
+    examples = Examples(
+        torch.tensor([SHARED, 2, SHARED, 5]), torch.arange(8).view(4, 2), torch.arange(4.0), torch.ones(4)
+    )
     admitted = examples.admitted()
     assert admitted.positives.tolist() == [2, 5]
     assert admitted.histories.tolist() == [[2, 3], [6, 7]]

@@ -15,7 +15,7 @@ from trainer.config import TrainerConfig
 from trainer.distributed import Workers
 from trainer.item_table import PADDING
 from trainer.losses import exclude_positive, sampled_softmax
-from trainer.negatives import draw_uniform, log_density
+from trainer.negatives import Pool, draw_uniform, shared_pool
 from trainer.seeds import Purpose, generator
 from trainer.state import TrainerState
 from trainer.step import compute_gradients, train_step
@@ -37,12 +37,13 @@ def naive_loss(state: TrainerState, batch: Batch, weight: torch.Tensor) -> torch
     draw = generator(config.seed, Purpose.NEGATIVES, state.position.step)
     columns = [int(row) for row in batch.positives[batch.real]] if config.negatives.in_batch else []
     columns += draw_uniform(live, config.negatives.uniform, draw).tolist()
-    density = log_density(config.negatives, state.log_q, int(batch.real.sum()), len(live))
+    pool = Pool.of(batch.positives, batch.real).others
+    density = shared_pool(config.negatives, state.log_q, live).log_q(torch.arange(len(state.log_q)), pool)
 
     def item(row: int) -> torch.Tensor:
         return weight[row] / weight[row].norm() if config.tower.normalised else weight[row]
 
-    for positive, history, factor, real in zip(*(column.tolist() for column in batch), strict=True):
+    for positive, history, factor, real in zip(*(column.tolist() for column in batch[:4]), strict=True):
         if not real:
             continue
         rows = torch.tensor(history)
@@ -104,7 +105,7 @@ def test_two_ranks_compute_what_one_rank_does(
     alone = [compute_gradients(state, batch, Workers()) for batch in (dealt[0], dealt[-1])]
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
     for one, left, right in zip(alone, first, second, strict=True):
-        rows, embeddings, tower, totals = left
+        rows, embeddings, tower, totals, _ = left
         assert torch.equal(rows, one.rows)
         wanted = [one.embeddings, *one.tower, one.totals[:2]]
         for mine, ours in zip([embeddings, *tower, totals[:2]], wanted, strict=True):

@@ -54,11 +54,13 @@ class WindowWriter:
         history = self.histories.extend(events)
         start, end = span if span is not None else (int(times.min()), int(times.max()) + 1)
         name = WindowName(start, end, pane)
-        sketch = CountMinSketch(self.width)
+        sketch, user_sketch = CountMinSketch(self.width), CountMinSketch(self.width)
         sketch.update(item_keys[positive])
+        user_sketch.update(user_keys[positive])
         files = [
             write_table(self.store, f"{name.folder}/{name.items()}", _items(items, item_keys, positive)),
             self.store.write(f"{name.folder}/{name.sketch()}", sketch.to_bytes()),
+            self.store.write(f"{name.folder}/{name.user_sketch()}", user_sketch.to_bytes()),
         ]
         table = _examples(events, history, weights)
         # Two shards, split by user, as a pipeline would.

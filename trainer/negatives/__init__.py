@@ -1,8 +1,9 @@
 """Samplers of negatives: each draws the negatives of a step and states the density that they were drawn with."""
 
-from trainer.negatives.density import log_density
+from trainer.negatives.bayesian import bayesian_choice
+from trainer.negatives.configured import shared_pool
 from trainer.negatives.in_batch import InBatch
-from trainer.negatives.masking import keep_mask
+from trainer.negatives.masking import accidental_hits
 from trainer.negatives.mixed import Mixed
 from trainer.negatives.sampler import Draw, Pool, Sampler
 from trainer.negatives.uniform import PerRow, Uniform, draw_uniform
@@ -15,7 +16,8 @@ __all__ = [
     "Pool",
     "Sampler",
     "Uniform",
+    "accidental_hits",
+    "bayesian_choice",
     "draw_uniform",
-    "keep_mask",
-    "log_density",
+    "shared_pool",
 ]

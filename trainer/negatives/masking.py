@@ -1,33 +1,41 @@
-"""Which negatives stand against which row."""
+"""Which negatives do not stand against which row."""
 
 import torch
 from torch import Tensor
 
-__all__ = ["keep_mask"]
+__all__ = ["accidental_hits"]
 
 
-def keep_mask(columns: Tensor, real: Tensor, forbidden: Tensor) -> Tensor:
-    """Tell which columns are negatives of which row.
+def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
+    """List the columns that are no negatives of a row, as pairs; each once.
 
     Parameters
     ----------
     columns
-        Items (C,) as numbers in [0, n) of a small set, such as the distinct rows of the batch.
-    real
-        Which columns (C,) are not padding.
+        Items (C,) as numbers of any small set, such as the distinct rows of the batch.
     forbidden
-        Items (B, F) that must not be negatives of the row: its positive, and its history where that is masked.
+        Items (b, F) that must not be negatives of the row: its positive, and its known positives where they are masked.
 
     Returns
     -------
     Tensor
-        (B, C) booleans. Time and memory grow with B times (C + F), not with B times C times F.
+        (row, column) pairs, (H, 2). Time and memory grow with C log C + b F log C + H: no (b, C) matrix
+        is made.
     """
-    distinct, place = torch.unique(columns, return_inverse=True)
-    size = max(int(columns.max()), int(forbidden.max())) + 1
-    # Items that are no column are sent to one further place, which is cut off again.
-    slot = torch.full((size,), len(distinct), device=columns.device)
-    slot[distinct] = torch.arange(len(distinct), device=columns.device)
-    hit = torch.zeros(len(forbidden), len(distinct) + 1, dtype=torch.bool, device=columns.device)
-    hit.scatter_(1, slot[forbidden], True)  # noqa: FBT003 - the value to scatter
-    return real & ~hit[:, place]
+    held, order = torch.sort(columns)
+    wanted = forbidden.sort(1).values
+    first = torch.searchsorted(held, wanted)
+    times = (torch.searchsorted(held, wanted, right=True) - first).masked_fill(_repeated(wanted), 0).flatten()
+    rows = torch.arange(len(forbidden), device=columns.device).repeat_interleave(forbidden.shape[1])
+    rows, starts = rows.repeat_interleave(times), first.flatten().repeat_interleave(times)
+    # The places of one item stand side by side in `held`: count on from the first of each run.
+    begun = (times.cumsum(0) - times).repeat_interleave(times)
+    places = starts + torch.arange(len(rows), device=columns.device) - begun
+    return torch.stack([rows, order[places]], 1)
+
+
+def _repeated(ordered: Tensor) -> Tensor:
+    """Mark entries that equal their left neighbour."""
+    repeated = torch.zeros_like(ordered, dtype=torch.bool)
+    repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    return repeated
