@@ -54,7 +54,8 @@ class RequestMetrics:
             registry=registry,
         )
         # A series that begins at 1 has never risen: rates would not see the first refusal.
-        for error in (RequestError, *RequestError.__subclasses__()):
+        errors: list[type[RequestError]] = [RequestError, *RequestError.__subclasses__()]
+        for error in errors:
             self.refused.labels(error.reason)
         for reason in ("cancelled", "deadline"):
             self.gone.labels(reason)
