@@ -2,6 +2,9 @@
 
 # ruff: noqa: ARG001, PLC0415 - options are parameters; imports wait until a command runs
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from weir.cli.errors import guarded
@@ -36,7 +39,24 @@ def show(
 
 @app.command("check")
 @guarded
-def check(config: ConfigFile = None, store: StoreUrl = None, assign: Assign = None, debug: Debug = False) -> None:
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(help="YAML file of settings; the same as --config.", show_default="none")
+    ] = None,
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    debug: Debug = False,
+) -> None:
     """Say whether the settings can be used; if not, name every one that cannot, and end with status 2."""
-    open_session(config, store, assign)
+    open_session(file or config, store, assign)
     typer.echo("the settings can be used")
+
+
+@app.command("schema")
+@guarded
+def schema(debug: Debug = False) -> None:
+    """Print the JSON Schema of the file of settings: editors complete and check with it."""
+    from weir.schema import schema_text
+
+    typer.echo(schema_text(), nl=False)

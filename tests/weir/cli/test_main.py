@@ -197,3 +197,14 @@ def test_what_up_left_in_the_store_holds_for_other_commands(tmp_path: Path) -> N
     shown = run_json("config", "show", "--store", str(tmp_path), "--set", "serving.port=8")
     assert shown["serving"]["port"] == 8
     assert run("config", "check", "--store", str(tmp_path)) == "the settings can be used\n"
+
+
+def test_a_file_is_checked_by_its_name_alone_and_every_problem_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "weir.yaml"
+    file.write_text(f"store: {tmp_path}\nserving: {{port: -1}}\ntrainer: {{batch_sise: 3, seed: x}}\n")
+    for arguments in ([str(file)], ["--config", str(file)]):
+        output = run("config", "check", *arguments, status=2)
+        for key in ("serving.port = -1", "trainer.batch_sise", "trainer.seed = 'x'"):
+            assert key in output
+    file.write_text(f"store: {tmp_path}\n")
+    assert run("config", "check", str(file)) == "the settings can be used\n"
