@@ -1,6 +1,7 @@
 """Samplers of negatives: each draws the negatives of a step and states the density that they were drawn with."""
 
 from trainer.negatives.bayesian import bayesian_choice
+from trainer.negatives.cached import Cached
 from trainer.negatives.configured import shared_pool
 from trainer.negatives.in_batch import InBatch
 from trainer.negatives.masking import accidental_hits
@@ -9,6 +10,7 @@ from trainer.negatives.sampler import Draw, Pool, Sampler
 from trainer.negatives.uniform import PerRow, Uniform, draw_uniform
 
 __all__ = [
+    "Cached",
     "Draw",
     "InBatch",
     "Mixed",
