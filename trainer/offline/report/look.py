@@ -51,11 +51,11 @@ class Stroke:
     """Lengths of dash and gap in line widths, as SVG writes them; empty for an unbroken line."""
     marker: str
 
-    def style(self, theme: Theme, *, width: float = 1.7) -> dict[str, Any]:
+    def style(self, theme: Theme) -> dict[str, Any]:
         """Return the arguments of `Axes.plot`."""
         pattern = tuple(map(float, self.dashes.split()))
         face = theme.ground if pattern else self.colour
-        line = {"color": self.colour, "linewidth": width, "linestyle": (0, pattern) if pattern else "-"}
+        line = {"color": self.colour, "linewidth": 1.7, "linestyle": (0, pattern) if pattern else "-"}
         return line | {"marker": self.marker, "markersize": 4.5, "markerfacecolor": face, "markeredgewidth": 1.2}
 
 

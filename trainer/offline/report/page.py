@@ -147,6 +147,6 @@ def _strata(table: Table) -> list[dict[str, Any]]:
 
 def _deciles(table: Table) -> tuple[list[int], dict[str, Line]]:
     """Return the number of cases of each decile, and the figures of each row that has any."""
-    lines = {row.name: by_decile(row, stratified_metric(table)) for row in table.rows if row.runs}
-    first = next((run for row in table.rows for run in row.runs), None)
+    lines = {row.name: by_decile(row, stratified_metric(table)) for row in table.rows if row.has_deciles}
+    first = next((run for row in table.rows for run in row.runs if run.deciles), None)
     return [decile.cases for decile in first.deciles] if first else [], lines

@@ -51,7 +51,7 @@ def draw_curves(table: Table, subtitle: str, theme: Theme = LIGHT) -> bytes:
 
 def draw_popularity(table: Table, metric: str, subtitle: str, theme: Theme = LIGHT) -> bytes:
     """Draw `metric` by popularity decile as a PNG: all rows in one panel, or many rows in a panel each."""
-    lines = {number: by_decile(row, metric) for number, row in enumerate(table.rows) if row.runs}
+    lines = {number: by_decile(row, metric) for number, row in enumerate(table.rows) if row.has_deciles}
     title = f"{metric_label(metric)} on test, by popularity of the item"
     with look(theme):
         if len(lines) > _TOGETHER:
@@ -80,7 +80,7 @@ def curve(row: Row, metric: str) -> Line:
 
 
 def by_decile(row: Row, metric: str) -> Line:
-    """Return a row's figures by popularity decile, the most popular first as number 1."""
+    """Return the figures by popularity decile, the most popular first as number 1, of a row that has deciles."""
     deciles = zip_longest(*(run.deciles for run in row.runs))
     values = [[one.metrics.get(metric, math.nan) if one else math.nan for one in decile] for decile in deciles]
     return _over_seeds(np.arange(1.0, len(values) + 1), np.array(values, dtype=np.float64).T)
@@ -101,7 +101,7 @@ def _draw_together(
     axes: Axes, table: Table, lines: Mapping[int, Line], theme: Theme, floor: float | None = None
 ) -> None:
     if not lines:
-        axes.text(0.5, 0.5, "no run has finished yet", ha="center", transform=axes.transAxes, color=theme.muted)
+        axes.text(0.5, 0.5, "nothing to draw yet", ha="center", transform=axes.transAxes, color=theme.muted)
         return
     for number, line in lines.items():
         _draw(axes, number, line, theme)

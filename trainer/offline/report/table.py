@@ -75,6 +75,11 @@ class Row:
         return f"{done} of {done + len(self.missing)}" if self.missing else f"{done}"
 
     @property
+    def has_deciles(self) -> bool:
+        """Whether any run says how it did by popularity."""
+        return any(run.deciles for run in self.runs)
+
+    @property
     def train_seconds(self) -> Figure:
         """How long training took."""
         return Figure(tuple(run.train_seconds for run in self.runs))

@@ -129,6 +129,14 @@ def test_a_comparison_without_any_run_is_a_page_too(tmp_path: Path) -> None:
     assert "Best" not in page.words.split("What was compared")[0]
 
 
+def test_runs_without_strata_or_intervals_make_a_page(tmp_path: Path) -> None:
+    write(tmp_path, ["BPR"], [0])
+    save_result(tmp_path, run("BPR", 0, strata={}, deciles=[], intervals={}, curve=[]))
+    page = Page(render(comparison(["BPR"], [0]), read(tmp_path), PICTURES))
+    assert page.rows["results"][0][3] == "–"
+    assert "popularity" not in page.rows
+
+
 @pytest.mark.parametrize(
     ("low", "told"),
     [

@@ -94,6 +94,8 @@ def test_nothing_to_draw_and_figures_that_are_not_numbers_still_make_a_picture(t
     points = [{"step": 100, "seconds": 1, "loss": math.nan, "metrics": {"recall@20": math.nan}}]
     deciles = [{"recall@20": 0.5, "cases": 9}] * 9 + [{"recall@20": math.nan, "cases": 0}]
     save_result(tmp_path / "nan", run("BPR", 0, curve=points, deciles=deciles))
-    for table in (empty, read(tmp_path / "nan")):
+    write(tmp_path / "bare", ["BPR"], [0])
+    save_result(tmp_path / "bare", run("BPR", 0, curve=[], deciles=[]))
+    for table in (empty, read(tmp_path / "nan"), read(tmp_path / "bare")):
         for data in (draw_curves(table, "ml-1m"), draw_popularity(table, "recall@20", "ml-1m")):
             assert pixels(data).shape[0] == 4 * DPI
