@@ -1,0 +1,50 @@
+"""The item tower: what is known of an item is added to its own embedding.
+
+A feature's values are hashed into one table of vectors for all features (Weinberger et al., "Feature Hashing for Large
+Scale Multitask Learning", ICML 2009), so a value or a feature that is new needs no new parameters. An item that has
+only just come is placed by vectors that were learnt from others.
+"""
+
+from typing import NamedTuple, cast
+
+from torch import Tensor, nn
+
+from contracts.features import MAX_DENSE
+
+__all__ = ["FeatureInputs", "ItemFeatures"]
+
+
+class FeatureInputs(NamedTuple):
+    """Features of n items: `buckets` (n, V) counted with `weights` (n, V), and `dense` numbers (n, MAX_DENSE)."""
+
+    buckets: Tensor
+    weights: Tensor
+    dense: Tensor
+
+    def take(self, rows: Tensor) -> "FeatureInputs":
+        """Return the features of the items at `rows`."""
+        return FeatureInputs(*(tensor[rows] for tensor in self))
+
+
+class ItemFeatures(nn.Module):
+    """Vectors of features, to be added to item embeddings; all zeros at first, so training begins as without them.
+
+    Parameters
+    ----------
+    dimension
+        Length of item vectors.
+    buckets
+        Rows of the table that values are hashed into.
+    """
+
+    def __init__(self, dimension: int, buckets: int) -> None:
+        super().__init__()
+        self.values = nn.EmbeddingBag(buckets, dimension, mode="sum")
+        self.dense = nn.Linear(MAX_DENSE, dimension, bias=False)
+        nn.init.zeros_(self.values.weight)
+        nn.init.zeros_(self.dense.weight)
+
+    def forward(self, vectors: Tensor, features: FeatureInputs) -> Tensor:
+        """Return `vectors` (n, d) plus what the features of the same items say."""
+        said = self.values(features.buckets, per_sample_weights=features.weights)
+        return cast(Tensor, vectors + said + self.dense(features.dense))
