@@ -34,9 +34,3 @@ def test_every_position_is_the_vector_of_its_prefix() -> None:
     for end in range(1, 6):
         torch.testing.assert_close(users[:, end - 1], model(history[:, :end], mask[:, :end]))
     assert torch.equal(model.every_position(history.masked_fill(~mask[..., None], 1e6), mask), users)
-
-
-def test_the_hidden_layer_is_as_wide_as_the_expansion_says() -> None:
-    wide, narrow = (MeanPooling(dimension=6, layers=1, dropout=0.0, expansion=width) for width in (4, 1))
-    saved = sum(p.numel() for p in wide.parameters()) - sum(p.numel() for p in narrow.parameters())
-    assert saved == 3 * 6 * (2 * 6 + 1)

@@ -100,9 +100,3 @@ def test_positions_before_the_first_item_are_the_cold_start_and_gradients_are_fi
     assert history.grad is not None
     assert not history.grad[~mask].any()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
-def test_the_hidden_layer_is_as_wide_as_the_expansion_says() -> None:
-    narrow = SasRec(dimension=8, history_length=7, layers=1, heads=2, dropout=0.0, expansion=1)
-    saved = sum(p.numel() for p in tower(1).parameters()) - sum(p.numel() for p in narrow.parameters())
-    assert saved == 3 * 8 * (2 * 8 + 1)

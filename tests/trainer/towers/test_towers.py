@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from trainer.config import TowerConfig
-from trainer.towers import MeanPooling, SasRec, build_tower, project
+from trainer.towers import MatrixFactorisation, MeanPooling, SasRec, build_tower, project, read_out
 
 
 @pytest.mark.parametrize(("kind", "cls"), [("sasrec", SasRec), ("mean_pooling", MeanPooling)])
@@ -16,7 +16,34 @@ def test_the_configuration_chooses_the_tower_and_the_seed_its_parameters(kind: s
     assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("kind", ["matrix_factorisation", "lightgcn"])
+def test_users_with_vectors_of_their_own_need_no_tower_but_the_one_that_hands_them_on(kind: str) -> None:
+    assert isinstance(build_tower(TowerConfig.model_validate({"kind": kind}), 1), MatrixFactorisation)
+
+
+@pytest.mark.parametrize("kind", ["sasrec", "mean_pooling"])
+def test_the_configuration_sets_the_width_of_the_hidden_layers(kind: str) -> None:
+    wide, narrow = (TowerConfig.model_validate({"kind": kind, "dimension": 8, "expansion": width}) for width in (4, 1))
+    sizes = [sum(p.numel() for p in build_tower(config, 1).parameters()) for config in (wide, narrow)]
+    assert sizes[0] - sizes[1] == 3 * 8 * (2 * 8 + 1)
+
+
 def test_only_cosine_towers_normalise() -> None:
     vectors = torch.randn(4, 8) * 3
     torch.testing.assert_close(project(vectors, TowerConfig()).norm(dim=1), torch.ones(4))
     assert torch.equal(project(vectors, TowerConfig(normalised=False)), vectors)
+
+
+@pytest.mark.parametrize("kind", ["sasrec", "mean_pooling"])
+def test_all_positions_are_read_out_one_row_each_user_by_user(kind: str) -> None:
+    config = TowerConfig.model_validate({"kind": kind, "dimension": 8, "history_length": 5})
+    tower = build_tower(config, 1).eval()
+    history, mask = torch.randn(3, 5, 8), torch.ones(3, 5, dtype=torch.bool)
+    newest = read_out(tower, history, mask, every=False)
+    torch.testing.assert_close(read_out(tower, history, mask, every=True).view(3, 5, 8)[:, -1], newest)
+
+
+def test_a_tower_without_positions_says_so() -> None:
+    tower, history = build_tower(TowerConfig(kind="matrix_factorisation"), 1), torch.randn(2, 1, 8)
+    with pytest.raises(ValueError, match="MatrixFactorisation reads no sequences; allowed are sasrec and mean_pooling"):
+        read_out(tower, history, torch.ones(2, 1, dtype=torch.bool), every=True)
