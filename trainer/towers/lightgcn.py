@@ -49,7 +49,7 @@ class Graph:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         _check(users, items, capacity)
-        pairs = np.unique(users * capacity + items)
+        pairs = np.unique(users.astype(np.int64) * capacity + items)
         users, items = pairs // capacity, pairs % capacity
         row, column = np.concatenate([users, items]), np.concatenate([items, users])
         order = np.argsort(row, kind="stable")
