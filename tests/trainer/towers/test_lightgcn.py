@@ -86,7 +86,7 @@ def test_a_row_without_an_edge_comes_out_divided_and_reaches_no_other() -> None:
 def test_narrow_integers_do_not_overflow_in_a_large_table() -> None:
     users, items, weight = rows(99_999, 99_998), rows(2, 3), torch.randn(100_000, 2)
     wanted = Graph(users, items, len(weight)).propagate(weight, 1)
-    narrow = Graph(users.astype(np.int32), items.astype(np.int32), len(weight))  # type: ignore[arg-type]
+    narrow = Graph(users.astype(np.int32), items.astype(np.int32), len(weight))
     assert torch.equal(narrow.propagate(weight, 1), wanted)
 
 
