@@ -40,5 +40,5 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 
 .venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing weir and its development tools into .venv (a few minutes the first time) ..."
-	$(INSTALL) ".[$(RUNTIME),bench,dev]"
+	$(INSTALL) ".[$(RUNTIME),bench,deploy-checks,dev]"
 	@touch $@ .venv/runtime.stamp
