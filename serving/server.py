@@ -36,6 +36,8 @@ __all__ = ["Server", "serve"]
 log = logging.getLogger(__name__)
 
 SERVICE = retrieval_pb2.DESCRIPTOR.services_by_name["RetrievalService"].full_name
+LIVENESS = "liveness"
+"""Health of the process alone: a server that waits for its first bundle is well and must not be restarted."""
 
 
 def serve(store: Store, config: ServingConfig) -> None:
@@ -73,6 +75,7 @@ class Server:
         """Listen, follow the store, and stop in good order when told to."""
         stopped = _stop_signal()
         await self._healthy(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self.health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         # First what fails in one line: a gRPC server dropped before its loop ends complains at length.
         web, thread = start_http_server(self.config.metrics_port, registry=self.registry)
         server = self._grpc_server()

@@ -17,6 +17,7 @@ from tests.serving.support import Catalogue, Event, write_bundle, write_window
 
 STATUS = health_pb2.HealthCheckResponse
 SERVICE = "weir.retrieval.v1.RetrievalService"
+LIVENESS = "liveness"
 T = 1_700_000_000_000
 
 
@@ -47,6 +48,7 @@ def services(target: str) -> list[str]:
 def test_it_serves_from_the_first_bundle_on(store: Store, catalogue: Catalogue) -> None:
     with ServerProcess(store) as server, RetrievalClient(server.target, timeout=5) as client:
         assert [health(server.target, name) for name in ("", SERVICE)] == [STATUS.NOT_SERVING] * 2
+        assert health(server.target, LIVENESS) == STATUS.SERVING
         with pytest.raises(RetrievalError) as refusal:
             client.retrieve([by_user("ann")])
         assert (refusal.value.code, refusal.value.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_BUNDLE")

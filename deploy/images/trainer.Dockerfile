@@ -1,0 +1,46 @@
+# syntax=docker/dockerfile:1
+# The trainer. From the root of the repository:
+#   docker build -f deploy/images/trainer.Dockerfile -t weir-trainer .
+#   docker build -f deploy/images/trainer.Dockerfile -t weir-trainer-gpu --build-arg DEVICE=gpu .
+# With EXTRAS=pipeline,trainer,serving,cpu it holds all of weir: `weir up` in one container.
+
+# Python 3.11.16. The digest is that of the index of all platforms.
+ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
+
+FROM ${PYTHON_IMAGE} AS build
+# cpu, or gpu: torch with CUDA. The index of a bundle is built on the CPU either way.
+ARG DEVICE=cpu
+ARG EXTRAS=trainer,cpu
+# The object stores that fsspec shall reach.
+ARG STORES=s3,gcs,azure
+ENV PATH=/opt/weir/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /src
+COPY . .
+# The usual index has torch with CUDA (several gigabytes); the build for CPUs has an index of its own.
+RUN python -m venv /opt/weir \
+    && pip install --no-cache-dir --constraint constraints.txt setuptools \
+    && if [ "${DEVICE}" = cpu ]; then \
+         pip install --no-cache-dir --constraint constraints.txt --no-deps \
+           --index-url https://download.pytorch.org/whl/cpu torch; \
+       fi \
+    && pip install --no-cache-dir --constraint constraints.txt --no-build-isolation ".[${EXTRAS},${STORES}]" \
+    && pip uninstall --yes setuptools pip
+
+FROM ${PYTHON_IMAGE}
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="weir-trainer" \
+      org.opencontainers.image.description="weir's trainer: from committed windows to bundles" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+RUN groupadd --gid 10001 weir && useradd --uid 10001 --gid weir --no-create-home --home-dir /tmp weir
+COPY --from=build /opt/weir /opt/weir
+ENV PATH=/opt/weir/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+WORKDIR /tmp
+USER 10001:10001
+EXPOSE 9102 29400
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
+    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:9102/metrics', timeout=3)"]
+ENTRYPOINT ["weir"]
+CMD ["train", "--follow"]
