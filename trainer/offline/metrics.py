@@ -1,0 +1,76 @@
+"""Recall, NDCG and precision per test case, and their means.
+
+Means are macro over cases: each case counts once. With a case per interaction a user with ten test interactions thus
+weighs ten times one with a single one; with a case per user all users weigh the same.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.offline.ranking import Ranked
+
+__all__ = ["Floats", "coverage", "means", "ndcg", "per_case", "precision", "recall"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def recall(ranked: Ranked, k: int) -> Floats:
+    """Return the share of each case's relevant items among the first k, (C,); all of them are the divisor."""
+    return _sum_by_case(ranked, _hits(ranked, k)) / ranked.cases.relevant.lengths
+
+
+def precision(ranked: Ranked, k: int) -> Floats:
+    """Return the share of relevant items among the first k, (C,); the divisor is k, however few are relevant."""
+    return _sum_by_case(ranked, _hits(ranked, k)) / k
+
+
+def ndcg(ranked: Ranked, k: int) -> Floats:
+    """Return the sum of 1 / log2(1 + rank) over relevant items among the first k, divided by the ideal one, (C,).
+
+    The ideal ranking has the relevant items first, as many as k allows: min(k, relevant). With one relevant item the
+    ideal is 1. Järvelin & Kekäläinen (2002) with gains 0 and 1.
+    """
+    gains = _hits(ranked, k) / np.log2(1 + ranked.ranks)
+    ideal: Floats = np.concatenate([[0.0], np.cumsum(1 / np.log2(2 + np.arange(k)))])
+    possible = np.minimum(ranked.cases.relevant.lengths, k)
+    return _sum_by_case(ranked, gains) / ideal[possible]
+
+
+def coverage(ranked: Ranked, k: int) -> float:
+    """Return the share of the ranked items that some case has among its first k."""
+    _hits(ranked, k)
+    shown = np.unique(ranked.top[:, :k])
+    return float((shown >= 0).sum() / len(ranked.index))
+
+
+def per_case(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, Floats]:
+    """Return ``recall@k``, ``ndcg@k`` and ``precision@k`` of each case, (C,), for every k."""
+    measures = {"recall": recall, "ndcg": ndcg, "precision": precision}
+    return {f"{name}@{k}": measure(ranked, k) for name, measure in measures.items() for k in cutoffs}
+
+
+def means(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, float]:
+    """Return the means over cases of `per_case`, and ``coverage@k``; NaN without any case."""
+    cutoffs = tuple(cutoffs)
+    found = {
+        name: float(values.mean()) if len(values) else np.nan for name, values in per_case(ranked, cutoffs).items()
+    }
+    return found | {f"coverage@{k}": coverage(ranked, k) for k in cutoffs}
+
+
+def _hits(ranked: Ranked, k: int) -> npt.NDArray[np.bool_]:
+    """Say of each relevant item whether it is among the first k, (R,)."""
+    if not 1 <= k <= ranked.depth:
+        message = f"k is {k}; allowed are 1 to {ranked.depth}, the depth that was ranked: rank deeper"
+        raise ValueError(message)
+    return ranked.ranks <= k
+
+
+def _sum_by_case(ranked: Ranked, values: npt.NDArray[Any]) -> Floats:
+    """Add the values of relevant items, (R,), by case, (C,)."""
+    relevant = ranked.cases.relevant
+    place = np.repeat(np.arange(len(relevant)), relevant.lengths)
+    return np.bincount(place, values, minlength=len(relevant)).astype(np.float64, copy=False)
