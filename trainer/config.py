@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
+__all__ = ["FeaturesConfig", "LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
 
 _OPERATIONAL: Final = frozenset(
     {
@@ -156,6 +156,17 @@ class LossConfig(_Model):
         return next((problem for problem, holds in problems.items() if holds), None)
 
 
+class FeaturesConfig(_Model):
+    """Item features; which there are, the windows say (`pipeline.item_features`)."""
+
+    buckets: int = Field(
+        default=4096,
+        ge=0,
+        lt=2**31,
+        description="vectors that the values of all categorical features are hashed into; 0: features are not used",
+    )
+
+
 class OptimizerConfig(_Model):
     """AdamW for the tower, row-wise Adagrad for the item embeddings."""
 
@@ -173,6 +184,7 @@ class TrainerConfig(_Model):
     tower: TowerConfig = TowerConfig()
     negatives: NegativesConfig = NegativesConfig()
     loss: LossConfig = LossConfig()
+    features: FeaturesConfig = FeaturesConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
 
     half_life_seconds: _Positive | tuple[_Positive, ...] = Field(

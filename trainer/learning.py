@@ -50,7 +50,9 @@ class Learner:
     def _absorb(self, manifest: WindowManifest, found: Positives) -> None:
         items = self.log.items(manifest)
         arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
-        changes = self.state.absorb(manifest, self.log.sketch(manifest), arrays, self._users(manifest, found))
+        features = self.log.item_features(manifest) if manifest.item_features.all else None
+        users = self._users(manifest, found)
+        changes = self.state.absorb(manifest, self.log.sketch(manifest), arrays, users, features)
         unadmitted = len(found.items) - len(Examples.of(found, self.state.table).admitted())
         self.observer.absorbed(changes, len(self.state.table), unadmitted)
         self.observer.counted(self.state.frequencies.sketch)

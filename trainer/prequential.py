@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -53,7 +54,8 @@ def _sample(state: TrainerState, manifest: WindowManifest, found: Positives) -> 
 def _rank_all(state: TrainerState, examples: Examples) -> Totals:
     state.tower.eval()
     live = state.table.live
-    items = project(state.embeddings.weight[torch.from_numpy(live).to(state.device)], state.config.tower)
+    vectors = state.item_vectors(np.arange(state.table.capacity))
+    items = project(vectors[torch.from_numpy(live).to(state.device)], state.config.tower)
     counts, log_q = state.counts[live], state.log_q.double().cpu().numpy()[live]
     popularity = torch.from_numpy(counts).to(state.device)
     column = torch.zeros(state.table.capacity, dtype=torch.long, device=state.device)
@@ -62,7 +64,7 @@ def _rank_all(state: TrainerState, examples: Examples) -> Totals:
     for first in range(0, len(examples), _ROWS):
         part = examples.take(torch.arange(first, min(first + _ROWS, len(examples))))
         history = part.histories.to(state.device)
-        scores = _users(state, history) @ items.T
+        scores = _users(state, vectors, history) @ items.T
         seen = _columns_seen(state, history) if state.config.evaluation_filter_seen else None
         positives = part.positives.to(state.device)
         # Where the item has no row, it has no column either, and comes behind the last one.
@@ -76,9 +78,9 @@ def _rank_all(state: TrainerState, examples: Examples) -> Totals:
     return totals
 
 
-def _users(state: TrainerState, histories: Tensor) -> Tensor:
-    vectors = functional.embedding(histories, state.embeddings.weight)
-    return project(state.tower(vectors, histories != PADDING), state.config.tower)
+def _users(state: TrainerState, vectors: Tensor, histories: Tensor) -> Tensor:
+    read = functional.embedding(histories, vectors)
+    return project(state.tower(read, histories != PADDING), state.config.tower)
 
 
 def _columns_seen(state: TrainerState, histories: Tensor) -> Tensor:

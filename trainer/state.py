@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from contracts import Keys, WindowManifest
 from trainer.config import TrainerConfig
 from trainer.embeddings import Embeddings
 from trainer.evaluation import Evaluation
+from trainer.featured_items import FeaturedItems
 from trainer.frequencies import FrequencyView
 from trainer.item_table import ItemTable, RowChanges, Rows
 from trainer.losses import ItemCache
@@ -39,6 +41,7 @@ class TrainerState:
     recent: deque[Evaluation] = field(default_factory=deque)
     users: Users | None = None
     cache: ItemCache | None = None
+    featured: FeaturedItems | None = None
     counts: npt.NDArray[np.float64] = field(init=False)
     item_counts: Tensor = field(init=False)
     log_q: Tensor = field(init=False)
@@ -80,9 +83,14 @@ class TrainerState:
         """Return the distinct rows (n,) among `used` ones of any number."""
         return cast(Tensor, torch.unique(used))
 
-    def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:  # noqa: ARG002 - other models look at the rows
-        """Return the vectors (n, d) of items as the towers read them: the embeddings themselves."""
-        return vectors
+    def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
+        """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""
+        return vectors if self.featured is None else self.featured.compose(vectors, rows)
+
+    def item_vectors(self, rows: Rows) -> Tensor:
+        """Return the vectors (n, d) of the items of `rows` (n,) as the towers read them."""
+        index = torch.from_numpy(rows).to(self.device)
+        return self.compose(self.embeddings.weight[index], index)
 
     def absorb(
         self,
@@ -90,6 +98,7 @@ class TrainerState:
         sketch: bytes,
         items: tuple[npt.NDArray[Any], ...],
         users: tuple[bytes, Keys] | None = None,
+        features: pa.Table | None = None,
     ) -> RowChanges:
         """Take a window's items and frequencies in, before any step on it: rows change only here.
 
@@ -103,6 +112,8 @@ class TrainerState:
             Keys, ids and counts (each (n,)) of the window's ``items.parquet``.
         users
             The serialised sketch of users and the users' keys; needed where the loss asks for users.
+        features
+            The newest known features of the same items, where the window has any.
         """
         keys, ids, occurrences = items
         self.frequencies.add(sketch, manifest.max_event_ms)
@@ -119,7 +130,19 @@ class TrainerState:
         self.embeddings.initialise(admitted, generator(self.config.seed, Purpose.ROWS, manifest.sequence))
         self.refresh_frequencies()
         self._renew_cache(admitted, evicted)
-        return RowChanges(admitted, evicted)
+        changes = RowChanges(admitted, evicted)
+        self._absorb_features(manifest, keys, features, changes)
+        return changes
+
+    def _absorb_features(
+        self, manifest: WindowManifest, keys: Keys, features: pa.Table | None, changes: RowChanges
+    ) -> None:
+        """Take features in; their part of the model begins with the first window that has any."""
+        if features is not None and self.featured is None and self.config.features.buckets:
+            self.featured = FeaturedItems.fresh(self.config.features.buckets, self.embeddings.weight)
+            self.optimizer.add_param_group({"params": self.featured.parameters()})
+        if self.featured is not None:
+            self.featured.absorb(manifest, self.table.rows(keys), features, changes, self.table.capacity)
 
     def _renew_cache(self, admitted: Rows, evicted: Rows) -> None:
         """Let items enter the cache's choice and leave it; there is no cache before there are items."""
@@ -157,6 +180,8 @@ class TrainerState:
             flat |= {f"users.{name}": value for name, value in self.users.state().items()}
         if self.cache is not None:
             flat |= {f"cache.{name}": value for name, value in self.cache.state_dict().items()}
+        if self.featured is not None:
+            flat |= {f"features.{name}": value for name, value in self.featured.state().items()}
         progress = {
             "position": vars(self.position),
             "time_ms": self.frequencies.time_ms,
@@ -171,6 +196,11 @@ class TrainerState:
         weight, squares = flat["embeddings.weight"].to(device), flat["embeddings.squares"].to(device)
         tower, optimizer = _tower(config, device, weight.dtype)
         tower.load_state_dict(_under("tower.", flat))
+        featured = None
+        if features := _under("features.", flat):
+            featured = FeaturedItems.fresh(config.features.buckets, weight)
+            featured.load(features)
+            optimizer.add_param_group({"params": featured.parameters()})
         slots: dict[int, dict[str, Tensor]] = {}
         for name, value in _under("optimizer.", flat).items():
             number, _, slot = name.partition(".")
@@ -187,6 +217,7 @@ class TrainerState:
             deque(Evaluation.model_validate(entry) for entry in progress["recent"]),
             Users.restore(config.half_life_seconds, users) if (users := _under("users.", flat)) else None,
             _restored_cache(config, _under("cache.", flat)),
+            featured,
         )
 
 

@@ -40,7 +40,7 @@ class StepResult(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the tower by parameter, and the step's totals.
+    """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the towers by parameter, and the step's totals.
 
     `drawn` (n,) counts how often resampling drew each of the rows.
     """
@@ -59,7 +59,7 @@ def train_step(
     begun = clock()
     gradients = compute_gradients(model, batch, workers, stop=stop)
     computed = clock()
-    for parameter, gradient in zip(model.tower.parameters(), gradients.tower, strict=True):
+    for parameter, gradient in zip(_parameters(model), gradients.tower, strict=True):
         parameter.grad = gradient
     model.optimizer.step()
     model.embeddings.descend(gradients.rows, gradients.embeddings, model.config.optimizer.embedding_learning_rate)
@@ -85,13 +85,18 @@ def compute_gradients(model: Model, batch: Batch, workers: Workers, *, stop: boo
     result = objectives.evaluate(view, model.config)
     real = batch.real.sum()
     loss = (result.losses * taking_part.share.rows.weights.to(result.losses)).sum() / real
-    found = torch.autograd.grad(loss, [leaf, *model.tower.parameters()], allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(loss, [leaf, *_parameters(model)], allow_unused=True, materialize_grads=True)
     totals = torch.stack([loss.detach(), _masked(view, model.config).to(loss), loss.new_tensor(float(stop))])
     drawn = torch.zeros_like(leaf[:, 0])
     if result.drawn is not None:
         drawn.index_add_(0, columns[result.drawn.flatten()], torch.ones_like(result.drawn.flatten(), dtype=drawn.dtype))
     embeddings, *tower, totals, drawn = _sum_together([*found, totals, drawn], workers)
     return Gradients(rows, embeddings, tower, totals, drawn)
+
+
+def _parameters(model: Model) -> list[Tensor]:
+    """Return what AdamW learns, of the user tower and, where there is one, of the item tower."""
+    return [parameter for group in model.optimizer.param_groups for parameter in group["params"]]
 
 
 def _look(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from contracts import Store, WindowLog
+from contracts import Store, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.batches import Batch, Examples, batches, read_positives
 from trainer.config import TrainerConfig
@@ -16,11 +16,17 @@ def absorbed(store: Store, config: TrainerConfig, *, dtype: torch.dtype = torch.
     """Return the state after taking in, not learning, the first window."""
     state, log = TrainerState.fresh(config, dtype=dtype), WindowLog(store)
     for manifest in log.committed()[:1]:
-        items = log.items(manifest)
-        arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
-        users = read_positives(log, manifest, 1).users
-        state.absorb(manifest, log.sketch(manifest), arrays, (log.user_sketch(manifest) or b"", users))
+        absorb(state, log, manifest)
     return state
+
+
+def absorb(state: TrainerState, log: WindowLog, manifest: WindowManifest) -> None:
+    """Take a window in without a test, and without learning it."""
+    items = log.items(manifest)
+    arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
+    users = log.user_sketch(manifest) or b"", read_positives(log, manifest, 1).users
+    features = log.item_features(manifest) if manifest.item_features.all else None
+    state.absorb(manifest, log.sketch(manifest), arrays, users, features)
 
 
 def batches_of(store: Store, state: TrainerState, sequence: int = 0) -> list[Batch]:

@@ -1,14 +1,14 @@
 import pytest
 from pydantic import ValidationError
 
-from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from trainer.config import FeaturesConfig, LossConfig, NegativesConfig, TowerConfig, TrainerConfig
 
 
 def test_settings_that_contradict_each_other_are_refused_by_name() -> None:
     with pytest.raises(ValidationError, match="heads = 3 does not divide dimension = 64"):
         TowerConfig(heads=3)
-    with pytest.raises(ValidationError, match="uniform above 0"):
-        NegativesConfig(in_batch=False, uniform=0)
+    with pytest.raises(ValidationError, match=r"set negatives\.in_batch or negatives\.uniform"):
+        TrainerConfig(negatives=NegativesConfig(in_batch=False, uniform=0))
     with pytest.raises(ValidationError, match="evaluation_k"):
         TrainerConfig(evaluation_k=(10, 10))
     with pytest.raises(ValidationError, match="half-lives must ascend"):
@@ -37,6 +37,6 @@ def test_defining_settings_are_those_that_decide_what_is_learnt() -> None:
 
 
 def test_every_field_is_documented() -> None:
-    for model in (TrainerConfig, TowerConfig, NegativesConfig):
+    for model in (TrainerConfig, TowerConfig, NegativesConfig, LossConfig, FeaturesConfig):
         for name, field in model.model_fields.items():
-            assert field.description or name in {"tower", "negatives", "optimizer"}, name
+            assert field.description or name in {"tower", "negatives", "loss", "features", "optimizer"}, name

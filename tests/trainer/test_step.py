@@ -9,7 +9,7 @@ import torch
 
 from contracts import Store
 from tests.trainer.support import absorbed, batches_of
-from tests.trainer.windows import WindowWriter, synthetic
+from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.batches import Batch
 from trainer.config import TrainerConfig
 from trainer.distributed import Workers
@@ -90,9 +90,11 @@ def test_gradients_are_those_of_the_loss_written_down_plainly(
         torch.testing.assert_close(mine, oracle, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("features", [{}, FEATURES], ids=["no features", "features"])
 def test_two_ranks_compute_what_one_rank_does(
-    store: Store, writer: WindowWriter, config: TrainerConfig, tmp_path: Path
+    store: Store, writer: WindowWriter, config: TrainerConfig, tmp_path: Path, features: dict[str, dict[str, Any]]
 ) -> None:
+    writer.features = features
     synthetic(writer, windows=1, events=75)
     config = changed(config, tower={"dropout": 0.0})
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

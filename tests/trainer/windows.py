@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from contracts import (
-    ITEMS_SCHEMA,
     PADDING_KEY,
     Events,
+    FeatureNames,
     Histories,
     Label,
     SourceSpan,
@@ -20,19 +20,24 @@ from contracts import (
     columns,
     examples_schema,
     hash_ids,
+    items_schema,
 )
 from contracts.artefacts import write_table
 from sketches import CountMinSketch
 
 
 class WindowWriter:
-    """Commits one window after another to a store."""
+    """Commits one window after another to a store.
+
+    `features` holds values by item for each feature; lists of strings make a categorical one.
+    """
 
     def __init__(self, store: Store, *, history_length: int = 10, width: int = 1 << 12) -> None:
         self.store = store
         self.histories = Histories.empty(history_length)
         self.width = width
         self.sequence = 0
+        self.features: dict[str, dict[str, Any]] = {}
 
     def commit(
         self,
@@ -58,7 +63,7 @@ class WindowWriter:
         sketch.update(item_keys[positive])
         user_sketch.update(user_keys[positive])
         files = [
-            write_table(self.store, f"{name.folder}/{name.items()}", _items(items, item_keys, positive)),
+            write_table(self.store, f"{name.folder}/{name.items()}", self._items(items, item_keys, positive)),
             self.store.write(f"{name.folder}/{name.sketch()}", sketch.to_bytes()),
             self.store.write(f"{name.folder}/{name.user_sketch()}", user_sketch.to_bytes()),
         ]
@@ -88,15 +93,21 @@ class WindowWriter:
             sources={"log": SourceSpan(start=0, stop=n, resume=n, size=n)},
             history_length=self.histories.length,
             sketch={"kind": "count-min", "width": self.width},
+            item_features=self._names,
             files=tuple(files),
         )
 
+    @property
+    def _names(self) -> FeatureNames:
+        lists = [name for name, by_item in self.features.items() if isinstance(next(iter(by_item.values())), list)]
+        return FeatureNames(categorical=lists, dense=[name for name in self.features if name not in lists])
 
-def _items(items: list[str], keys: np.ndarray, positive: np.ndarray) -> pa.Table:
-    distinct, first, counts = np.unique(keys[positive], return_index=True, return_counts=True)
-    names = np.array(items, object)[positive][first] if len(distinct) else []
-    values = {columns.ITEM_KEY: distinct, columns.ITEM_ID: list(names), columns.COUNT: counts.astype(np.int64)}
-    return pa.table(values, schema=ITEMS_SCHEMA)
+    def _items(self, items: list[str], keys: np.ndarray, positive: np.ndarray) -> pa.Table:
+        distinct, first, counts = np.unique(keys[positive], return_index=True, return_counts=True)
+        ids = list(np.array(items, object)[positive][first]) if len(distinct) else []
+        values: dict[str, Any] = {columns.ITEM_KEY: distinct, columns.ITEM_ID: ids, columns.COUNT: counts}
+        values |= {name: [self.features[name].get(one) for one in ids] for name in self._names.all}
+        return pa.table(values, schema=items_schema(self._names))
 
 
 def _examples(events: Events, history: np.ndarray, weights: np.ndarray) -> pa.Table:
@@ -118,6 +129,7 @@ def _examples(events: Events, history: np.ndarray, weights: np.ndarray) -> pa.Ta
 def synthetic(
     writer: WindowWriter,
     *,
+    first: int = 0,
     windows: int = 3,
     events: int = 400,
     users: int = 30,
@@ -128,7 +140,7 @@ def synthetic(
     """Commit windows in which each user walks through a neighbourhood of items, popular ones more often."""
     draw = np.random.default_rng(seed)
     written = []
-    for number in range(windows):
+    for number in range(first, first + windows):
         who = draw.integers(users, size=events)
         near = (who * 2 + draw.integers(6, size=events)) % items
         popular = (draw.zipf(1.5, size=events) - 1) % items
@@ -139,4 +151,11 @@ def synthetic(
     return written
 
 
-__all__ = ["PADDING_KEY", "WindowWriter", "synthetic"]
+FEATURES: dict[str, dict[str, Any]] = {
+    "genre": {f"i{item}": [f"genre {item % 6}"] + ["old"] * (item % 4 == 1) for item in range(60) if item % 5},
+    "price": {f"i{item}": float(item) for item in range(60) if item % 7},
+}
+"""Of most of the items of `synthetic`."""
+
+
+__all__ = ["FEATURES", "PADDING_KEY", "WindowWriter", "synthetic"]

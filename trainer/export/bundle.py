@@ -92,7 +92,7 @@ def _write(store: Store, log: BundleLog, state: TrainerState, name: str) -> Bund
 def _arrays(state: TrainerState) -> tuple[Floats, Floats]:
     """Return ``embeddings.npy`` (2 + items, d) and ``vectors.npy`` (items, d), in the order of table rows."""
     rows = np.concatenate([np.arange(_SPECIAL), state.table.live])
-    embeddings = state.embeddings.weight[torch.from_numpy(rows).to(state.device)]
+    embeddings = state.item_vectors(rows)
     vectors = project(embeddings[_SPECIAL:], state.config.tower)
     return embeddings.float().cpu().numpy(), vectors.float().cpu().numpy()
 
