@@ -12,19 +12,19 @@ import numpy.typing as npt
 
 from trainer.offline.ranking import Ranked
 
-__all__ = ["Floats", "coverage", "means", "ndcg", "per_case", "precision", "recall"]
+__all__ = ["Floats", "coverage", "hits", "means", "ndcg", "per_case", "precision", "recall"]
 
 Floats = npt.NDArray[np.float64]
 
 
 def recall(ranked: Ranked, k: int) -> Floats:
     """Return the share of each case's relevant items among the first k, (C,); all of them are the divisor."""
-    return _sum_by_case(ranked, _hits(ranked, k)) / ranked.cases.relevant.lengths
+    return _sum_by_case(ranked, hits(ranked, k)) / ranked.cases.relevant.lengths
 
 
 def precision(ranked: Ranked, k: int) -> Floats:
     """Return the share of relevant items among the first k, (C,); the divisor is k, however few are relevant."""
-    return _sum_by_case(ranked, _hits(ranked, k)) / k
+    return _sum_by_case(ranked, hits(ranked, k)) / k
 
 
 def ndcg(ranked: Ranked, k: int) -> Floats:
@@ -33,7 +33,7 @@ def ndcg(ranked: Ranked, k: int) -> Floats:
     The ideal ranking has the relevant items first, as many as k allows: min(k, relevant). With one relevant item the
     ideal is 1. Järvelin & Kekäläinen (2002) with gains 0 and 1.
     """
-    gains = _hits(ranked, k) / np.log2(1 + ranked.ranks)
+    gains = hits(ranked, k) / np.log2(1 + ranked.ranks)
     ideal: Floats = np.concatenate([[0.0], np.cumsum(1 / np.log2(2 + np.arange(k)))])
     possible = np.minimum(ranked.cases.relevant.lengths, k)
     return _sum_by_case(ranked, gains) / ideal[possible]
@@ -41,7 +41,7 @@ def ndcg(ranked: Ranked, k: int) -> Floats:
 
 def coverage(ranked: Ranked, k: int) -> float:
     """Return the share of the ranked items that some case has among its first k."""
-    _hits(ranked, k)
+    hits(ranked, k)
     shown = np.unique(ranked.top[:, :k])
     return float((shown >= 0).sum() / len(ranked.index))
 
@@ -61,7 +61,7 @@ def means(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, float]:
     return found | {f"coverage@{k}": coverage(ranked, k) for k in cutoffs}
 
 
-def _hits(ranked: Ranked, k: int) -> npt.NDArray[np.bool_]:
+def hits(ranked: Ranked, k: int) -> npt.NDArray[np.bool_]:
     """Say of each relevant item whether it is among the first k, (R,)."""
     if not 1 <= k <= ranked.depth:
         message = f"k is {k}; allowed are 1 to {ranked.depth}, the depth that was ranked: rank deeper"

@@ -1,0 +1,74 @@
+import math
+
+import numpy as np
+import pytest
+import pytrec_eval
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.offline.ranked import lists, ranked_at_random
+from trainer.offline.metrics import coverage, means, ndcg, per_case, precision, recall
+from trainer.offline.ranking import Cases, Lists, Ranked, rank
+
+CUTOFFS = (1, 5, 10, 30)
+TREC = {"recall": "recall", "ndcg": "ndcg_cut", "precision": "P"}
+
+
+@given(st.integers(0, 10_000), st.integers(1, 45))
+def test_figures_of_each_case_are_those_of_trec_eval(seed: int, most: int) -> None:
+    ranked = ranked_at_random(seed, most=most)
+    truth = {str(case): {str(item): 1 for item in own} for case, own in enumerate(lists(ranked.cases))}
+    run = {str(case): {str(item): -float(at) for at, item in enumerate(row)} for case, row in enumerate(ranked.top)}
+    wanted = {f"{name}.{','.join(map(str, CUTOFFS))}" for name in TREC.values()}
+    oracle = pytrec_eval.RelevanceEvaluator(truth, wanted).evaluate(run)
+    for name, values in per_case(ranked, CUTOFFS).items():
+        kind, k = name.split("@")
+        expected = [oracle[str(case)][f"{TREC[kind]}_{k}"] for case in range(len(ranked.cases))]
+        np.testing.assert_allclose(values, expected, atol=1e-12)
+
+
+def by_hand() -> Ranked:
+    scores = torch.tensor([[9.0, 8, 7, 6, 5], [5.0, 6, 7, 8, 9]])
+    cases = Cases(np.array([0, 1]), Lists(np.array([0, 3, 4]), np.array([0, 2, 4, 0])))
+    return rank(cases, lambda block: scores[block], 5, depth=3)
+
+
+def test_figures_by_hand() -> None:
+    ranked = by_hand()
+    assert recall(ranked, 3).tolist() == [2 / 3, 0]
+    assert precision(ranked, 2).tolist() == [1 / 2, 0]
+    ideal = 1 + 1 / math.log2(3)
+    # Three are relevant, but two places hold two: the ideal has two.
+    assert ndcg(ranked, 2).tolist() == [pytest.approx(1 / ideal), 0]
+    assert coverage(ranked, 1) == 2 / 5
+    assert coverage(ranked, 3) == 1
+
+
+def test_means_count_each_case_once() -> None:
+    found = means(by_hand(), (1, 3))
+    assert found["recall@3"] == pytest.approx(1 / 3)
+    assert found["precision@1"] == 0.5
+    assert found["coverage@1"] == 0.4
+    assert set(found) == {f"{name}@{k}" for name in ("recall", "ndcg", "precision", "coverage") for k in (1, 3)}
+
+
+def test_places_without_an_item_are_not_coverage() -> None:
+    ranked = rank(Cases(np.array([0]), Lists(np.array([0, 1]), np.array([1]))), lambda _: torch.ones(1, 4), 4, depth=3,
+                  seen=np.array([[0, 2, 3]]))  # fmt: skip
+    assert ranked.top.tolist() == [[1, -1, -1]]
+    assert coverage(ranked, 3) == 1 / 4
+
+
+def test_without_cases_means_are_no_numbers() -> None:
+    none = Cases(np.array([], np.int64), Lists(np.array([0]), np.array([], np.int64)))
+    found = means(rank(none, lambda _: torch.ones(0, 4), 4, depth=3), (2,))
+    assert math.isnan(found["recall@2"])
+    assert found["coverage@2"] == 0
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_cutoffs_beyond_the_depth_are_refused(k: int) -> None:
+    for measure in (recall, ndcg, precision, coverage):
+        with pytest.raises(ValueError, match=f"k is {k}; allowed are 1 to 3"):
+            measure(by_hand(), k)

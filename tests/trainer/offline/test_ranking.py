@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.offline.ranked import lists, random_cases, random_scores
+from trainer.evaluation import rank_of
+from trainer.offline.data import Interactions
+from trainer.offline.ranking import Cases, Lists, each_interaction, each_user, rank, seen_items, top_items_and_positives
+
+seeds = st.integers(0, 10_000)
+
+
+def log(users: list[int], items: list[int]) -> Interactions:
+    return Interactions("log", np.array(users), np.array(items), None, np.unique(users), np.unique(items))
+
+
+def one_case(relevant: list[int]) -> Cases:
+    return Cases(np.array([0]), Lists(np.array([0, len(relevant)]), np.array(relevant)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99))), st.lists(st.integers(0, 5), max_size=8))
+def test_lists_give_back_what_was_grouped(pairs: list[tuple[int, int]], numbers: list[int]) -> None:
+    keys, values = np.array(pairs, np.int64).reshape(-1, 2).T
+    grouped = Lists.grouped(keys, values, 6)
+    taken, place = grouped.take(np.array(numbers, np.int64))
+    expected = [(at, value) for at, number in enumerate(numbers) for key, value in pairs if key == number]
+    assert list(zip(place.tolist(), taken.tolist(), strict=True)) == expected
+    assert len(grouped) == 6
+
+
+@given(
+    seed=seeds,
+    ties=st.booleans(),
+    hide=st.booleans(),
+    padded=st.booleans(),
+    restrict=st.booleans(),
+    depth=st.sampled_from([1, 3, 12, 20]),
+)
+def test_ranks_and_tops_are_those_of_a_sorted_list(
+    *, seed: int, ties: bool, hide: bool, padded: bool, restrict: bool, depth: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    cases = random_cases(draw, 9, 12, 4)
+    scores = random_scores(draw, 9, 12, ties=ties)
+    by_user = [draw.choice(12, draw.integers(0, 12), replace=False) for _ in range(9)]
+    seen: list[list[int]] = [by_user[user].tolist() if hide else [] for user in cases.users]
+    index = draw.permutation(12)[:7] if restrict else None
+    hidden = Lists.grouped(np.repeat(np.arange(9), [len(own) for own in by_user]), np.concatenate(by_user), 9)
+    pads = np.array([own + [-1] * (12 - len(own)) for own in seen])
+    ranked = rank(
+        cases,
+        lambda block: scores[block],
+        12,
+        depth=depth,
+        seen=(pads if padded else hidden) if hide else None,
+        index=index,
+        block_scores=int(draw.integers(1, 60)),
+    )
+    expected: list[int] = []
+    for case, relevant in enumerate(lists(cases)):
+        left = [i for i in ranked.index.tolist() if i in relevant or i not in seen[case]]
+        order = sorted(left, key=lambda item: (-scores[case, item].item(), item))[:depth]
+        assert ranked.top[case].tolist() == order + [-1] * (depth - len(order))
+        expected += [order.index(item) + 1 if item in order else depth + 1 for item in relevant]
+    assert ranked.ranks.tolist() == expected
+    assert ranked.index.tolist() == (list(range(12)) if index is None else sorted(index.tolist()))
+
+
+@given(seeds, st.booleans())
+def test_ranks_are_those_of_the_prequential_evaluation(seed: int, ties: bool) -> None:
+    draw = np.random.default_rng(seed)
+    cases, scores = random_cases(draw, 8, 15, 1), random_scores(draw, 8, 15, ties=ties)
+    seen = draw.choice(15, (8, 4))
+    excluded = torch.zeros(8, 15, dtype=torch.bool).scatter(1, torch.from_numpy(seen), value=True)
+    excluded[torch.arange(8), torch.from_numpy(cases.relevant.values)] = False
+    ranked = rank(cases, lambda block: scores[block], 15, depth=15, seen=seen)
+    assert ranked.ranks.tolist() == rank_of(scores, torch.from_numpy(cases.relevant.values), excluded).tolist()
+
+
+def test_equal_scores_go_by_code_whatever_the_sign_of_zero() -> None:
+    scores = torch.tensor([[-0.0, 0.0, -1.0, 0.0, -0.0, -1.0]])
+    ranked = rank(one_case([3, 4]), lambda block: scores[block], 6, depth=5)
+    assert ranked.top.tolist() == [[0, 1, 3, 4, 2]]
+    assert ranked.ranks.tolist() == [3, 4]
+
+
+def test_scores_that_are_no_numbers_are_missed_and_never_recommended() -> None:
+    scores = torch.tensor([[float("nan"), 1.0, float("inf"), -float("inf")]])
+    ranked = rank(one_case([0, 1, 2, 3]), lambda block: scores[block], 4, depth=3)
+    assert ranked.top.tolist() == [[1, -1, -1]]
+    assert ranked.ranks.tolist() == [4, 1, 4, 4]
+
+
+def test_the_scores_of_the_caller_are_left_alone() -> None:
+    scores = torch.arange(4.0).expand(2, -1)
+    cases = Cases(np.array([0, 1]), Lists(np.array([0, 1, 2]), np.array([0, 1])))
+    ranked = rank(cases, lambda block: scores[block], 4, depth=2, seen=np.array([[3], [2]]))
+    assert scores.tolist() == [[0, 1, 2, 3]] * 2
+    assert ranked.top.tolist() == [[2, 1], [3, 1]]
+
+
+def test_blocks_hold_no_more_scores_than_allowed() -> None:
+    blocks: list[list[int]] = []
+
+    def scores(block: torch.Tensor) -> torch.Tensor:
+        blocks.append(block.tolist())
+        return torch.zeros(len(block), 5, requires_grad=True)
+
+    cases = Cases(np.zeros(7, np.int64), Lists(np.arange(8), np.zeros(7, np.int64)))
+    rank(cases, scores, 5, depth=1, block_scores=17)
+    assert blocks == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_scores_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"scores of 1 cases came as \(1, 3\); allowed is \(1, 4\)"):
+        rank(one_case([0]), lambda block: torch.zeros(len(block), 3), 4, depth=1)
+
+
+def test_cases_of_both_protocols() -> None:
+    rows = log([0, 1, 0, 0, 2], [3, 1, 2, 3, 0])
+    single = each_interaction(rows, np.array([0, 3, 4]))
+    assert (single.users.tolist(), lists(single)) == ([0, 0, 2], [[3], [3], [0]])
+    users = each_user(rows, np.array([4, 0, 2, 3]))
+    assert (users.users.tolist(), lists(users)) == ([0, 2], [[2, 3], [0]])
+    seen = seen_items(rows, np.array([0, 1, 2]))
+    assert [seen.take(np.array([user]))[0].tolist() for user in range(3)] == [[3, 2], [1], []]
+
+
+def test_the_index_has_the_most_popular_items_and_all_positives() -> None:
+    assert top_items_and_positives(np.array([1, 5, 0, 5, 5]), 2, np.array([2, 2, 1])).tolist() == [1, 2, 3]
