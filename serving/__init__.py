@@ -5,4 +5,9 @@ Three rings, none of which knows the next outer one: `index` and `bundle` (what 
 Python; `monitor` measures recall through it. Importing this package alone loads none of them.
 """
 
+import os
+
 __all__: list[str] = []
+
+# From 1.29 on, ONNX Runtime tells its maker about the models that it loads, unless it is asked not to before it is imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

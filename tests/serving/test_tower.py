@@ -1,3 +1,8 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -27,3 +32,13 @@ def test_a_model_with_other_inputs_is_refused() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     with pytest.raises(ValueError, match="features"):
         Tower(model.SerializeToString())
+
+
+def test_the_runtime_tells_nobody_about_the_models_it_loads(tmp_path: Path) -> None:
+    """Where it does, it leaves a device id and its unsent messages in the home directory."""
+    # The runtime is silent under CI by itself.
+    inherited = {name: value for name, value in os.environ.items() if name not in {"CI", "ORT_DISABLE_TELEMETRY"}}
+    environment = inherited | {"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    for module, silent in (("serving.tower", True), ("onnxruntime", False)):
+        subprocess.run([sys.executable, "-c", f"import {module}"], env=environment, check=True, timeout=60)
+        assert (list(tmp_path.rglob("*")) == []) is silent, module
