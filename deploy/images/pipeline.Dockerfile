@@ -24,7 +24,9 @@ LABEL org.opencontainers.image.title="weir-pipeline" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-RUN groupadd --gid 10001 weir && useradd --uid 10001 --gid weir --no-create-home --home-dir /tmp weir
+RUN groupadd --gid 10001 weir \
+    && useradd --uid 10001 --gid weir --no-create-home --home-dir /tmp weir \
+    && install --directory --owner=weir --group=weir /var/lib/weir
 COPY --from=build /opt/weir /opt/weir
 ENV PATH=/opt/weir/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 WORKDIR /tmp

@@ -1,0 +1,108 @@
+"""The images: what their files say, and whether each stage runs with what its image would hold."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from serving.client import RetrievalClient, by_history
+from tests.deploy.blocked import closure
+from tests.deploy.support import DEPLOY, ROOT, tool
+from tests.weir.cli.test_stages import SMALL
+from weir.demo.generator import GeneratorConfig, generate
+
+IMAGES = sorted((DEPLOY / "images").glob("*.Dockerfile"))
+EXTRAS = {"pipeline": "pipeline", "trainer": "trainer,cpu", "serving": "serving,cpu"}
+
+
+@pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.stem)
+def test_hadolint_has_no_remark(file: Path) -> None:
+    done = subprocess.run([tool("hadolint"), "--no-color", str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.stem)
+def test_the_last_stage_is_bare_pinned_and_not_root(file: Path) -> None:
+    text = file.read_text()
+    last = text[text.rindex("\nFROM ") :]
+    assert re.search(r"^ARG PYTHON_IMAGE=\S+@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${PYTHON_IMAGE}"}
+    assert "\nUSER 10001:10001\n" in last
+    assert "HEALTHCHECK" in last
+    assert not re.search(r"\b(pip|apt|apt-get)\b", last)
+    installs = [line for line in text.replace("\\\n", " ").splitlines() if "pip install" in line]
+    for command in re.findall(r"pip install[^&;]*", " ".join(installs)):
+        assert "--constraint constraints.txt" in command
+
+
+@pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.stem)
+def test_the_extras_are_those_that_are_tried_here(file: Path) -> None:
+    text = file.read_text().replace("${EXTRAS}", "trainer,cpu").replace("${DEVICE},", "cpu,")
+    assert f'".[{EXTRAS[file.stem]},${{STORES}}]"' in text
+
+
+def test_the_context_holds_every_package_and_nothing_that_is_large_or_secret() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
+    assert allowed == packages | {"LICENSE", "README.md", "constraints.txt", "pyproject.toml"}
+
+
+def test_serving_brings_neither_torch_nor_beam_and_the_trainer_no_beam() -> None:
+    assert {"torch", "apache-beam"} <= closure(["pipeline", "trainer"])
+    assert not {"torch", "apache-beam"} & closure(["serving", "cpu", "s3", "gcs", "azure"])
+    assert "apache-beam" not in closure(["trainer", "cpu"])
+    assert "torch" not in closure(["pipeline"])
+
+
+def weir(image: str, file: Path, *arguments: str) -> list[str]:
+    blocked = [sys.executable, "-m", "tests.deploy.blocked", EXTRAS[image]]
+    return [*blocked, *arguments, "--config", str(file)]
+
+
+def test_each_stage_runs_with_what_its_image_holds(tmp_path: Path) -> None:
+    made = generate(GeneratorConfig(users=30, items=40, events=800, days=3))
+    (tmp_path / "log.jsonl").write_bytes(made.lines)
+    file = tmp_path / "weir.yaml"
+    pipeline = {**SMALL["pipeline"], "log": str(tmp_path / "log.jsonl")}
+    file.write_text(json.dumps({**SMALL, "pipeline": pipeline, "store": str(tmp_path / "store")}))
+    for image, command in (("pipeline", "ingest"), ("trainer", "train")):
+        done = subprocess.run(weir(image, file, command), cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    log = tmp_path / "server.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(weir("serving", file, "serve"), cwd=ROOT, stderr=output)
+    try:
+        target = told(log, r"ready: gRPC on (127\.0\.0\.1:\d+)")
+        with RetrievalClient(target) as client:
+            assert client.retrieve([by_history(["jazz-000"])]).hits[0].item_ids
+        monitor = weir("serving", file, "monitor", "--set", f"monitor.target={target}")
+        with (tmp_path / "monitor.log").open("w") as output:
+            watcher = subprocess.Popen(monitor, cwd=ROOT, stderr=output)
+        try:
+            assert told(tmp_path / "monitor.log", r"window (\S+): model")
+        finally:
+            watcher.terminate()
+            watcher.wait(timeout=30)
+    finally:
+        server.terminate()
+        assert server.wait(timeout=30) == 0
+
+
+def test_what_an_image_does_not_hold_would_be_missed(tmp_path: Path) -> None:
+    file = tmp_path / "weir.yaml"
+    file.write_text(json.dumps({"store": str(tmp_path / "store")}))
+    done = subprocess.run(weir("serving", file, "train"), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith("weir: the module torch is missing")) == (1, True)
+
+
+def told(log: Path, pattern: str) -> str:
+    """Return what a process says of itself in its log, once it does."""
+    deadline = time.monotonic() + 60
+    while not (found := re.search(pattern, log.read_text())):
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    return found[1]

@@ -1,0 +1,181 @@
+"""The manifests: rendered, valid to the last field, and true to what the processes are."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.support import (
+    COMPONENTS,
+    KUBERNETES,
+    OVERLAYS,
+    needs_kubectl,
+    rendered,
+    resources,
+    tool,
+    with_components,
+)
+from weir.config import Settings, load_settings
+
+pytestmark = needs_kubectl
+
+WORKLOADS = {"weir-ingest", "weir-trainer", "weir-serving", "weir-monitor"}
+
+
+def workloads(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each for each in found if each["kind"] in {"StatefulSet", "Deployment"}}
+
+
+def container(workload: dict[str, Any]) -> dict[str, Any]:
+    [only] = workload["spec"]["template"]["spec"]["containers"]
+    return dict(only)
+
+
+def configuration(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the ConfigMap that holds the file of settings."""
+    [only] = [each for each in found if each["kind"] == "ConfigMap" and "weir.yaml" in each["data"]]
+    return only
+
+
+def settings(found: list[dict[str, Any]], folder: Path) -> Settings:
+    """Return the settings that an overlay gives to every process; raises `SettingsError` for those it may not."""
+    [text] = [
+        each["data"]["weir.yaml"] for each in found if each["kind"] == "ConfigMap" and "weir.yaml" in each["data"]
+    ]
+    file = folder / "weir.yaml"
+    file.write_text(text)
+    return load_settings(file)
+
+
+@pytest.mark.parametrize("names", [*[[name] for name in COMPONENTS], COMPONENTS], ids="+".join)
+def test_every_component_renders_and_validates(names: list[str], tmp_path: Path) -> None:
+    validate(rendered(with_components(names, tmp_path)), tmp_path)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_overlay_renders_and_validates(overlay: str, tmp_path: Path) -> None:
+    validate(rendered(KUBERNETES / "overlays" / overlay), tmp_path)
+
+
+def validate(text: str, folder: Path) -> None:
+    """Refuse unknown fields and wrong values; custom resources have schemas of their own (`make deploy-check`)."""
+    file = folder / "rendered.yaml"
+    own = [each for each in yaml.safe_load_all(text) if not each["apiVersion"].startswith("monitoring.coreos.com/")]
+    file.write_text(yaml.safe_dump_all(own))
+    done = subprocess.run(
+        [tool("kubernetes-validate"), "--strict", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARN" not in done.stdout + done.stderr
+
+
+def test_an_unknown_field_would_be_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="readOnlyRoot"):
+        validate(rendered(KUBERNETES / "base").replace("readOnlyRootFilesystem", "readOnlyRoot"), tmp_path)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_ports_probes_and_times_are_those_of_the_settings(overlay: str, tmp_path: Path) -> None:
+    found = resources(KUBERNETES / "overlays" / overlay)
+    config, all_of = settings(found, tmp_path), workloads(found)
+    assert set(all_of) == WORKLOADS
+    ports = {name: {p["name"]: p["containerPort"] for p in container(each)["ports"]} for name, each in all_of.items()}
+    assert ports["weir-ingest"] == {"metrics": config.pipeline.metrics_port}
+    assert ports["weir-trainer"] == {"metrics": config.trainer.metrics_port, "rendezvous": 29400}
+    assert ports["weir-serving"] == {"grpc": config.serving.port, "metrics": config.serving.metrics_port}
+    assert ports["weir-monitor"] == {"metrics": config.monitor.metrics_port}
+    assert config.serving.host == "0.0.0.0"  # noqa: S104 - the network policy says who may call
+    assert config.monitor.target == f"dns:///weir-serving:{config.serving.port}"
+    server = all_of["weir-serving"]["spec"]["template"]["spec"]
+    before = container(all_of["weir-serving"])["lifecycle"]["preStop"]["sleep"]["seconds"]
+    needed = before + config.serving.drain_seconds + config.serving.grace_seconds
+    assert server["terminationGracePeriodSeconds"] > needed
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_trainers_pods_are_as_many_as_torchrun_waits_for(overlay: str, tmp_path: Path) -> None:
+    found = resources(KUBERNETES / "overlays" / overlay)
+    trainer = workloads(found)["weir-trainer"]
+    arguments = dict(each.removeprefix("--").split("=", 1) for each in container(trainer)["args"] if "=" in each)
+    assert int(arguments["nnodes"]) == trainer["spec"]["replicas"]
+    ranks = int(arguments["nnodes"]) * int(arguments["nproc-per-node"])
+    assert settings(found, tmp_path).trainer.batch_size % ranks == 0
+    assert arguments["rdzv-endpoint"].startswith("weir-trainer-0.weir-trainer.")
+    assert trainer["spec"]["podManagementPolicy"] == "Parallel"
+    [service] = [s for s in found if s["kind"] == "Service" and s["metadata"]["name"] == trainer["spec"]["serviceName"]]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_selector_selects_the_pods_of_its_component(overlay: str) -> None:
+    found = resources(KUBERNETES / "overlays" / overlay)
+    pods = {name: each["spec"]["template"]["metadata"]["labels"] for name, each in workloads(found).items()}
+    checked = 0
+    for each in found:
+        name, spec = each["metadata"]["name"], each.get("spec", {})
+        if name not in pods:
+            continue
+        labels = spec.get("selector") or spec.get("podSelector")
+        if labels is None:
+            continue
+        labels = labels.get("matchLabels", labels)
+        selected = [pod for pod, has in pods.items() if labels.items() <= has.items()]
+        assert selected == [name], (each["kind"], name)
+        checked += 1
+    assert checked == 4 * len(WORKLOADS)  # workload, service, budget and policy
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_change_of_the_settings_rolls_every_pod(overlay: str) -> None:
+    found = resources(KUBERNETES / "overlays" / overlay)
+    [config] = [
+        each["metadata"]["name"] for each in found if each["kind"] == "ConfigMap" and "weir.yaml" in each["data"]
+    ]
+    assert config != "weir"  # a hash of its content follows
+    for each in workloads(found).values():
+        volumes = each["spec"]["template"]["spec"]["volumes"]
+        assert [volume["configMap"]["name"] for volume in volumes if "configMap" in volume] == [config]
+
+
+def test_the_autoscaler_alone_says_how_many_servers(tmp_path: Path) -> None:
+    assert "replicas" not in workloads(resources(with_components(["hpa"], tmp_path)))["weir-serving"]["spec"]
+
+
+def test_gpus_are_asked_for_with_the_images_that_can_use_them(tmp_path: Path) -> None:
+    found = workloads(resources(with_components(["gpu"], tmp_path)))
+    for name in ("weir-trainer", "weir-serving"):
+        only = container(found[name])
+        assert only["image"] == f"{name}-gpu:0.1.0"
+        assert only["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_the_pod_monitor_names_the_jobs_as_the_rules_do(tmp_path: Path) -> None:
+    """Applies the relabelling to the labels of the pods, as Prometheus would."""
+    found = resources(with_components(["pod-monitor"], tmp_path))
+    [monitor] = [each for each in found if each["kind"] == "PodMonitor"]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    jobs = {}
+    for name, each in workloads(found).items():
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        assert endpoint["port"] in {port["name"] for port in container(each)["ports"]}
+        for index in ("0", "1"):
+            jobs[name, index] = job(endpoint["relabelings"], labels | {"apps.kubernetes.io/pod-index": index})
+    assert {jobs[name, "0"] for name in WORKLOADS} == {"weir-pipeline", "weir-trainer", "weir-serving", "weir-monitor"}
+    assert jobs["weir-trainer", "1"] is None
+
+
+def job(rules: list[dict[str, Any]], labels: dict[str, str]) -> str | None:
+    """Return the job that a pod's target gets, None where it is dropped."""
+    known = {f"__meta_kubernetes_pod_label_{re.sub('[^a-zA-Z0-9_]', '_', key)}": value for key, value in labels.items()}
+    for rule in rules:
+        found = re.fullmatch(rule["regex"], ";".join(known.get(label, "") for label in rule["sourceLabels"]))
+        if found and rule.get("action") == "drop":
+            return None
+        if found:
+            known[rule["targetLabel"]] = found.expand(rule["replacement"].replace("$", "\\"))
+    return known["job"]
