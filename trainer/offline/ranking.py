@@ -19,10 +19,13 @@ from torch import Tensor
 
 from trainer.offline.data import Interactions, Ints
 
-__all__ = ["Cases", "Lists", "Ranked", "each_interaction", "each_user", "rank", "seen_items", "top_items_and_positives"]
+__all__ = ["Cases", "Lists", "Ranked", "each_interaction", "each_user", "rank", "top_items_and_positives"]
 
 Scores: TypeAlias = Callable[[Tensor], Tensor]
 """From numbers of cases (n,), int64 on the CPU, to scores (n, I) of all items by code, on any device."""
+
+Seen: TypeAlias = Callable[[Ints], tuple[Ints, Ints]]
+"""From numbers of cases (n,) to item codes (m,), and for each the place of its case in the numbers, (m,)."""
 
 _BLOCK_SCORES: Final = 1 << 21
 """Scores per block: 8 MB, and up to twenty times as much with what is made of them where all are tied."""
@@ -102,11 +105,6 @@ def each_user(interactions: Interactions, rows: Ints) -> Cases:
     return Cases(users, Lists.grouped(place, pairs[:, 1], len(users)))
 
 
-def seen_items(interactions: Interactions, rows: Ints) -> Lists:
-    """Return the items of each user in `rows`, U lists by user code."""
-    return Lists.grouped(interactions.users[rows], interactions.items[rows], len(interactions.user_ids))
-
-
 def top_items_and_positives(counts: Ints, k: int, test_items: Ints) -> Ints:
     """Return the `k` items of the highest `counts`, (I,), and all `test_items`, ascending and each once.
 
@@ -122,7 +120,7 @@ def rank(
     items: int,
     *,
     depth: int,
-    seen: Lists | Ints | None = None,
+    seen: Seen | None = None,
     index: Ints | None = None,
     block_scores: int = _BLOCK_SCORES,
 ) -> Ranked:
@@ -140,8 +138,7 @@ def rank(
     depth
         The largest k that will be measured.
     seen
-        Items to leave out of the rankings: lists by user code, or an array (C, H) by case, padded with -1. A case's
-        relevant items are never left out.
+        Tells the items to leave out of the rankings. A case's relevant items are never left out.
     index
         Distinct item codes; None stands for all. A relevant item that is not among them counts as missed.
     block_scores
@@ -161,9 +158,8 @@ def rank(
         values = _scored(scores, block, items)
         device = values.device
         relevant, place = cases.relevant.take(block)
-        hidden = None if seen is None else _hidden(seen, cases.users, block)
-        if hidden is not None:
-            values = _without(values, hidden, (relevant, place))
+        if seen is not None:
+            values = _without(values, seen(block), (relevant, place))
         if index is not None:
             values = values[:, torch.as_tensor(ranked_items, device=device)]
         found = _first(values, depth)
@@ -188,14 +184,6 @@ def _scored(scores: Scores, block: Ints, items: int) -> Tensor:
         message = f"scores of {len(block)} cases came as {tuple(values.shape)}; allowed is ({len(block)}, {items})"
         raise ValueError(message)
     return values.where(values.isfinite(), -torch.inf)
-
-
-def _hidden(seen: Lists | Ints, users: Ints, block: Ints) -> tuple[Ints, Ints]:
-    """Return items to leave out, (m,), and the places of their cases in the block, (m,)."""
-    if isinstance(seen, Lists):
-        return seen.take(users[block])
-    place, column = np.nonzero(seen[block] >= 0)
-    return seen[block][place, column], place
 
 
 def _without(values: Tensor, hidden: tuple[Ints, Ints], relevant: tuple[Ints, Ints]) -> Tensor:

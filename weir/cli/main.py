@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import ask, data, inspect, settings, stages, up
+from weir.cli import ask, bench, data, inspect, settings, stages, up
 from weir.cli.errors import guarded
 from weir.supervisor.parent import follow_parent
 
@@ -29,6 +29,7 @@ _ASK = "Ask and act"
 _STAGES = "One stage"
 _LOOK = "Look"
 _LOGS = "Logs to play with"
+_MEASURE = "Compare"
 
 app.command("up", rich_help_panel=_EVERYTHING)(guarded(up.up))
 app.command("query", rich_help_panel=_ASK)(guarded(ask.query))
@@ -41,6 +42,7 @@ app.command("serve", rich_help_panel=_STAGES)(guarded(stages.serve))
 app.command("monitor", rich_help_panel=_STAGES)(guarded(stages.monitor))
 app.command("generate", rich_help_panel=_LOGS)(guarded(data.generate))
 app.command("replay", rich_help_panel=_LOGS)(guarded(data.replay))
+app.add_typer(bench.app, name="bench", rich_help_panel=_MEASURE)
 app.add_typer(inspect.app, name="inspect", rich_help_panel=_LOOK)
 app.add_typer(settings.app, name="config", rich_help_panel=_LOOK)
 

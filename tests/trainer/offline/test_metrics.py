@@ -55,7 +55,7 @@ def test_means_count_each_case_once() -> None:
 
 def test_places_without_an_item_are_not_coverage() -> None:
     ranked = rank(Cases(np.array([0]), Lists(np.array([0, 1]), np.array([1]))), lambda _: torch.ones(1, 4), 4, depth=3,
-                  seen=np.array([[0, 2, 3]]))  # fmt: skip
+                  seen=Lists(np.array([0, 3]), np.array([0, 2, 3])).take)  # fmt: skip
     assert ranked.top.tolist() == [[1, -1, -1]]
     assert coverage(ranked, 3) == 1 / 4
 

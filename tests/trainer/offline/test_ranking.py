@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.trainer.offline.ranked import lists, random_cases, random_scores
 from trainer.evaluation import rank_of
 from trainer.offline.data import Interactions
-from trainer.offline.ranking import Cases, Lists, each_interaction, each_user, rank, seen_items, top_items_and_positives
+from trainer.offline.ranking import Cases, Lists, each_interaction, each_user, rank, top_items_and_positives
 
 seeds = st.integers(0, 10_000)
 
@@ -34,12 +34,11 @@ def test_lists_give_back_what_was_grouped(pairs: list[tuple[int, int]], numbers:
     seed=seeds,
     ties=st.booleans(),
     hide=st.booleans(),
-    padded=st.booleans(),
     restrict=st.booleans(),
     depth=st.sampled_from([1, 3, 12, 20]),
 )
 def test_ranks_and_tops_are_those_of_a_sorted_list(
-    *, seed: int, ties: bool, hide: bool, padded: bool, restrict: bool, depth: int
+    *, seed: int, ties: bool, hide: bool, restrict: bool, depth: int
 ) -> None:
     draw = np.random.default_rng(seed)
     cases = random_cases(draw, 9, 12, 4)
@@ -48,13 +47,12 @@ def test_ranks_and_tops_are_those_of_a_sorted_list(
     seen: list[list[int]] = [by_user[user].tolist() if hide else [] for user in cases.users]
     index = draw.permutation(12)[:7] if restrict else None
     hidden = Lists.grouped(np.repeat(np.arange(9), [len(own) for own in by_user]), np.concatenate(by_user), 9)
-    pads = np.array([own + [-1] * (12 - len(own)) for own in seen])
     ranked = rank(
         cases,
         lambda block: scores[block],
         12,
         depth=depth,
-        seen=(pads if padded else hidden) if hide else None,
+        seen=(lambda block: hidden.take(cases.users[block])) if hide else None,
         index=index,
         block_scores=int(draw.integers(1, 60)),
     )
@@ -75,7 +73,8 @@ def test_ranks_are_those_of_the_prequential_evaluation(seed: int, ties: bool) ->
     seen = draw.choice(15, (8, 4))
     excluded = torch.zeros(8, 15, dtype=torch.bool).scatter(1, torch.from_numpy(seen), value=True)
     excluded[torch.arange(8), torch.from_numpy(cases.relevant.values)] = False
-    ranked = rank(cases, lambda block: scores[block], 15, depth=15, seen=seen)
+    hidden = Lists(np.arange(0, 33, 4), seen.ravel())
+    ranked = rank(cases, lambda block: scores[block], 15, depth=15, seen=hidden.take)
     assert ranked.ranks.tolist() == rank_of(scores, torch.from_numpy(cases.relevant.values), excluded).tolist()
 
 
@@ -96,7 +95,7 @@ def test_scores_that_are_no_numbers_are_missed_and_never_recommended() -> None:
 def test_the_scores_of_the_caller_are_left_alone() -> None:
     scores = torch.arange(4.0).expand(2, -1)
     cases = Cases(np.array([0, 1]), Lists(np.array([0, 1, 2]), np.array([0, 1])))
-    ranked = rank(cases, lambda block: scores[block], 4, depth=2, seen=np.array([[3], [2]]))
+    ranked = rank(cases, lambda block: scores[block], 4, depth=2, seen=Lists(np.arange(3), np.array([3, 2])).take)
     assert scores.tolist() == [[0, 1, 2, 3]] * 2
     assert ranked.top.tolist() == [[2, 1], [3, 1]]
 
@@ -124,8 +123,6 @@ def test_cases_of_both_protocols() -> None:
     assert (single.users.tolist(), lists(single)) == ([0, 0, 2], [[3], [3], [0]])
     users = each_user(rows, np.array([4, 0, 2, 3]))
     assert (users.users.tolist(), lists(users)) == ([0, 2], [[2, 3], [0]])
-    seen = seen_items(rows, np.array([0, 1, 2]))
-    assert [seen.take(np.array([user]))[0].tolist() for user in range(3)] == [[3, 2], [1], []]
 
 
 def test_the_index_has_the_most_popular_items_and_all_positives() -> None:

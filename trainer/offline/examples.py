@@ -1,0 +1,83 @@
+"""Training batches from a closed set of interactions, epoch after epoch in a seeded order."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import torch
+
+from trainer.batches import Batch
+from trainer.config import TrainerConfig
+from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.offline.data import Interactions, Ints
+from trainer.offline.model import knows_users
+from trainer.offline.past import user_starts, windows
+from trainer.seeds import Purpose, derive
+
+__all__ = ["training_batches"]
+
+_KNOWN: Final = 16
+"""Further positives that a pair comes with."""
+
+
+def training_batches(config: TrainerConfig, interactions: Interactions, train: Ints) -> Iterator[Batch]:
+    """Yield batches for ever: of histories, with a positive at each of their positions, or of pairs.
+
+    `config.batch_size` counts histories or pairs. Only whole batches come; what an epoch leaves over is dealt in
+    another one.
+    """
+    by_user = _ByUser(interactions, train)
+    epoch = 0
+    while True:
+        draw = np.random.default_rng(derive(config.seed, Purpose.SHUFFLE, epoch))
+        yield from (by_user.pairs if knows_users(config) else by_user.histories)(config, draw)
+        epoch += 1
+
+
+class _ByUser:
+    """The training interactions, user by user in order of time."""
+
+    def __init__(self, interactions: Interactions, train: Ints) -> None:
+        order = np.argsort(interactions.users[train], kind="stable")
+        self.users = interactions.users[train][order]
+        self.rows = interactions.items[train][order] + FIRST_ITEM
+        self.starts = user_starts(self.users, len(interactions.user_ids))
+        self.counts = np.bincount(self.users, minlength=len(interactions.user_ids))
+        self.first_user_row = FIRST_ITEM + len(interactions.item_ids)
+
+    def histories(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
+        """Cut every user's items into stretches, at other places in every epoch."""
+        length = config.tower.history_length
+        steps = np.arange(len(self.rows)) - self.starts[self.users]
+        # A stretch ends with its last positive; the ends are `length` apart, and the user's newest item is one.
+        left = self.counts[self.users] - 1 - steps
+        shift = draw.integers(0, length, len(self.counts))[self.users]
+        ends = np.flatnonzero((steps > 0) & ((left == 0) | ((left + shift) % length == 0)))
+        for chosen in _dealt(ends, config.batch_size, draw):
+            users = self.users[chosen]
+            items = windows(self.rows, self.starts[users], chosen + 1, length + 1)
+            histories, positives = items[:, :-1], items[:, 1:].clone()
+            # What precedes the first item of a user has no history to be foretold from.
+            positives[histories == PADDING] = PADDING
+            counts = torch.from_numpy(self.counts[users]).float()
+            yield Batch(positives, histories, torch.ones(len(users)), positives != PADDING, counts, histories)
+
+    def pairs(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
+        """Deal the interactions one by one, each with some of the user's others."""
+        for chosen in _dealt(np.arange(len(self.rows)), config.batch_size, draw):
+            users = self.users[chosen]
+            positives = torch.from_numpy(self.rows[chosen])
+            others = self.starts[users, None] + draw.integers(0, self.counts[users, None], (len(users), _KNOWN))
+            known = torch.from_numpy(self.rows[others])
+            known = known.masked_fill(known == positives[:, None], PADDING)
+            histories = torch.from_numpy(self.first_user_row + users)[:, None]
+            ones, counts = torch.ones(len(users)), torch.from_numpy(self.counts[users]).float()
+            yield Batch(positives, histories, ones, ones > 0, counts, known)
+
+
+def _dealt(places: Ints, size: int, draw: np.random.Generator) -> Iterator[Ints]:
+    """Yield whole batches of the places in random order; all at once where there are fewer."""
+    order = draw.permutation(places)
+    size = min(size, len(order))
+    for first in range(0, len(order) - size + 1, size):
+        yield order[first : first + size]

@@ -1,0 +1,73 @@
+"""One training run outside the stream, under one budget."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainer.distributed import Workers
+from trainer.offline.data import Interactions, Ints
+from trainer.offline.examination import Examination
+from trainer.offline.examples import training_batches
+from trainer.offline.model import OfflineModel
+from trainer.offline.results import CurvePoint
+from trainer.step import train_step
+
+__all__ = ["Budget", "Fit", "Report", "fit"]
+
+Report = Callable[[int, float], None]
+"""Told the step and its loss, after each."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Steps of a run, and steps between looks at the validation cases."""
+
+    steps: int
+    validate_every: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a run leaves besides the model: its curve, the positives learnt from, and seconds without validation."""
+
+    curve: tuple[CurvePoint, ...]
+    examples: int
+    seconds: float
+
+
+def fit(
+    model: OfflineModel,
+    interactions: Interactions,
+    train: Ints,
+    budget: Budget,
+    *,
+    validation: Examination | None = None,
+    report: Report | None = None,
+) -> Fit:
+    """Train a fresh model on the interactions numbered `train`; the same seed gives the same model.
+
+    Raises
+    ------
+    ValueError
+        If the loss turns NaN or infinite.
+    """
+    curve: list[CurvePoint] = []
+    dealt = training_batches(model.config, interactions, train)
+    examples, seconds, losses = 0, 0.0, []
+    for step in range(1, budget.steps + 1):
+        begun = time.perf_counter()
+        batch = next(dealt)
+        loss = train_step(model, batch, Workers()).loss
+        seconds += time.perf_counter() - begun
+        examples += int(batch.real.sum())
+        losses.append(loss)
+        if not math.isfinite(loss):
+            raise ValueError(f"the loss is {loss} at step {step}: try a lower learning rate or a higher temperature")
+        if report:
+            report(step, loss)
+        if validation and (step % budget.validate_every == 0 or step == budget.steps):
+            mean = sum(losses) / len(losses)
+            curve.append(CurvePoint(step=step, seconds=seconds, loss=mean, metrics=validation.glance(model)))
+            losses.clear()
+    return Fit(tuple(curve), examples, seconds)

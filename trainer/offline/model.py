@@ -1,0 +1,138 @@
+"""The thing that learns outside the stream: the same towers, embeddings and step, over a closed set of interactions.
+
+Rows of the table: padding and the shared row, as in the stream; then every item of the data, known in training or not;
+then, where the user tower is a vector per user, every user.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
+from trainer.config import TrainerConfig
+from trainer.embeddings import Embeddings
+from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.losses import ItemCache
+from trainer.model import Position, Totals
+from trainer.offline.data import Interactions, Ints
+from trainer.seeds import Purpose, derive, generator
+from trainer.towers import build_tower, project
+from trainer.towers.lightgcn import Graph
+
+__all__ = ["Estimator", "OfflineModel", "knows_users"]
+
+Estimator = Literal["exact", "count_min", "gap"]
+_ESTIMATORS: Final[dict[Estimator, Callable[[], FrequencyEstimator]]] = {
+    "exact": ExactCounter,
+    "count_min": lambda: CountMinSketch(1 << 14, 4),
+    "gap": lambda: GapEstimator(1 << 14, 4, 0.01),
+}
+
+
+def knows_users(config: TrainerConfig) -> bool:
+    """Tell whether the user tower is a vector per user, and an example a pair, instead of a history."""
+    return config.tower.kind in {"matrix_factorisation", "lightgcn"}
+
+
+@dataclass
+class OfflineModel:
+    """A `trainer.model.Model` over I items and U users, made by `fresh`."""
+
+    config: TrainerConfig
+    tower: nn.Module
+    optimizer: AdamW
+    embeddings: Embeddings
+    log_q: Tensor
+    item_counts: Tensor
+    totals: Totals
+    items: int
+    graph: Graph | None = None
+    cache: ItemCache | None = None
+    position: Position = field(default_factory=Position)
+
+    @classmethod
+    def fresh(
+        cls, config: TrainerConfig, interactions: Interactions, train: Ints, estimator: Estimator = "exact"
+    ) -> "OfflineModel":
+        """Return the model before the first step.
+
+        Parameters
+        ----------
+        config
+            Of the trainer; what is said there of streams has no effect.
+        interactions, train
+            All interactions, and the numbers of those to learn from.
+        estimator
+            What counts the training items for log Q.
+        """
+        users, items = interactions.users[train], interactions.items[train]
+        size = FIRST_ITEM + len(interactions.item_ids)
+        capacity = size + (len(interactions.user_ids) if knows_users(config) else 0)
+        tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER))
+        rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
+        counts = np.bincount(items + FIRST_ITEM, minlength=capacity).astype(np.float64)
+        model = cls(
+            config,
+            tower,
+            # A tower may have no parameters; a group of none is allowed.
+            AdamW([{"params": list(tower.parameters())}], lr=rate, weight_decay=decay),
+            _embeddings(config, capacity),
+            _log_q(items, capacity, estimator),
+            torch.from_numpy(counts),
+            Totals(float(len(train)), len(np.unique(users)), len(np.unique(items))),
+            len(interactions.item_ids),
+        )
+        if config.tower.kind == "lightgcn":
+            model.graph = Graph(users + size, items + FIRST_ITEM, capacity)
+        if config.loss.cache:
+            draw = generator(config.seed, Purpose.CACHE)
+            model.cache = ItemCache(config.loss.cache, capacity, draw, ids=model.live)
+        return model
+
+    @property
+    def live(self) -> Tensor:
+        """Rows of the items that occur in training, (V,)."""
+        return torch.nonzero(self.item_counts)[:, 0]
+
+    def select(self, used: Tensor) -> Tensor:
+        """Return the rows that a step needs: those used, or all where vectors are propagated."""
+        return torch.unique(used) if self.graph is None else torch.arange(len(self.embeddings.weight))
+
+    def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:  # noqa: ARG002 - the protocol's
+        """Return the embeddings themselves, or what propagation makes of all of them."""
+        return vectors if self.graph is None else self.graph.propagate(vectors, self.config.tower.layers)
+
+    @torch.no_grad()
+    def vectors(self) -> tuple[Tensor, Tensor]:
+        """Return what the towers read, (capacity, d), and the vectors (I, d) of all items as they are compared."""
+        weight = self.embeddings.weight
+        read = self.compose(weight, torch.arange(len(weight)))
+        return read, project(read[FIRST_ITEM : FIRST_ITEM + self.items], self.config.tower)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that are learnt: of the tower, and of the rows that training can reach."""
+        reached = len(self.live) + (self.totals.users if knows_users(self.config) else 0)
+        return sum(one.numel() for one in self.tower.parameters()) + reached * self.config.tower.dimension
+
+
+def _embeddings(config: TrainerConfig, capacity: int) -> Embeddings:
+    table = Embeddings(torch.zeros(capacity, config.tower.dimension))
+    table.initialise(np.delete(np.arange(capacity), PADDING), generator(config.seed, Purpose.ROWS))
+    return table
+
+
+def _log_q(items: Ints, capacity: int, estimator: Estimator) -> Tensor:
+    """Count the training items in their order; return log Q by row, with -1 for rows that are never drawn."""
+    known = np.unique(items)
+    counter = _ESTIMATORS[estimator]()
+    counter.update(items)
+    raw = counter.log_q(known)
+    log_q = torch.full((capacity,), -1.0)
+    log_q[torch.from_numpy(known) + FIRST_ITEM] = torch.from_numpy(raw - np.logaddexp.reduce(raw)).float()
+    return log_q
