@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 RUNTIME := pipeline,trainer,serving,cpu
 
-.PHONY: demo test lint format bench
+.PHONY: demo test lint format bench deploy-check
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -28,6 +28,18 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches speed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches accuracy
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches drift
+
+deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules  ## a policy scanner and the operator's types over deploy/
+	deploy/check.sh
+
+.venv/checkov/bin/checkov: | .venv/bin/python
+	$(BIN)/python -m venv .venv/checkov
+	.venv/checkov/bin/pip install --quiet --disable-pip-version-check checkov==3.3.30
+
+.venv/operator/node_modules:
+	mkdir -p .venv/operator
+	echo '{"private": true, "type": "module"}' > .venv/operator/package.json
+	npm install --silent --no-audit --no-fund --prefix .venv/operator @kubernetes-models/prometheus-operator@6.0.0 typescript@5.9.3
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "weir needs Python 3.11 or later: make PYTHON=python3.11")'
