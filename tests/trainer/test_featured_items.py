@@ -58,6 +58,24 @@ def composed(store: Store, state: TrainerState) -> TrainerState:
     return other
 
 
+def test_every_row_knows_the_features_of_its_own_item(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    said = part(state).table.inputs(state.device, torch.float64).take(state.live)
+    prices = {}
+    for name, buckets, weights, dense in zip(state.table.ids[state.table.live], *said, strict=True):
+        genres = [hash_id(f"genre\0{value}") % 2**64 % 40 for value in FEATURES["genre"].get(name, [])]
+        assert sorted(buckets[weights > 0].tolist()) == sorted(genres)
+        if name in FEATURES["price"]:
+            prices[FEATURES["price"][name]] = dense[0].item()
+        else:
+            assert not dense.any()
+    assert len(prices) > 40
+    assert [prices[price] for price in sorted(prices)] == sorted(prices.values())
+
+
 def test_the_chain_rule_gives_the_gradients_of_the_features(
     store: Store, writer: WindowWriter, config: TrainerConfig
 ) -> None:

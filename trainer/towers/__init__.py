@@ -1,7 +1,8 @@
 """User towers and the similarity of their output to item vectors.
 
-The item tower is the embedding itself, normalised where the similarity is a cosine; user towers read the same
-embeddings, so an item that was never a positive but stands in histories has a meaning too.
+An item's vector is its embedding with what its features add (`trainer.towers.item`), normalised where the similarity
+is a cosine; user towers read the same vectors, so an item that was never a positive but stands in histories has a
+meaning too.
 """
 
 from typing import cast
