@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipelines.ingest import IngestSummary
     from trainer.progress import TrainProgress
 
-__all__ = ["export", "ingest", "monitor", "serve", "train", "train_worker"]
+__all__ = ["export", "ingest", "monitor", "promote", "serve", "train", "train_worker"]
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until SIGTERM or Ctrl-C.")]
 Ranks = Annotated[int, typer.Option(min=1, help="Processes that train together; several are started by torchrun.")]
@@ -160,6 +160,28 @@ def export(
     manifest = run(session.store, session.settings.trainer)
     facts = manifest.model_dump(mode="json", exclude={"files"})
     _print_facts(session, facts, json=json)
+
+
+def promote(
+    version: Annotated[str, typer.Argument(help="The bundle; `weir inspect bundles` lists them.", show_default=False)],
+    config: ConfigFile = None,
+    store: StoreUrl = None,
+    assign: Assign = None,
+    debug: Debug = False,
+) -> None:
+    """Have servers answer from this bundle, whatever the gate said: an older one, or one that was held.
+
+    A trainer that goes on promotes its next bundle: stop it first to stay with this one.
+    """
+    session = open_session(config, store, assign)
+    from contracts import BundleLog
+
+    try:
+        BundleLog(session.store).promote(version)
+    except FileNotFoundError:
+        there = ", ".join(BundleLog(session.store).versions()) or "none"
+        raise CommandError(f"{session.store.path('bundles')} holds no bundle {version}; there are: {there}") from None
+    typer.echo(f"{version} is promoted")
 
 
 def serve(

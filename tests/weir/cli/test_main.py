@@ -16,11 +16,17 @@ from weir.config import Settings
 RUNNER = CliRunner()
 
 COMMANDS = [
-    *("up", "query", "click", "ingest", "train", "train-worker", "export", "serve", "monitor", "generate", "replay"),
+    *("up", "query", "click", "ingest", "train", "train-worker", "export", "promote", "serve", "monitor"),
+    *("generate", "replay"),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
 ]
 WITHOUT_SETTINGS = {"generate", "config schema"}
-ARGUMENTS = {"query": ["anna-0"], "click": ["anna-0", "jazz-000"], "replay": ["log.jsonl"]}
+ARGUMENTS = {
+    "query": ["anna-0"],
+    "promote": ["00000000-0000000001"],
+    "click": ["anna-0", "jazz-000"],
+    "replay": ["log.jsonl"],
+}
 
 
 def run(*arguments: str, status: int = 0) -> str:

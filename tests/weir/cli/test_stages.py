@@ -91,6 +91,19 @@ def test_a_checkpoint_can_be_exported_again(config: Path) -> None:
     assert json.loads(exported.stdout)["version"] in BundleLog(store).versions()
 
 
+def test_an_older_bundle_can_be_promoted(config: Path) -> None:
+    bundles = BundleLog(Store(json.loads(weir(config, "config", "show", "--json").stdout)["store"]))
+    newest, oldest = bundles.current(), bundles.versions()[0]
+    assert newest is not None
+    assert newest != oldest
+    assert weir(config, "promote", oldest).stdout == f"{oldest} is promoted\n"
+    assert bundles.current() == oldest
+    refused = weir(config, "promote", "none")
+    assert (refused.returncode, bundles.current()) == (1, oldest)
+    assert f"holds no bundle none; there are: {oldest}, " in refused.stderr
+    assert weir(config, "promote", newest).returncode == 0
+
+
 def test_settings_that_contradict_the_checkpoint_are_told_in_a_line(config: Path) -> None:
     refused = weir(config, "train", "--set", "trainer.seed=9")
     assert refused.returncode == 1
