@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Board", "Panel", "Row", "scoped"]
+__all__ = ["Board", "Panel", "Row", "asked", "scoped"]
 
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH: Final = 24
@@ -151,3 +151,22 @@ class Board(_Model):
 def _choice(name: str, values: list[str]) -> dict[str, Any]:
     options = [{"text": value, "value": value, "selected": value == values[0]} for value in values]
     return {"name": name, "type": "custom", "query": ",".join(values), "options": options, "current": options[0]}
+
+
+def asked(dashboard: dict[str, Any], interval: str = "1m") -> dict[tuple[str, str], str]:
+    """Return a dashboard's queries as Grafana would send them, by title of the panel and legend."""
+    chosen = {
+        found["name"]: found["current"]["value"] for found in dashboard["templating"]["list"] if "options" in found
+    }
+    values = {"$__rate_interval": interval, "$namespace": ".*", **{f"${name}": value for name, value in chosen.items()}}
+
+    def filled(query: str) -> str:
+        for name, value in values.items():
+            query = query.replace(name, value)
+        return query
+
+    return {
+        (f"{panel['id']} {panel['title']}", target["legendFormat"]): filled(target["expr"])
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+    }

@@ -1,0 +1,170 @@
+"""Rules, alerts, runbooks, dashboards and metrics fit each other, by Prometheus' own tools where they are installed."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+from deploy.monitoring import build
+from deploy.monitoring.grafana import asked, scoped
+from deploy.monitoring.prometheus import JOBS, faster
+from pipelines.metrics import PipelineMetrics
+from serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
+from serving.monitor.metrics import MonitorMetrics
+from trainer.metrics import TrainerMetrics
+
+HERE = build.HERE
+RULES = [rule for group in build.groups() for rule in group["rules"]]
+ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / "dashboards").glob("*.json"))}
+RUNBOOKS = HERE.parents[1] / "docs/runbooks"
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed: apt install prometheus"
+)
+
+
+def promtool(*arguments: str, text: str = "") -> None:
+    done = subprocess.run(["promtool", *arguments], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def exposed() -> list[CollectorRegistry]:
+    """Return what each process shows, one registry per process."""
+    pipeline, serving, monitor = (CollectorRegistry() for _ in range(3))
+    for registry in (pipeline, serving, monitor):
+        ProcessCollector(registry=registry)
+    PipelineMetrics(pipeline)
+    for kind in (RpcMetrics, RequestMetrics, BundleMetrics):
+        kind(serving)
+    MonitorMetrics(monitor)
+    return [pipeline, TrainerMetrics().registry, serving, monitor]
+
+
+@needs_promtool
+def test_rules_are_valid() -> None:
+    promtool("check", "rules", *(str(path) for kind in ("rules", "alerts") for path in (HERE / kind).glob("*.yaml")))
+    promtool("check", "config", str(HERE / "prometheus.yml"))
+
+
+@needs_promtool
+@pytest.mark.parametrize("path", sorted((HERE / "tests").glob("*.yaml")), ids=lambda path: path.stem)
+def test_alerts_fire_and_stay_quiet(path: Path) -> None:
+    promtool("test", "rules", str(path))
+
+
+@needs_promtool
+def test_metrics_are_clean() -> None:
+    for registry in exposed():
+        promtool("check", "metrics", text=generate_latest(registry).decode())
+
+
+@needs_promtool
+def test_queries_of_dashboards_are_valid(tmp_path: Path) -> None:
+    queries = {query for dashboard in DASHBOARDS.values() for query in asked(dashboard).values()}
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(sorted(queries))]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    promtool("check", "rules", str(tmp_path / "rules.yaml"))
+
+
+def test_every_alert_is_tested_both_ways() -> None:
+    cases: Counter[tuple[str, bool]] = Counter()
+    for path in (HERE / "tests").glob("*.yaml"):
+        for test in yaml.safe_load(path.read_text())["tests"]:
+            cases.update((case["alertname"], bool(case.get("exp_alerts"))) for case in test["alert_rule_test"])
+    assert set(cases) == {(name, fires) for name in ALERTS for fires in (True, False)}
+
+
+def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
+    assert {path.stem for path in RUNBOOKS.glob("Weir*.md")} == set(ALERTS)
+    for name, alert in ALERTS.items():
+        assert alert["annotations"]["runbook_url"].endswith(f"/docs/runbooks/{name}.md")
+        assert alert["labels"]["severity"] in {"critical", "warning", "info"}
+        assert alert["annotations"]["summary"].endswith(".")
+        page = (RUNBOOKS / f"{name}.md").read_text()
+        assert page.startswith(f"# {name}\n")
+        for heading in ("## How to see it", "## What it means", "## What to do"):
+            assert heading in page, (name, heading)
+
+
+def test_what_is_made_is_current() -> None:
+    stale = [path.name for path, text in build.files().items() if path.read_text() != text]
+    assert not stale, "python -m deploy.monitoring.build"
+
+
+def test_only_metrics_that_exist_are_asked_for() -> None:
+    known = {sample.name for registry in exposed() for metric in registry.collect() for sample in metric.samples}
+    for registry in exposed():
+        for metric in registry.collect():
+            known |= {metric.name, f"{metric.name}_total"} if metric.type == "counter" else {metric.name}
+            known |= (
+                {f"{metric.name}{end}" for end in ("_bucket", "_sum", "_count")}
+                if metric.type == "histogram"
+                else set()
+            )
+    known |= {"weir_bundle_info"}
+    recorded = {rule["record"] for rule in RULES if "record" in rule}
+    queries = [rule["expr"] for rule in RULES]
+    queries += [query for dashboard in DASHBOARDS.values() for query in asked(dashboard).values()]
+    for query in queries:
+        bare = re.sub(r'"[^"]*"', "", query)
+        for name in re.findall(r"[a-z_]+:weir_[a-z_]+:[a-z0-9_]+", bare):
+            assert name in recorded, (name, query)
+        rest = re.sub(r"[a-z_]+:weir_[a-z_]+:[a-z0-9_]+", "", bare)
+        for name in re.findall(r"\b(?:weir|grpc_server|process)_[a-z0-9_]+", rest):
+            assert name in known, (name, query)
+
+
+def test_records_are_used() -> None:
+    used = " ".join(rule["expr"] for rule in RULES) + json.dumps(list(DASHBOARDS.values()))
+    for rule in RULES:
+        assert "record" not in rule or rule["record"] in used, rule["record"]
+
+
+def test_memory_limits_are_those_of_the_containers() -> None:
+    base = HERE.parent / "kubernetes/base"
+    limits = {}
+    for component, job in zip(("ingest", "trainer", "serving", "monitor"), JOBS, strict=True):
+        for path in base.glob(f"{component}/*.yaml"):
+            for found in yaml.safe_load_all(path.read_text()):
+                if found["kind"] in {"StatefulSet", "Deployment"}:
+                    [container] = found["spec"]["template"]["spec"]["containers"]
+                    limits[job] = container["resources"]["limits"]["memory"]
+    units = {"Mi": 2**20, "Gi": 2**30}
+    expected = {job: int(text[:-2]) * units[text[-2:]] for job, text in limits.items()}
+    ruled = {
+        rule["labels"]["job"]: rule["expr"] for rule in RULES if rule.get("record") == "job:weir_memory_limit:bytes"
+    }
+    assert {job: f"vector({size})" for job, size in expected.items()} == ruled
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_lie_side_by_side_and_say_what_they_show(name: str) -> None:
+    panels: list[dict[str, Any]] = DASHBOARDS[name]["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        assert panel["type"] == "row" or (panel["targets"] and panel["fieldConfig"]["defaults"]["unit"])
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        assert apart or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+
+
+def test_queries_are_restricted_to_the_chosen_namespaces() -> None:
+    query = 'sum by (reason) (rate(a{}[5m])) / b{k="$k"}'
+    assert scoped(query) == 'sum by (reason) (rate(a{namespace=~"$namespace"}[5m])) / b{namespace=~"$namespace",k="$k"}'
+
+
+def test_a_drill_divides_durations_and_nothing_else() -> None:
+    text = "expr: rate(a[1h]) > 0.3 * (b:rate5m offset 7d)\nfor: 30m\n"
+    assert faster(text, 60) == "expr: rate(a[60000ms]) > 0.3 * (b:rate5m offset 10080000ms)\nfor: 30000ms\n"
+    assert faster("for: 5s", 60) == "for: 1000ms"
