@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 RUNTIME := pipeline,trainer,serving,cpu
 
-.PHONY: demo test lint format bench deploy-check
+.PHONY: demo test lint format bench deploy-check drill
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -23,6 +23,9 @@ lint: .venv/dev.stamp  ## style, types, import rules, generated code
 format: .venv/dev.stamp  ## repair the style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+drill: .venv/dev.stamp  ## cause faults for real and see that the alerts fire and resolve; some six minutes, needs `apt install prometheus`
+	OMP_NUM_THREADS=1 $(BIN)/python -m deploy.monitoring.drill
 
 bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the quick ones; --help lists the others)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches speed

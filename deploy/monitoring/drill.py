@@ -148,7 +148,8 @@ class Drill:
         return seen.targets_up() == set(JOBS) and bool(seen.query(good)) and not seen.firing()
 
     def run(self, fault: Fault) -> None:
-        """Cause a fault until its alerts fire, and put it right."""
+        """Cause a fault until its alerts fire, and put it right; first what others left behind must be over."""
+        _wait(lambda: not set(fault.alerts) & self.prometheus.firing())
         fault.began = time.time()
         fault.begin()
         fired = _wait(lambda: set(fault.alerts) <= self.prometheus.firing())

@@ -1,0 +1,34 @@
+"""A real Prometheus on a real `weir up`: targets, rules and the dashboards' queries.
+
+The alerts' faults take minutes and are a drill of their own: ``make drill``.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.monitoring.drill import empty_queries, weir_up
+from deploy.monitoring.prometheus import JOBS, is_installed, running
+
+pytestmark = pytest.mark.skipif(not is_installed(), reason="there is no prometheus to start: apt install prometheus")
+
+
+def wait(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.5)
+
+
+def test_every_query_of_the_dashboards_has_data(tmp_path: Path) -> None:
+    begun = time.time()
+    with (
+        weir_up(tmp_path, 4000, "--demo", "--seconds", "60") as ports,
+        running(tmp_path / "prometheus", ports, speed=60) as prometheus,
+    ):
+        wait(lambda: prometheus.targets_up() == set(JOBS), "a target is not up")
+        wait(lambda: not prometheus.unhealthy_rules(), "a rule was not evaluated")
+        wait(lambda: not empty_queries(prometheus, begun, 1), "a query has no data")
+        assert not empty_queries(prometheus, begun, 1)
