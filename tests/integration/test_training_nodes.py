@@ -59,15 +59,14 @@ class Node:
 def nodes(store: Store, folder: Path) -> Iterator[list[Node]]:
     settings = folder / "weir.yaml"
     settings.write_text(json.dumps({"store": store.url, "trainer": CONFIG.model_dump(mode="json")}))
-    rendezvous = [
-        "--rdzv-backend=c10d",
-        "--rdzv-id=weir",
-        "--rdzv-conf=keep_alive_interval=1",
-        f"--rdzv-endpoint=127.0.0.1:{free_port()}",
-    ]
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-id=weir", "--rdzv-conf=keep_alive_interval=1"]
+    endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=10"]
-    worker = ["--local-addr=127.0.0.1", "-m", "weir", "train-worker", "--config", str(settings)]
-    both = [Node([*launcher, *rendezvous, *worker], folder / f"{number}.log") for number in range(2)]
+    worker = ["-m", "weir", "train-worker", "--config", str(settings)]
+    both = [
+        Node([*launcher, *rendezvous, endpoint, f"--local-addr=127.0.0.{number}", *worker], folder / f"{number}.log")
+        for number in (1, 2)
+    ]
     try:
         yield both
     finally:
@@ -103,6 +102,8 @@ def test_nodes_that_are_lost_come_back_and_the_run_ends_bit_for_bit_where_it_wou
             node.lose()
         wait_until(lambda: all(node.finished() for node in both), both)
         assert min(node.restarts for node in both) >= 1
+        # Ranks go by address, so whoever scrapes the first node finds rank 0, however often nodes come and go.
+        assert ["metrics on port" in node.log.read_text() for node in both] == [True, False]
     assert same_tensors(final(whole).tensors(), final(disturbed).tensors()) == []
     newest = BundleLog(whole).current()
     assert newest == BundleLog(disturbed).current()
