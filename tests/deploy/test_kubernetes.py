@@ -10,6 +10,7 @@ import yaml
 
 from tests.deploy.support import (
     COMPONENTS,
+    DEPLOY,
     KUBERNETES,
     OVERLAYS,
     needs_kubectl,
@@ -22,6 +23,7 @@ from weir.config import Settings, load_settings
 
 pytestmark = needs_kubectl
 
+BASE = KUBERNETES / "base"
 WORKLOADS = {"weir-ingest", "weir-trainer", "weir-serving", "weir-monitor"}
 
 
@@ -74,7 +76,7 @@ def validate(text: str, folder: Path) -> None:
 
 def test_an_unknown_field_would_be_found(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="readOnlyRoot"):
-        validate(rendered(KUBERNETES / "base").replace("readOnlyRootFilesystem", "readOnlyRoot"), tmp_path)
+        validate(rendered(BASE).replace("readOnlyRootFilesystem", "readOnlyRoot"), tmp_path)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -167,6 +169,15 @@ def test_the_pod_monitor_names_the_jobs_as_the_rules_do(tmp_path: Path) -> None:
             jobs[name, index] = job(endpoint["relabelings"], labels | {"apps.kubernetes.io/pod-index": index})
     assert {jobs[name, "0"] for name in WORKLOADS} == {"weir-pipeline", "weir-trainer", "weir-serving", "weir-monitor"}
     assert jobs["weir-trainer", "1"] is None
+
+
+def test_the_alert_on_memory_knows_the_limits() -> None:
+    rules = yaml.safe_load((DEPLOY / "monitoring/rules/memory.yaml").read_text())["groups"][0]["rules"]
+    known = {rule["labels"]["job"]: int(re.fullmatch(r"vector\((\d+)\)", rule["expr"])[1]) for rule in rules}
+    limits = {name: container(each)["resources"]["limits"] for name, each in workloads(resources(BASE)).items()}
+    units = {"Mi": 2**20, "Gi": 2**30}
+    found = {name: int(each["memory"][:-2]) * units[each["memory"][-2:]] for name, each in limits.items()}
+    assert known == {name.replace("ingest", "pipeline"): size for name, size in found.items()}
 
 
 def job(rules: list[dict[str, Any]], labels: dict[str, str]) -> str | None:

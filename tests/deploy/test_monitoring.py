@@ -20,6 +20,8 @@ from pipelines.metrics import PipelineMetrics
 from serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
 from serving.monitor.metrics import MonitorMetrics
 from trainer.metrics import TrainerMetrics
+from weir.cli.main import app
+from weir.config import Settings
 
 HERE = build.HERE
 RULES = [rule for group in build.groups() for rule in group["rules"]]
@@ -93,6 +95,25 @@ def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
         assert page.startswith(f"# {name}\n")
         for heading in ("## How to see it", "## What it means", "## What to do"):
             assert heading in page, (name, heading)
+
+
+def test_runbooks_speak_of_commands_and_settings_that_exist() -> None:
+    commands = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    for path in RUNBOOKS.glob("*.md"):
+        text = path.read_text()
+        assert set(re.findall(r"`weir ([a-z-]+)", text)) <= commands, path.name
+        for setting in re.findall(r"`((?:pipeline|trainer|serving|monitor)\.[a-z_.]+)", text):
+            model: Any = Settings
+            for key in setting.split("."):
+                model = model.model_fields[key].annotation
+
+
+def test_every_metric_is_documented() -> None:
+    page = (RUNBOOKS.parent / "monitoring.md").read_text()
+    for registry in exposed():
+        for metric in registry.collect():
+            known = metric.name.startswith("process_") or re.search(rf"`{metric.name}(_total|_info)?[{{`]", page)
+            assert known, f"{metric.name} is not in docs/monitoring.md"
 
 
 def test_what_is_made_is_current() -> None:

@@ -41,7 +41,10 @@ def show(
 @guarded
 def check(
     file: Annotated[
-        Path | None, typer.Argument(help="YAML file of settings; the same as --config.", show_default="none")
+        Path | None,
+        typer.Argument(
+            help="YAML file of settings, checked as it is: its store is not looked at.", show_default="none"
+        ),
     ] = None,
     config: ConfigFile = None,
     store: StoreUrl = None,
@@ -49,7 +52,7 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Say whether the settings can be used; if not, name every one that cannot, and end with status 2."""
-    open_session(file or config, store, assign)
+    open_session(file or config, store, assign, base=None if file is None else {})
     typer.echo("the settings can be used")
 
 
