@@ -145,14 +145,14 @@ class Drill:
         """Say whether all is there, recall is measured and good, and nothing fires."""
         good = 'namespace_k:weir_recall_model:avg1h{k="20"} > 1.5 * namespace_k:weir_recall_popularity:avg1h{k="20"}'
         seen = self.prometheus
-        return seen.targets_up() == set(JOBS) and bool(seen.query(good)) and not seen.firing()
+        return seen.targets_up() == set(JOBS) and bool(seen.query(good)) and not seen.alerts("firing")
 
     def run(self, fault: Fault) -> None:
         """Cause a fault until its alerts fire, and put it right; first what others left behind must be over."""
-        _wait(lambda: not set(fault.alerts) & self.prometheus.firing())
+        _wait(lambda: not set(fault.alerts) & self.prometheus.alerts("pending", "firing"))
         fault.began = time.time()
         fault.begin()
-        fired = _wait(lambda: set(fault.alerts) <= self.prometheus.firing())
+        fired = _wait(lambda: set(fault.alerts) <= self.prometheus.alerts("firing"))
         fault.end()
         fault.ended = time.time()
         _say(f"{fault.name}: {'fired' if fired else 'DID NOT FIRE'} after {fault.ended - fault.began:.0f} s")
@@ -165,7 +165,7 @@ class Drill:
         at = sorted(moment for _, values in found for moment, _ in values)
         if not at:
             return None, None
-        return at[0] - fault.began, at[-1] - fault.ended if alert not in self.prometheus.firing() else None
+        return at[0] - fault.began, at[-1] - fault.ended if alert not in self.prometheus.alerts("firing") else None
 
     def _damage(self) -> None:
         """Promote a copy of the served bundle in which one byte is another."""
@@ -247,12 +247,12 @@ def _drill(folder: Path, offset: int) -> list[str]:
 def _all_faults(drill: Drill, begun: float) -> list[str]:
     prometheus, faults = drill.prometheus, drill.faults()
     if not _wait(drill.is_well):
-        return [f"not well after {_PATIENCE_SECONDS:.0f} s, these alerts fire: {prometheus.firing()}"]
+        return [f"not well after {_PATIENCE_SECONDS:.0f} s, these alerts fire: {prometheus.alerts('firing')}"]
     _say(f"all is well after {time.time() - begun:.0f} s")
     for fault in faults:
         drill.run(fault)
     raised = {alert for fault in faults for alert in fault.alerts}
-    _wait(lambda: not raised & prometheus.firing())
+    _wait(lambda: not raised & prometheus.alerts("firing"))
     problems = _report(drill, faults)
     problems += [f"rule {rule}" for rule in prometheus.unhealthy_rules()]
     return problems + [f"no data: {query}" for query in empty_queries(prometheus, begun, 2)]

@@ -83,9 +83,9 @@ class Prometheus:
         rules = [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
         return [f"{rule['name']}: {rule.get('lastError', rule['health'])}" for rule in rules if rule["health"] != "ok"]
 
-    def firing(self) -> set[str]:
-        """Return the names of the alerts that fire now."""
-        return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"] if alert["state"] == "firing"}
+    def alerts(self, *states: str) -> set[str]:
+        """Return the names of the alerts that are now in one of these states: ``pending``, ``firing``."""
+        return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"] if alert["state"] in states}
 
 
 @contextmanager
