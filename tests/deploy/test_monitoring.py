@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from deploy.monitoring import build
 from deploy.monitoring.grafana import asked, scoped
-from deploy.monitoring.prometheus import JOBS, faster
+from deploy.monitoring.prometheus import faster
 from pipelines.metrics import PipelineMetrics
 from serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
 from serving.monitor.metrics import MonitorMetrics
@@ -148,23 +148,6 @@ def test_records_are_used() -> None:
     used = " ".join(rule["expr"] for rule in RULES) + json.dumps(list(DASHBOARDS.values()))
     for rule in RULES:
         assert "record" not in rule or rule["record"] in used, rule["record"]
-
-
-def test_memory_limits_are_those_of_the_containers() -> None:
-    base = HERE.parent / "kubernetes/base"
-    limits = {}
-    for component, job in zip(("ingest", "trainer", "serving", "monitor"), JOBS, strict=True):
-        for path in base.glob(f"{component}/*.yaml"):
-            for found in yaml.safe_load_all(path.read_text()):
-                if found["kind"] in {"StatefulSet", "Deployment"}:
-                    [container] = found["spec"]["template"]["spec"]["containers"]
-                    limits[job] = container["resources"]["limits"]["memory"]
-    units = {"Mi": 2**20, "Gi": 2**30}
-    expected = {job: int(text[:-2]) * units[text[-2:]] for job, text in limits.items()}
-    ruled = {
-        rule["labels"]["job"]: rule["expr"] for rule in RULES if rule.get("record") == "job:weir_memory_limit:bytes"
-    }
-    assert {job: f"vector({size})" for job, size in expected.items()} == ruled
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
