@@ -1,7 +1,7 @@
 """A small synchronous client: plain values in, plain values out.
 
-It retries nothing itself: gRPC does, for UNAVAILABLE only, by the service configuration below. Connections to several
-replicas share the load (``dns:///name:port`` with a headless service).
+It retries nothing itself: gRPC does, for UNAVAILABLE and CANCELLED, by the service configuration below. Connections
+to several replicas share the load (``dns:///name:port`` with a headless service).
 """
 
 import json
@@ -40,7 +40,8 @@ _SERVICE_CONFIG: Final = {
                 "initialBackoff": "0.1s",
                 "maxBackoff": "1s",
                 "backoffMultiplier": 2,
-                "retryableStatusCodes": ["UNAVAILABLE"],
+                # A call that meets a server's last moment is CANCELLED by it; one that the caller cancels is over.
+                "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
             },
         }
     ],
