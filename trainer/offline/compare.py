@@ -18,7 +18,7 @@ from trainer.runtime import deterministic
 
 __all__ = ["Job", "Plan", "compare", "run"]
 
-_VALIDATION_CASES: Final = 5000
+_VALIDATION_CASES: Final = 2000
 
 
 @dataclass(frozen=True, eq=False)

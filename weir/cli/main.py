@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import ask, bench, data, inspect, settings, stages, up
+from weir.cli import ask, bench, data, evaluate, inspect, settings, stages, up
 from weir.cli.errors import guarded
 from weir.supervisor.parent import follow_parent
 
@@ -43,6 +43,7 @@ app.command("serve", rich_help_panel=_STAGES)(guarded(stages.serve))
 app.command("monitor", rich_help_panel=_STAGES)(guarded(stages.monitor))
 app.command("generate", rich_help_panel=_LOGS)(guarded(data.generate))
 app.command("replay", rich_help_panel=_LOGS)(guarded(data.replay))
+app.command("evaluate", rich_help_panel=_MEASURE)(guarded(evaluate.evaluate))
 app.add_typer(bench.app, name="bench", rich_help_panel=_MEASURE)
 app.add_typer(inspect.app, name="inspect", rich_help_panel=_LOOK)
 app.add_typer(settings.app, name="config", rich_help_panel=_LOOK)

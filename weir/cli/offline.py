@@ -66,8 +66,9 @@ def base_settings(split: SplitKind) -> dict[str, Any]:
     from, so that a batch of 64 histories has up to 3,200 positives.
     """
     if split is SplitKind.RANDOM:
-        tower: dict[str, Any] = {"kind": "matrix_factorisation", "dimension": 32}
-        return {"trainer": {"batch_size": 2048, "tower": tower, "negatives": {"mask_history": False}}}
+        free = {"normalised": False, "temperature": 1.0}
+        tower: dict[str, Any] = {"kind": "matrix_factorisation", "dimension": 32, **free}
+        return {"trainer": {"batch_size": 1024, "tower": tower, "negatives": {"mask_history": False}}}
     tower = {"kind": "sasrec", "dimension": 64, "history_length": 50, "expansion": 1}
     return {"trainer": {"batch_size": 64, "tower": tower, "negatives": {"mask_history": False}}}
 
