@@ -24,7 +24,7 @@ format: .venv/dev.stamp  ## repair the style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-drill: .venv/dev.stamp  ## cause faults for real and see that the alerts fire and resolve; some six minutes, needs `apt install prometheus`
+drill: .venv/dev.stamp  ## cause faults for real and see that the alerts fire and resolve; some four minutes, needs `apt install prometheus`
 	OMP_NUM_THREADS=1 $(BIN)/python -m deploy.monitoring.drill
 
 bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the quick ones; --help lists the others)

@@ -122,16 +122,9 @@ def test_what_is_made_is_current() -> None:
 
 
 def test_only_metrics_that_exist_are_asked_for() -> None:
-    known = {sample.name for registry in exposed() for metric in registry.collect() for sample in metric.samples}
-    for registry in exposed():
-        for metric in registry.collect():
-            known |= {metric.name, f"{metric.name}_total"} if metric.type == "counter" else {metric.name}
-            known |= (
-                {f"{metric.name}{end}" for end in ("_bucket", "_sum", "_count")}
-                if metric.type == "histogram"
-                else set()
-            )
-    known |= {"weir_bundle_info"}
+    endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""], "info": ["_info"]}
+    metrics = [metric for registry in exposed() for metric in registry.collect()]
+    known = {metric.name + ending for metric in metrics for ending in endings[metric.type]}
     recorded = {rule["record"] for rule in RULES if "record" in rule}
     queries = [rule["expr"] for rule in RULES]
     queries += [query for dashboard in DASHBOARDS.values() for query in asked(dashboard).values()]
