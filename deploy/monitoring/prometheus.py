@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["JOBS", "Prometheus", "Series", "faster", "is_installed", "running"]
+__all__ = ["HERE", "JOBS", "Prometheus", "Series", "faster", "is_installed", "running"]
 
 HERE: Final = Path(__file__).parent
 JOBS: Final = ("weir-pipeline", "weir-trainer", "weir-serving", "weir-monitor")
