@@ -9,7 +9,7 @@ import torch
 from trainer.batches import Batch
 from trainer.config import TrainerConfig
 from trainer.item_table import FIRST_ITEM, PADDING
-from trainer.offline.data import Interactions, Ints
+from trainer.offline.data import Interactions, InteractionsError, Ints
 from trainer.offline.model import knows_users
 from trainer.offline.past import user_starts, windows
 from trainer.seeds import Purpose, derive
@@ -25,6 +25,11 @@ def training_batches(config: TrainerConfig, interactions: Interactions, train: I
 
     `config.batch_size` counts histories or pairs. Only whole batches come; what an epoch leaves over is dealt in
     another one.
+
+    Raises
+    ------
+    InteractionsError
+        If there is no history with a positive after it, because every user has a single interaction.
     """
     by_user = _ByUser(interactions, train)
     epoch = 0
@@ -38,6 +43,7 @@ class _ByUser:
     """The training interactions, user by user in order of time."""
 
     def __init__(self, interactions: Interactions, train: Ints) -> None:
+        self.source = interactions.source
         order = np.argsort(interactions.users[train], kind="stable")
         self.users = interactions.users[train][order]
         self.rows = interactions.items[train][order] + FIRST_ITEM
@@ -53,6 +59,9 @@ class _ByUser:
         left = self.counts[self.users] - 1 - steps
         shift = draw.integers(0, length, len(self.counts))[self.users]
         ends = np.flatnonzero((steps > 0) & ((left == 0) | ((left + shift) % length == 0)))
+        if not len(ends):
+            message = f"{self.source}: no user has two interactions to learn from, as histories need; add some"
+            raise InteractionsError(message)
         for chosen in _dealt(ends, config.batch_size, draw):
             users = self.users[chosen]
             items = windows(self.rows, self.starts[users], chosen + 1, length + 1)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from trainer.item_table import FIRST_ITEM, PADDING
 from trainer.offline.data import Interactions, Ints
+from trainer.offline.ranking import slices
 
 __all__ = ["Past", "user_starts", "windows"]
 
@@ -43,10 +44,7 @@ class Past:
 
     def take(self, cases: Ints) -> tuple[Ints, Ints]:
         """Return all items of the `cases` (m,), and for each the place of its case among them (m,)."""
-        lengths = (self.ends - self.starts)[cases]
-        place = np.repeat(np.arange(len(cases)), lengths)
-        within = np.arange(len(place)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return self.items[self.starts[cases][place] + within], place
+        return slices(self.items, self.starts[cases], self.ends[cases])
 
 
 def user_starts(users: Ints, count: int) -> Ints:

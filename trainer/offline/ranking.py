@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainer.offline.data import Interactions, Ints
 
-__all__ = ["Cases", "Lists", "Ranked", "each_interaction", "each_user", "rank", "top_items_and_positives"]
+__all__ = ["Cases", "Lists", "Ranked", "each_interaction", "each_user", "rank", "slices", "top_items_and_positives"]
 
 Scores: TypeAlias = Callable[[Tensor], Tensor]
 """From numbers of cases (n,), int64 on the CPU, to scores (n, I) of all items by code, on any device."""
@@ -55,10 +55,7 @@ class Lists:
 
     def take(self, numbers: Ints) -> tuple[Ints, Ints]:
         """Return the values of the lists `numbers`, (m,), and for each the place of its list in `numbers`, (m,)."""
-        lengths = self.lengths[numbers]
-        place = np.repeat(np.arange(len(numbers)), lengths)
-        within = np.arange(len(place)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return self.values[self.offsets[numbers][place] + within], place
+        return slices(self.values, self.offsets[numbers], self.offsets[numbers + 1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +88,14 @@ class Ranked:
     def depth(self) -> int:
         """How far down the rankings were looked at; the largest k that can be measured."""
         return int(self.top.shape[1])
+
+
+def slices(values: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Return all ``values[starts[i] : ends[i]]``, one after the other (m,), and for each its i (m,)."""
+    lengths = ends - starts
+    place = np.repeat(np.arange(len(lengths)), lengths)
+    within = np.arange(len(place)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return values[starts[place] + within], place
 
 
 def each_interaction(interactions: Interactions, rows: Ints) -> Cases:
