@@ -1,9 +1,10 @@
 """Sampled softmax over all columns of a batch, without ever holding the whole matrix of logits.
 
 Cost: the three products that loss and gradient need (logits, gradient of the queries, gradient of the items), and
-memory for `chunk_rows` x N logits. What `sampled_softmax` takes as (B, N) matrices is given here in the small form that
-training has it in: embeddings instead of logits, a list of masked pairs instead of a mask, and log Q as one number per
-column. Prefer `sampled_softmax` where the negatives differ from row to row.
+memory for `chunk_rows` x N logits beside O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. What
+`sampled_softmax` takes as (B, N) matrices is given here in the small form that training has it in: embeddings instead
+of logits, a list of masked pairs instead of a mask, and log Q as one number per column. Prefer `sampled_softmax` where
+the negatives differ from row to row.
 """
 
 import itertools
@@ -36,6 +37,10 @@ def sampled_softmax_in_batch(
 
     The gradient is computed together with the loss, for rows of equal weight: what a mean or a sum of the losses asks
     for. Other weights are exact too, and cost a second pass in the backward.
+
+    bfloat16 embeddings are multiplied as such, the softmax weights and row weights of the gradient rounded for it;
+    products are summed in float32, and everything else is float32. A GPU has instructions for it (this path has not
+    been run on one); on a CPU it has the same precision and no gain in speed.
 
     Parameters
     ----------
@@ -78,10 +83,9 @@ def sampled_softmax_in_batch(
     checks.check_positive("temperature", temperature)
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
-    dtype = query.dtype
-    query, items, pos = widen(query, items, pos)
+    (pos,) = widen(pos)
     left_out = torch.unique(hits[:, 0].long() * len(items) + hits[:, 1].long())
-    column_bias, row_bias = _biases(query, items, log_q_pos, log_q_neg, correction)
+    column_bias, row_bias = _biases(pos, len(items), log_q_pos, log_q_neg, correction)
     plan = _Plan(
         left_out=left_out,
         kept=len(items) - torch.bincount(left_out // len(items), minlength=len(query)),
@@ -92,7 +96,7 @@ def sampled_softmax_in_batch(
         chunk_rows=chunk_rows,
     )
     losses: Tensor = _InBatch.apply(query, items, pos, plan)  # type: ignore[no-untyped-call]
-    return losses.to(dtype)
+    return losses.to(query.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +134,11 @@ class _InBatch(Function):
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         query, items, pos, *gradients = ctx.saved_tensors
         if bool((weight == weight[0]).all()):
-            of_query, of_items, of_pos = (weight[0] * gradient for gradient in gradients)
+            gradients = [weight[0] * gradient for gradient in gradients]
         else:
-            _, of_query, of_items, of_pos = _pass(query, items, pos, ctx.plan, weight)
-        return of_query, of_items, of_pos, None
+            _, *gradients = _pass(query, items, pos, ctx.plan, weight)
+        of_query, of_items, of_pos = gradients
+        return of_query.to(query.dtype), of_items.to(items.dtype), of_pos, None
 
 
 def _pass(
@@ -147,20 +152,33 @@ def _pass(
     losses, pull = torch.empty_like(pos), torch.empty_like(pos)
     query_gradient, items_gradient = torch.empty(0), torch.empty(0)
     if weight is not None:
-        query_gradient, items_gradient = torch.empty_like(query), torch.zeros_like(items)
+        query_gradient, items_gradient = (torch.zeros_like(one, dtype=pos.dtype) for one in (query, items))
+    # One buffer for all chunks: an allocator may keep several of those that come and go.
+    buffer = pos.new_empty(min(plan.chunk_rows, len(query)), len(items))
     for rows, places in _chunks(plan, len(query), len(items)):
-        exponentials = torch.addmm(plan.column_bias, query[rows], items.T, alpha=plan.scale)
+        exponentials = buffer[: rows.stop - rows.start].copy_(plan.column_bias)
+        _add_product(exponentials, query[rows], items.T, plan.scale)
         exponentials.view(-1).index_fill_(0, places, -torch.inf)
         peak = exponentials.amax(1).masked_fill_(plan.kept[rows] == 0, 0.0)
-        total = exponentials.sub_(peak[:, None]).exp_().sum(1).clamp_(min=torch.finfo(query.dtype).tiny)
+        total = exponentials.sub_(peak[:, None]).exp_().sum(1).clamp_(min=torch.finfo(pos.dtype).tiny)
         log_odds = total.log() + (peak - pos[rows]) + plan.row_bias[rows]
         losses[rows], pull[rows] = _row_loss(log_odds, plan.kept[rows], plan.improved)
         if weight is not None:
             pull[rows] *= weight[rows]
             share = (plan.scale * pull[rows] / total)[:, None]
-            query_gradient[rows] = (exponentials @ items) * share
-            items_gradient.addmm_(exponentials.T, query[rows] * share)
+            factors = exponentials.to(query.dtype)
+            _add_product(query_gradient[rows], factors, items).mul_(share)
+            _add_product(items_gradient, factors.T, (query[rows] * share).to(query.dtype))
     return losses, query_gradient, items_gradient, -pull
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0) -> Tensor:
+    """Add scale * left @ right to `total` in place; bfloat16 factors are summed in float32, the dtype of `total`."""
+    if left.dtype != torch.bfloat16:
+        return total.addmm_(left, right, alpha=scale)
+    if left.is_cuda:
+        return total.add_(torch.mm(left, right, out_dtype=torch.float32), alpha=scale)
+    return total.addmm_(left.float(), right.float(), alpha=scale)
 
 
 def _row_loss(log_odds: Tensor, kept: Tensor, improved: bool) -> tuple[Tensor, Tensor]:
@@ -186,13 +204,13 @@ def _chunks(plan: _Plan, rows: int, columns: int) -> list[tuple[slice, Tensor]]:
 
 
 def _biases(
-    query: Tensor, items: Tensor, log_q_pos: Tensor | None, log_q_neg: Tensor | None, correction: str
+    pos: Tensor, columns: int, log_q_pos: Tensor | None, log_q_neg: Tensor | None, correction: str
 ) -> tuple[Tensor, Tensor]:
     """Return what the correction adds to the logits of each column, (N,), and to the log-odds of each row, (B,)."""
     if correction == "none":
-        return torch.zeros_like(items[:, 0]), torch.zeros_like(query[:, 0])
-    of_rows = _density("log_q_pos", log_q_pos, query, correction)
-    of_columns = _density("log_q_neg", log_q_neg, items, correction)
+        return pos.new_zeros(columns), torch.zeros_like(pos)
+    of_rows = _density("log_q_pos", log_q_pos, len(pos), correction).to(pos.dtype)
+    of_columns = _density("log_q_neg", log_q_neg, columns, correction).to(pos.dtype)
     checks.check_finite("log_q_neg", of_columns)
     if correction == "standard":
         checks.check_finite("log_q_pos", of_rows)
@@ -200,12 +218,12 @@ def _biases(
     return -of_columns, log_without_positive(of_rows)
 
 
-def _density(name: str, density: Tensor | None, embeddings: Tensor, correction: str) -> Tensor:
+def _density(name: str, density: Tensor | None, size: int, correction: str) -> Tensor:
     if density is None:
         raise ValueError(f"{name} must be given for correction={correction!r}, got None")
     checks.check_log_density(name, density)
-    checks.check_shape(name, density, n=len(embeddings))
-    return density.to(embeddings.dtype)
+    checks.check_shape(name, density, n=size)
+    return density
 
 
 def _check_batch(query: Tensor, items: Tensor, pos: Tensor, hits: Tensor) -> None:

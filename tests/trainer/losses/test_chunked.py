@@ -9,8 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer import losses
+from trainer.losses.chunked import _add_product
 
 Draw = Callable[..., Tensor]
 CORRECTIONS = ("none", "standard", "improved")
@@ -138,19 +141,105 @@ def test_a_row_without_negatives_is_silent(correction: str) -> None:
     assert all((gradient == 0).all() for gradient in gradients)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("correction", CORRECTIONS)
-def test_survives_extreme_logits(correction: str) -> None:
+def test_survives_extreme_logits(correction: str, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     _, _, batch = make_batch(2, 6, 7, 5, torch.float32)
     for _ in range(20):
-        query, items = (torch.randint(-1, 2, (size, 4), generator=generator) * 100.0 for size in (6, 7))
+        signs = (torch.randint(-1, 2, (size, 4), generator=generator) for size in (6, 7))
+        query, items = (100 * sign.to(dtype) for sign in signs)
         results = with_gradients(
             lambda q, i: chunked(q, i, batch, correction=correction, temperature=0.5),
             query,
             items,
-            torch.ones(6),
+            torch.ones(6, dtype=dtype),
         )
         assert all(result.isfinite().all() for result in results)
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@settings(max_examples=50, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 40),
+    chunk_rows=st.integers(1, 12),
+    temperature=st.sampled_from([0.2, 1.0]),
+    equal_weights=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_bfloat16_rounds_the_factors_only(
+    *, correction: str, rows: int, columns: int, chunk_rows: int, temperature: float, equal_weights: bool, seed: int
+) -> None:
+    """The float64 oracle of the same rounded inputs is met within the roundings of 8 bits, each 2^-8 at most.
+
+    One is that of the result. Before it, the gradient of a query sums products with one rounded factor, that of an item
+    with two; roundings of terms of either sign add up to at most 2^-8 of the sum of the sizes.
+    """
+    query, items, batch = make_batch(seed, rows, columns, rows, torch.bfloat16)
+    pos = torch.from_numpy(np.random.default_rng(seed).normal(0, 3, rows)).bfloat16()
+    weight = torch.full((rows,), 0.5) if equal_weights else 2.0 ** torch.arange(rows).remainder(3)
+    options = {"log_q_pos": batch["log_q_pos"].double(), "correction": correction}
+    narrow = [tensor.clone().requires_grad_() for tensor in (query, items, pos)]
+    settled = options | {"log_q_neg": batch["log_q_neg"].double(), "hits": batch["hits"]}
+    value = losses.sampled_softmax_in_batch(
+        narrow[0], narrow[1], pos=narrow[2], temperature=temperature, chunk_rows=chunk_rows, **settled
+    )
+    found = torch.autograd.grad((value * weight.bfloat16()).sum(), narrow)
+
+    logits = (query.double() @ items.double().T / temperature).requires_grad_()
+    exact_pos = pos.double().requires_grad_()
+    keep = torch.ones(logits.shape, dtype=torch.bool)
+    keep[batch["hits"][:, 0], batch["hits"][:, 1]] = False
+    log_q_neg = batch["log_q_neg"].double()
+    if correction == "improved":
+        log_q_neg = losses.exclude_positive(log_q_neg, options["log_q_pos"])
+    exact = losses.sampled_softmax(exact_pos, logits, log_q_neg=log_q_neg, keep=keep, **options)
+    of_logits, of_pos = torch.autograd.grad((exact * weight).sum(), (logits, exact_pos))
+    of_logits /= temperature
+
+    unit, slack = 2.0**-8, 1e-4  # and what float32 loses
+    torch.testing.assert_close(value.double(), exact, rtol=unit + slack, atol=slack)
+    torch.testing.assert_close(found[2].double(), of_pos, rtol=unit + slack, atol=1e-12)
+    for mine, factor, vectors, roundings in (
+        (found[0], of_logits, items.double(), 2),
+        (found[1], of_logits.T, query.double(), 3),
+    ):
+        bound = (roundings * unit + slack) * (factor.abs() @ vectors.abs())
+        assert ((mine.double() - factor @ vectors).abs() <= bound + 1e-12).all()
+
+
+def test_bfloat16_calls_the_product_of_a_gpu_as_it_asks() -> None:
+    """Shapes and dtypes by torch's own rules; nothing is computed, so it needs no GPU, and says nothing of values."""
+    with FakeTensorMode():
+        total = torch.zeros(3, 5, device="cuda")
+        left, right = (torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for shape in ((3, 4), (5, 4)))
+        result = _add_product(total, left, right.T, 0.5)
+    assert (result.shape, result.dtype, result.device.type) == ((3, 5), torch.float32, "cuda")
+
+
+@pytest.mark.parametrize("equal_weights", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_tensor_is_larger_than_a_chunk(dtype: torch.dtype, equal_weights: bool) -> None:
+    """Neither loss nor gradient makes one: the module promises memory for chunk_rows x N logits."""
+    query, items, batch = make_batch(4, 200, 300, 100, dtype)
+    weight = torch.full((200,), 0.5, dtype=dtype) if equal_weights else torch.arange(200).to(dtype)
+    with _Largest() as largest:
+        with_gradients(lambda q, i: chunked(q, i, batch, chunk_rows=10), query, items, weight)
+    assert largest.numel == 10 * 300
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the largest number of elements that any operation returns."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for one in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(one, Tensor):
+                self.numel = max(self.numel, one.numel())
+        return result
 
 
 def test_keeps_the_dtype_and_skips_the_gradient_when_nobody_asks() -> None:

@@ -1,0 +1,186 @@
+"""What the in-batch softmax costs beside the three matrix products that no such loss can do without.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.loss time      # forward and backward, contenders in turn in one run
+    OMP_NUM_THREADS=1 python -m benchmarks.loss memory    # peak of one forward and backward; Linux
+
+The products are the logits, the gradient of the queries and the gradient of the items, into memory that is there
+already. The plain loss is `sampled_softmax` over all logits, with the mask that it needs made from the list of hits.
+Both losses start from the same embeddings and end with the gradients of both. Ratios are taken within a round, in
+which every contender runs once, and their median is printed: a machine that slows down slows all of them.
+
+The peak is the kernel's high-water mark of resident memory (VmHWM, set back before the call), in a process of its own
+for every contender: it counts what torch allocates and what the libraries below it do. Inputs are resident before;
+losses and gradients, which the caller keeps, are taken off.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.losses import exclude_positive, sampled_softmax, sampled_softmax_in_batch
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+Contender = Callable[[], list[Tensor]]
+CORRECTIONS = ("none", "standard", "improved")
+TEMPERATURE = 0.1
+Rows = Annotated[int, typer.Option(help="rows B of the batch")]
+Columns = Annotated[int, typer.Option(help="columns N, the batch's own positives first")]
+Dimension = Annotated[int, typer.Option(help="length d of the embeddings")]
+
+
+class Problem(NamedTuple):
+    """Embeddings, the pairs outside the sum, and log Q, as `sampled_softmax_in_batch` takes them."""
+
+    query: Tensor
+    items: Tensor
+    hits: Tensor
+    log_q: Tensor
+
+
+@app.command("time")
+def print_times(
+    rows: Rows = 4096,
+    columns: Columns = 12288,
+    dimension: Dimension = 64,
+    rounds: Annotated[int, typer.Option(help="rounds, each with every contender once")] = 15,
+) -> None:
+    """Print seconds and ratios."""
+    problem = made_up(rows, columns, dimension)
+    contenders = {"products": products(problem)}
+    contenders |= {f"{name}, {one}": loss(problem, one) for one in CORRECTIONS for name, loss in LOSSES.items()}
+    seconds = {name: np.empty(rounds) for name in contenders}
+    for number in range(-1, rounds):
+        for name, call in contenders.items():
+            begun = time.perf_counter()
+            call()
+            if number >= 0:
+                seconds[name][number] = time.perf_counter() - begun
+    middle = {name: float(np.median(found)) for name, found in seconds.items()}
+    ratio = {name: float(np.median(found / seconds["products"])) for name, found in seconds.items()}
+    print(f"three products: {middle['products']:.3f} s\n")
+    print("| correction | chunked, s | plain, s | chunked / products | plain / products | chunked / plain |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for one in CORRECTIONS:
+        chunked, plain = f"chunked, {one}", f"plain, {one}"
+        between = float(np.median(seconds[chunked] / seconds[plain]))
+        figures = f"{middle[chunked]:.3f} | {middle[plain]:.3f} | {ratio[chunked]:.2f} | {ratio[plain]:.2f}"
+        print(f"| `{one}` | {figures} | {between:.2f} |", flush=True)
+
+
+@app.command("memory")
+def print_memory(rows: Rows = 4096, columns: Columns = 12288, dimension: Dimension = 64) -> None:
+    """Print peaks of extra memory, as shares of the matrix of logits."""
+    print("| correction | chunked | plain |\n| --- | --- | --- |")
+    for one in CORRECTIONS:
+        shares = [extra_in_own_process(rows, columns, dimension, one, name) / (4 * rows * columns) for name in LOSSES]
+        print(f"| `{one}` | {shares[0]:.3f} | {shares[1]:.2f} |", flush=True)
+
+
+@app.command("extra", hidden=True)
+def print_extra(rows: int, columns: int, dimension: int, correction: str, name: str) -> None:
+    """Print the extra bytes of one call."""
+    LOSSES[name](made_up(64, 128, dimension), correction)()  # what is allocated once per process
+    call = LOSSES[name](made_up(rows, columns, dimension), correction)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    kept = call()
+    print(status("VmHWM") - before - sum(tensor.nbytes for tensor in kept))
+
+
+def extra_in_own_process(rows: int, columns: int, dimension: int, correction: str, name: str) -> int:
+    """Return what `print_extra` finds in a fresh process."""
+    arguments = [*map(str, (rows, columns, dimension)), correction, name]
+    command = [sys.executable, "-m", "benchmarks.loss", "extra", *arguments]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def status(field: str) -> int:
+    """Return a size of this process as the kernel counts it, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def made_up(rows: int, columns: int, dimension: int) -> Problem:
+    """Return normalised embeddings; every row leaves out its own column and 16 others, as a masked history does."""
+    draw = torch.Generator().manual_seed(0)
+    query = functional.normalize(torch.randn(rows, dimension, generator=draw)).requires_grad_()
+    items = functional.normalize(torch.randn(columns, dimension, generator=draw)).requires_grad_()
+    own, numbers = torch.arange(rows), torch.arange(rows).repeat_interleave(16)
+    others = torch.randint(columns, (16 * rows,), generator=draw)
+    hits = torch.stack([torch.cat([own, numbers]), torch.cat([own, others])], 1)
+    return Problem(query, items, hits, torch.randn(columns, generator=draw).log_softmax(0))
+
+
+def products(problem: Problem) -> Contender:
+    """Return the three matrix products alone."""
+    query, items = problem.query.detach(), problem.items.detach()
+    logits = torch.empty(len(query), len(items))
+    out = [torch.empty_like(query), torch.empty_like(items)]
+
+    def call() -> list[Tensor]:
+        torch.mm(query, items.T, out=logits)
+        torch.mm(logits, items, out=out[0])
+        torch.mm(logits.T, query, out=out[1])
+        return out
+
+    return call
+
+
+def chunked(problem: Problem, correction: str) -> Contender:
+    """Return the loss that never holds all logits."""
+    query, items, hits, log_q = problem
+
+    def call() -> list[Tensor]:
+        pos = (query * items[: len(query)]).sum(1) / TEMPERATURE
+        losses = sampled_softmax_in_batch(
+            query,
+            items,
+            pos=pos,
+            hits=hits,
+            log_q_pos=log_q[: len(query)],
+            log_q_neg=log_q,
+            correction=correction,
+            temperature=TEMPERATURE,
+        )
+        return [losses.detach(), *torch.autograd.grad(losses.mean(), (query, items))]
+
+    return call
+
+
+def plain(problem: Problem, correction: str) -> Contender:
+    """Return the loss that takes all logits and a mask."""
+    query, items, hits, log_q = problem
+    log_q_pos = log_q[: len(query)]
+
+    def call() -> list[Tensor]:
+        pos = (query * items[: len(query)]).sum(1) / TEMPERATURE
+        keep = torch.ones(len(query), len(items), dtype=torch.bool)
+        keep[hits[:, 0], hits[:, 1]] = False
+        log_q_neg = exclude_positive(log_q, log_q_pos) if correction == "improved" else log_q
+        losses = sampled_softmax(
+            pos,
+            query @ items.T / TEMPERATURE,
+            log_q_pos=log_q_pos,
+            log_q_neg=log_q_neg,
+            keep=keep,
+            correction=correction,
+        )
+        return [losses.detach(), *torch.autograd.grad(losses.mean(), (query, items))]
+
+    return call
+
+
+LOSSES: dict[str, Callable[[Problem, str], Contender]] = {"chunked": chunked, "plain": plain}
+
+
+if __name__ == "__main__":
+    app()
