@@ -64,7 +64,8 @@ class Batch(NamedTuple):
     """The B histories of one step over all ranks and what came after them; where `real` is False is padding.
 
     `positives` and `real` are (B,), or (B, L) where every position of a history is learnt from; `histories` (B, L),
-    `weights` and `user_counts` (B,). `known` (B, K) are further positives of each row's user.
+    `weights` and `user_counts` (B,). `known` (B, K) are further positives of each row's user. `labels` tell which of
+    the pairs (B,), or of all combinations (B, B), are positive, where a loss samples both kinds.
     """
 
     positives: Tensor
@@ -73,6 +74,7 @@ class Batch(NamedTuple):
     real: Tensor
     user_counts: Tensor
     known: Tensor
+    labels: Tensor = torch.empty(0, dtype=torch.bool)
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device."""

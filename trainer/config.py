@@ -125,8 +125,18 @@ class LossConfig(_Model):
     objective: Literal["in_batch", "popularity", "pos_neg", "unbiased", "unbiased_omega"] = Field(
         default="unbiased", description="pointwise: which bias is taken out"
     )
+    sampling: Literal["in_batch", "cross", "naive"] = Field(
+        default="in_batch",
+        description="pointwise: all pairs of the batch's users and items; of users and items drawn for themselves; or "
+        "pairs drawn one by one (the last two, which need no correction, in `weir evaluate` and `weir bench` only)",
+    )
     link: Literal["square", "logistic"] = Field(default="logistic", description="pointwise, sogram: loss of a score")
     omega: float = Field(default=1.0, ge=0, description="unbiased_omega: weight of the negatives")
+
+    @property
+    def asks_for_labels(self) -> bool:
+        """Whether the loss samples cells of the label matrix, and must know which are positive."""
+        return self.kind == "pointwise" and self.sampling != "in_batch"
 
     @property
     def asks_for_users(self) -> bool:

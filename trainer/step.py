@@ -81,7 +81,7 @@ def compute_gradients(model: Model, batch: Batch, workers: Workers, *, stop: boo
     leaf = model.embeddings.weight[rows].requires_grad_()
     torch.manual_seed(derive(model.config.seed, Purpose.DROPOUT, model.position.step, workers.rank))
     model.tower.train()
-    view, columns = _look(model, leaf, rows, taking_part, every=batch.positives.ndim > 1, rank=workers.rank)
+    view, columns = _look(model, leaf, rows, taking_part, batch=batch, rank=workers.rank)
     result = objectives.evaluate(view, model.config)
     real = batch.real.sum()
     loss = (result.losses * taking_part.share.rows.weights.to(result.losses)).sum() / real
@@ -100,7 +100,7 @@ def _parameters(model: Model) -> list[Tensor]:
 
 
 def _look(
-    model: Model, leaf: Tensor, rows: Tensor, taking_part: Participants, *, every: bool, rank: int
+    model: Model, leaf: Tensor, rows: Tensor, taking_part: Participants, *, batch: Batch, rank: int
 ) -> tuple[View, Tensor]:
     """Return what the loss sees, and the places among `rows` of the pool's and the cache's columns (C + S,)."""
     config, share = model.config, taking_part.share
@@ -109,7 +109,7 @@ def _look(
     vectors = model.compose(leaf, rows)
     items = project(vectors, config.tower)
     histories = functional.embedding(place[share.histories], vectors)
-    read = read_out(model.tower, histories, share.histories != PADDING, every=every)
+    read = read_out(model.tower, histories, share.histories != PADDING, every=batch.positives.ndim > 1)
     users = project(read[share.positions], config.tower)
     columns, cached = place[taking_part.columns], place[taking_part.cached]
     log_q_pos, log_q_columns = _densities(model, taking_part)
@@ -127,6 +127,7 @@ def _look(
         population=_population(model, taking_part),
         temperature=config.tower.temperature,
         generator=generator(config.seed, Purpose.RESAMPLING, model.position.step, rank),
+        labels=batch.labels if config.loss.asks_for_labels else None,
     )
     return view, torch.cat([columns, cached])
 

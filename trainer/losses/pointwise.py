@@ -123,6 +123,40 @@ def _grid_weights(objective: str, size: int, num_positives: float, omega: float)
     return _GridWeights(by_popularity=True, everywhere=weight * ratio, diagonal_share=share, diagonal=weight)
 
 
+def pointwise_labelled(scores: Tensor, labels: Tensor, *, link: str = "logistic") -> Tensor:
+    """Mean over sampled cells of l+ where the cell is a positive and l- where it is not.
+
+    With cells drawn uniformly, as pairs or as a grid (naive and cross sampling, equations 20 and 21), its expectation
+    is the mean over the full label matrix (equation 5): nothing is to be corrected, but few positives are met.
+
+    Parameters
+    ----------
+    scores
+        Similarities of the cells, of any shape with at least one.
+    labels
+        Which cells are positive, booleans of the same shape.
+    link
+        As for `pointwise_in_batch`.
+
+    Returns
+    -------
+    Tensor
+        One loss, of shape (), in the dtype of `scores`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown link, wrong dtypes, no cells, or shapes that differ.
+    """
+    checks.check_logits(scores=scores)
+    if labels.shape != scores.shape or labels.dtype != torch.bool or not scores.numel():
+        got = f"{labels.dtype} {tuple(labels.shape)}"
+        raise ValueError(f"labels must be booleans of the shape of scores, {tuple(scores.shape)}, not empty; got {got}")
+    (wide,) = widen(scores)
+    as_positive, as_negative = _link_losses(wide, link)
+    return torch.where(labels, as_positive, as_negative).mean().to(scores.dtype)
+
+
 def sogram(
     pos_scores: Tensor,
     cross_scores: Tensor,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from torch import Tensor
 
 from trainer import losses
-from trainer.config import LossKind, TrainerConfig
+from trainer.config import LossConfig, LossKind, TrainerConfig
 from trainer.objectives.resampled import resampled
 from trainer.objectives.view import Population, View
 
@@ -95,6 +95,8 @@ def _dpl(view: View, config: TrainerConfig) -> Tensor:
 
 def _pointwise(view: View, config: TrainerConfig) -> Tensor:
     population, settings = _population(view), config.loss
+    if settings.asks_for_labels:
+        return _labelled(view, settings)
     total = losses.pointwise_in_batch(
         view.users @ view.positives.T / view.temperature,
         row_count=population.row_count,
@@ -106,6 +108,14 @@ def _pointwise(view: View, config: TrainerConfig) -> Tensor:
         omega=settings.omega,
     )
     return total.expand(len(view.users))
+
+
+def _labelled(view: View, settings: LossConfig) -> Tensor:
+    if view.labels is None:
+        raise ValueError(f"labels must be given for sampling={settings.sampling!r}, got None")
+    grid = settings.sampling == "cross"
+    scores = view.users @ view.positives.T / view.temperature if grid else view.pos
+    return losses.pointwise_labelled(scores, view.labels, link=settings.link).expand(len(view.users))
 
 
 def _sogram(view: View, config: TrainerConfig) -> Tensor:

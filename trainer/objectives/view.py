@@ -48,6 +48,9 @@ class View:
         Only for the losses that ask for it.
     generator
         For the losses that draw.
+    labels
+        Which pairs of users and "positives", (b,), or which of their combinations, (b, b), are positive; only for the
+        losses that sample both kinds.
     """
 
     users: Tensor
@@ -63,6 +66,7 @@ class View:
     population: Population | None
     temperature: float
     generator: torch.Generator
+    labels: Tensor | None = None
 
     @property
     def pos(self) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from trainer.batches import Batch
 from trainer.config import TrainerConfig
 from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.negatives.pairs import Positives, cross, naive
 from trainer.offline.data import Interactions, InteractionsError, Ints
 from trainer.offline.model import knows_users
 from trainer.offline.past import user_starts, windows
@@ -35,7 +36,10 @@ def training_batches(config: TrainerConfig, interactions: Interactions, train: I
     epoch = 0
     while True:
         draw = np.random.default_rng(derive(config.seed, Purpose.SHUFFLE, epoch))
-        yield from (by_user.pairs if knows_users(config) else by_user.histories)(config, draw)
+        if config.loss.asks_for_labels:
+            yield from by_user.cells(config, draw)
+        else:
+            yield from (by_user.pairs if knows_users(config) else by_user.histories)(config, draw)
         epoch += 1
 
 
@@ -82,6 +86,26 @@ class _ByUser:
             histories = torch.from_numpy(self.first_user_row + users)[:, None]
             ones, counts = torch.ones(len(users)), torch.from_numpy(self.counts[users]).float()
             yield Batch(positives, histories, ones, ones > 0, counts, known)
+
+    def cells(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
+        """Draw cells of the label matrix of known users and items, as many batches as an epoch of pairs has."""
+        size, torch_draw = config.batch_size, torch.Generator().manual_seed(int(draw.integers(2**62)))
+        known_users, users = np.unique(self.users, return_inverse=True)
+        known_rows, items = np.unique(self.rows, return_inverse=True)
+        cells = np.unique(users * len(known_rows) + items)
+        positives = Positives(
+            torch.from_numpy(cells // len(known_rows)),
+            torch.from_numpy(cells % len(known_rows)),
+            (len(known_users), len(known_rows)),
+        )
+        for _ in range(max(len(self.rows) // size, 1)):
+            grid = config.loss.sampling == "cross"
+            drawn = cross(positives, (size, size), torch_draw) if grid else naive(positives, size, torch_draw)
+            labels = positives.labels(drawn.rows[:, None] if grid else drawn.rows, drawn.cols)
+            histories = torch.from_numpy(self.first_user_row + known_users)[drawn.rows][:, None]
+            ones = torch.ones(size)
+            rows = torch.from_numpy(known_rows)[drawn.cols]
+            yield Batch(rows, histories, ones, ones > 0, ones, rows[:, None][:, :0], labels)
 
 
 def _dealt(places: Ints, size: int, draw: np.random.Generator) -> Iterator[Ints]:

@@ -92,6 +92,8 @@ _POINTWISE: Final = {
     "Pos-Neg": _pointwise("pos_neg"),
     "Unbiased": _pointwise("unbiased"),
     "Unbiased-omega": Row(_WHOLE_BATCH, {"kind": "pointwise", "objective": "unbiased_omega", "omega": 0.1}),
+    "naive sampling": Row(_WHOLE_BATCH, {"kind": "pointwise", "sampling": "naive"}),
+    "cross sampling": Row(_WHOLE_BATCH, {"kind": "pointwise", "sampling": "cross"}),
     "Sogram": Row(_WHOLE_BATCH, {"kind": "sogram"}),
 }
 """Liu, Lin and Lin, "Examining the Bias of In-Batch Sampling"."""

@@ -250,3 +250,29 @@ def test_sogram_refuses(changes: dict[str, object], message: str) -> None:
     }
     with pytest.raises(ValueError, match=message):
         losses.sogram(**(arguments | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_labelled_cells_estimate_the_objective(similarity: Array, link: str) -> None:
+    """All cells at once are the objective; so is the mean over all batches of two cells drawn alike, by linearity."""
+    labels = torch.from_numpy(LABELS.astype(bool))
+    scores = torch.from_numpy(similarity)
+    wanted = objective_value(similarity, link, unlabelled=np.ones((4, 4)), missed=np.zeros((4, 4)))
+    assert losses.pointwise_labelled(scores, labels, link=link).item() == pytest.approx(wanted, abs=1e-12)
+    flat, marks = scores.flatten(), labels.flatten()
+    pairs = torch.cartesian_prod(torch.arange(len(flat)), torch.arange(len(flat)))
+    batches = [losses.pointwise_labelled(flat[pair], marks[pair], link=link) for pair in pairs]
+    assert torch.stack(batches).mean().item() == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels"),
+    [
+        (torch.zeros(2), torch.zeros(3, dtype=torch.bool)),
+        (torch.zeros(2), torch.zeros(2)),
+        (torch.zeros(0), torch.zeros(0, dtype=torch.bool)),
+    ],
+)
+def test_labelled_refuses(scores: Tensor, labels: Tensor) -> None:
+    with pytest.raises(ValueError, match="labels must be booleans of the shape of scores"):
+        losses.pointwise_labelled(scores, labels)
