@@ -58,7 +58,9 @@ class InBatch:
         log_q = self.stream_log_q[items]
         if not self.deduplicate:
             return log_q
-        return (log_inclusion(log_q.double(), pool.positives) - math.log(max(pool.distinct, 1))).to(log_q.dtype)
+        # Beside a lone row nothing is drawn, and any finite value will do.
+        draws = max(pool.positives, 1)
+        return (log_inclusion(log_q.double(), draws) - math.log(max(pool.distinct, 1))).to(log_q.dtype)
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
         """Return `log_q` or, without duplicates, -log m: one of the m items is the row's positive, for certain."""

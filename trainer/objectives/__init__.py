@@ -25,9 +25,12 @@ class Result(NamedTuple):
 
 
 def evaluate(view: View, config: TrainerConfig) -> Result:
-    """Return what `config.loss` makes of a step; without rows, no losses."""
-    if not len(view.users):
-        return Result(view.users.sum(1))
+    """Return what `config.loss` makes of a step; without rows, no losses.
+
+    A lone row, as the last batch of a window may hold, teaches the losses of whole batches nothing: its loss is 0.
+    """
+    if len(view.users) < (2 if config.loss.asks_for_users else 1):
+        return Result(0 * view.users.sum(1))
     if config.loss.kind == "resampled_softmax":
         return Result(*resampled(view, config.loss))
     return Result(_OBJECTIVES[config.loss.kind](view, config))

@@ -76,3 +76,14 @@ def test_training_ranks_the_positives_higher(
     results = [train_step(state, batch, Workers()) for _ in range(10) for batch in dealt]
     assert all(torch.isfinite(torch.tensor(result.loss)) for result in results)
     assert mean_rank(state, store) < 0.9 * before
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_lone_row_stops_nothing(store: Store, writer: WindowWriter, config: TrainerConfig, name: str) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, configured(config, KINDS[name]))
+    batch = batches_of(store, state)[0]
+    lone = torch.arange(len(batch.real)) == 0
+    result = train_step(state, batch._replace(real=lone, positives=batch.positives * lone), Workers())
+    assert torch.isfinite(torch.tensor(result.loss))
+    assert state.embeddings.weight.isfinite().all()
