@@ -1,0 +1,181 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.trainer.offline.logs import circles, log_of, small
+from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.offline.data import Interactions, Ints
+from trainer.offline.examination import Examination, Rules
+from trainer.offline.model import OfflineModel
+from trainer.offline.splits import temporal
+
+USERS, ITEMS = 4, 7
+logs = st.lists(st.tuples(st.integers(0, USERS - 1), st.integers(0, ITEMS - 1)), min_size=4, max_size=30)
+any_rules = st.builds(
+    Rules,
+    st.sampled_from(["interaction", "user"]),
+    st.sets(st.integers(1, 9), min_size=1, max_size=3).map(lambda ks: tuple(sorted(ks))),
+    st.booleans(),
+    st.one_of(st.none(), st.integers(1, ITEMS)),
+)
+Row = tuple[list[int], list[int], dict[int, float]]
+"""A case by hand: what is relevant, what was before, and the scores of all items."""
+
+
+def by_hand(rows: list[Row], counts: list[int], rules: Rules) -> dict[str, float]:
+    """Return all metrics with loops over sorted lists."""
+    popular = sorted(range(ITEMS), key=lambda item: (-counts[item], item))
+    index = set(range(ITEMS))
+    if rules.index_top is not None:
+        index = set(popular[: rules.index_top]) | {item for relevant, _, _ in rows for item in relevant}
+    found: dict[str, Any] = {}
+    for k in rules.cutoffs:
+        sums, shown = np.zeros(3), set()
+        for relevant, before, scores in rows:
+            hidden = set(before) - set(relevant) if rules.filter_seen else set()
+            ranking = [item for item in index - hidden if scores[item] > -math.inf]
+            top = sorted(ranking, key=lambda item: (-scores[item], item))[:k]
+            gains = [1 / math.log2(place + 2) for place, item in enumerate(top) if item in relevant]
+            ideal = sum(1 / math.log2(place + 2) for place in range(min(k, len(relevant))))
+            sums += [len(gains) / len(relevant), sum(gains) / ideal, len(gains) / k]
+            shown |= set(top)
+        recall, ndcg, precision = sums / len(rows)
+        found |= {f"recall@{k}": recall, f"ndcg@{k}": ndcg, f"precision@{k}": precision}
+        found[f"coverage@{k}"] = len(shown) / len(index)
+    return found
+
+
+def rows_of(
+    log: list[tuple[int, int]], cut: int, rules: Rules, score: dict[int, dict[int, float]]
+) -> tuple[list[Row], list[int]]:
+    """Return the cases by hand, and the users they are of, for training rows before `cut`."""
+    if rules.protocol == "interaction":
+        users = [user for user, _ in log[cut:]]
+        pasts = [[item for user, item in log[:row] if user == log[row][0]] for row in range(cut, len(log))]
+        return [([log[cut + i][1]], past, score[users[i]]) for i, past in enumerate(pasts)], users
+    users = sorted({user for user, _ in log[cut:]})
+    own = [[sorted({item for user, item in part if user == one}) for part in (log[cut:], log[:cut])] for one in users]
+    return [(relevant, past, score[user]) for user, (relevant, past) in zip(users, own, strict=True)], users
+
+
+def examined(log: list[tuple[int, int]], cut: int, rules: Rules) -> tuple[Interactions, Ints, Examination]:
+    interactions = log_of(*map(list, zip(*log, strict=True)), sizes=(USERS, ITEMS))
+    train, asked = np.arange(cut), np.arange(cut, len(log))
+    return interactions, train, Examination.of(interactions, train, asked, rules)
+
+
+@settings(max_examples=60)
+@given(logs, st.floats(0.2, 0.8), any_rules, st.integers(0, 99))
+def test_figures_of_a_model_are_those_by_hand(
+    log: list[tuple[int, int]], share: float, rules: Rules, seed: int
+) -> None:
+    cut = max(1, round(len(log) * share))
+    interactions, train, examination = examined(log, cut, rules)
+    model = OfflineModel.fresh(small("matrix_factorisation", tower={"dimension": 2}), interactions, train)
+    # Whole numbers: products are exact, and tie often.
+    drawn = torch.randint(-2, 3, model.embeddings.weight.shape, generator=torch.Generator().manual_seed(seed))
+    model.embeddings.weight[1:] = drawn[1:].float()
+    users = [user for user, _ in log[:cut]]
+    items = {item for _, item in log[:cut]}
+    weight = drawn.tolist()
+    score = {
+        # A user who is not known has zeros for a vector; an item that is not known is never shown.
+        user: {
+            item: sum(a * b for a, b in zip(weight[FIRST_ITEM + ITEMS + user], weight[FIRST_ITEM + item], strict=True))
+            * (user in users)
+            if item in items
+            else -math.inf
+            for item in range(ITEMS)
+        }
+        for user in range(USERS)
+    }
+    rows, asked = rows_of(log, cut, rules, score)
+    assert examination.cases.users.tolist() == asked
+    counts = [sum(item == other for _, other in log[:cut]) for item in range(ITEMS)]
+    wanted = by_hand(rows, counts, rules)
+    figures = examination.test(model)
+    assert figures.metrics == pytest.approx(wanted)
+    assert examination.glance(model) == figures.metrics
+    assert set(figures.intervals) == {name for name in wanted if not name.startswith("coverage")}
+    for name, (low, high) in figures.intervals.items():
+        assert low <= high if len(set(asked)) > 1 else math.isnan(low)
+        assert math.isnan(low) or -1e-9 <= low <= 1 + 1e-9, name
+    assert sum(stratum.share for stratum in figures.strata.values()) == pytest.approx(1)
+    assert len(figures.deciles) == 10
+
+
+@settings(max_examples=60)
+@given(logs, st.floats(0.2, 0.8), any_rules)
+def test_popularity_is_a_ranking_by_sorted_counts(log: list[tuple[int, int]], share: float, rules: Rules) -> None:
+    cut = max(1, round(len(log) * share))
+    _, _, examination = examined(log, cut, rules)
+    counts = [sum(item == other for _, other in log[:cut]) for item in range(ITEMS)]
+    rows, _ = rows_of(log, cut, rules, {user: dict(enumerate(map(float, counts))) for user in range(USERS)})
+    assert examination.test_popularity().metrics == pytest.approx(by_hand(rows, counts, rules))
+
+
+@pytest.mark.parametrize("kind", ["sasrec", "mean_pooling"])
+@pytest.mark.parametrize("protocol", ["interaction", "user"])
+def test_a_tower_reads_the_newest_known_items_of_the_past(kind: str, protocol: Any) -> None:
+    # Item 5 is cold and stands in the past of row 8; user 3 is cold and has no past at all in training.
+    log = [(0, 0), (1, 1), (0, 2), (1, 3), (0, 4), (2, 0), (0, 5), (1, 5), (0, 1), (3, 2), (3, 0)]
+    rules = Rules(protocol, (1, 2, 3), filter_seen=False)
+    interactions, train, examination = examined(log, 6, rules)
+    model = OfflineModel.fresh(small(kind, tower={"history_length": 3}), interactions, train)
+    pasts = {
+        "interaction": [[0, 2, 4], [1, 3], [2, 4, None], [], [2]],
+        "user": [[0, 2, 4], [1, 3], []],
+    }[protocol]
+    padded = [[None] * (3 - len(past)) + past for past in pasts]
+    rows = torch.tensor([[PADDING if item is None else FIRST_ITEM + item for item in past] for past in padded])
+    model.tower.eval()
+    weight = model.embeddings.weight
+    with torch.no_grad():
+        users = model.tower(weight[rows], rows != PADDING)
+    scores = users / users.norm(dim=1, keepdim=True).clamp(min=1e-12) @ (weight / weight.norm(dim=1)[:, None])[2:].T
+    known = {item for _, item in log[:6]}
+    relevant = [[5], [5], [1], [2], [0]] if protocol == "interaction" else [[1, 5], [5], [0, 2]]
+    by_case: list[Row] = [
+        (own, [], {item: float(row[item]) if item in known else -math.inf for item in range(ITEMS)})
+        for own, row in zip(relevant, scores, strict=True)
+    ]
+    counts = [sum(item == other for _, other in log[:6]) for item in range(ITEMS)]
+    assert examination.glance(model) == pytest.approx(by_hand(by_case, counts, rules))
+
+
+@pytest.mark.parametrize("protocol", ["interaction", "user"])
+def test_fewer_cases_are_a_seeded_choice_of_all(protocol: Any) -> None:
+    log = circles()
+    split = temporal(log, test=0.3)
+
+    def chosen(at_most: int | None, numbers: Ints = split.test) -> list[tuple[int, tuple[int, ...]]]:
+        found = Examination.of(log, split.train, numbers, Rules(protocol, (5,)), at_most=at_most)
+        items, place = found.cases.relevant.take(np.arange(len(found.cases)))
+        return [(user, tuple(items[place == case].tolist())) for case, user in enumerate(found.cases.users.tolist())]
+
+    whole = chosen(None)
+    assert len(whole) == (len(split.test) if protocol == "interaction" else 20)
+    assert chosen(8) == chosen(8)
+    assert len(chosen(8)) == 8
+    # In their order, each with all that is relevant to it, and not simply the first.
+    remaining = iter(whole)
+    assert all(case in remaining for case in chosen(8))
+    assert chosen(8) != whole[:8]
+    assert chosen(10_000) == whole
+
+
+def test_a_choice_of_cases_keeps_each_past_with_its_case() -> None:
+    log = circles()
+    split = temporal(log, test=0.3)
+    some = Examination.of(log, split.train, split.test, Rules("interaction", (5,)), at_most=8)
+    items, place = some.past.take(np.arange(8))
+    for case, user in enumerate(some.cases.users.tolist()):
+        before = items[place == case].tolist()
+        own = log.items[log.users == user].tolist()
+        assert before == own[: len(before)]
+        assert some.cases.relevant.values[case] == own[len(before)]

@@ -1,0 +1,88 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from tests.trainer.offline.logs import circles, everything, small
+from trainer.config import TrainerConfig
+from trainer.offline.examination import Examination, Rules
+from trainer.offline.examples import training_batches
+from trainer.offline.fit import Budget, Fit, fit
+from trainer.offline.model import OfflineModel
+from trainer.offline.splits import temporal
+from trainer.runtime import deterministic
+
+KINDS = ["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]
+LOG = circles()
+
+
+def fitted(
+    config: TrainerConfig, steps: int, *, looks: bool = False, losses: list[float] | None = None
+) -> tuple[OfflineModel, Fit]:
+    split = temporal(LOG)
+    validation = Examination.of(LOG, split.train, split.validation, Rules("interaction", (3,))) if looks else None
+    report = None if losses is None else lambda _, loss: losses.append(loss)
+    with deterministic():
+        model = OfflineModel.fresh(config, LOG, split.train)
+        return model, fit(model, LOG, split.train, Budget(steps, 3), validation=validation, report=report)
+
+
+def bits(model: OfflineModel) -> list[bytes]:
+    tensors = [model.embeddings.weight, model.embeddings.squares, *model.tower.state_dict().values()]
+    return [tensor.numpy().tobytes() for tensor in tensors]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_decides_every_bit_and_looking_changes_none(kind: str) -> None:
+    config = small(kind, seed=4, tower={"dropout": 0.2})
+    first, looked = fitted(config, 8, looks=True)
+    again, repeated = fitted(config, 8, looks=True)
+    unseen, plain = fitted(config, 8)
+    assert bits(first) == bits(again) == bits(unseen)
+    assert bits(first) != bits(fitted(config.model_copy(update={"seed": 5}), 8)[0])
+    assert [point.model_copy(update={"seconds": 0}) for point in looked.curve] == [
+        point.model_copy(update={"seconds": 0}) for point in repeated.curve
+    ]
+    assert plain.curve == ()
+
+
+@pytest.mark.parametrize(("kind", "share"), [("sasrec", 0.5), ("mean_pooling", 0.6)])
+def test_the_loss_falls_where_there_is_something_to_learn(kind: str, share: float) -> None:
+    losses: list[float] = []
+    fitted(small(kind), 80, losses=losses)
+    assert sum(losses[-10:]) < share * sum(losses[:10])
+
+
+def test_the_curve_tells_means_since_the_point_before() -> None:
+    losses: list[float] = []
+    _, found = fitted(small(), 7, looks=True, losses=losses)
+    assert [point.step for point in found.curve] == [3, 6, 7]
+    assert [point.loss for point in found.curve] == pytest.approx(
+        [sum(losses[:3]) / 3, sum(losses[3:6]) / 3, losses[6]]
+    )
+    assert all("recall@3" in point.metrics for point in found.curve)
+    seconds = [point.seconds for point in found.curve]
+    assert seconds == sorted(seconds)
+    assert found.seconds >= seconds[-1] > 0
+
+
+def test_examples_are_the_positives_learnt_from() -> None:
+    split = temporal(LOG)
+    batches = itertools.islice(training_batches(small(), LOG, split.train), 5)
+    assert fitted(small(), 5)[1].examples == sum(int((batch.positives > 0).sum()) for batch in batches)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run() -> None:
+    config = small("matrix_factorisation", optimizer={"embedding_learning_rate": 1e30})
+    losses: list[float] = []
+    with pytest.raises(ValueError, match=r"the loss is (nan|inf) at step \d+: try a lower learning rate"):
+        fitted(config, 50, losses=losses)
+    assert all(map(math.isfinite, losses))
+
+
+def test_everything_may_be_learnt_without_a_split() -> None:
+    model = OfflineModel.fresh(small(), LOG, everything(LOG))
+    found = fit(model, LOG, everything(LOG), Budget(2, 1))
+    assert found.examples > 0
+    assert torch.isfinite(model.embeddings.weight).all()
