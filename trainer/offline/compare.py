@@ -1,8 +1,9 @@
 """Rows by seeds under one budget: each run is a file, so that a comparison can be killed and goes on where it stood."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from trainer.offline.rows import Row
 from trainer.offline.splits import Split
 from trainer.runtime import deterministic
 
-__all__ = ["Job", "Plan", "compare", "run"]
+__all__ = ["Job", "Plan", "compare", "missing_runs", "run"]
 
 _VALIDATION_CASES: Final = 2000
 
@@ -45,13 +46,19 @@ def compare(
     plan: Plan, rows: dict[str, Row], seeds: tuple[int, ...], folder: Path, progress: Callable[[str, int], Report]
 ) -> None:
     """Make every run that `folder` does not hold yet, seed by seed; `progress` begins the report of a run."""
-    missing = [(name, seed) for seed in seeds for name in rows if not (folder / result_name(name, seed)).exists()]
+    missing = missing_runs(rows, seeds, folder)
     if not missing:
         return
     examinations = plan.examinations()
     for name, seed in missing:
         job = Job(name, rows[name], seed)
         save_result(folder, run(plan, job, examinations, progress(name, seed)))
+
+
+def missing_runs(rows: Iterable[str], seeds: tuple[int, ...], folder: Path) -> list[tuple[str, int]]:
+    """Return the row and the seed of every run that `folder` does not hold yet, in the order of their making."""
+    runs = product(seeds, rows)
+    return [(name, seed) for seed, name in runs if not (folder / result_name(name, seed)).exists()]
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,9 @@ def run(plan: Plan, job: Job, examinations: tuple[Examination, Examination], rep
     config = job.row.configure(plan.base, job.seed)
     with deterministic():
         model = OfflineModel.fresh(config, plan.interactions, plan.split.train, job.row.estimator)
-        learnt = fit(model, plan.interactions, plan.split.train, plan.budget, validation=validation, report=report)
+        # A split may have no validation; then there is no curve.
+        looks = validation if len(validation.cases) else None
+        learnt = fit(model, plan.interactions, plan.split.train, plan.budget, validation=looks, report=report)
         begun = time.perf_counter()
         figures = test.test(model)
     return RunResult(

@@ -5,16 +5,18 @@ weighs ten times one with a single one; with a case per user all users weigh the
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trainer.offline.ranking import Ranked
 
-__all__ = ["Floats", "coverage", "hits", "means", "ndcg", "per_case", "precision", "recall"]
+__all__ = ["NAMES", "Floats", "coverage", "hits", "means", "ndcg", "per_case", "precision", "recall"]
 
 Floats = npt.NDArray[np.float64]
+NAMES: Final = ("recall", "ndcg", "precision", "coverage")
+"""Of the figures in `means`, where ``@k`` follows."""
 
 
 def recall(ranked: Ranked, k: int) -> Floats:
