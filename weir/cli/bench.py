@@ -3,6 +3,7 @@
 # ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
 
 import platform
+import shlex
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.errors import CommandError, guarded
+from weir.cli.errors import CommandError, UsageError, guarded
 from weir.cli.offline import Cases, Cutoffs, Data, FilterSeen, IndexTop, Kind, SplitKind, base_settings, prepare, rules
 from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput
 from weir.cli.session import Session, open_session, set_up_logging
@@ -64,13 +65,13 @@ def losses(
     """
     session = open_session(config, None, assign, base=base_settings(split))
     set_up_logging(session.notes)
-    from trainer.offline.compare import Plan, compare
+    from trainer.offline.compare import Plan, compare, missing_runs
     from trainer.offline.fit import Budget
     from trainer.offline.report import write_report
     from trainer.offline.results import save_comparison
-    from trainer.offline.rows import choose_rows
 
-    chosen = choose_rows(rows)
+    chosen = _chosen(rows)
+    _check_headline(headline, cutoffs)
     interactions, division = prepare(data, split)
     test = rules(split, cutoffs, filter_seen=filter_seen, index_top=index_top)
     budget = Budget(steps, max(steps // 6, 1))
@@ -79,7 +80,8 @@ def losses(
     out.mkdir(parents=True, exist_ok=True)
     _refuse_other(out, comparison)
     save_comparison(out, comparison)
-    with _Progress(session, len(chosen) * seeds, steps) as progress:
+    missing = missing_runs(chosen, comparison.seeds, out)
+    with _Progress(session, len(missing), steps) as progress:
         compare(plan, chosen, comparison.seeds, out, progress.of)
     page = write_report(out)
     if json:
@@ -87,6 +89,23 @@ def losses(
         return
     session.out.print((out / "table.md").read_text(), markup=False, highlight=False)
     session.out.print(f"the whole report: {page}", soft_wrap=True)
+
+
+def _chosen(rows: str) -> "dict[str, Row]":
+    from trainer.offline.rows import choose_rows
+
+    try:
+        return choose_rows(rows)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
+
+
+def _check_headline(headline: str, cutoffs: list[int]) -> None:
+    from trainer.offline.metrics import NAMES
+
+    allowed = [f"{name}@{k}" for name in NAMES for k in sorted(set(cutoffs))]
+    if headline not in allowed:
+        raise UsageError(f"--headline = {headline!r}: is not measured; with these --k allowed: {', '.join(allowed)}")
 
 
 def _comparison(
@@ -116,7 +135,7 @@ def _comparison(
             "ranked items": f"top {plan.rules.index_top} and all of the test" if plan.rules.index_top else "all",
         },
         versions={name: version(name) for name in ("weir", "torch", "numpy")} | {"python": platform.python_version()},
-        command=f"weir {' '.join(sys.argv[1:])}",
+        command=shlex.join(["weir", *sys.argv[1:]]),
     )
 
 
@@ -146,7 +165,7 @@ def _refuse_other(out: Path, comparison: "Comparison") -> None:
 
 
 class _Progress:
-    """A bar over all runs, with the step and the loss of the one in hand; plain lines where there is no terminal."""
+    """A bar over the missing runs, with the step and the loss of the one in hand; plain lines without a terminal."""
 
     def __init__(self, session: Session, runs: int, steps: int) -> None:
         from weir.cli.progress import Bar
@@ -165,7 +184,7 @@ class _Progress:
         """Begin a run, and return what it reports to."""
         before, self._done = self._done * self._steps, self._done + 1
         if not self._notes.is_terminal:
-            self._notes.print(f"run {self._done} of at most {self._runs}: {name}, seed {seed}", soft_wrap=True)
+            self._notes.print(f"run {self._done} of {self._runs}: {name}, seed {seed}", soft_wrap=True)
 
         def report(step: int, loss: float) -> None:
             text = f"{name}, seed {seed}: step {step:,} of {self._steps:,}, loss {loss:.3f}"

@@ -2,7 +2,8 @@
 
 # ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
 
-from typing import TYPE_CHECKING, Annotated
+import math
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -60,12 +61,13 @@ def evaluate(
     _print(session, len(test.cases), found, popular)
 
 
-def _plain(figures: "Figures") -> dict[str, object]:
-    return {
-        "metrics": figures.metrics,
-        "intervals": figures.intervals,
-        "strata": {name: stratum.model_dump() for name, stratum in figures.strata.items()},
-    }
+def _plain(figures: "Figures") -> Any:
+    """Return figures for programs: null where there are none, since JSON has no NaN."""
+    from pydantic_core import from_json, to_json
+
+    strata = {name: stratum.model_dump() for name, stratum in figures.strata.items()}
+    told = {"metrics": figures.metrics, "intervals": figures.intervals, "strata": strata}
+    return from_json(to_json(told, inf_nan_mode="null"))
 
 
 def _print(session: Session, cases: int, found: "Figures", popular: "Figures") -> None:
@@ -73,13 +75,17 @@ def _print(session: Session, cases: int, found: "Figures", popular: "Figures") -
 
     rows = []
     for name, value in found.metrics.items():
-        low, high = found.intervals.get(name, (None, None))
-        between = "" if low is None else f"{low:.4f} to {high:.4f}"
+        low, high = found.intervals.get(name, (math.nan, math.nan))
+        between = "" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
         rows.append([name, f"{value:.4f}", between, f"{popular.metrics[name]:.4f}"])
     print_table(session, f"{cases:,} test cases", ["metric", "model", "95 % interval", "popularity"], rows)
     session.out.print()
     strata = [
-        [name, f"{stratum.share:.1%}", *(f"{value:.4f}" for value in stratum.metrics.values())]
+        [
+            name,
+            f"{stratum.share:.1%}",
+            *("" if math.isnan(value) else f"{value:.4f}" for value in stratum.metrics.values()),
+        ]
         for name, stratum in found.strata.items()
     ]
     names = next(iter(found.strata.values())).metrics

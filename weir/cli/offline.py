@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.cli.errors import CommandError
+
 if TYPE_CHECKING:
     from trainer.offline.data import Interactions
     from trainer.offline.examination import Rules
@@ -85,7 +87,12 @@ def prepare(data: str, split: SplitKind) -> "tuple[Interactions, Split]":
         SplitKind.RANDOM: splits.random_per_user,
         SplitKind.LABELLED: splits.labelled,
     }[split]
-    return interactions, divide(interactions)
+    division = divide(interactions)
+    if not len(division.test):
+        raise CommandError(
+            f"{data}: --split {split} leaves none of {len(interactions)} interactions to test on; add some"
+        )
+    return interactions, division
 
 
 def rules(split: SplitKind, cutoffs: list[int], *, filter_seen: bool, index_top: int | None) -> "Rules":

@@ -17,11 +17,14 @@ RUNNER = CliRunner()
 
 COMMANDS = [
     *("up", "query", "click", "ingest", "train", "train-worker", "export", "promote", "serve", "monitor"),
-    *("generate", "replay"),
+    *("generate", "replay", "evaluate", "bench losses"),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
 ]
 WITHOUT_SETTINGS = {"generate", "config schema"}
+WITHOUT_STORE = {"evaluate", "bench losses"}
 ARGUMENTS = {
+    "evaluate": ["--data", "log.jsonl"],
+    "bench losses": ["--data", "log.jsonl"],
     "query": ["anna-0"],
     "promote": ["00000000-0000000001"],
     "click": ["anna-0", "jazz-000"],
@@ -60,7 +63,7 @@ def test_help_explains_every_option_and_names_defaults(command: str) -> None:
     assert "Usage:" in text
     if command not in WITHOUT_SETTINGS:
         assert "--config" in text
-        assert "[default: (weir-data)]" in text
+        assert ("[default: (weir-data)]" in text) == (command not in WITHOUT_STORE)
     for option in ("--seconds", "--k", "--ranks", "--last", "--port", "--events"):
         if f" {option} " in text:
             assert re.search(rf"{option} .*?\[default:", text), option
@@ -70,8 +73,10 @@ def test_help_explains_every_option_and_names_defaults(command: str) -> None:
 def test_an_unknown_key_is_named_before_any_work(command: str, tmp_path: Path) -> None:
     file = tmp_path / "weir.yaml"
     file.write_text("trainer: {batch_sise: 3}\n")
-    arguments = ARGUMENTS.get(command, [])
-    output = run(*command.split(), *arguments, "--config", str(file), "--store", str(tmp_path / "store"), status=2)
+    arguments = [*ARGUMENTS.get(command, []), "--config", str(file)]
+    if command not in WITHOUT_STORE:
+        arguments += ["--store", str(tmp_path / "store")]
+    output = run(*command.split(), *arguments, status=2)
     assert "trainer.batch_sise: there is no such setting; did you mean batch_size?" in output
     assert not (tmp_path / "store").exists()
 

@@ -1,0 +1,117 @@
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
+from trainer.offline.results import load_comparison, load_results, result_name
+
+ROWS = "uniform, none; BPR"
+SMALL = ["--rows", ROWS, "--seeds", "2", "--steps", "6", *TINY]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_circles(tmp_path_factory.mktemp("data") / "circles.parquet")
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a comparison that has lost one of its runs, and was started again."""
+    out = tmp_path_factory.mktemp("out")
+    whole = weir("bench", "losses", "--data", data, "--out", out, *SMALL)
+    assert whole.exit_code == 0, whole.output
+    runs = [f"run {number} of 4: {run}" for number, run in enumerate(RUNS, 1)]
+    assert [line for line in whole.stderr.splitlines() if line.startswith("run ")] == runs
+    assert all(text in whole.stdout for text in ("uniform, none", "BPR", f"the whole report: {out / 'report.html'}"))
+    return out
+
+
+RUNS = [f"{row}, seed {seed}" for seed in (0, 1) for row in ("uniform, none", "BPR")]
+
+
+def test_a_comparison_leaves_its_runs_and_a_report(finished: Path, data: Path) -> None:
+    comparison = load_comparison(finished)
+    assert (comparison.rows, comparison.seeds) == (("uniform, none", "BPR"), (0, 1))
+    assert (comparison.split, comparison.headline, comparison.cutoffs) == ("temporal", "recall@20", (5, 20))
+    assert comparison.data == f"{data.parent.name}/circles.parquet"
+    facts = {"users": 20, "items": 40, "train": 240, "validation": 30, "test": 30}
+    assert facts.items() <= comparison.facts.items()
+    results = load_results(finished, comparison)
+    assert len(results) == 4
+    assert all(result.steps == 6 and result.curve[-1].step == 6 for result in results.values())
+    table = list(csv.DictReader((finished / "table.csv").open()))
+    assert len(table) == 2
+    for row in comparison.rows:
+        assert row in (finished / "report.html").read_text()
+
+
+def test_only_what_is_missing_runs_again(finished: Path, data: Path) -> None:
+    lost = finished / result_name("BPR", 0)
+    before = {path.name: path.stat().st_mtime_ns for path in finished.glob("*-seed*.json")}
+    metrics = json.loads(lost.read_text())["metrics"]
+    lost.unlink()
+    again = weir("bench", "losses", "--data", data, "--out", finished, *SMALL, "--json")
+    assert told(again) == {"report": str(finished / "report.html"), "table": str(finished / "table.csv")}
+    assert [line for line in again.stderr.splitlines() if line.startswith("run ")] == ["run 1 of 1: BPR, seed 0"]
+    assert json.loads(lost.read_text())["metrics"] == metrics
+    for name, time in before.items():
+        assert ((finished / name).stat().st_mtime_ns == time) == (name != lost.name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--steps", "7"], "row BPR, row uniform, none differ"),
+        (["--split", "leave-one-out"], "split, facts"),
+        (["--cases", "5"], "facts differ"),
+        (["--keep-seen"], "facts differ"),
+        (["--index-top", "9"], "facts differ"),
+        (["-k", "9"], "cutoffs differ"),
+        (["--set", "trainer.tower.layers=2"], "row BPR, row uniform, none differ"),
+    ],
+)
+def test_another_comparison_is_not_mixed_in(finished: Path, data: Path, arguments: list[str], named: str) -> None:
+    before = {path.name: path.read_bytes() for path in finished.iterdir()}
+    line = refused(weir("bench", "losses", "--data", data, "--out", finished, *SMALL, *arguments), 1)
+    assert f"{finished} holds another comparison: " in line
+    assert named in line
+    assert line.endswith("choose another --out, or remove the folder")
+    assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rows", "BPRR"], "--rows = 'BPRR': there is no such row or family; allowed: all, softmax, resampling"),
+        (["--headline", "recall@50"], "--headline = 'recall@50': is not measured; with these --k allowed: recall@10"),
+        (["--headline", "hits@20"], "'hits@20': is not measured; with these --k allowed: recall@10, recall@20"),
+        (["--headline", "recall"], "precision@20, precision@100, coverage@10"),
+        (["-k", "5"], "--headline = 'recall@20': is not measured; with these --k allowed: recall@5, ndcg@5"),
+    ],
+)
+def test_wrong_usage_is_refused_before_any_work(tmp_path: Path, arguments: list[str], message: str) -> None:
+    out = tmp_path / "out"
+    line = refused(weir("bench", "losses", "--data", tmp_path / "missing.parquet", "--out", out, *arguments), 2)
+    assert message in line
+    assert not out.exists()
+
+
+def test_data_that_cannot_be_used_leaves_no_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    line = refused(weir("bench", "losses", "--data", tmp_path / "missing.parquet", "--out", out), 1)
+    assert "missing.parquet: there is no such file" in line
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("split", ["leave-one-out", "random", "labelled"])
+def test_every_split_can_be_compared_on(tmp_path: Path, split: str) -> None:
+    """The labelled one has no validation: its curve has no figures, its report is written all the same."""
+    data = write_circles(tmp_path / "circles.parquet", split=["train"] * 270 + ["test"] * 30)
+    row = ["--rows", "In-Batch", "--seeds", "1", "--steps", "3", "--headline", "ndcg@5"]
+    told(weir("bench", "losses", "--data", data, "--split", split, "--out", tmp_path / "out", *row, *TINY, "--json"))
+    result = load_results(tmp_path / "out", load_comparison(tmp_path / "out"))["In-Batch", 0]
+    assert 0 <= result.metrics["ndcg@5"] <= 1
+    assert len(result.curve) == (0 if split == "labelled" else 3)
+    assert (tmp_path / "out" / "report.html").exists()
