@@ -1,0 +1,115 @@
+"""Memory and disk per item and per user, for docs/sizing.md.
+
+    python -m benchmarks.footprint trainer --items 1000000       # the trainer's state, a checkpoint, a bundle
+    python -m benchmarks.footprint window STORE                  # the trainer's reading of a store's first window
+    python -m benchmarks.footprint histories --users 1000000     # what the server holds, and takes a window in with
+
+Of the trainer it is the most that the process has held so far, less what it held after the same with a thousand items
+(or before the window); of histories what numpy has asked for. How busy the machine is matters for the CPU-seconds
+(user and system) alone, and little.
+"""
+
+import resource
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import numpy as np
+import typer
+
+from benchmarks.serving import filled
+from contracts import Events, Histories, Store, WindowLog
+from contracts.columns import ITEM_ID, ITEM_KEY
+from trainer.batches import Examples, read_positives
+from trainer.checkpoint import CheckpointLog
+from trainer.config import TrainerConfig
+from trainer.distributed import Workers
+from trainer.export import export_bundle
+from trainer.item_table import ItemTable
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+HISTORY: Final = 50
+FEW: Final = 1000
+Items = Annotated[int, typer.Option(help="items in the table")]
+Kind = Annotated[str, typer.Option(help="FAISS factory string, or auto")]
+Users = Annotated[int, typer.Option(help="users with a full history")]
+Arrivals = Annotated[float, typer.Option(help="events of the next window, per user")]
+
+
+@app.command()
+def trainer(items: Items = 1_000_000, index: Kind = "auto") -> None:
+    """Fill a table, save a checkpoint, export a bundle."""
+    walk(TrainerConfig(device="cpu", index=index), FEW, 0)
+    print(f"with {FEW} items the process takes {peak() / 2**20:.0f} MiB; per item beyond that:", flush=True)
+    walk(TrainerConfig(device="cpu", index=index), items, peak())
+
+
+def walk(config: TrainerConfig, items: int, base: int) -> None:
+    """Print each step of a trainer with so many items; without a `base` just take it."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder)
+        with told("state", items, base):
+            state = filled(config, items)
+        with told("checkpoint", items, base):
+            CheckpointLog(store).save(state, Workers())
+        with told("bundle", items, base):
+            export_bundle(store, state)
+        if base:
+            saved = sum(len(store.read(name)) for name in store.glob("checkpoints/*/*"))
+            print(
+                f"checkpoint on disk: {saved / items:.0f} bytes per item, of a table with {state.table.capacity} rows"
+            )
+
+
+@contextmanager
+def told(step: str, items: int, base: int) -> Iterator[None]:
+    """Print what a step has brought the process to."""
+    begun = time.process_time()
+    yield
+    if base:
+        print(f"{step}: {(peak() - base) / items:.0f} bytes at most, {time.process_time() - begun:.1f} s", flush=True)
+
+
+def peak() -> int:
+    """Return the most memory that this process has held, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@app.command()
+def window(store: Annotated[str, typer.Argument(help="path or URL")]) -> None:
+    """Read the first window as the trainer does, into examples of a table that holds its items."""
+    log = WindowLog(Store(store))
+    manifest = log.committed()[0]
+    items, table = log.items(manifest), ItemTable()
+    table.admit(items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), 0)
+    count, base = manifest.counts.positives, peak()
+    with told("read", count, base):
+        found = read_positives(log, manifest, HISTORY)
+    with told("examples", count, base):
+        Examples.of(found, table).admitted()
+
+
+@app.command()
+def histories(users: Users = 1_000_000, arrivals: Arrivals = 0.2) -> None:
+    """Hold the histories of all users, and take a window in as `serving.histories` does: in a copy."""
+    tracemalloc.start()
+    draw = np.random.default_rng(0)
+    keys = np.sort(draw.integers(-(2**63), 2**63 - 1, users))
+    held = Histories(keys, draw.integers(1, 2**63, (users, HISTORY)), np.zeros((users, HISTORY), np.int64))
+    print(f"held: {tracemalloc.get_traced_memory()[0] / users:.0f} bytes per user", flush=True)
+    count = round(arrivals * users)
+    ones = np.ones(count, np.int64)
+    events = Events(draw.choice(keys, count), draw.integers(1, 2**63, count), ones, ones > 0)
+    tracemalloc.reset_peak()
+    begun = time.process_time()
+    longer = Histories(held.users, held.items, held.times)
+    longer.extend(events)
+    spent = time.process_time() - begun
+    print(f"taking {count} events in: {tracemalloc.get_traced_memory()[1] / users:.0f} at most, {spent:.1f} s")
+
+
+if __name__ == "__main__":
+    app()

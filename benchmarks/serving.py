@@ -1,0 +1,291 @@
+"""A server under load: queries per second, latency and CPU per query, next to the limits of the same machine.
+
+    python -m benchmarks.serving prepare FOLDER        # stores with a bundle each; a million items take minutes
+    python -m benchmarks.serving load FOLDER           # one line per store and concurrency, about half a minute a store
+
+`prepare` exports item vectors of random directions (64 dimensions, cosine) and a SASRec tower as it is before
+training, by the trainer's own export. `load` starts ``weir serve`` on each store, in a process of its own; two client
+processes keep 1, 8 or 64 calls under way (closed loop, one query a call: a history of 50 items, k = 100) and do not
+parse the answers.
+
+In the same run, with as many calls under way, the server answers empty calls (the health check), which is what gRPC
+costs; and this process runs the tower and FAISS alone on the same bundle, with one thread, in batches of the size that
+the server formed. CPU is user and system time. It and the ratios bear a busy machine; latency and queries per second do
+not: `cores` says what the server got of the machine. For one core each: OMP_NUM_THREADS=1.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from socket import socket
+from typing import Annotated, Any, Final, NamedTuple
+
+import faiss
+import grpc.aio
+import numpy as np
+import numpy.typing as npt
+import typer
+from grpc_health.v1 import health_pb2
+from prometheus_client.parser import text_string_to_metric_families
+
+from contracts import BundleLog, Store, hash_ids
+from serving.bundle import LoadedBundle, load_bundle
+from serving.client import RetrievalClient, RetrievalError, by_history
+from sketches import CountMinSketch
+from trainer.config import TrainerConfig
+from trainer.export import export_bundle
+from trainer.export.index import factory
+from trainer.seeds import Purpose, generator
+from trainer.state import TrainerState
+from weir.retrieval.v1 import retrieval_pb2 as pb
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+Folder = Annotated[Path, typer.Argument(help="where the stores are")]
+Sizes = Annotated[list[int], typer.Option("--items", help="items of a bundle; may be repeated")]
+SIZES: Final = [10_000, 100_000, 1_000_000]
+
+K: Final = 100
+HISTORY: Final = 50
+CLIENTS: Final = 2
+REQUESTS: Final = 500
+WARM_UP: Final = 1.0
+RETRIEVE: Final = f"/{pb.DESCRIPTOR.services_by_name['RetrievalService'].full_name}/Retrieve"
+CHECK: Final = "/grpc.health.v1.Health/Check"
+EMPTY: Final = health_pb2.HealthCheckRequest().SerializeToString()
+COLUMNS: Final = (
+    "items | index | calls | queries/s | p50 ms | p99 ms | cores | batch | CPU us/query | empty call, us | tower, us | "
+    "FAISS, us | CPU / (empty + tower + FAISS) | queries/s / empty calls/s"
+)
+
+
+@app.command()
+def prepare(folder: Folder, items: Sizes = SIZES) -> None:
+    """Export each catalogue with a flat index, and with the one that the trainer chooses."""
+    for size in items:
+        for index in dict.fromkeys(("Flat", factory(size, "auto"))):
+            begun = time.process_time()
+            store = Store(str(folder / f"{size:08d}-{index}"))
+            manifest = export_bundle(store, filled(TrainerConfig(device="cpu", index=index), size))
+            spent = time.process_time() - begun
+            bytes_each = ", ".join(f"{entry.name} {entry.size / size:.1f}" for entry in manifest.files)
+            print(f"{size} items, {index}: {spent:.1f} CPU-seconds; bytes per item: {bytes_each}", flush=True)
+
+
+def filled(config: TrainerConfig, items: int) -> TrainerState:
+    """Return a state that knows ``item-00000000`` and so on, as after a first window in which each occurred once."""
+    state, ids = TrainerState.fresh(config), np.array([name(number) for number in range(items)], object)
+    keys, sketch = hash_ids(ids.tolist()), CountMinSketch(1 << 16)
+    sketch.update(keys)
+    admitted = state.table.admit(keys, ids, 0)
+    state.embeddings.grow(state.table.capacity)
+    state.embeddings.initialise(admitted, generator(0, Purpose.ROWS, 0))
+    state.frequencies.add(sketch.to_bytes(), 0)
+    state.refresh_frequencies()
+    state.position.learnt_sequence = 0
+    return state
+
+
+def name(number: int) -> str:
+    """Return an item's id."""
+    return f"item-{number:08d}"
+
+
+@app.command()
+def load(
+    folder: Folder, seconds: Annotated[float, typer.Option(help="of every measurement")] = 4.0, only: str = "*"
+) -> None:
+    """Print the table."""
+    print(f"| {COLUMNS} |\n|{' --- |' * (COLUMNS.count('|') + 1)}")
+    with client_processes() as clients:
+        for path in sorted(folder.glob(only)):
+            store = Store(str(path))
+            bundle = load_bundle(BundleLog(store), str(BundleLog(store).current()))
+            with served(store) as server:
+                for calls in (1, 8, 64):
+                    print(line(bundle, server, clients, calls, seconds), flush=True)
+                rss, peak = (server.memory(name) / 2**20 for name in ("VmRSS", "VmHWM"))
+            busy = os.getloadavg()[0]
+            print(f"  {path.name}: {rss:.0f} MiB resident, {peak:.0f} at most; load average {busy:.1f}", flush=True)
+
+
+@contextmanager
+def client_processes() -> Iterator[Executor]:
+    """Start the clients' processes; all have done their imports when this returns."""
+    context = multiprocessing.get_context("spawn")
+    all_there = context.Barrier(CLIENTS)
+    with ProcessPoolExecutor(CLIENTS, context, all_there.wait) as clients:
+        list(clients.map(abs, range(CLIENTS)))
+        yield clients
+
+
+def line(bundle: LoadedBundle, server: "Server", clients: Executor, calls: int, seconds: float) -> str:
+    """Measure one row."""
+    histories = np.random.default_rng(0).integers(0, bundle.items, (REQUESTS, HISTORY))
+    queries = [retrieval(row.tolist()) for row in histories]
+    asked = loaded(server, clients, Calls(RETRIEVE, queries, calls), seconds)
+    empty = loaded(server, clients, Calls(CHECK, [EMPTY], calls), seconds)
+    batch = max(1, round(asked.batch))
+    tower, search = alone(bundle, bundle.sorted_keys[histories], batch, seconds / 2)
+    p50, p99 = 1e3 * np.quantile(asked.latencies, (0.5, 0.99))
+    figures = (
+        *(f"{asked.rate:.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{asked.cores:.2f}", f"{asked.batch:.1f}"),
+        *(f"{us:.0f}" for us in (asked.cpu_us, empty.cpu_us, tower, search)),
+        f"{asked.cpu_us / (empty.cpu_us + tower + search):.2f}",
+        f"{asked.rate / empty.rate:.2f}",
+    )
+    return f"| {bundle.items} | {bundle.manifest.index.type} | {calls} | {' | '.join(figures)} |"
+
+
+def retrieval(history: list[int]) -> bytes:
+    """Return a serialised request."""
+    return pb.RetrieveRequest(queries=[by_history([name(item) for item in history], K)]).SerializeToString()
+
+
+class Calls(NamedTuple):
+    """A gRPC method, serialised requests for it, and how many are to be under way together."""
+
+    method: str
+    requests: list[bytes]
+    under_way: int
+
+
+class Load(NamedTuple):
+    """What a load gave: seconds of each call, calls per second, the server's CPU, and queries per batch."""
+
+    latencies: npt.NDArray[np.float64]
+    rate: float
+    cpu_us: float
+    cores: float
+    batch: float
+
+
+def loaded(server: "Server", clients: Executor, calls: Calls, seconds: float) -> Load:
+    """Keep calls under way for so long."""
+    used = min(CLIENTS, calls.under_way)
+    begin = time.monotonic() + WARM_UP
+    share = calls._replace(under_way=calls.under_way // used)
+    running = [clients.submit(call, server.target, share, begin, begin + seconds) for _ in range(used)]
+    time.sleep(max(0.0, begin - time.monotonic()))
+    before, begun = server.metrics(), time.monotonic()
+    time.sleep(seconds)
+    after, ended = server.metrics(), time.monotonic()
+    latencies = np.concatenate([future.result() for future in running])
+    rate = len(latencies) / seconds
+    spent, batches, queries = (
+        after[metric] - before[metric]
+        for metric in ("process_cpu_seconds_total", "weir_batch_queries_count", "weir_batch_queries_sum")
+    )
+    cores = spent / (ended - begun)
+    return Load(latencies, rate, 1e6 * cores / rate, cores, queries / max(batches, 1))
+
+
+def call(target: str, calls: Calls, begin: float, end: float) -> npt.NDArray[np.float64]:
+    """Be a client process: return the seconds of the calls that ended between two moments of the monotonic clock."""
+
+    async def caller(method: Callable[[bytes], Any], seed: int, found: list[float]) -> None:
+        number = seed * 37
+        while (sent := time.monotonic()) < end:
+            await method(calls.requests[number % len(calls.requests)])
+            number += 1
+            if begin <= (now := time.monotonic()) < end:
+                found.append(now - sent)
+
+    async def run() -> list[float]:
+        found: list[float] = []
+        async with grpc.aio.insecure_channel(target) as channel:
+            method = channel.unary_unary(calls.method)
+            await asyncio.gather(*(caller(method, seed, found) for seed in range(calls.under_way)))
+        return found
+
+    return np.array(asyncio.run(run()))
+
+
+def alone(bundle: LoadedBundle, histories: npt.NDArray[np.int64], batch: int, seconds: float) -> tuple[float, float]:
+    """Return the CPU of tower and search in this process, in microseconds per query."""
+    faiss.omp_set_num_threads(1)
+    vectors = bundle.users(histories)
+
+    def starts() -> Iterator[int]:
+        ends, number = time.monotonic() + seconds, 0
+        while time.monotonic() < ends:
+            yield number * batch % (len(histories) - batch)
+            number += 1
+
+    def per_query(run: Callable[[slice], object]) -> float:
+        run(slice(0, batch))
+        begun, done = time.process_time(), 0
+        for start in starts():
+            run(slice(start, start + batch))
+            done += batch
+        return 1e6 * (time.process_time() - begun) / done
+
+    tower = per_query(lambda rows: bundle.users(histories[rows]))
+    return tower, per_query(lambda rows: bundle.index.search(vectors[rows], K))
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running ``weir serve``."""
+
+    pid: int
+    port: int
+    metrics_port: int
+
+    @property
+    def target(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self.port}"
+
+    def metrics(self) -> dict[str, float]:
+        """Return the samples of /metrics that have no labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as page:
+            families = list(text_string_to_metric_families(page.read().decode()))
+        return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+    def memory(self, line: str) -> int:
+        """Return a line of the process's status, in bytes."""
+        status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(1024 * int(found.split()[1]) for found in status if found.startswith(line))
+
+
+@contextmanager
+def served(store: Store) -> Iterator[Server]:
+    """Run ``weir serve`` on a store; it answers correctly when this returns."""
+    port, metrics_port = free_port(), free_port()
+    arguments = ["--store", store.url, "--port", str(port), "--set", f"serving.metrics_port={metrics_port}"]
+    process = subprocess.Popen([sys.executable, "-m", "weir", "serve", *arguments], stderr=subprocess.DEVNULL)
+    try:
+        server = Server(process.pid, port, metrics_port)
+        with RetrievalClient(server.target) as client:
+            for _ in range(600):
+                try:
+                    hits = client.retrieve([by_history([name(0)], K)]).hits[0]
+                    break
+                except RetrievalError:
+                    time.sleep(0.1)
+        if len(set(hits.item_ids)) != K or hits.fallback:
+            raise RuntimeError(f"{store.url}: asked for {K} items, got {len(hits.item_ids)}, fallback: {hits.fallback}")
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    app()
