@@ -247,6 +247,10 @@ class TrainerConfig(_Model):
     def _negatives_fit_the_loss(self) -> Self:
         if problem := self.loss.problem(self.negatives):
             raise ValueError(f"loss.kind = {self.loss.kind} {problem}")
+        if self.loss.asks_for_labels and self.tower.kind not in {"matrix_factorisation", "lightgcn"}:
+            raise ValueError(
+                f"loss.sampling = {self.loss.sampling} draws users: set tower.kind = matrix_factorisation or lightgcn"
+            )
         return self
 
     @model_validator(mode="after")

@@ -62,7 +62,8 @@ def _bce(view: View, _: TrainerConfig) -> Tensor:
 
 
 def _gbce(view: View, config: TrainerConfig) -> Tensor:
-    size, calibration = _population(view).shape[1], config.loss.calibration
+    # A young table has fewer items than the pool has draws.
+    size, calibration = max(_population(view).shape[1], len(view.columns) + 1), config.loss.calibration
     return losses.gbce(view.pos, view.pooled, catalog_size=size, calibration=calibration, keep=view.keep)
 
 

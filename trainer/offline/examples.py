@@ -56,7 +56,7 @@ class _ByUser:
         self.first_user_row = FIRST_ITEM + len(interactions.item_ids)
 
     def histories(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Cut every user's items into stretches, at other places in every epoch."""
+        """Cut every user's items into stretches, at other places in every epoch; the newest may overlap the next."""
         length = config.tower.history_length
         steps = np.arange(len(self.rows)) - self.starts[self.users]
         # A stretch ends with its last positive; the ends are `length` apart, and the user's newest item is one.

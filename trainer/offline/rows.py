@@ -7,7 +7,7 @@ all rows of a comparison.
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainer.config import TrainerConfig
+from trainer.config import LossConfig, NegativesConfig, TrainerConfig
 from trainer.offline.model import Estimator
 
 __all__ = ["FAMILIES", "ROWS", "Row", "choose_rows"]
@@ -33,8 +33,10 @@ class Row:
     def configure(self, base: TrainerConfig, seed: int) -> TrainerConfig:
         """Return the configuration of a run."""
         plain = base.model_dump() | {"seed": seed}
-        plain["negatives"] |= {"per_row": 0, "bayesian_candidates": 0, "deduplicate": False, **self.negatives}
-        plain["loss"] |= {"kind": "sampled_softmax", **self.loss}
+        # What a row does not set is the default, so that rows mean the same in every comparison.
+        masked = {"mask_history": base.negatives.mask_history}
+        plain["negatives"] = NegativesConfig().model_dump() | masked | self.negatives
+        plain["loss"] = LossConfig().model_dump() | self.loss
         return TrainerConfig.model_validate(plain)
 
 
