@@ -14,7 +14,7 @@ from trainer.config import TrainerConfig
 from trainer.distributed import Workers
 from trainer.item_table import PADDING
 from trainer.model import Model
-from trainer.negatives import PerRow, Pool, shared_pool
+from trainer.negatives import Cached, PerRow, Pool, shared_pool
 from trainer.seeds import Purpose, generator
 
 __all__ = ["Participants", "Share", "take_part"]
@@ -62,7 +62,7 @@ def take_part(model: Model, batch: Batch, workers: Workers) -> tuple[Participant
     own = PerRow(model.live, per_row).draw(positives, real, draw).items if per_row else positives[:, None][:, :0]
     known = _of_positions(batch.known, batch)
     companions = _companions(config, positives, known, draw)
-    cached = positives[:0] if model.cache is None else model.cache.items.to(positives.device)
+    cached = positives[:0] if model.cache is None else Cached(model.cache).draw(positives, real, draw).items
     used = torch.cat([tensor.flatten() for tensor in (positives, batch.histories, columns, own, companions, cached)])
     forbidden = positives[:, None]
     if config.negatives.mask_history:

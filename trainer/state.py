@@ -145,8 +145,11 @@ class TrainerState:
             self.featured.absorb(manifest, self.table.rows(keys), features, changes, self.table.capacity)
 
     def _renew_cache(self, admitted: Rows, evicted: Rows) -> None:
-        """Let items enter the cache's choice and leave it; there is no cache before there are items."""
-        if not self.config.loss.cache or not len(self.table):
+        """Let items enter the cache's choice and leave it; without items there is no cache."""
+        if not self.config.loss.cache:
+            return
+        if not len(self.table):
+            self.cache = None
             return
         if self.cache is None:
             draw = generator(self.config.seed, Purpose.CACHE)

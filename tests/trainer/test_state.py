@@ -104,3 +104,19 @@ def test_a_state_survives_its_tensors_and_goes_on_bit_for_bit(
         train_step(other, batch, Workers())
     assert same_tensors(state.tensors(), other.tensors()) == []
     assert torch.equal(state.log_q, other.log_q)
+
+
+def test_the_cache_of_a_table_that_lost_all_items_begins_anew(writer: WindowWriter) -> None:
+    """Rows that nobody owns any more must never come out of it, whatever is admitted later."""
+    loss, negatives = {"kind": "resampled_softmax", "cache": 16}, {"uniform": 0}
+    settings = {"loss": loss, "negatives": negatives, "item_ttl_seconds": 86400, "admit_after": 2.0}
+    state = TrainerState.fresh(TrainerConfig.model_validate(settings | {"half_life_seconds": 86400}))
+    absorb(state, writer, "aabbcc", 0)
+    assert state.cache is not None
+    assert absorb(state, writer, "d", 3) == (0, 3)
+    assert state.cache is None
+    absorb(state, writer, "ee", 4)
+    assert state.cache is not None
+    for _ in range(5):
+        assert torch.isin(state.cache.items, state.live).all()
+        state.cache.redraw()
