@@ -123,7 +123,7 @@ def _comparison(
         seeds=seeds,
         cutoffs=plan.rules.cutoffs,
         headline=headline,
-        configuration={name: _settings(plan, row) for name, row in rows.items()},
+        configuration={name: _settings(plan, name, row) for name, row in rows.items()},
         facts={
             "users": len(plan.interactions.user_ids),
             "items": len(plan.interactions.item_ids),
@@ -139,9 +139,15 @@ def _comparison(
     )
 
 
-def _settings(plan: "Plan", row: "Row") -> dict[str, Any]:
+def _settings(plan: "Plan", name: str, row: "Row") -> dict[str, Any]:
     """Return what decides a run: the sections of its configuration, the budget and what counts."""
-    plain = row.configure(plan.base, 0).model_dump(mode="json")
+    from pydantic import ValidationError
+
+    try:
+        plain = row.configure(plan.base, 0).model_dump(mode="json")
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UsageError(f"the row {name!r} does not go with these settings: {problem}") from error
     kept = {name: plain[name] for name in ("batch_size", "tower", "negatives", "loss", "optimizer")}
     return kept | {"estimator": row.estimator, "steps": plan.budget.steps}
 
