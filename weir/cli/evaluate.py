@@ -89,4 +89,4 @@ def _print(session: Session, cases: int, found: "Figures", popular: "Figures") -
         for name, stratum in found.strata.items()
     ]
     names = next(iter(found.strata.values())).metrics
-    print_table(session, "recall by popularity in training", ["items", "share of cases", *names], strata)
+    print_table(session, "by popularity in training", ["items", "share of cases", *names], strata)
