@@ -53,6 +53,7 @@ def test_answers_equal_brute_force_over_what_was_exported(tmp_path: Path) -> Non
     vectors = np.load(io.BytesIO(bundles.read(manifest, BundleFile.VECTORS)))
     items = pq.read_table(pa.BufferReader(bundles.read(manifest, BundleFile.ITEMS)))
     ids = np.array(items[columns.ITEM_ID].to_pylist())
+    place = {item: row for row, item in enumerate(ids.tolist())}
     users = pq.read_table(tmp_path / "log.parquet")["user_id"].unique().to_pylist()[:200]
     queries = [by_user(str(user), 20) for user in users]
     with ServerProcess(store) as server:
@@ -60,5 +61,9 @@ def test_answers_equal_brute_force_over_what_was_exported(tmp_path: Path) -> Non
         with RetrievalClient(server.target) as client:
             made, answer = client.embed(queries), client.retrieve(queries)
     for vector, hits in zip(made, answer.hits, strict=True):
-        best = np.argsort(-(vectors @ np.asarray(vector, np.float32)), kind="stable")[:20]
-        assert hits.item_ids == ids[best].tolist()
+        scores = vectors @ np.asarray(vector, np.float32)
+        best = np.argsort(-scores, kind="stable")[:20]
+        # Items whose scores differ in the last bit may change places: FAISS adds in another order than numpy.
+        found = scores[[place[item] for item in hits.item_ids]]
+        assert len(set(hits.item_ids)) == 20
+        np.testing.assert_allclose(found, scores[best], rtol=0, atol=1e-6)
