@@ -69,7 +69,14 @@ class OfflineModel:
             All interactions, and the numbers of those to learn from.
         estimator
             What counts the training items for log Q.
+
+        Raises
+        ------
+        ValueError
+            If the configuration insists on a GPU.
         """
+        if config.device == "cuda":
+            raise ValueError("device = cuda, but outside the stream models learn on the CPU: set device = auto or cpu")
         users, items = interactions.users[train], interactions.items[train]
         size = FIRST_ITEM + len(interactions.item_ids)
         capacity = size + (len(interactions.user_ids) if knows_users(config) else 0)

@@ -47,7 +47,7 @@ def temporal(interactions: Interactions, validation: float = 0.1, test: float = 
     if interactions.timestamps is None:
         message = (
             f"{interactions.source}: has no timestamps, which a temporal split needs; "
-            "name their column, or split by leave_one_out or random_per_user"
+            "call their column timestamp, or split leave-one-out or at random"
         )
         raise InteractionsError(message)
     _check_shares(interactions, validation, test)

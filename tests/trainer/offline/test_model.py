@@ -114,3 +114,9 @@ def test_gradients_of_lightgcn_are_finite_for_all_rows() -> None:
         assert gradients.embeddings.isfinite().all()
         train_step(model, batch, Workers())
     assert model.embeddings.weight.isfinite().all()
+
+
+def test_a_gpu_that_would_not_be_used_is_refused() -> None:
+    config = small().model_copy(update={"device": "cuda"})
+    with pytest.raises(ValueError, match="outside the stream models learn on the CPU: set device = auto or cpu"):
+        OfflineModel.fresh(config, circles(), everything(circles()))

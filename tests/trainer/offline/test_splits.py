@@ -88,7 +88,7 @@ def test_labels_are_followed() -> None:
 
 
 def test_errors_name_the_source_and_what_is_allowed() -> None:
-    with pytest.raises(InteractionsError, match=r"log\.jsonl: has no timestamps, .*leave_one_out or random_per_user"):
+    with pytest.raises(InteractionsError, match=r"log\.jsonl: has no timestamps, .*split leave-one-out or at random"):
         temporal(interactions([0, 1], timed=False))
     with pytest.raises(InteractionsError, match=r"shares 0\.5 and 0\.5; allowed are"):
         temporal(interactions([0, 1]), 0.5, 0.5)
