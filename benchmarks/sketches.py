@@ -5,8 +5,8 @@
     python -m benchmarks.sketches drift       # changing popularity: the bank against single half-lives
     python -m benchmarks.sketches windows     # the same stream in windows: the trainer's view of recent frequencies
     python -m benchmarks.sketches real        # item streams of MovieLens-1M and Gowalla (WEIR_DATA)
-    python -m benchmarks.sketches monitor     # the estimated error against the true one
-    python -m benchmarks.sketches sizing      # cells per key against error: the table of sketches/sizing.py
+    python -m benchmarks.sketches monitor     # the estimated error against the true one, also merged (WEIR_DATA)
+    python -m benchmarks.sketches sizing      # what `sized_for` promises and what is reached (WEIR_DATA)
     python -m benchmarks.sketches billion     # 1e9 single events in one sketch
 
 The error W is the mean of |estimated log Q - true log Q| over occurrences. The peer needs ``pip install datasketches``.
@@ -37,6 +37,8 @@ BATCH = 65_536
 MIB = 1 << 20
 Events = Annotated[int, typer.Option(help="events in the stream")]
 Items = Annotated[int, typer.Option(help="items in the catalogue")]
+Data = Annotated[Path, typer.Option(envvar="WEIR_DATA", help="folder of the data sets")]
+DATA = Path(os.pardir) / "shared" / "data"
 
 
 class Peer:
@@ -226,7 +228,7 @@ def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, 
 
 
 @app.command()
-def real(data: Annotated[Path, typer.Option(envvar="WEIR_DATA")] = Path(os.pardir) / "shared" / "data") -> None:
+def real(data: Data = DATA) -> None:
     """W on the item streams of two public data sets, by the size of the sketch."""
     if not data.is_dir():
         raise typer.BadParameter(f"{data} is not a directory; set WEIR_DATA to the folder with ml-1m and gowalla")
@@ -241,10 +243,7 @@ def real(data: Annotated[Path, typer.Option(envvar="WEIR_DATA")] = Path(os.pardi
         "estimated / true",
     )
     for name in ("ml-1m", "gowalla"):
-        column = pq.read_table(data / name / "interactions.parquet", columns=["item_id"])["item_id"]
-        ids, index = np.unique(column.to_numpy(), return_inverse=True)
-        hashes = np.array([xxhash.xxh3_64_intdigest(str(item).encode()) for item in ids.tolist()], dtype=np.uint64)
-        stream = hashes.view(np.int64)[index]
+        stream = item_stream(data, name)
         keys, share = true_log_q(stream)
         exact = ExactCounter()
         feed(exact, stream)
@@ -265,34 +264,88 @@ def real(data: Annotated[Path, typer.Option(envvar="WEIR_DATA")] = Path(os.pardi
             )
 
 
-@app.command()
-def monitor(events: Events = 1_000_000, items: Items = 200_000) -> None:
-    """Compare the error estimated from phantoms with the true one."""
-    head("Zipf", "depth", "mode", "fill", "true W", "estimated", "ratio")
+def item_stream(data: Path, name: str) -> I64:
+    """Keys of the items of a data set, in its order."""
+    column = pq.read_table(data / name / "interactions.parquet", columns=["item_id"])["item_id"]
+    ids, index = np.unique(column.to_numpy(), return_inverse=True)
+    hashes = np.array([xxhash.xxh3_64_intdigest(str(item).encode()) for item in ids.tolist()], dtype=np.uint64)
+    return hashes.view(np.int64)[index]
+
+
+def shapes(data: Path) -> Iterator[tuple[str, I64]]:
+    """Streams of different shapes; those of real data sets where they are at hand."""
     for exponent in (0.8, 1.05, 1.3):
-        stream = zipf(items, events, exponent)
-        keys, share = true_log_q(stream)
-        for depth, conservative in ((4, True), (2, True), (4, False)):
-            for bits in (13, 14, 15, 16):
-                sketch = CountMinSketch(1 << bits, depth, conservative=conservative)
-                feed(sketch, stream)
-                true, estimate = error(sketch.log_q(keys), share), estimated_error(sketch)
-                mode = "conservative" if conservative else "linear"
-                row(exponent, depth, mode, sketch.fill, true, estimate, estimate / true)
+        yield f"Zipf {exponent}", zipf(40_000, 300_000, exponent)
+    rng = np.random.default_rng(0)
+    yield "uniform", rng.integers(0, 20_000, 200_000)
+    rare = rng.integers(10, 20_000, 300_000)
+    yield "ten heavy", np.where(rng.random(rare.size) < 0.7, rng.integers(0, 10, rare.size), rare)
+    for name in ("ml-small", "ml-1m", "gowalla"):
+        if (data / name).is_dir():
+            yield name, item_stream(data, name)
+
+
+PARTS: dict[str, Callable[[I64], I64]] = {
+    "whole": lambda stream: np.zeros(stream.size, dtype=np.int64),
+    "by chance": lambda stream: np.random.default_rng(1).integers(0, 8, stream.size),
+    "by time": lambda stream: np.arange(stream.size) * 8 // stream.size,
+    "by key": lambda stream: stream * 2_654_435_761 >> 7 & 7,
+}
+"""Which of eight parts an event is counted in."""
 
 
 @app.command()
-def sizing(events: Events = 10_000_000, items: Items = 1_000_000) -> None:
-    """W by the number of cells per distinct key, Zipf(1.05), depths 4 and 2."""
-    stream = zipf(items, events, 1.05)
+def monitor(data: Data = DATA) -> None:
+    """Compare the error estimated from phantoms with the true one: whole, and merged from eight parts."""
+    head("stream", "cells per key", *(f"W, {how}" for how in PARTS), *(f"estimated / true, {how}" for how in PARTS))
+    for name, stream in shapes(data):
+        keys, share = true_log_q(stream)
+        for cells_per_key in (1, 2, 4, 8):
+            width = 1 << round(math.log2(cells_per_key * keys.size / 4))
+            made = [merged(stream, cut(stream), width) for cut in PARTS.values()]
+            errors = [error(sketch.log_q(keys), share) for sketch in made]
+            ratios = [estimated_error(sketch) / true for sketch, true in zip(made, errors, strict=True)]
+            row(name, 4 * width / keys.size, *errors, *ratios)
+
+
+def merged(stream: I64, part: I64, width: int, depth: int = 4) -> CountMinSketch:
+    """Count every part apart, and merge."""
+    whole = CountMinSketch(width, depth)
+    for number in np.unique(part).tolist():
+        sketch = CountMinSketch(width, depth)
+        for batch in batches(stream[part == number], 16_384):
+            sketch.update(batch)
+        whole.merge(sketch)
+    return whole
+
+
+@app.command()
+def sizing(data: Data = DATA) -> None:
+    """Compare what `sized_for` promises, from nothing or the counts of the stream, with what is reached."""
+    head("stream", "promised", "counts", "KiB", "conservative W", "by key, merged", "linear W", "times the smallest")
+    for name, stream in shapes(data):
+        keys, share = true_log_q(stream)
+        for promised in (0.2, 0.05, 0.01):
+            smallest = smallest_bytes(stream, promised)
+            for label, counts in (("unknown", None), ("known", share)):
+                sized = CountMinSketch.sized_for(keys.size, promised, counts=counts)
+                linear = CountMinSketch(sized.width, sized.depth, conservative=False)
+                by_key = merged(stream, PARTS["by key"](stream), sized.width, sized.depth)
+                feed(sized, stream)
+                feed(linear, stream)
+                errors = [error(sketch.log_q(keys), share) for sketch in (sized, by_key, linear)]
+                row(name, promised, label, sized.nbytes >> 10, *errors, sized.nbytes / smallest)
+
+
+def smallest_bytes(stream: I64, wanted: float) -> int:
+    """Bytes of the smallest conservative sketch that happens to reach an error on a stream counted whole."""
     keys, share = true_log_q(stream)
-    head("cells per key", "conservative, depth 4", "linear, depth 4", "conservative, depth 2")
-    for bits in range(16, 24):
-        sketches = [CountMinSketch(1 << bits - 2), CountMinSketch(1 << bits - 2, conservative=False)]
-        sketches.append(CountMinSketch(1 << bits - 1, 2))
-        for sketch in sketches:
-            feed(sketch, stream)
-        row((1 << bits) / keys.size, *(error(sketch.log_q(keys), share) for sketch in sketches))
+    for cells, depth in sorted((depth << bits, depth) for depth in (2, 3, 4) for bits in range(4, 21)):
+        sketch = CountMinSketch(cells // depth, depth)
+        feed(sketch, stream)
+        if error(sketch.log_q(keys), share) <= wanted:
+            return sketch.nbytes
+    raise ValueError(f"no sketch of up to 16 MiB reaches {wanted}")
 
 
 @app.command()

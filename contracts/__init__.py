@@ -1,27 +1,30 @@
 """Data contracts: what one stage hands to the next.
 
-`interaction` (a line of the log), `window` (a committed slice of event time), `bundle` (a servable model);
-the catalogue of items will stand beside them. Everything is stored through `storage`.
+`interaction` (a line of the log), `window` (a committed slice of event time), `bundle` (a servable model). Windows
+exist by the log of `commits`; everything is stored through `storage`, and small files as `documents`.
 """
 
-from contracts.bundle import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, IndexInfo
+from contracts.bundle import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, IndexInfo, Pin, Withdrawal
 from contracts.clock import EventClock
+from contracts.commits import Commit, CommitLog, CommitTakenError, LetterFile, SourceSpan, check_fitness
+from contracts.documents import Document
 from contracts.errors import CorruptArtefactError
 from contracts.features import FeatureNames
+from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
 from contracts.histories import Events, Histories
 from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
 from contracts.keys import PADDING_KEY, Key, Keys, RawId, hash_id, hash_ids
-from contracts.storage import FileEntry, Store, checksum
+from contracts.log_state import LogState
+from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
 from contracts.window import (
     ITEMS_SCHEMA,
-    SourceSpan,
     WindowCounts,
-    WindowLog,
     WindowManifest,
     WindowName,
     examples_schema,
     items_schema,
 )
+from contracts.window_log import WindowLog
 
 __all__ = [
     "BUNDLE_ITEMS_SCHEMA",
@@ -32,7 +35,11 @@ __all__ = [
     "BundleFile",
     "BundleLog",
     "BundleManifest",
+    "Commit",
+    "CommitLog",
+    "CommitTakenError",
     "CorruptArtefactError",
+    "Document",
     "EventClock",
     "Events",
     "FeatureNames",
@@ -42,17 +49,28 @@ __all__ = [
     "Key",
     "Keys",
     "Label",
+    "Layout",
+    "LetterFile",
+    "LogState",
+    "Pin",
     "RawId",
     "SourceSpan",
     "Store",
+    "StoreFormat",
+    "StoreFormatError",
+    "UnfitStoreError",
     "WindowCounts",
     "WindowLog",
     "WindowManifest",
     "WindowName",
+    "Withdrawal",
+    "check_fitness",
     "checksum",
+    "ensure_format",
     "examples_schema",
     "hash_id",
     "hash_ids",
     "interaction_schema",
     "items_schema",
+    "read_format",
 ]

@@ -1,24 +1,47 @@
 """Contract 4, the bundle: one servable version of the model, its index and its ids.
 
 A bundle lives in ``bundles/<version>/`` and is never rewritten. ``bundles/CURRENT`` names the promoted one and
-is replaced atomically. Rows of the index, of the embeddings and of the items are the same numbers.
+is replaced atomically; ``bundles/PIN``, where there is one, is an operator's word that it stays so. Rows of the index,
+of the embeddings and of the items are the same numbers.
 """
 
+import logging
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from contracts import columns
-from contracts.artefacts import MANIFEST, read_manifest, write_manifest
+from contracts.artefacts import MANIFEST
+from contracts.documents import Document, read_document, write_document
 from contracts.errors import CorruptArtefactError
 from contracts.storage import FileEntry, Store
 
-__all__ = ["BUNDLE_ITEMS_SCHEMA", "BundleFile", "BundleLog", "BundleManifest", "IndexInfo"]
+__all__ = [
+    "BUNDLE_ITEMS_SCHEMA",
+    "BundleFile",
+    "BundleLog",
+    "BundleManifest",
+    "IndexInfo",
+    "Pin",
+    "Withdrawal",
+]
+
+logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION: Final = 1
 _CURRENT: Final = "bundles/CURRENT"
+_PIN: Final = "bundles/PIN"
+_WITHDRAWAL: Final = "VERDICT.json"
+_GRACE_SECONDS: Final = 3600.0
+"""An export writes its manifest well within this time; a folder that has none by then is a ruin."""
+
+Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z._-]+$", max_length=200)]
+"""Names a bundle. The trainer's sort in the order of the stream and end in a digest of what the bundle holds."""
 
 BUNDLE_ITEMS_SCHEMA: Final = pa.schema(
     [
@@ -48,18 +71,16 @@ class BundleFile:
     TOWER: Final = "tower.onnx"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class IndexInfo(_Model):
+class IndexInfo(BaseModel):
     """The index's type (a FAISS factory string) and its search parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str
     parameters: dict[str, int | float] = Field(default_factory=dict)
 
 
-class BundleManifest(_Model):
+class BundleManifest(Document):
     """``MANIFEST.json`` of a bundle.
 
     Training follows the commit order, so `trained_sequence` tells every window that the model has learnt:
@@ -67,7 +88,7 @@ class BundleManifest(_Model):
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    version: str = Field(pattern=r"^[0-9A-Za-z._-]+$")
+    version: Version
     created_at: float = Field(description="wall clock, seconds since 1970")
     trained_sequence: int = Field(ge=0)
     trained_window: str = Field(description="name of the last window trained on; its sketch gave log Q last")
@@ -96,6 +117,37 @@ class BundleManifest(_Model):
         raise CorruptArtefactError(f"{self.folder}/{MANIFEST}", f"does not list {name}")
 
 
+class _Current(Document):
+    version: Version
+
+
+class Pin(Document):
+    """``bundles/PIN``: no bundle but `version` is promoted until an operator lifts it."""
+
+    version: Version
+    by: str = Field(description="who set it")
+    at: float = Field(description="wall clock, seconds since 1970")
+    why: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What it says, as verdicts and listings show it."""
+        when = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M")
+        return f"pinned to {self.version} by {self.by} at {when} UTC" + (f": {self.why}" if self.why else "")
+
+
+class Withdrawal(Document):
+    """``VERDICT.json`` of a bundle that was promoted and failed on events that it had not been trained on."""
+
+    version: Version
+    fallback: Version = Field(description="the bundle that is served instead")
+    window: str = Field(description="the window that decided it")
+    sequence: int = Field(ge=0)
+    cases: int = Field(ge=0, description="events that both were measured on")
+    at: float = Field(description="wall clock, seconds since 1970")
+    verdict: str
+
+
 @dataclass(frozen=True)
 class BundleLog:
     """The bundles of a store."""
@@ -103,19 +155,39 @@ class BundleLog:
     store: Store
 
     def current(self) -> str | None:
-        """Return the promoted version, or None before the first."""
+        """Return the promoted version, or None before the first; raises `CorruptArtefactError`."""
         try:
-            return self.store.read(_CURRENT).decode().strip()
+            return read_document(self.store, _CURRENT, _Current).version
         except FileNotFoundError:
             return None
 
     def manifest(self, version: str) -> BundleManifest:
         """Return a bundle's manifest; raises `CorruptArtefactError` or `FileNotFoundError`."""
-        return read_manifest(self.store, f"bundles/{version}", BundleManifest)
+        name = f"bundles/{version}/{MANIFEST}"
+        manifest = read_document(self.store, name, BundleManifest)
+        if manifest.version != version:
+            problem = f"describes version {manifest.version}: it was copied from there; export the bundle again"
+            raise CorruptArtefactError(self.store.path(name), problem)
+        return manifest
 
     def versions(self) -> list[str]:
-        """Return the versions that exist, in order of name (which is the order of export)."""
+        """Return the versions that exist, in order of name, which is the order of the stream."""
         return [name.split("/")[1] for name in self.store.glob(f"bundles/*/{MANIFEST}")]
+
+    def manifests(self) -> list[BundleManifest]:
+        """Return the bundles that can be read, in the order of export; after a retraining that is not that of names.
+
+        One that is retired meanwhile is left out; so is one with a damaged manifest, which the log names.
+        """
+        found = []
+        for version in self.versions():
+            try:
+                found.append(self.manifest(version))
+            except FileNotFoundError:
+                continue
+            except CorruptArtefactError as error:
+                logger.warning("bundle %s is left out: %s", version, error)
+        return sorted(found, key=lambda manifest: (manifest.created_at, manifest.version))
 
     def read(self, manifest: BundleManifest, name: str) -> bytes:
         """Return a verified file of a bundle; raises `CorruptArtefactError`."""
@@ -123,19 +195,95 @@ class BundleLog:
 
     def commit(self, manifest: BundleManifest) -> None:
         """Make the bundle exist; its files must have been written."""
-        write_manifest(self.store, manifest.folder, manifest)
+        write_document(self.store, f"{manifest.folder}/{MANIFEST}", manifest)
 
     def promote(self, version: str) -> None:
-        """Point ``CURRENT`` at a version; raises `FileNotFoundError` where there is no such bundle."""
-        self.manifest(version)
-        self.store.write(_CURRENT, f"{version}\n".encode())
+        """Point ``CURRENT`` at a version, whatever is pinned.
 
-    def retire(self, keep: int = 3) -> list[str]:
-        """Remove all but the last `keep` bundles and the promoted one; return the versions removed."""
-        current = self.current()
-        doomed = [version for version in self.versions()[:-keep] if version != current]
+        Raises
+        ------
+        FileNotFoundError
+            Where there is no such bundle.
+        CorruptArtefactError
+            Where its manifest is damaged.
+        """
+        self.manifest(version)
+        write_document(self.store, _CURRENT, _Current(version=version))
+
+    def publish(self, version: str) -> bool:
+        """Promote a version unless a bundle is pinned; say whether that was done. Raises as `promote` and `pin`.
+
+        An operator writes the pin before ``CURRENT``: one that is found afterwards was set meanwhile, and wins.
+        """
+        if self.pin() is None:
+            self.promote(version)
+        if (pin := self.pin()) is None:
+            return True
+        if self._serves_other_than(pin.version):
+            self.promote(pin.version)
+        return False
+
+    def _serves_other_than(self, version: str) -> bool:
+        try:
+            return self.current() != version
+        except CorruptArtefactError:
+            return True
+
+    def pin(self) -> Pin | None:
+        """Return the operator's pin, or None; raises `CorruptArtefactError`."""
+        try:
+            return read_document(self.store, _PIN, Pin)
+        except FileNotFoundError:
+            return None
+
+    def set_pin(self, pin: Pin) -> None:
+        """Promote a version and keep it promoted, over any other pin; raises as `promote`."""
+        self.manifest(pin.version)
+        write_document(self.store, _PIN, pin)
+        self.promote(pin.version)
+
+    def lift_pin(self) -> None:
+        """Let the trainer promote again; nothing happens where nothing is pinned."""
+        self.store.remove(_PIN)
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Note that a version failed, so that it is not promoted again by itself."""
+        write_document(self.store, f"bundles/{withdrawal.version}/{_WITHDRAWAL}", withdrawal)
+
+    def withdrawal(self, version: str) -> Withdrawal | None:
+        """Return why a version was withdrawn, or None; raises `CorruptArtefactError`."""
+        try:
+            return read_document(self.store, f"bundles/{version}/{_WITHDRAWAL}", Withdrawal)
+        except FileNotFoundError:
+            return None
+
+    def retire(self, keep: int = 3, spare: Collection[str] = ()) -> list[str]:
+        """Remove all but the last `keep` bundles, the promoted, the pinned and the spared; return the versions removed.
+
+        What an export that was killed has left goes too, after an hour. Raises `CorruptArtefactError` and removes
+        nothing where ``CURRENT`` or ``PIN`` is damaged: what they name is not known then.
+        """
+        pin = self.pin()
+        kept = {self.current(), *spare} | ({pin.version} if pin else set())
+        doomed = [manifest.version for manifest in self.manifests()[:-keep] if manifest.version not in kept]
         for version in doomed:
             # Without its manifest a half-removed bundle does not exist.
             self.store.remove(f"bundles/{version}/{MANIFEST}")
             self.store.remove(f"bundles/{version}")
+        self._clear_ruins(time.time() - _GRACE_SECONDS)
         return doomed
+
+    def _clear_ruins(self, before: float) -> None:
+        """Remove folders without a manifest in which nothing has been written since a time."""
+        files: dict[str, list[str]] = {}
+        for name in self.store.glob("bundles/*/*"):
+            files.setdefault(f"bundles/{name.split('/')[1]}", []).append(name)
+        for folder, names in files.items():
+            if f"{folder}/{MANIFEST}" not in names and all(self._is_older(name, before) for name in names):
+                self.store.remove(folder)
+
+    def _is_older(self, name: str, before: float) -> bool:
+        try:
+            return self.store.modified(name) < before
+        except FileNotFoundError:  # a temporary file that has got its name meanwhile: somebody writes here
+            return False

@@ -7,9 +7,9 @@ of a replayed log time goes on at speed 1: what is added by hand then is as far 
 
 import time
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from contracts.errors import CorruptArtefactError, in_one_line
+from contracts.documents import Document, read_document, write_document
 from contracts.storage import Store
 
 __all__ = ["EventClock"]
@@ -17,13 +17,11 @@ __all__ = ["EventClock"]
 _NAME = "CLOCK.json"
 
 
-class EventClock(BaseModel):
-    """At wall time `wall_origin` (s) the stream was at event time `event_origin` (s); it runs `speed` times as fast.
+class EventClock(Document):
+    """``CLOCK.json``: at wall time `wall_origin` (s) the stream was at event time `event_origin` (s).
 
-    From event time `event_end` (s) on, if there is one, it runs at speed 1.
+    It runs `speed` times as fast. From event time `event_end` (s) on, if there is one, it runs at speed 1.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     event_origin: float = 0.0
     wall_origin: float = 0.0
@@ -32,15 +30,15 @@ class EventClock(BaseModel):
 
     @classmethod
     def of(cls, store: Store) -> "EventClock":
-        """Return the clock of a store: that of its replay, or the wall clock."""
+        """Return the clock of a store: that of its replay, or the wall clock; raises `CorruptArtefactError`."""
         try:
-            return cls.model_validate_json(store.read(_NAME)) if store.exists(_NAME) else cls()
-        except ValidationError as error:
-            raise CorruptArtefactError(store.path(_NAME), f"is not a clock: {in_one_line(error)}") from error
+            return read_document(store, _NAME, cls)
+        except FileNotFoundError:
+            return cls()
 
     def save(self, store: Store) -> None:
         """Leave this clock in the store."""
-        store.write(_NAME, self.model_dump_json().encode())
+        write_document(store, _NAME, self)
 
     def wall_time(self, event_ms: int) -> float:
         """Return when an event happened, in wall seconds since 1970."""

@@ -3,11 +3,11 @@
 from typing import Annotated, Any, Final, Self
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from contracts import columns
 
-__all__ = ["CATEGORICAL_TYPE", "DENSE_TYPE", "MAX_DENSE", "MAX_VALUES", "FeatureNames"]
+__all__ = ["CATEGORICAL_TYPE", "DENSE_TYPE", "MAX_DENSE", "MAX_VALUES", "FeatureNames", "StoredFeatureNames"]
 
 MAX_VALUES: Final = 64
 """Most values that an item may have of one categorical feature."""
@@ -56,3 +56,13 @@ class FeatureNames(BaseModel):
         """The Arrow fields of the features: lists of strings and doubles, null where nothing is known."""
         texts = [pa.field(name, CATEGORICAL_TYPE) for name in self.categorical]
         return texts + [pa.field(name, DENSE_TYPE) for name in self.dense]
+
+
+def _known(stored: Any) -> Any:
+    if isinstance(stored, dict):
+        return {name: value for name, value in stored.items() if name in FeatureNames.model_fields}
+    return stored
+
+
+StoredFeatureNames = Annotated[FeatureNames, BeforeValidator(_known)]
+"""As documents hold them: what a later minor format adds is ignored, where a setting of an unknown name is refused."""

@@ -3,8 +3,12 @@
 A key is ``xxh3_64`` of the UTF-8 id, read as a signed 64-bit integer, so that every process and every
 platform names an item alike without a shared dictionary. Two ids of a catalogue of 10 million collide
 with probability 3e-6.
+
+``xxh3`` is no cryptographic hash: whoever chooses ids can make two of one key. A store may therefore have a secret
+(`StoreFormat.key_secret`): its keys are 64 bits of BLAKE2b (RFC 7693) keyed with it, which nobody can aim at.
 """
 
+import hashlib
 from typing import NewType, TypeAlias
 
 import numpy as np
@@ -28,23 +32,27 @@ PADDING_KEY = Key(0)
 """Stands in fixed-length histories where the user has no older item; no id hashes to it."""
 
 
-def hash_id(raw: str) -> Key:
-    """Return the key of one id."""
-    unsigned = xxhash.xxh3_64_intdigest(raw.encode())
+def hash_id(raw: str, secret: str = "") -> Key:
+    """Return the key of one id, in a store with this secret (hexadecimal digits) or without one."""
+    if secret:
+        digest = hashlib.blake2b(raw.encode(), digest_size=8, key=bytes.fromhex(secret)).digest()
+        unsigned = int.from_bytes(digest, "little")
+    else:
+        unsigned = xxhash.xxh3_64_intdigest(raw.encode())
     signed = unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned
     # The one id in 2^64 that would look like padding is moved aside.
     return Key(signed or 1)
 
 
-def hash_ids(ids: pa.Array | pa.ChunkedArray) -> Keys:
-    """Return the keys of a string array, shape (n,), int64; nulls become `PADDING_KEY`.
+def hash_ids(ids: pa.Array | pa.ChunkedArray, secret: str = "") -> Keys:
+    """Return the keys of a string array as `hash_id` does, shape (n,), int64; nulls become `PADDING_KEY`.
 
     Every distinct id is hashed once.
     """
     encoded = pc.dictionary_encode(ids, null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
-    distinct = [PADDING_KEY if raw is None else hash_id(raw) for raw in encoded.dictionary.to_pylist()]
+    distinct = [PADDING_KEY if raw is None else hash_id(raw, secret) for raw in encoded.dictionary.to_pylist()]
     table = np.array(distinct, dtype=np.int64)
     keys: Keys = table[encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
     return keys

@@ -1,15 +1,17 @@
 """Atomic files with checksums, on local disk or any object store that fsspec knows.
 
 A reader sees a file whole or not at all. On local disk that takes a temporary file in the same directory,
-``fsync`` and ``os.replace``; an object store's single put is atomic by itself.
+``fsync`` and ``os.replace``; an object store's single put is atomic by itself. `Store.create` writes a file only if
+there is none: a hard link on local disk, a conditional put on an object store.
 """
 
+import errno
 import os
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fsspec
 import xxhash
@@ -18,18 +20,32 @@ from pydantic import BaseModel, ConfigDict
 
 from contracts.errors import CorruptArtefactError
 
-__all__ = ["FileEntry", "Store", "checksum"]
+__all__ = ["FileEntry", "FileStat", "Store", "UnfitStoreError", "checksum"]
+
+_TAKEN = "pre-conditions"
+"""What s3fs says, without an errno of its own, where an object store refuses a conditional put."""
+
+
+class UnfitStoreError(RuntimeError):
+    """The file system cannot do what commits need; the message names it and says what to use instead."""
 
 
 class FileEntry(BaseModel):
     """What a manifest says of one file: its name within the directory, size in bytes, rows and checksum."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     size: int
     checksum: str
     rows: int = 0
+
+
+class FileStat(NamedTuple):
+    """A file's size in bytes, and when it was last written in seconds since 1970; None where that is not known."""
+
+    size: int
+    written: float | None
 
 
 def checksum(data: bytes) -> str:
@@ -48,9 +64,8 @@ class Store:
 
     @cached_property
     def _root(self) -> tuple[Any, str]:
-        fs, path = fsspec.core.url_to_fs(self.url)
         # Other processes write here: a cached listing would hide what they have committed.
-        fs.use_listings_cache = False
+        fs, path = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
         return fs, path.rstrip("/")
 
     def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
@@ -96,10 +111,40 @@ class Store:
             fs.pipe_file(self.path(name), data)
         return FileEntry(name=name.rsplit("/", 1)[-1], size=len(data), checksum=checksum(data), rows=rows)
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file whole if there is none of this name; say whether it was written.
+
+        Of several writers at most one succeeds, and none leaves half a file, whenever it is killed. An answer that
+        was lost on its way looks like a refusal: read the file to see whose it is. Raises `UnfitStoreError` for a
+        local file system without hard links.
+        """
+        fs, _ = self._root
+        if self.local_path is not None:
+            return _create_local(Path(self.path(name)), data)
+        try:
+            fs.pipe_file(self.path(name), data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if _TAKEN not in str(error):
+                raise
+            return False
+        return True
+
     def glob(self, pattern: str) -> list[str]:
         """Return the sorted names that match `pattern` (``windows/*/*/MANIFEST.json``), relative to the store."""
         fs, root = self._root
         return sorted(found[len(root) + 1 :] for found in fs.glob(self.path(pattern)))
+
+    def find(self, folder: str = "") -> dict[str, FileStat]:
+        """Return every file below a folder by name, with its size and when it was last written."""
+        fs, root = self._root
+        found = fs.find(self.path(folder), detail=True)
+        return {name[len(root) + 1 :]: FileStat(int(info["size"] or 0), _written(info)) for name, info in found.items()}
+
+    def modified(self, name: str) -> float:
+        """Return when a file was written, in seconds since 1970; raises `FileNotFoundError`."""
+        return float(self._root[0].modified(self.path(name)).timestamp())
 
     def remove(self, name: str) -> None:
         """Remove a file or a folder with all it holds; nothing happens if it is not there."""
@@ -108,21 +153,62 @@ class Store:
             fs.rm(self.path(name), recursive=True)
 
 
+def _written(info: dict[str, Any]) -> float | None:
+    for name in ("mtime", "LastModified", "updated", "created"):
+        value = info.get(name)
+        if value is not None:
+            return float(value.timestamp() if hasattr(value, "timestamp") else value)
+    return None
+
+
 def _write_local(target: Path, data: bytes) -> None:
+    temporary = _synced(target, data)
+    try:
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _create_local(target: Path, data: bytes) -> bool:
+    """Link a synced temporary file to the name: an exclusive open would leave a torn file after a kill."""
+    temporary = _synced(target, data)
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}:
+            raise
+        problem = f"{target.parent}: this file system makes no hard links ({error.strerror}), which commits need"
+        raise UnfitStoreError(f"{problem}: put the store on another disk, or on an object store") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+    return True
+
+
+def _synced(target: Path, data: bytes) -> Path:
+    """Return a hidden file beside the target with all of the data on disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".tmp")
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".tmp")
+    temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
+        temporary.chmod(0o644)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-    directory = os.open(target.parent, os.O_RDONLY)
+    return temporary
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)

@@ -1,49 +1,121 @@
-"""How many cells a count-min sketch needs for a wanted error of log Q.
+"""How large a count-min sketch has to be for a wanted error of log Q.
 
-The error is the mean of ``|estimated log Q - true log Q|`` over *occurrences* (an item counts as often as it occurs),
-which is what a batch of in-batch negatives feels. It depends on the number of cells per distinct key and on the depth:
-few rows suffer less from a full table, many rows gain more from an empty one. Both tables were measured on 10M events
-of a Zipf(1.05) law over 1M items (``python -m benchmarks.sketches sizing``).
+The error W is the mean of ``|estimated log Q - true log Q|`` over *occurrences* (a key counts as often as it occurs),
+which is what a batch of in-batch negatives feels.
+
+What holds for every stream
+---------------------------
+Let key i occur ``c_i`` times and share its cells with ``e_i`` other events, the fewest of its rows. In a linear sketch
+
+    W = sum_i c_i * log(1 + e_i / c_i) / sum_i c_i.
+
+For fixed hashes, ``e_i`` is a minimum of sums of counts, hence concave in the counts; ``c * log(1 + e / c)`` is the
+perspective of a concave function that grows with e, hence concave too. So W is concave in the shares of the keys. Its
+mean over all hashes does not depend on which key has which share: a symmetric, concave function is largest where all
+shares are equal. **No stream of n keys has a larger expected error than n keys that occur equally often.**
+
+The bound does not depend on the order of events. Conservative updates and merging keep it, because a conservative cell
+is never above the linear one and sums of cells add up to at most the cells of the whole stream.
+
+Equal counts are also the case that can be computed: the number of keys in a cell is a Poisson variable. Streams with
+frequent and rare keys need less; `smallest` measures how much less from counts of the stream itself.
 """
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from sketches.arrays import Floats
 
-_CELLS: Final = np.log([0.0983, 0.197, 0.393, 0.786, 1.57, 3.15, 6.29, 12.6])
-_ERRORS: Final = {
-    (True, 4): np.log([0.542, 0.372, 0.221, 0.105, 0.0331, 0.00630, 0.000794, 0.0000796]),
-    (True, 2): np.log([0.474, 0.313, 0.179, 0.0838, 0.0309, 0.00942, 0.00261, 0.000678]),
-    (False, 4): np.log([0.810, 0.566, 0.361, 0.196, 0.0798, 0.0207, 0.00324, 0.000344]),
-}
+__all__ = ["equal_counts_error", "linear_error", "smallest"]
+
+_DEPTHS: Final = (2, 3, 4)
+"""Two rows suffice for large errors; beyond four, memory shrinks little and every event costs more."""
+_WIDEST: Final = 1 << 40
+_SAMPLE: Final = 1 << 16
+"""Keys among which collisions are drawn, at least: fewer would leave the measured error to chance."""
+_SEED: Final = 0x517E
+_CROWDED: Final = 500.0
+"""Keys per cell from which on probabilities of single numbers would underflow."""
 
 
-def sized(log_q_error: float, *, conservative: bool) -> tuple[int, float]:
-    """Depth, and cells per distinct key (of all rows together), that reach an error with the least memory.
+def smallest(distinct: int, log_q_error: float, counts: npt.ArrayLike | None = None) -> tuple[int, int]:
+    """Return width (a power of two) and depth of the smallest sketch whose expected error is at most the wanted one.
 
-    Between measured points the logarithms are interpolated, below the last one they are continued.
+    Parameters
+    ----------
+    distinct
+        Number of keys.
+    log_q_error
+        The wanted W, above 0.
+    counts
+        How often keys of the stream occur, (n,) with n <= `distinct`; the error then holds for streams of `distinct`
+        keys with such counts. None: for every stream.
 
     Raises
     ------
     ValueError
-        When the error is not positive.
+        When a parameter is out of range, or no sketch of up to 2**40 cells a row reaches the error.
     """
+    if distinct < 1:
+        raise ValueError(f"distinct must be at least 1, got {distinct}")
     if not log_q_error > 0.0:
         raise ValueError(f"log_q_error must be above 0, got {log_q_error}")
-    options = [
-        (_cells(log_q_error, errors), depth) for (mode, depth), errors in _ERRORS.items() if mode == conservative
-    ]
-    cells, depth = min(options)
-    return depth, cells
+    known = None if counts is None else _sample(counts, distinct)
+
+    def error(width: int, depth: int) -> float:
+        if known is None:
+            return equal_counts_error((distinct - 1) / width, depth)
+        return linear_error(known, max(1.0, width * known.size / distinct), depth)
+
+    options = [(width, depth) for depth in _DEPTHS if (width := _narrowest(error, depth, log_q_error))]
+    if not options:
+        raise ValueError(f"no sketch reaches log_q_error = {log_q_error} for {distinct} keys: allow a larger error")
+    return min(options, key=lambda option: (option[0] * option[1], error(*option)))
 
 
-def _cells(log_q_error: float, errors: Floats) -> float:
-    """Cells per distinct key for an error, from one measured curve."""
-    error = math.log(log_q_error)
-    if error < errors[-1]:
-        slope = (_CELLS[-1] - _CELLS[-2]) / (errors[-1] - errors[-2])
-        return math.exp(_CELLS[-1] + slope * (error - errors[-1]))
-    return math.exp(np.interp(error, errors[::-1], _CELLS[::-1]))
+def equal_counts_error(keys_per_cell: float, depth: int) -> float:
+    """Return the expected W of a linear sketch whose keys all occur equally often.
+
+    A key shares each of its cells with a Poisson number of others; the fewest, m, makes its error ``log(1 + m)``.
+    """
+    if keys_per_cell > _CROWDED:
+        return math.log1p(keys_per_cell)  # what the mean of m gives, which is never less (Jensen)
+    at_least, term, error = 1.0, math.exp(-keys_per_cell), 0.0
+    most = math.ceil(keys_per_cell + 12.0 * math.sqrt(keys_per_cell) + 20.0)
+    for m in range(1, most):
+        at_least -= term
+        error += max(at_least, 0.0) ** depth * math.log1p(1.0 / m)
+        term *= keys_per_cell / m
+    return error
+
+
+def linear_error(counts: Floats, width: float, depth: int) -> float:
+    """Return the W of a linear sketch with these counts in it, under random hashes that are the same at each call."""
+    slots = np.random.default_rng(_SEED).integers(math.ceil(width), size=(depth, counts.size))
+    noise = np.min([np.bincount(row, counts)[row] - counts for row in slots], axis=0)
+    return float((counts * np.log1p(np.maximum(noise, 0.0) / counts)).sum() / counts.sum())
+
+
+def _narrowest(error: Callable[[int, int], float], depth: int, wanted: float) -> int | None:
+    """Return the smallest power of two, from 2 on, that is wide enough."""
+    width = 2
+    while error(width, depth) > wanted:
+        width *= 2
+        if width > _WIDEST:
+            return None
+    return width
+
+
+def _sample(counts: npt.ArrayLike, distinct: int) -> Floats:
+    """Return checked counts, repeated where they are few."""
+    checked = np.ascontiguousarray(counts, dtype=np.float64)
+    if checked.ndim != 1 or not 1 <= checked.size <= distinct:
+        raise ValueError(f"counts must be one-dimensional, of 1 to distinct = {distinct} keys, got {checked.shape}")
+    if not ((checked > 0.0) & (checked < np.inf)).all():
+        raise ValueError("counts must be finite and above 0")
+    repeats = min(distinct // checked.size, -(-_SAMPLE // checked.size))
+    return np.tile(checked, max(1, repeats))

@@ -1,10 +1,15 @@
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo, Store
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo, Pin, Store, Withdrawal
+from contracts.documents import encode_fields, write_document
 
 
 @pytest.fixture
@@ -70,3 +75,185 @@ def test_an_altered_file_is_named(log: BundleLog, tmp_path: Path) -> None:
 def test_a_version_cannot_leave_its_folder(log: BundleLog) -> None:
     with pytest.raises(ValidationError, match="version"):
         write(log, "../0001")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(damage=st.data())
+def test_a_damaged_current_is_refused_by_name_and_replaced_by_the_next_promotion(
+    log: BundleLog, tmp_path: Path, damage: st.DataObject
+) -> None:
+    write(log, "0001")
+    log.promote("0001")
+    path = tmp_path / "bundles/CURRENT"
+    sound = path.read_bytes()
+    place, bit = damage.draw(st.integers(0, len(sound) - 1)), damage.draw(st.integers(0, 7))
+    flipped = sound[:place] + bytes([sound[place] ^ 1 << bit]) + sound[place + 1 :]
+    damaged = damage.draw(
+        st.sampled_from([flipped, sound[:place], b"", sound * 2, b"\xff\xfe\x00", b"0001" * 10_000]) | st.binary()
+    )
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptArtefactError, match="bundles/CURRENT: "):
+        log.current()
+    log.promote("0001")
+    assert log.current() == "0001"
+
+
+@pytest.mark.parametrize("place", [0, 20, 60, 300, -1])
+def test_a_flipped_bit_in_a_manifest_is_found(log: BundleLog, tmp_path: Path, place: int) -> None:
+    write(log, "0001")
+    write(log, "0002")
+    path = tmp_path / "bundles/0001/MANIFEST.json"
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptArtefactError, match=r"bundles/0001/MANIFEST\.json: "):
+        log.manifest("0001")
+    # It hides nobody else.
+    assert [manifest.version for manifest in log.manifests()] == ["0002"]
+
+
+def test_a_manifest_of_a_later_minor_version_is_read(log: BundleLog) -> None:
+    class Later(BundleManifest):
+        novelty: str = "unknown today"
+
+    class LaterIndex(IndexInfo):
+        novelty: str = "unknown today"
+
+    manifest = write(log, "0001")
+    later = Later(**manifest.model_dump(exclude={"index"}), index=LaterIndex(type="Flat"))
+    write_document(log.store, "bundles/0001/MANIFEST.json", later)
+    assert b"unknown today" in log.store.read("bundles/0001/MANIFEST.json")
+    assert log.manifest("0001") == manifest
+
+
+def test_a_manifest_under_another_name_is_refused(log: BundleLog) -> None:
+    write(log, "0001")
+    log.store.write("bundles/0002/MANIFEST.json", log.store.read("bundles/0001/MANIFEST.json"))
+    with pytest.raises(CorruptArtefactError, match=r"0002/MANIFEST\.json: is bundles/0001/MANIFEST\.json"):
+        log.manifest("0002")
+    # A migrated manifest does not say which file it is, but still which bundle it describes.
+    fields = log.manifest("0001").model_dump_json(indent=1).encode()
+    log.store.write("bundles/0002/MANIFEST.json", encode_fields(fields))
+    with pytest.raises(CorruptArtefactError, match=r"0002/MANIFEST\.json: describes version 0001"):
+        log.manifest("0002")
+    with pytest.raises(CorruptArtefactError, match="0002"):
+        log.promote("0002")
+
+
+def test_a_bundle_retired_between_listing_and_reading_is_left_out(
+    log: BundleLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(log, "0001")
+    write(log, "0003")
+    # What a listing showed that is a moment old.
+    monkeypatch.setattr(BundleLog, "versions", lambda _log: ["0001", "0002", "0003"])
+    assert [manifest.version for manifest in log.manifests()] == ["0001", "0003"]
+
+
+def test_bundles_of_a_retraining_are_newer_whatever_their_names(log: BundleLog) -> None:
+    write(log, "0007", created_at=1.0)
+    write(log, "0008", created_at=2.0)
+    write(log, "0001", created_at=3.0)
+    log.promote("0001")
+    assert log.retire(keep=2) == ["0007"]
+
+
+def pin(version: str) -> Pin:
+    return Pin(version=version, by="ann@shop", at=1.8e9, why="the new one repeats itself")
+
+
+def test_a_pin_stays_until_it_is_lifted_and_is_never_retired(log: BundleLog) -> None:
+    assert log.pin() is None
+    for version in ("0001", "0002", "0003", "0004"):
+        write(log, version)
+    log.set_pin(pin("0001"))
+    assert log.current() == "0001"
+    assert not log.publish("0004")
+    assert log.current() == "0001"
+    log.promote("0002")
+    assert log.retire(keep=1) == ["0003"]
+    assert log.pin() == pin("0001")
+    assert pin("0001").sentence == "pinned to 0001 by ann@shop at 2027-01-15 08:00 UTC: the new one repeats itself"
+    # Whoever asks to publish finds out that another version was promoted past the pin, and puts that right.
+    assert not log.publish("0004")
+    assert log.current() == "0001"
+    log.lift_pin()
+    log.lift_pin()
+    assert log.publish("0004")
+    assert log.current() == "0004"
+
+
+def test_a_pin_that_is_set_while_another_bundle_is_published_wins(
+    log: BundleLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(log, "0001")
+    write(log, "0002")
+    promote = BundleLog.promote
+
+    def overtaken(self: BundleLog, version: str) -> None:
+        if version == "0002":
+            log.set_pin(pin("0001"))
+        promote(self, version)
+
+    monkeypatch.setattr(BundleLog, "promote", overtaken)
+    assert not log.publish("0002")
+    assert log.current() == "0001"
+
+
+def test_a_damaged_pin_pins_still(log: BundleLog, tmp_path: Path) -> None:
+    write(log, "0001")
+    write(log, "0002")
+    log.set_pin(pin("0001"))
+    (tmp_path / "bundles/PIN").write_bytes(b"")
+    with pytest.raises(CorruptArtefactError, match="bundles/PIN: "):
+        log.publish("0002")
+    assert log.current() == "0001"
+
+
+def test_nothing_is_retired_while_it_is_not_known_what_is_served(log: BundleLog, tmp_path: Path) -> None:
+    for version in ("0001", "0002", "0003"):
+        write(log, version)
+    (tmp_path / "bundles/CURRENT").write_bytes(b"0001")
+    with pytest.raises(CorruptArtefactError, match="CURRENT"):
+        log.retire(keep=1)
+    assert log.versions() == ["0001", "0002", "0003"]
+
+
+def test_only_a_bundle_that_exists_is_pinned(log: BundleLog) -> None:
+    with pytest.raises(FileNotFoundError):
+        log.set_pin(pin("0009"))
+    assert log.pin() is None
+
+
+def test_a_withdrawal_is_kept_with_its_bundle(log: BundleLog) -> None:
+    write(log, "0001")
+    write(log, "0002")
+    assert log.withdrawal("0002") is None
+    said = Withdrawal(
+        version="0002", fallback="0001", window="w", sequence=7, cases=200, at=1.8e9, verdict="rolled back: it fell"
+    )
+    log.withdraw(said)
+    assert log.withdrawal("0002") == said
+    log.promote("0001")
+    assert log.retire(keep=1) == []
+    write(log, "0003")
+    assert log.retire(keep=1, spare=["0001"]) == ["0002"]
+    assert not log.store.exists("bundles/0002")
+
+
+def test_what_a_killed_export_left_is_removed_after_an_hour(log: BundleLog, tmp_path: Path) -> None:
+    write(log, "0001")
+    log.store.write("bundles/ruin/index.faiss", b"half")
+    log.store.write("bundles/ruin/items.parquet", b"half")
+    log.retire()
+    assert log.store.exists("bundles/ruin")
+    old = time.time() - 3700
+    os.utime(tmp_path / "bundles/ruin/index.faiss", (old, old))
+    log.retire()
+    assert log.store.exists("bundles/ruin/items.parquet")
+    os.utime(tmp_path / "bundles/ruin/items.parquet", (old, old))
+    for file in ("index.faiss", "MANIFEST.json"):
+        os.utime(tmp_path / "bundles/0001" / file, (old, old))
+    log.retire()
+    assert not log.store.exists("bundles/ruin")
+    assert log.versions() == ["0001"]

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import CorruptArtefactError, EventClock, Store
+from contracts.documents import encode_fields
 
 
 def test_a_live_log_runs_with_the_wall_clock(tmp_path: Path) -> None:
@@ -41,7 +42,18 @@ def test_behind_the_end_of_a_replay_time_runs_at_speed_one() -> None:
 
 
 def test_a_damaged_clock_is_named_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "CLOCK.json").write_text('{"speed": -1}')
+    store = Store(str(tmp_path))
+    store.write("CLOCK.json", encode_fields(b'{\n"speed": -1}'))
     with pytest.raises(CorruptArtefactError) as refusal:
-        EventClock.of(Store(str(tmp_path)))
-    assert str(refusal.value) == f"{tmp_path}/CLOCK.json: is not a clock: speed: Input should be greater than 0"
+        EventClock.of(store)
+    assert str(refusal.value) == (
+        f"{tmp_path}/CLOCK.json: is not a valid EventClock: speed: Input should be greater than 0"
+    )
+
+
+def test_a_bit_that_flips_in_a_clock_is_noticed(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    EventClock(speed=100).save(store)
+    store.write("CLOCK.json", store.read("CLOCK.json").replace(b"100", b"900"))
+    with pytest.raises(CorruptArtefactError, match=r"CLOCK\.json: has checksum"):
+        EventClock.of(store)

@@ -1,3 +1,5 @@
+from hashlib import blake2b
+
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -28,3 +30,14 @@ def test_keys_are_the_same_on_every_platform() -> None:
 def test_nulls_become_padding_and_chunks_do_not_matter() -> None:
     chunked = pa.chunked_array([["a", None], ["a", "b"]])
     assert hash_ids(chunked).tolist() == [hash_id("a"), PADDING_KEY, hash_id("a"), hash_id("b")]
+
+
+def test_a_secret_makes_other_keys_and_the_same_ones_again() -> None:
+    ids = [f"id-{number}" for number in range(500)]
+    one, two = "0a" * 16, "0b" * 16
+    keys = {secret: hash_ids(pa.array(ids), secret).tolist() for secret in ("", one, two)}
+    assert keys[one] == [hash_id(raw, one) for raw in ids]
+    assert len({key for found in keys.values() for key in found}) == 1500
+    # RFC 7693: the keyed BLAKE2b of 8 bytes, little-endian.
+    expected = int.from_bytes(blake2b(b"id-0", digest_size=8, key=bytes.fromhex(one)).digest(), "little", signed=True)
+    assert keys[one][0] == expected

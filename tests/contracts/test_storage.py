@@ -90,3 +90,12 @@ def test_a_reader_sees_a_file_whole_although_the_writer_is_killed(tmp_path: Path
             assert len(set(data)) == 1
         writer.send_signal(signal.SIGKILL)
         writer.wait()
+
+
+def test_a_file_tells_when_it_was_written(tmp_path: Path) -> None:
+    for store in (Store(str(tmp_path)), Store(f"memory://{tmp_path}")):
+        before = time.time()
+        store.write("folder/file", b"new")
+        assert before - 2 < store.modified("folder/file") < time.time() + 2
+        with pytest.raises(FileNotFoundError):
+            store.modified("folder/none")

@@ -1,7 +1,18 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
-from sketches import CountMinSketch, ExactCounter, FrequencyBank, FrequencyEstimator, GapEstimator, log_q_error
+from sketches import (
+    CountMinSketch,
+    ExactCounter,
+    FrequencyBank,
+    FrequencyEstimator,
+    GapEstimator,
+    log_q_error,
+    merge_fading,
+)
+from tests.sketches.streams import NAMES, counted, stream
 from tests.sketches.support import weighted_error, zipf
 
 
@@ -18,6 +29,34 @@ def test_estimate_is_near_the_true_error(conservative: bool, exponent: float, de
             sketch.update(batch)
         true_error = weighted_error(sketch.log_q(keys), counts.astype(np.float64))
         assert 0.6 * true_error < log_q_error(sketch) < 1.6 * true_error
+
+
+@pytest.mark.parametrize("how", ["whole", "shards", "windows", "keys"])
+@pytest.mark.parametrize("name", NAMES)
+def test_merging_leaves_the_estimate_within_a_factor_of_two(name: str, how: str) -> None:
+    """Eight parts by chance, by time and by key: the more the keys of parts differ, the more noise comes in."""
+    events = stream(name)
+    keys, counts = np.unique(events, return_counts=True)
+    for cells_per_key in (1, 2, 4):
+        width = 1 << round(np.log2(cells_per_key * keys.size / 4))
+        sketch = counted(events, how, partial(CountMinSketch, width))
+        true_error = weighted_error(sketch.log_q(keys), counts.astype(np.float64))
+        assert 0.5 * true_error < log_q_error(sketch) < 2.0 * true_error, (cells_per_key, true_error)
+
+
+@pytest.mark.parametrize("name", ["zipf 1.05", "uniform"])
+def test_windows_that_fade_are_estimated_too(name: str) -> None:
+    """As the trainer adds up windows; half-life three windows."""
+    events = stream(name)
+    keys = np.unique(events)
+    counts, sketch = np.zeros(keys.size), CountMinSketch(1 << 14)
+    for window in np.array_split(events, 20):
+        fresh = CountMinSketch(1 << 14)
+        fresh.update(window)
+        counts = counts * 0.5 ** (1 / 3) + np.bincount(np.searchsorted(keys, window), minlength=keys.size)
+        merge_fading(sketch, fresh, 1.0, 3.0)
+    true_error = weighted_error(sketch.log_q(keys), counts)
+    assert 0.5 * true_error < log_q_error(sketch) < 2.0 * true_error
 
 
 def test_the_longest_sketch_of_a_bank_is_measured() -> None:

@@ -1,0 +1,235 @@
+"""What a store's age costs: looks that find nothing, runs with ten events and idling, by the number of its windows.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.store_age                         # 10, 1,000 and 10,000 windows; minutes
+    OMP_NUM_THREADS=1 python -m benchmarks.store_age --windows 20 3000       # --json for programs
+
+Every window has a commit and a log file of its own, and the same users (`benchmarks.aged_store`). All figures are CPU,
+user and system, which a busy machine tolerates better than wall time; medians where something is repeated.
+
+- look: one look of a follower that has seen everything, in microseconds, and the requests that it makes of the store.
+  The monitor's stands behind a server that was trained on half of the windows.
+- run: ``weir ingest`` on ten new events, in a process of its own, start included; or `weir ingest --follow`, from the
+  arrival of ten events until they are committed. Seconds.
+- idle: ``weir ingest --follow`` without new events, CPU seconds per 1,000 seconds at 20 looks a second.
+
+The ratio compares with the youngest store of the same run. Everything is to be flat: within 1.5.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.aged_store import SETTINGS, AgedStore
+from contracts import CommitLog, LogState, Store, WindowLog
+from serving.client import Info
+from serving.histories import UserHistories
+from serving.monitor.freshness import Coverage
+from trainer.distributed import Workers
+from trainer.stream import StopSignal, windows
+
+FLAT: Final = 1.5
+NEW: Final = 10
+_REQUESTS: Final = ("read", "exists", "glob", "find")
+_SLACK: Final = 3.0
+"""Seconds after which a following pipeline has done all that it will."""
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class CountedStore(Store):
+    """A store that counts the requests made of it."""
+
+    requests: Counter[str] = field(default_factory=Counter, compare=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _REQUESTS:
+            self.requests[name] += 1
+        return super().__getattribute__(name)
+
+
+def looks(store: Store) -> dict[str, Callable[[], object]]:
+    """Return what each follower does when it looks and has seen everything."""
+    state, commits = LogState.open(store), CommitLog(store)
+    last = state.cursor.sequence - 1
+    found = windows(WindowLog(store), last, Workers(), StopSignal(), follow=True, poll_seconds=0)
+    histories = UserHistories(store, sequence=last)
+    watched = WindowLog(store)
+    coverage, half = Coverage(watched), info(last // 2)
+    return {
+        "pipeline": lambda: state.catch_up(commits),
+        "trainer": lambda: next(found),
+        "server": histories.catch_up,
+        "monitor": lambda: (coverage.newly_covered(half), watched.committed(after=last)),
+    }
+
+
+def info(trained_sequence: int) -> Info:
+    """Return what a server says that was trained on the windows up to this one."""
+    return Info("v", "s", trained_sequence, "Flat", {}, 0, 1, "cosine", 0.0, 0.0, {}, {}, "", "")
+
+
+def look_figures(store: Store, times: int) -> Figures:
+    """Return microseconds of CPU and requests per look, by follower."""
+    counted = CountedStore(store.url)
+    figures = {}
+    for follower, look in looks(counted).items():
+        for _ in range(2):
+            look()
+        counted.requests.clear()
+        costs = [cpu_of(look, times // 5) / (times // 5) for _ in range(5)]
+        figures[f"look, {follower}, us"] = 1e6 * statistics.median(costs)
+        figures[f"look, {follower}, requests"] = counted.requests.total() / (5 * (times // 5))
+    return figures
+
+
+def cpu_of(action: Callable[[], object], times: int) -> float:
+    """Return the CPU seconds of this process that an action takes, so many times."""
+    before = time.process_time()
+    for _ in range(times):
+        action()
+    return time.process_time() - before
+
+
+def command(aged: AgedStore, *more: str) -> list[str]:
+    """Return the command line of ``weir ingest``."""
+    changed = {name: value for name, value in SETTINGS.model_dump().items() if name not in {"sketch", "log"}}
+    defaults = type(SETTINGS)().model_dump()
+    pairs = [f"pipeline.{name}={value}" for name, value in changed.items() if value != defaults[name]]
+    pairs.append(f"pipeline.sketch.width={SETTINGS.sketch.width}")
+    options = [part for pair in pairs for part in ("--set", pair)]
+    return [
+        sys.executable,
+        "-m",
+        "weir",
+        "ingest",
+        "--store",
+        aged.store.url,
+        "--log",
+        aged.config.log,
+        *options,
+        *more,
+    ]
+
+
+def run_of_its_own(aged: AgedStore) -> float:
+    """Return the CPU seconds of a process that ingests ten new events."""
+    aged.arrive(NEW)
+    before = children()
+    subprocess.run(command(aged), check=True, capture_output=True)
+    spent = children() - before
+    check_committed(aged)
+    return spent
+
+
+def children() -> float:
+    """Return the CPU seconds of all processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def check_committed(aged: AgedStore) -> None:
+    """Refuse to go on if not every window is committed."""
+    newest = CommitLog(aged.store).head()
+    if newest is None or newest.sequence != aged.windows:
+        raise RuntimeError(f"{aged.store.url} holds {newest and newest.sequence} windows of {aged.windows}")
+
+
+@contextmanager
+def following(aged: AgedStore) -> Iterator[Callable[[], float]]:
+    """Run ``weir ingest --follow``; yields a function that returns its CPU seconds so far."""
+    process = subprocess.Popen(command(aged, "--follow"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield lambda: on_cpu(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def on_cpu(pid: int) -> float:
+    """Return the CPU seconds of a running process; Linux keeps them in nanoseconds, by thread."""
+    found = [(task / "schedstat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int(text.split()[0]) for text in found) / 1e9
+
+
+def follow_figures(aged: AgedStore, repeats: int, idle_seconds: float) -> Figures:
+    """Return the CPU of a following pipeline, for ten events and for none."""
+    runs = []
+    with following(aged) as spent:
+        # The first run imports and compiles what the others find there.
+        for _ in range(repeats + 1):
+            aged.arrive(NEW)
+            before = spent()
+            wait_for(aged)
+            time.sleep(_SLACK)
+            runs.append(spent() - before)
+        before, begun = spent(), time.monotonic()
+        time.sleep(idle_seconds)
+        idle = (spent() - before) / (time.monotonic() - begun)
+    return {
+        "run, following, s": statistics.median(runs[1:]) - _SLACK * idle,
+        "idle, s per 1,000 s": 1000 * idle,
+    }
+
+
+def wait_for(aged: AgedStore) -> None:
+    """Wait until every window is committed."""
+    until = time.monotonic() + 300
+    while (head := CommitLog(aged.store).head()) is None or head.sequence < aged.windows:
+        if time.monotonic() > until:
+            check_committed(aged)
+        time.sleep(0.2)
+
+
+def measure(folder: Path, count: int, repeats: int, idle_seconds: float) -> Figures:
+    """Make a store with so many windows and return its figures by name."""
+    aged = AgedStore.make(folder, count)
+    figures = look_figures(aged.store, 500)
+    figures["run, own process, s"] = statistics.median(run_of_its_own(aged) for _ in range(repeats))
+    return figures | follow_figures(aged, repeats, idle_seconds)
+
+
+def table(found: dict[int, Figures]) -> str:
+    """Return the figures as a table: one row for each, its value and ratio for each number of windows."""
+    youngest, *others = found
+    header = ["", *(f"{count:,} windows" for count in found), *(f"{count:,} / {youngest:,}" for count in others), ""]
+    rows = [header, ["---"] * len(header)]
+    for name, least in found[youngest].items():
+        values = [figures[name] for figures in found.values()]
+        ratios = [value / least if least else 1.0 for value in values[1:]]
+        flat = all(ratio <= FLAT for ratio in ratios)
+        cells = [*(f"{value:.3g}" for value in values), *(f"{ratio:.2f}" for ratio in ratios)]
+        rows.append([name, *cells, "flat" if flat else "grows"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--windows", type=int, nargs="+", default=[10, 1000, 10_000], help="windows of each store")
+    parser.add_argument("--repeats", type=int, default=5, help="runs with ten events, of each kind")
+    parser.add_argument("--idle-seconds", type=float, default=10.0, help="how long idling is watched")
+    parser.add_argument("--json", action="store_true", help="figures as JSON")
+    options = parser.parse_args(arguments)
+    found = {}
+    for count in sorted(options.windows):
+        with tempfile.TemporaryDirectory(prefix="weir-store-age-") as folder:
+            found[count] = measure(Path(folder), count, options.repeats, options.idle_seconds)
+        print(f"{count:,} windows measured, load average {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+    print(json.dumps(found, indent=1) if options.json else table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""The commit log: ``commits/<n>.json`` lists what commit n adds, and whatever no commit names does not exist.
+
+Commits are numbered from 0 without gaps. Number n is created only if it is absent, by one writer, whole. A follower
+asks for the next number and never lists. ``commits/HEAD`` is a hint: it names the newest commit, so that one request
+tells a lost commit from one that is not made yet. Each commit carries its own checksum and its predecessor's.
+"""
+
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Barrier
+from typing import Final, NamedTuple
+
+from pydantic import Field
+
+from contracts.documents import Document, decode_document, encode_document, write_document
+from contracts.errors import CorruptArtefactError
+from contracts.format import ensure_format, read_format
+from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
+from contracts.window import WindowManifest
+
+__all__ = ["Commit", "CommitLog", "CommitTakenError", "Cursor", "Head", "LetterFile", "SourceSpan"]
+
+_HEAD: Final = "commits/HEAD"
+_LOOKS_PER_HEAD: Final = 16
+"""Of so many looks in vain one asks for HEAD instead of the next commit."""
+
+KNOWN: Final[frozenset[str]] = frozenset()
+"""What commits may demand of a reader (`Commit.requires`) and this version knows."""
+
+
+class SourceSpan(Document):
+    """How far one source partition has been read as of a commit.
+
+    Positions are byte offsets (JSON Lines) or row numbers. Every row below `resume` is accounted for. Of the rows in
+    [resume, stop) those of windows committed since are (`LogState.counted`); the others are still in the log, and a
+    restart reads them again. `size` (bytes), `modified_ms` and `fingerprint` describe the file at that time. `dead`
+    counts its dead letters so far; `letters` are their files (name -> last position) that reach beyond `resume`, so
+    that a row that was refused once stays refused, and is counted once; `letter_checksums` are theirs.
+    """
+
+    start: int
+    stop: int
+    resume: int
+    size: int
+    dead: int = 0
+    modified_ms: int | None = None
+    fingerprint: str = ""
+    letters: dict[str, int] = Field(default_factory=dict)
+    letter_checksums: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing below `stop` is left to count."""
+        return self.resume >= self.stop
+
+
+class LetterFile(FileEntry):
+    """A file of dead letters: its `name` is relative to the store, `rows` are its letters, counted by reason."""
+
+    partition: str
+    reasons: dict[str, int]
+
+
+class Commit(Document):
+    """``commits/<n>.json``.
+
+    `sequence` is the number of panes committed before; pane i of `panes` has sequence `sequence` + i. A commit may
+    add no pane: dead letters and positions alone, and whatever later formats add. A reader that does not know all of
+    `requires` must not go past this commit.
+    """
+
+    number: int = Field(ge=0)
+    writer: str = Field(description="the run that made it; no two runs have the same")
+    predecessor: str = Field(description="checksum of the commit before, empty for the first")
+    committed_at: float = Field(description="wall clock, seconds since 1970")
+    sequence: int = Field(ge=0)
+    panes: tuple[WindowManifest, ...] = ()
+    sources: dict[str, SourceSpan] = Field(default_factory=dict)
+    letters: tuple[LetterFile, ...] = ()
+    requires: tuple[str, ...] = ()
+
+
+class Head(Document):
+    """``commits/HEAD``: the newest commit, the number of panes as of it, and the newest snapshot if there is one."""
+
+    number: int
+    sequence: int
+    snapshot: int | None = None
+
+
+class Cursor(NamedTuple):
+    """A place in the log: the next commit to ask for, the sequence of its first pane, the checksum of the one before.
+
+    `checksum` is empty where it is not known: at the beginning, and after a jump.
+    """
+
+    number: int = 0
+    sequence: int = 0
+    checksum: str = ""
+
+
+class CommitTakenError(Exception):
+    """Another writer has created the commit of this number: what was prepared must be validated again."""
+
+
+@dataclass
+class CommitLog:
+    """The commits of a store, one by one."""
+
+    store: Store
+    _vain: int = field(default=0, init=False, repr=False)
+    _has_format: bool = field(default=False, init=False, repr=False)
+
+    @staticmethod
+    def name(number: int) -> str:
+        """Return the name of a commit."""
+        return f"commits/{number:010d}.json"
+
+    def next(self, at: Cursor) -> tuple[Commit, Cursor] | None:
+        """Return the commit at a cursor and the cursor behind it; None if it has not been made. One request.
+
+        Raises
+        ------
+        CorruptArtefactError
+            If the commit is damaged, does not follow the one before, or is lost while later ones exist.
+        StoreFormatError
+            If the store has a format that this version cannot read.
+        """
+        self._has_format = self._has_format or read_format(self.store) is not None
+        if not self._has_format:
+            return None
+        # A look in vain costs one request: as a rule for the commit, now and then for HEAD in its place.
+        head = self.head() if self._vain % _LOOKS_PER_HEAD == _LOOKS_PER_HEAD - 1 else None
+        found = None if head and head.number < at.number else self._read(at.number)
+        if found is None:
+            head = head or (None if self._vain else self.head())
+            self._vain += 1
+            if head is None or head.number < at.number:
+                return None
+            found = self._demand(at.number)
+        self._vain = 0
+        commit, digest = found
+        self._check(commit, at)
+        return commit, Cursor(at.number + 1, commit.sequence + len(commit.panes), digest)
+
+    def head(self) -> Head | None:
+        """Return the hint, None where it is missing or damaged."""
+        try:
+            return decode_document(self.store.path(_HEAD), self.store.read(_HEAD), Head)
+        except (FileNotFoundError, CorruptArtefactError):
+            return None
+
+    def find(self, sequence: int) -> Cursor:
+        """Return the cursor of the commit that holds a pane, or will: a binary search over the numbers.
+
+        Raises what `next` raises.
+        """
+        newest = self.newest()
+        low, high = 0, newest + 1
+        while low < high:
+            middle = (low + high) // 2
+            commit, _ = self._demand(middle)
+            if commit.sequence + len(commit.panes) <= sequence:
+                low = middle + 1
+            else:
+                high = middle
+        if low > newest:
+            return Cursor(low, sequence)
+        return Cursor(low, self._demand(low)[0].sequence)
+
+    def at(self, number: int) -> Cursor:
+        """Return the cursor of a commit, made or not, by its predecessor; raises `CorruptArtefactError`."""
+        if not number:
+            return Cursor()
+        commit, digest = self._demand(number - 1)
+        return Cursor(number, commit.sequence + len(commit.panes), digest)
+
+    def newest(self) -> int:
+        """Return the number of the newest commit, -1 without any; raises `CorruptArtefactError` for a lost one."""
+        head = self.head()
+        if head is not None:
+            number = head.number
+            self._demand(number)
+        else:
+            number = self._listed()
+        # HEAD is written after its commit, so that it may be one behind.
+        while self._read(number + 1) is not None:
+            number += 1
+        return number
+
+    def append(self, commit: Commit) -> Cursor:
+        """Create a commit and return the cursor behind it.
+
+        A commit of this number by the same writer is this one: only its answer had been lost. Raises
+        `CommitTakenError` if it is another's, `UnfitStoreError` for a store that cannot create conditionally.
+        """
+        ensure_format(self.store)
+        data = encode_document(commit)
+        if not self.store.create(self.name(commit.number), data):
+            found = self._read(commit.number)
+            if found is None or found[0].writer != commit.writer:
+                raise CommitTakenError(f"commit {commit.number} is {found[0].writer if found else 'unreadable'}'s")
+            commit, digest = found
+        else:
+            digest = checksum(data)
+        head = self.head()
+        behind = Cursor(commit.number + 1, commit.sequence + len(commit.panes), digest)
+        self.point(Head(number=commit.number, sequence=behind.sequence, snapshot=head.snapshot if head else None))
+        return behind
+
+    def point(self, head: Head) -> None:
+        """Write the hint."""
+        write_document(self.store, _HEAD, head)
+
+    def get(self, number: int) -> Commit:
+        """Return a commit that was made; raises `CorruptArtefactError`."""
+        return self._demand(number)[0]
+
+    def _demand(self, number: int) -> tuple[Commit, str]:
+        found = self._read(number)
+        if found is None:
+            path = self.store.path(self.name(number))
+            raise CorruptArtefactError(path, "is missing, but later commits exist")
+        return found
+
+    def _read(self, number: int) -> tuple[Commit, str] | None:
+        path = self.store.path(self.name(number))
+        try:
+            data = self.store.read(self.name(number))
+        except FileNotFoundError:
+            return None
+        commit = decode_document(path, data, Commit)
+        if commit.number != number:
+            raise CorruptArtefactError(path, f"is commit {commit.number}: it was put in the place of another")
+        return commit, checksum(data)
+
+    def _check(self, commit: Commit, at: Cursor) -> None:
+        path = self.store.path(self.name(commit.number))
+        if at.checksum and commit.predecessor != at.checksum:
+            raise CorruptArtefactError(
+                path, f"follows {commit.predecessor}, but commit {at.number - 1} is {at.checksum}"
+            )
+        if commit.sequence != at.sequence:
+            raise CorruptArtefactError(path, f"starts at pane {commit.sequence}, but {at.sequence} are before it")
+        if unknown := set(commit.requires) - KNOWN:
+            raise CorruptArtefactError(
+                path, f"needs {', '.join(sorted(unknown))}, unknown to this version: upgrade weir"
+            )
+
+    def _listed(self) -> int:
+        """Find the newest commit without HEAD; raises `CorruptArtefactError` for a gap."""
+        names = self.store.glob("commits/" + "[0-9]" * 10 + ".json")
+        numbers = [int(name[8:18]) for name in names]
+        for expected, number in enumerate(numbers):
+            if number != expected:
+                self._demand(expected)
+        return numbers[-1] if numbers else -1
+
+
+def check_fitness(store: Store, races: int = 8) -> None:
+    """Refuse a file system on which two writers can both create a file.
+
+    Raises
+    ------
+    UnfitStoreError
+        If of two simultaneous writers other than exactly one succeeds, in any of so many races.
+    """
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(races):
+            name, start = f"commits/.race-{secrets.token_hex(8)}", Barrier(2)
+            try:
+                won = list(pool.map(partial(_race, store, name, start), (b"one", b"two")))
+                kept = store.read(name)
+            finally:
+                store.remove(name)
+            if won not in ([True, False], [False, True]) or kept != (b"one" if won[0] else b"two"):
+                protocol = store.url.partition("://")[0]
+                problem = f"of two writers that created one file at once, {sum(won)} were told that they had"
+                raise UnfitStoreError(
+                    f"{store.url}: {protocol}:// has no conditional create ({problem}), which commits need: "
+                    "use local disk, or an object store that puts only if absent, such as s3://"
+                )
+
+
+def _race(store: Store, name: str, start: Barrier, who: bytes) -> bool:
+    start.wait(30)
+    return store.create(name, who)

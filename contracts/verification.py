@@ -1,0 +1,232 @@
+"""Verification: every file of a store against the commit, the manifest or the checksum that speaks for it."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+from contracts.artefacts import MANIFEST
+from contracts.commits import CommitLog, Cursor
+from contracts.documents import Document, decode_document, read_document, unseal
+from contracts.errors import CorruptArtefactError
+from contracts.format import read_format
+from contracts.storage import FileEntry, FileStat, Store, checksum
+
+__all__ = ["Finding", "Kind", "Report", "verify"]
+
+CHECKPOINT: Final = "CHECKPOINT.json"
+
+_YOUNG_SECONDS: Final = 3600.0
+"""A file that nothing names yet may belong to work in progress for so long."""
+
+_DOCUMENTS: Final = (
+    "STORE.json",
+    "CLOCK.json",
+    "commits/*",
+    "bundles/CURRENT",
+    "bundles/PIN",
+    "bundles/TRIAL.json",
+    "bundles/*/*.json",
+    "checkpoints/*/*.json",
+    "evaluations/*",
+    "monitor/*",
+)
+"""Files that carry their own checksum as documents."""
+
+_SEALED: Final = ("state/histories/*", "state/item-keys")
+"""Files that carry their own checksum as sealed data."""
+
+_UNCHECKED: Final = (
+    "weir.yaml",
+    "generated.jsonl",
+    "log/*",
+    "logs/*",
+    "state/demo",
+    "state/settings.json",
+    "state/replay.json",
+    "state/*.lock",
+    "state/runs/*",
+)
+"""Files of people, and of processes while they run: nothing can be said of them."""
+
+
+class Kind(StrEnum):
+    """What is wrong with a file."""
+
+    DAMAGED = "damaged"
+    MISSING = "missing"
+    FOREIGN = "foreign"
+
+
+class Finding(NamedTuple):
+    """One file at fault, its name relative to the store."""
+
+    kind: Kind
+    name: str
+    problem: str
+
+
+@dataclass
+class Report:
+    """What `verify` has found; `unchecked` files belong to people or to work in progress."""
+
+    files: int = 0
+    bytes: int = 0
+    unchecked: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+class _Listing(Document):
+    """What all manifests have in common."""
+
+    files: tuple[FileEntry, ...]
+
+
+def verify(
+    store: Store, *, quick: bool = False, threads: int = 8, progress: Callable[[int, int], None] | None = None
+) -> Report:
+    """Check every file of a store; with `quick` files of known size are not read.
+
+    Parameters
+    ----------
+    store
+        Processes may write to it meanwhile: what they have in progress is no finding.
+    threads
+        Files that are read at once.
+    progress
+        Called with the files checked so far and in all.
+
+    Raises
+    ------
+    StoreFormatError
+        If the store has a format that this version cannot read.
+    """
+    there = store.find()
+    if read_format(store) is None and not there:
+        return Report()
+    report = Report()
+    expected = _expected(store, there, report.findings)
+    report.findings += _missing(store, expected, there)
+    todo = [name for name in there if name in expected or _matches(name, _DOCUMENTS) or _matches(name, _SEALED)]
+    with ThreadPoolExecutor(threads) as pool:
+        checks = [pool.submit(_check, store, name, there[name], expected.get(name), quick=quick) for name in todo]
+        for done, check in enumerate(as_completed(checks), start=1):
+            report.findings += check.result()
+            if progress is not None:
+                progress(done, len(checks))
+    report.files, report.bytes = len(todo), sum(there[name].size for name in todo)
+    others = there.keys() - set(todo)
+    unlisted = _unlisted(report.findings)
+    foreign = {name for name in others if _is_foreign(name, there[name]) and not name.startswith(unlisted)}
+    report.unchecked = len(others) - len(foreign)
+    report.findings += [Finding(Kind.FOREIGN, name, "no commit or manifest names it") for name in foreign]
+    report.findings = sorted(set(report.findings), key=lambda finding: finding.name)
+    return report
+
+
+def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
+    """Return the files that commits and manifests list, by name; those that cannot be read are findings."""
+    expected = dict(_committed(store, findings))
+    for name in there:
+        folder, _, last = name.rpartition("/")
+        if last in {MANIFEST, CHECKPOINT}:
+            try:
+                listing = read_document(store, name, _Listing)
+            except FileNotFoundError:
+                continue  # retired since the listing
+            except CorruptArtefactError as error:
+                findings.append(Finding(Kind.DAMAGED, name, error.problem))
+                continue
+            expected |= {f"{folder}/{entry.name}": entry for entry in listing.files}
+    return expected
+
+
+def _committed(store: Store, findings: list[Finding]) -> Iterator[tuple[str, FileEntry]]:
+    log = CommitLog(store)
+    try:
+        newest = log.newest()
+    except CorruptArtefactError as error:
+        findings.append(_fault(store, error))
+        newest = max((int(name[8:18]) for name in store.glob("commits/" + "[0-9]" * 10 + ".json")), default=-1)
+    before: Cursor | None = Cursor()
+    for number in range(newest + 1):
+        try:
+            # Where the one before is damaged or missing, the chain is taken up again behind it.
+            step = log.next(before or log.at(number))
+        except CorruptArtefactError as error:
+            findings.append(_fault(store, error))
+            before = None
+            continue
+        if step is None:
+            break
+        commit, before = step
+        for pane in commit.panes:
+            yield from ((f"{pane.folder}/{entry.name}", entry) for entry in pane.files)
+        yield from ((entry.name, entry) for entry in commit.letters)
+
+
+def _fault(store: Store, error: CorruptArtefactError) -> Finding:
+    kind = Kind.MISSING if error.problem.startswith("is missing") else Kind.DAMAGED
+    return Finding(kind, error.path.removeprefix(store.path("") + "/"), error.problem)
+
+
+def _missing(store: Store, expected: dict[str, FileEntry], there: dict[str, FileStat]) -> list[Finding]:
+    """Look again for what the listing did not show: it may have been written since, or retired with its manifest."""
+    found = []
+    for name in expected.keys() - there.keys():
+        folder = name.rpartition("/")[0]
+        retires = folder.startswith(("bundles/", "checkpoints/"))
+        gone = retires and not (store.exists(f"{folder}/{MANIFEST}") or store.exists(f"{folder}/{CHECKPOINT}"))
+        if not gone and not store.exists(name):
+            found.append(Finding(Kind.MISSING, name, "a commit or manifest lists it, but it is missing"))
+    return found
+
+
+def _check(store: Store, name: str, stat: FileStat, entry: FileEntry | None, *, quick: bool) -> list[Finding]:
+    if entry is not None and stat.size != entry.size:
+        return [Finding(Kind.DAMAGED, name, f"has {stat.size} bytes, {entry.size} are listed")]
+    if entry is not None and quick:
+        return []
+    try:
+        data = store.read(name)
+        if entry is not None and (found := checksum(data)) != entry.checksum:
+            return [Finding(Kind.DAMAGED, name, f"has checksum {found}, {entry.checksum} is listed")]
+        if entry is None:
+            _check_itself(store.path(name), name, data)
+    except CorruptArtefactError as error:
+        return [Finding(Kind.DAMAGED, name, error.problem)]
+    except FileNotFoundError:
+        pass  # retired or replaced since the listing
+    return []
+
+
+def _check_itself(path: str, name: str, data: bytes) -> None:
+    if _matches(name, _SEALED):
+        unseal(path, data)
+    else:
+        decode_document(path, data, Document)
+
+
+def _unlisted(findings: list[Finding]) -> tuple[str, ...]:
+    """Return the folders whose files cannot be told from foreign ones, because what lists them is damaged or lost."""
+    found: set[str] = set()
+    for finding in findings:
+        folder, _, last = finding.name.rpartition("/")
+        if folder == "commits":
+            found |= {"windows/", "dead-letters/"}
+        elif last in {MANIFEST, CHECKPOINT}:
+            found.add(f"{folder}/")
+    return tuple(found)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    hidden = name.rpartition("/")[2].startswith(".")
+    return not hidden and any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _is_foreign(name: str, stat: FileStat) -> bool:
+    young = stat.written is not None and time.time() - stat.written < _YOUNG_SECONDS
+    return not young and not any(fnmatchcase(name, pattern) for pattern in _UNCHECKED)

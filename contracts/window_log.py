@@ -1,0 +1,112 @@
+"""The committed windows of a store, for those who follow them and for those who read their files."""
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from contracts import columns
+from contracts.artefacts import read_table
+from contracts.commits import Commit, CommitLog, Cursor
+from contracts.storage import Store
+from contracts.window import ITEMS_SCHEMA, WindowManifest, WindowName, examples_schema
+
+__all__ = ["WindowLog"]
+
+
+@dataclass
+class WindowLog:
+    """The committed panes of a store, in commit order; only its place in the log is remembered."""
+
+    store: Store
+    _at: Cursor = field(default=Cursor(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._commits = CommitLog(self.store)
+
+    def committed(self, after: int = -1) -> list[WindowManifest]:
+        """Return the panes committed after the given sequence, in order and without gaps.
+
+        Asked again and again for what comes after the last, it makes one request when there is nothing. Raises
+        `CorruptArtefactError` for a commit that is damaged or lost, `StoreFormatError` for a store of another format.
+        """
+        return list(self.follow(after))
+
+    def follow(self, after: int = -1) -> Iterator[WindowManifest]:
+        """Yield what `committed` returns, commit by commit: those before a damaged one come before its error."""
+        if after + 1 != self._at.sequence:
+            self._at = Cursor() if after < 0 else self._commits.find(after + 1)
+        while (found := self._commits.next(self._at)) is not None:
+            commit, self._at = found
+            yield from (pane for pane in commit.panes if pane.sequence > after)
+
+    def commit(self, *panes: WindowManifest, writer: str = "", **fields: Any) -> Commit:
+        """Append panes as one commit; their files must have been written. Raises what `CommitLog.append` raises.
+
+        `fields` are further fields of the `Commit`. The panes' sequences are set by their place in the log.
+        """
+        number = self._commits.newest() + 1
+        before = self._commits.at(number)
+        commit = Commit(
+            number=number,
+            writer=writer or secrets.token_hex(8),
+            predecessor=before.checksum,
+            committed_at=time.time(),
+            sequence=before.sequence,
+            panes=tuple(
+                pane.model_copy(update={"sequence": before.sequence + place}) for place, pane in enumerate(panes)
+            ),
+            **fields,
+        )
+        self._commits.append(commit)
+        return commit
+
+    def shards(self, manifest: WindowManifest) -> list[int]:
+        """Return the user shards that have examples in this window."""
+        return list(manifest.examples)
+
+    def examples(self, manifest: WindowManifest, shard: int, columns: list[str] | None = None) -> pa.Table:
+        """Return one shard's examples in order of time; raises `CorruptArtefactError`."""
+        entry = manifest.examples.get(shard) or manifest.file(WindowName.examples(shard))
+        return read_table(self.store, manifest.folder, entry, columns)
+
+    def all_examples(self, manifest: WindowManifest, columns: list[str] | None = None) -> pa.Table:
+        """Return the examples of all shards, shard by shard; raises `CorruptArtefactError`."""
+        tables = [self.examples(manifest, shard, columns) for shard in self.shards(manifest)]
+        if tables:
+            return pa.concat_tables(tables)
+        schema = examples_schema(manifest.history_length)
+        return (schema if columns is None else pa.schema([schema.field(name) for name in columns])).empty_table()
+
+    def items(self, manifest: WindowManifest) -> pa.Table:
+        """Return the window's items (`ITEMS_SCHEMA`); raises `CorruptArtefactError`."""
+        return self._items(manifest, ITEMS_SCHEMA.names)
+
+    def item_features(self, manifest: WindowManifest) -> pa.Table:
+        """Return `item_key` and the newest known value of every feature of the window's items.
+
+        Raises `CorruptArtefactError`.
+        """
+        return self._items(manifest, [columns.ITEM_KEY, *manifest.item_features.all])
+
+    def _items(self, manifest: WindowManifest, wanted: list[str]) -> pa.Table:
+        return read_table(self.store, manifest.folder, manifest.file(WindowName.items()), wanted)
+
+    def sketch(self, manifest: WindowManifest) -> bytes:
+        """Return the window's serialised frequency estimator; raises `CorruptArtefactError`."""
+        return self.store.read_verified(manifest.folder, manifest.file(WindowName.sketch()))
+
+    def user_sketch(self, manifest: WindowManifest) -> bytes | None:
+        """Return the serialised estimator of positives by user key; None where the window has none.
+
+        Raises `CorruptArtefactError`. Windows that were committed before there were user sketches have none.
+        """
+        if all(entry.name != WindowName.user_sketch() for entry in manifest.files):
+            return None
+        return self.store.read_verified(manifest.folder, manifest.file(WindowName.user_sketch()))
+
+    def __iter__(self) -> Iterator[WindowManifest]:
+        return iter(self.committed())

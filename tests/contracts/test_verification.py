@@ -1,0 +1,110 @@
+"""Every file of a store is checked, and what is at fault is named."""
+
+import os
+import random
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from contracts import CommitLog, Store
+from contracts.migration import migrate
+from contracts.verification import Finding, Kind, verify
+
+ARCHIVE = Path(__file__).parents[1] / "data" / "store-format-1.tar.gz"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verification")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    migrate(Store(str(folder / "store")), user_shards=2)
+    return folder / "store"
+
+
+def findings(folder: Path, *, quick: bool = False) -> list[tuple[Kind, str]]:
+    return [(finding.kind, finding.name) for finding in verify(Store(str(folder)), quick=quick).findings]
+
+
+def files(folder: Path) -> list[str]:
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    return sorted(name for name in names if not name.endswith(".lock"))
+
+
+def test_a_whole_store_has_no_finding_and_every_file_is_counted(whole: Path) -> None:
+    told: list[tuple[int, int]] = []
+    report = verify(Store(str(whole)), progress=lambda done, total: told.append((done, total)))
+    assert report.findings == []
+    assert report.files == len(files(whole)) == told[-1][0] == told[-1][1]
+    assert report.bytes == sum((whole / name).stat().st_size for name in files(whole))
+    assert verify(Store(str(whole / "nothing"))).files == 0
+
+
+def test_every_altered_file_is_named_and_the_quick_look_sees_what_is_cut(whole: Path) -> None:
+    rng = random.Random(3)
+    for name in files(whole):
+        path = whole / name
+        data = path.read_bytes()
+        altered = bytearray(data)
+        altered[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(altered)
+        if name == "STORE.json":
+            with pytest.raises(Exception, match=r"STORE\.json"):
+                verify(Store(str(whole)))
+        else:
+            assert (Kind.DAMAGED, name) in findings(whole)
+        path.write_bytes(data[:-1])
+        if name != "STORE.json":
+            assert (Kind.DAMAGED, name) in findings(whole, quick=True)
+        path.write_bytes(data)
+    assert findings(whole) == []
+
+
+def test_every_missing_file_is_named(whole: Path) -> None:
+    manifests = [name for name in files(whole) if name.endswith("MANIFEST.json")]
+    replaceable = {"bundles/CURRENT", "commits/HEAD", "STORE.json", *manifests}
+    for name in files(whole):
+        if name in replaceable or name.startswith("evaluations/"):
+            continue
+        path = whole / name
+        data = path.read_bytes()
+        path.unlink()
+        assert (Kind.MISSING, name) in findings(whole), name
+        path.write_bytes(data)
+    assert findings(whole) == []
+
+
+def test_damage_in_one_commit_does_not_hide_that_in_another(whole: Path) -> None:
+    names = [CommitLog.name(1), CommitLog.name(3)]
+    kept = [(whole / name).read_bytes() for name in names]
+    (whole / names[0]).write_bytes(kept[0][:-3])
+    (whole / names[1]).unlink()
+    found = findings(whole)
+    assert (Kind.DAMAGED, names[0]) in found
+    assert (Kind.MISSING, names[1]) in found
+    for name, data in zip(names, kept, strict=True):
+        (whole / name).write_bytes(data)
+
+
+def test_what_nothing_names_is_foreign_once_it_is_old(whole: Path) -> None:
+    path = whole / "windows/20231114T221300Z-20231114T221400Z/f00/examples-00000.parquet"
+    path.parent.mkdir()
+    path.write_bytes(b"left over")
+    assert findings(whole) == []
+    os.utime(path, (time.time() - 7200, time.time() - 7200))
+    name = str(path.relative_to(whole))
+    assert verify(Store(str(whole))).findings == [Finding(Kind.FOREIGN, name, "no commit or manifest names it")]
+    path.unlink()
+    path.parent.rmdir()
+
+
+def test_files_of_people_and_of_replays_are_not_foreign(whole: Path) -> None:
+    names = ["weir.yaml", "generated.jsonl", "log/a/b.jsonl", "logs/server.log", "state/demo", "state/settings.json"]
+    for name in [*names, "state/replay.json", "state/runs/f00/outcome.json"]:
+        path = whole / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"theirs")
+        os.utime(path, (time.time() - 7200,) * 2)
+    assert findings(whole) == []
