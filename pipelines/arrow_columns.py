@@ -15,7 +15,10 @@ def column(table: pa.Table, name: str) -> pa.Array:
     if name not in table.column_names:
         return pa.nulls(table.num_rows)
     found = table.column(name).combine_chunks()
-    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+    if not pa.types.is_dictionary(found.type):
+        return found
+    # Rows may repeat a large value that is refused by its type: that must not take its room once per row.
+    return found.dictionary_decode() if _is_text(found.type.value_type) else found
 
 
 def texts(values: pa.Array, name: str) -> pa.Array:

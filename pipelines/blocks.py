@@ -1,9 +1,9 @@
 """What flows between the transforms: blocks of raw rows, batches of interactions, and what was seen of both.
 
-A block is the unit of a log: always the same rows of a partition, however often it is read. Its dead letters
-have one file, which reading it again rewrites.
+A block is a piece of a partition that is read, validated and counted at once.
 """
 
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -12,25 +12,40 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from contracts import LetterFile
 from pipelines.faults import DeadLetter, Fault
 
-__all__ = ["Batch", "Block", "BlockId", "Int64", "Letters", "Lines", "PartitionProgress", "Progress", "Rows"]
+__all__ = [
+    "Batch",
+    "Block",
+    "BlockId",
+    "Claims",
+    "Int64",
+    "Letters",
+    "LettersWritten",
+    "Lines",
+    "PartitionProgress",
+    "Progress",
+    "Rows",
+]
 
 Int64: TypeAlias = npt.NDArray[np.int64]
+
+Claims: TypeAlias = dict[int, int]
+"""Item key -> check of the id that claims it (`pipelines.claims`)."""
 
 
 @dataclass(frozen=True, order=True)
 class BlockId:
-    """A place on a partition's grid; `start` is the position at which the block begins, -1 the file as a whole."""
+    """A place in a partition; `start` is the position at which the block starts, -1 the file as a whole."""
 
     partition: str
     start: int
 
-    @property
-    def dead_letters(self) -> str:
-        """The name of the block's dead letters in the store."""
+    def dead_letters(self, attempt: str) -> str:
+        """Return a name for dead letters of the block in the store; no two calls return the same."""
         name = "file" if self.start < 0 else f"{self.start:015d}"
-        return f"dead-letters/{self.partition}/{name}.jsonl"
+        return f"dead-letters/{self.partition}/{name}-{secrets.token_hex(4)}-{attempt}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -53,21 +68,31 @@ class Rows:
 class Block:
     """Raw rows of one partition, and the faults found while reading: (position, fault, raw bytes).
 
-    `stop` is the position after its last row, where only reading can tell.
+    `stop` is the position after its last row, where only reading can tell; rows newer than `latest_ms` (event time)
+    cannot be right, because they have arrived before.
     """
 
     id: BlockId
     content: Lines | Rows | None
     faults: tuple[tuple[int, Fault, bytes], ...] = ()
     stop: int = 0
+    latest_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class Letters:
-    """All dead letters of one block; without any, a file from an earlier reading is removed."""
+    """All dead letters of one block."""
 
     block: BlockId
     letters: tuple[DeadLetter, ...]
+
+
+@dataclass(frozen=True)
+class LettersWritten:
+    """A file of dead letters that waits for its commit; `last` is the highest position in it."""
+
+    file: LetterFile
+    last: int
 
 
 @dataclass(frozen=True)
@@ -98,10 +123,15 @@ class PartitionProgress:
 
 @dataclass
 class Progress:
-    """What a run saw of the whole log; `max_event_ms` is the newest event, -1 where there was none."""
+    """What a run saw of the whole log; `max_event_ms` is the newest event, -1 where there was none.
+
+    `claims` are those on keys that nobody owned before, `contested` the keys that several ids claim.
+    """
 
     max_event_ms: int = -1
     partitions: dict[str, PartitionProgress] = field(default_factory=dict)
+    claims: Claims = field(default_factory=dict)
+    contested: set[int] = field(default_factory=set)
 
     def add(self, others: Iterable["Progress"]) -> "Progress":
         """Take in what was seen elsewhere, and return this."""
@@ -109,4 +139,13 @@ class Progress:
             self.max_event_ms = max(self.max_event_ms, other.max_event_ms)
             for key, seen in other.partitions.items():
                 self.partitions.setdefault(key, PartitionProgress()).add(seen)
+            self._claim(other.claims)
+            self.contested |= other.contested
         return self
+
+    def _claim(self, claims: Claims) -> None:
+        for key, check in claims.items():
+            before = self.claims.setdefault(key, check)
+            if before != check:
+                self.contested.add(key)
+                self.claims[key] = min(before, check)

@@ -11,18 +11,18 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 
-from contracts import Store, WindowManifest
+from contracts import Commit, Store
 from pipelines.config import PipelineConfig
 from pipelines.positions import Run
-from pipelines.transforms.commit import CommitWindows, WindowSketches
+from pipelines.transforms.commit import CommitRun, Made, Start, WindowSketches
 from pipelines.transforms.count import CountItemsAndUsers
 from pipelines.transforms.dead_letters import WriteDeadLetters
 from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
 from pipelines.transforms.histories import AttachHistories
 from pipelines.transforms.read import PROGRESS, ListChunks, ReadChunk
-from pipelines.transforms.split import Locate, MergeProgress, Release
+from pipelines.transforms.split import OPEN, Locate, MergeProgress, Release, Reopen
 from pipelines.transforms.validate import DEAD, Validate
-from pipelines.transforms.write import ShardReport, WriteShards
+from pipelines.transforms.write import WriteShards
 from pipelines.user_state import ArtefactUserState, UserState
 
 __all__ = ["BlocksToWindows", "ReadBlocks"]
@@ -46,7 +46,7 @@ class ReadBlocks(beam.PTransform[Any, Any]):
 
 
 class BlocksToWindows(beam.PTransform[Any, Any]):
-    """The output of `ReadBlocks` to the manifests of the windows committed.
+    """The output of `ReadBlocks` to the commit of the run, if it has anything to commit.
 
     `together` makes the windowing under which the windows of a run meet, for the histories of a shard and for the
     order of commits: the end of the input for a bounded run. An unbounded driver gives a trigger. `state` holds the
@@ -70,25 +70,40 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
         """Add the transforms."""
         store, run, config = self._store, self._run, self._config
         validated = read["blocks"] | "Validate" >> beam.ParDo(Validate(config)).with_outputs(DEAD, main="batches")
-        letters = (read[DEAD], validated[DEAD]) | "All dead letters" >> beam.Flatten()
-        letters | "Write dead letters" >> beam.ParDo(WriteDeadLetters(store))
-        located = validated.batches | "Locate" >> beam.ParDo(Locate(run)).with_outputs(PROGRESS, main="keyed")
+        located = validated.batches | "Locate" >> beam.ParDo(Locate(store, run)).with_outputs(PROGRESS, main="keyed")
         seen = (read[PROGRESS], located[PROGRESS]) | "All progress" >> beam.Flatten()
         progress = beam.pvalue.AsSingleton(seen | "Merge progress" >> beam.CombineGlobally(MergeProgress()))  # type: ignore[no-untyped-call]
+        released = self._with_rows_in_hand(located.keyed, progress) | "Release" >> beam.ParDo(
+            Release(store, run, config), progress
+        ).with_outputs(OPEN, DEAD, main="pieces")
+        letters = (
+            (read[DEAD], validated[DEAD], released[DEAD])
+            | "All dead letters" >> beam.Flatten()
+            | "Write dead letters" >> beam.ParDo(WriteDeadLetters(store, run))
+        )
         shards = (
-            located.keyed
-            | "Release" >> beam.ParDo(Release(run, config), progress)
+            released.pieces
             | "Window" >> beam.WindowInto(FixedWindows(config.window_seconds))
             | "Group by shard" >> beam.GroupByKey()
             | "De-duplicate" >> beam.ParDo(Deduplicate(store, run))
         )
-        parts = (self._write(shards), self._count(shards)) | "All parts" >> beam.Flatten()
+        start = read[PROGRESS].pipeline | "Start" >> beam.Create([Start()], reshuffle=False)
+        parts = (start, letters, released[OPEN], self._write(shards), self._count(shards))
         return (
             parts
+            | "All parts" >> beam.Flatten()
             | "One committer" >> beam.Map(_to_one)
             | "Group the run" >> beam.GroupByKey()
-            | "Commit" >> beam.ParDo(CommitWindows(store, run, config), progress).with_output_types(WindowManifest)
+            | "Commit" >> beam.ParDo(CommitRun(store, run, config), progress).with_output_types(Commit)
         )
+
+    def _with_rows_in_hand(self, keyed: Any, progress: Any) -> Any:
+        """Add the rows that earlier runs have kept; a run without any is spared the transforms."""
+        if not self._run.open_rows:
+            return keyed
+        kept = keyed.pipeline | "Rows in hand" >> beam.Create(self._run.open_rows, reshuffle=False)
+        reopened = kept | "Reopen" >> beam.ParDo(Reopen(self._store, self._run), progress)
+        return (keyed, reopened) | "All rows" >> beam.Flatten()
 
     def _write(self, shards: Any) -> Any:
         length = self._config.history_length
@@ -97,8 +112,8 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
             | "Together" >> self._together()
             | "Key by shard" >> beam.Map(_by_shard)
             | "Group windows" >> beam.GroupByKey()
-            | "Attach histories" >> beam.ParDo(AttachHistories(self._state, length))
-            | "Write shards" >> beam.ParDo(WriteShards(self._store, length))
+            | "Attach histories" >> beam.ParDo(AttachHistories(self._state, self._run, length))
+            | "Write shards" >> beam.ParDo(WriteShards(self._store, self._run, length))
         )
 
     def _count(self, shards: Any) -> Any:
@@ -115,7 +130,7 @@ def _by_shard(window: ShardWindow) -> tuple[int, ShardWindow]:
     return window.shard, window
 
 
-def _to_one(part: ShardReport | WindowSketches) -> tuple[int, ShardReport | WindowSketches]:
+def _to_one(part: Made) -> tuple[int, Made]:
     return 0, part
 
 

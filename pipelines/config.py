@@ -74,8 +74,7 @@ class SketchConfig(_Model):
 class PipelineConfig(_Model):
     """From the interaction log to committed windows.
 
-    `window_seconds`, `user_shards`, `chunk_bytes` and `chunk_rows` give the store its layout and cannot
-    change once it holds windows.
+    `window_seconds` and `user_shards` give the store its layout and cannot change once it holds windows.
     """
 
     log: str = Field(default="log", min_length=1, description="file, folder or glob of the log; a path or fsspec URL")
@@ -89,7 +88,15 @@ class PipelineConfig(_Model):
         "strings as RFC 3339",
     )
     min_time: datetime = Field(default=datetime(1990, 1, 1, tzinfo=UTC), description="earliest valid event time")
-    max_time: datetime | None = Field(default=None, description="latest valid event time; default: a day from now")
+    max_time: datetime | None = Field(
+        default=None, description="latest valid event time, beside the arrival of its file"
+    )
+    clock_tolerance_minutes: float = Field(
+        default=10.0,
+        ge=0,
+        description="how far event times may be ahead of their file's modification time, minutes of event time",
+    )
+    max_weight: float = Field(default=100.0, gt=0, description="largest valid weight of an event")
     event_types: dict[str, Meaning] = Field(
         default_factory=dict, description="what each event type means; empty: every event is positive"
     )
@@ -102,12 +109,20 @@ class PipelineConfig(_Model):
     )
     history_length: int = Field(default=50, ge=1, le=4096, description="items of history attached to each event")
     user_shards: int = Field(default=8, ge=1, le=65_536, description="user shards: files per window")
+    secret_keys: bool = Field(
+        default=False,
+        description="a new store hashes ids with a secret of its own, so that nobody can choose two ids of one key",
+    )
     idle_seconds: float = Field(
         default=10.0, ge=0, description="follow: commit open windows after this many seconds without new input"
     )
     poll_seconds: float = Field(default=0.5, gt=0, description="follow: seconds between looks at the log")
-    chunk_bytes: int = Field(default=8 << 20, ge=1, description="JSON Lines are read in pieces of this many bytes")
-    chunk_rows: int = Field(default=1 << 16, ge=1, description="gzip and Parquet are read in pieces of this many rows")
+    chunk_bytes: int = Field(
+        default=8 << 20, ge=1, description="the log is read in pieces of at most about this many bytes"
+    )
+    chunk_rows: int = Field(
+        default=1 << 16, ge=1, description="gzip and Parquet are read in pieces of at most this many rows"
+    )
     run_bytes: int = Field(
         default=1 << 28,
         ge=1,
@@ -116,6 +131,9 @@ class PipelineConfig(_Model):
     sketch: SketchConfig = Field(default_factory=SketchConfig, description="frequency sketches of each window")
     runner: str = Field(default="FnApiRunner", min_length=1, description="Beam runner, always named")
     runner_options: tuple[str, ...] = Field(default=(), description="further Beam options, such as --parallelism=4")
+    metrics_host: str = Field(
+        default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
+    )
     metrics_port: int = Field(default=9101, ge=0, le=65_535, description="port of /metrics; 0: any free port")
 
     @field_validator("min_time", "max_time")

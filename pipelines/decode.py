@@ -19,13 +19,13 @@ from pipelines.item_features import Features, features_of_lines, features_of_tab
 from pipelines.readers import MAX_LINE_BYTES
 from pipelines.timestamps import Millis, arrow_millis, mixed_millis
 
-__all__ = ["Decoded", "LineDecoder", "decode_rows"]
+__all__ = ["Decoded", "Faults", "LineDecoder", "decode_rows"]
 
 Faults = list[tuple[int, Fault, bytes]]
 
 _TEXTS = (columns.USER_ID, columns.ITEM_ID, columns.EVENT_ID, columns.EVENT_TYPE, columns.ATTRIBUTION_TOKEN)
 _REQUIRED = (columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP)
-_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 @dataclass
@@ -90,13 +90,14 @@ class LineDecoder:
         )
 
     def _all_at_once(self, lines: list[bytes]) -> list[Any] | None:
-        if max(map(len, lines), default=0) > MAX_LINE_BYTES:
+        if max(map(len, lines), default=0) > MAX_LINE_BYTES or not all(map(_is_braced, lines)):
             return None
         try:
             values = self._decoder.decode_lines(b"\n".join(lines))
         except _ERRORS:
             return None
-        # Two values on one line would shift all that follow.
+        # Two values on one line would shift all that follow. One value cannot take two lines: between } and {, where
+        # lines end and start, no object goes on.
         return values if len(values) == len(lines) else None
 
     def _one_by_one(self, lines: list[bytes], positions: Int64) -> tuple[list[Any], list[int], Faults]:
@@ -119,7 +120,7 @@ class LineDecoder:
             value = msgspec.json.decode(line)
         except UnicodeDecodeError as undecodable:
             return Fault(Reason.NOT_UTF8, str(undecodable))
-        except (msgspec.DecodeError, RecursionError) as malformed:
+        except _ERRORS as malformed:
             return Fault(Reason.MALFORMED_JSON, str(malformed))
         if not isinstance(value, dict):
             return Fault(Reason.NOT_AN_OBJECT, f"expected a JSON object, got {type(value).__name__}")
@@ -129,8 +130,13 @@ class LineDecoder:
         return Fault(Reason.WRONG_TYPE, str(error))
 
 
+def _is_braced(line: bytes) -> bool:
+    stripped = line.strip()
+    return stripped[:1] == b"{" and stripped[-1:] == b"}"
+
+
 def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit, features: FeatureNames) -> Decoded | Fault:
-    """Return the columns of a table, or the fault that all its rows share: a column missing or of the wrong type.
+    """Return the columns of a table, or the fault that all its rows share: a column missing, repeated or mistyped.
 
     Ids may be integers, which become their decimal spelling: unlike in JSON, the schema says what they are.
     """
@@ -139,6 +145,10 @@ def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit, features:
         if spelling[name] not in table.column_names:
             message = f"column {spelling[name]} is missing; the file has {', '.join(table.column_names) or 'none'}"
             return Fault(Reason.MISSING_FIELD, f"{message} (all {table.num_rows} rows refused)")
+    for name in (*spelling.values(), *features.all):
+        if (count := table.column_names.count(name)) > 1:
+            message = f"column {name} is in the file {count} times; one is allowed"
+            return Fault(Reason.REPEATED_FIELD, f"{message} (all {table.num_rows} rows refused)")
     arrays = {name: arrow_columns.column(table, spelling[name]) for name in spelling}
     try:
         texts = {name: arrow_columns.texts(arrays[name], spelling[name]) for name in _TEXTS}
@@ -151,7 +161,8 @@ def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit, features:
         return Fault(Reason.WRONG_TYPE, f"{error} (all {table.num_rows} rows refused)")
 
     def raw(row: int) -> bytes:
-        return msgspec.json.encode({name: _cell(table[name][row]) for name in table.column_names}, enc_hook=str)
+        cells = {name: _cell(column[row]) for name, column in zip(table.column_names, table.columns, strict=True)}
+        return msgspec.json.encode(cells, enc_hook=str)
 
     return Decoded(texts, weights, millis, content.positions, timeless, raw, features=found)
 
@@ -168,6 +179,12 @@ def _cell(value: pa.Scalar) -> Any:
     if value.is_valid and (pa.types.is_string(value.type) or pa.types.is_large_string(value.type)):
         # Parquet does not promise that text is UTF-8.
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    if value.is_valid and isinstance(value, pa.DictionaryScalar):
+        return _cell(value.value)
     if value.is_valid and isinstance(value, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
         return [_cell(one) for one in value.values]
-    return value.as_py()
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError, ArithmeticError):
+        # Times that Python's types do not hold.
+        return str(value.cast(pa.int64(), safe=False)) if pa.types.is_temporal(value.type) else str(value.type)

@@ -26,14 +26,15 @@ class Drift(NamedTuple):
 class RecentItems:
     """Item counts of the newest window by event time and of those before it, all panes of a window together.
 
-    "Before" are the windows that begin within an hour, or within the length of a window if that is longer, before the
-    newest one begins; after a silence longer than that, the last window before it.
+    The panes committed after sequence `after` are taken in at once. "Before" are the windows that begin within an
+    hour, or within the length of a window if that is longer, before the newest one begins; after a silence longer
+    than that, the last window before it.
     """
 
-    def __init__(self, log: WindowLog) -> None:
+    def __init__(self, log: WindowLog, after: int = -1) -> None:
         self._log = log
         self._windows: dict[int, Counted] = {}
-        self.add(log.committed())
+        self.add(log.committed(after))
 
     def add(self, manifests: Sequence[WindowManifest]) -> None:
         """Take in further commits, in any order of event time; a damaged one is left out with a warning."""

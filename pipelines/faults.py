@@ -20,19 +20,24 @@ class Reason(StrEnum):
     LINE_TOO_LONG = "line_too_long"
     MISSING_FIELD = "missing_field"
     WRONG_TYPE = "wrong_type"
+    REPEATED_FIELD = "repeated_field"
     EMPTY_ID = "empty_id"
     ID_TOO_LONG = "id_too_long"
     TOKEN_TOO_LONG = "token_too_long"  # noqa: S105 - a reason, no secret
     UNPARSABLE_TIMESTAMP = "unparsable_timestamp"
     TIMESTAMP_OUT_OF_RANGE = "timestamp_out_of_range"
+    AHEAD_OF_ARRIVAL = "ahead_of_arrival"
     NEGATIVE_WEIGHT = "negative_weight"
     NON_FINITE_WEIGHT = "non_finite_weight"
+    WEIGHT_TOO_LARGE = "weight_too_large"
     UNKNOWN_EVENT_TYPE = "unknown_event_type"
     FEATURE_TOO_LONG = "feature_too_long"
     NON_FINITE_FEATURE = "non_finite_feature"
     UNREADABLE_FILE = "unreadable_file"
     TRUNCATED_GZIP = "truncated_gzip"
-    SHRUNKEN_FILE = "shrunken_file"
+    KEY_COLLISION = "key_collision"
+    REWRITTEN_FILE = "rewritten_file"
+    UNREADABLE_BLOCK = "unreadable_block"
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Fault:
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A refused row, as a line of ``dead-letters/<partition>/<position of the block>.jsonl``.
+    """A refused row, as a line of ``dead-letters/<partition>/<position of the block>-<token>-<run>.jsonl``.
 
     `raw` is its first KiB: text, or base64 where `encoding` says so; `size` is the row's full length in bytes.
     """

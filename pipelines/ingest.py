@@ -13,19 +13,21 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+from prometheus_client import REGISTRY, CollectorRegistry
 from pydantic import BaseModel, ConfigDict, Field
 
-from contracts import Store, WindowLog, WindowManifest
+from contracts import Commit, CommitLog, CorruptArtefactError, LogState, Store, WindowCounts
+from contracts.exposition import exposed
+from pipelines.attempts import discard, registered, sweep
 from pipelines.chain import BlocksToWindows, ReadBlocks
+from pipelines.committed_panes import remember_panes
 from pipelines.config import PipelineConfig
-from pipelines.faults import DeadLetter
-from pipelines.lock import only_writer
+from pipelines.generations import generation
+from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
-from pipelines.plan import Plan, check_layout, dead_letter_files, make_plan
-from pipelines.positions import Seen, seen_partitions
+from pipelines.plan import InHand, Plan, identify, make_plan, open_layout
 from pipelines.sources import Format, Partition, discover
-from pipelines.transforms.dead_letters import read_dead_letters
+from pipelines.transforms.commit import Outcome
 
 __all__ = ["IngestSummary", "ingest", "run_once"]
 
@@ -52,20 +54,21 @@ class IngestSummary(BaseModel):
     seconds: float = Field(default=0.0, description="wall time of the runs, seconds")
 
     @classmethod
-    def of(cls, commits: list[WindowManifest], dead: int, seconds: float) -> "IngestSummary":
+    def of(cls, commit: Commit | None, seconds: float) -> "IngestSummary":
         """Sum up one run."""
-        counts = [commit.counts for commit in commits]
-        valid, duplicates = sum(c.events for c in counts), sum(c.duplicates for c in counts)
-        ignored = sum(c.ignored for c in counts)
+        if commit is None:
+            return cls(runs=1, seconds=seconds)
+        counts = sum((pane.counts for pane in commit.panes), WindowCounts())
+        dead = sum(file.rows for file in commit.letters)
         return cls(
-            read=valid + duplicates + ignored + dead,
-            valid=valid,
+            read=counts.events + counts.duplicates + counts.ignored + dead,
+            valid=counts.events,
             dead=dead,
-            duplicates=duplicates,
-            late=sum(c.late for c in counts),
-            ignored=ignored,
-            windows=sum(commit.pane == 0 for commit in commits),
-            panes=len(commits),
+            duplicates=counts.duplicates,
+            late=counts.late,
+            ignored=counts.ignored,
+            windows=sum(pane.pane == 0 for pane in commit.panes),
+            panes=len(commit.panes),
             runs=1,
             seconds=seconds,
         )
@@ -92,7 +95,7 @@ def ingest(
     `LayoutError` for settings that contradict the store and `BusyStoreError` where another pipeline writes to it.
     """
     stop = stop or threading.Event()
-    with only_writer(store), _metrics_served(config.metrics_port, registry), _ended_by_signals(stop):
+    with only_writer(store), _metrics_served(config, registry), _ended_by_signals(stop):
         driver = _Driver(store, config, PipelineMetrics(registry), report, stop)
         if follow:
             driver.follow()
@@ -111,67 +114,111 @@ class _Driver:
     report: Callable[[IngestSummary], None] | None
     stop: threading.Event
     total: IngestSummary = field(default_factory=IngestSummary)
+    _unread: bool = field(default=False, init=False)
+    _folders: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self._log = WindowLog(self.store)
-        committed = self._log.committed()
-        check_layout(self.store, self.config, committed)
-        self.metrics.begun(self.store, self.config, committed)
+        self._secret = open_layout(self.store, self.config).key_secret
+        check_writable(self.store)
+        self._commits, self._in_hand = CommitLog(self.store), InHand()
+        self._state = LogState.open(self.store)
+        remember_panes(self.store, self._state)
+        sweep(self.store)
+        self.metrics.started(self.store, self.config, self._state)
 
     def follow(self) -> None:
         """Run whenever the log has changed, and once more when it has been quiet for long enough."""
-        sizes: dict[str, int] = {}
+        listed: dict[str, tuple[int, int | None]] = {}
         changed_at = time.monotonic()
         may_flush = True
         while not self.stop.is_set():
             partitions = _discover_or_wait(self.config.log)
-            now = {partition.key: partition.size for partition in partitions}
+            now = {partition.key: (partition.size, partition.arrival_ms) for partition in partitions}
             is_quiet = time.monotonic() - changed_at >= self.config.idle_seconds
-            if now != sizes:
-                sizes, changed_at, may_flush = now, time.monotonic(), True
+            if now != listed:
+                listed, changed_at, may_flush = now, time.monotonic(), True
                 self.metrics.input.set_to_current_time()
                 self.catch_up(partitions, flush=False, only_whole_lines=True)
-            elif may_flush and is_quiet:
-                may_flush = False
+            elif is_quiet and (may_flush or self._unread):
+                changed_at, may_flush = time.monotonic(), False
                 self.catch_up(partitions, flush=True, only_whole_lines=True)
             self.stop.wait(self.config.poll_seconds)
 
     def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
         """Read all partitions, in as many runs as memory asks for; `flush` concerns the last."""
-        seen = seen_partitions(self._log.committed())
-        sizes = list(accumulate(_new_bytes(partition, seen.get(partition.key)) for partition in partitions))
+        found = identify(partitions, self._state, self._in_hand)
+        self.metrics.rewritten.inc(sum(generation(one.key) > 1 and one.key not in self._state.sources for one in found))
+        self._unread = len(found) < len(partitions)
+        sizes = list(accumulate(self._new_bytes(partition) for partition in found))
         for count, size in enumerate(sizes[:-1], start=1):
             if size // self.config.run_bytes < sizes[count] // self.config.run_bytes:
-                self.step(partitions[:count], flush=False, only_whole_lines=only_whole_lines)
+                self.step(found[:count], flush=False, only_whole_lines=only_whole_lines)
             if self.stop.is_set():
                 return
-        self.step(partitions, flush=flush, only_whole_lines=only_whole_lines)
+        self.step(found, flush=flush, only_whole_lines=only_whole_lines)
+
+    def _new_bytes(self, partition: Partition) -> int:
+        """Return how much there is to read, roughly in bytes of JSON Lines."""
+        seen = self._in_hand.pending.get(partition.key) or self._state.sources.get(partition.key)
+        size = max(0, partition.size - (seen.size if seen else 0))
+        return size if partition.format is Format.JSON_LINES else _INFLATION * size
 
     def step(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
-        """Make one run, if there is anything to read."""
-        plan = make_plan(
-            self.store,
-            self.config,
-            partitions,
-            self._log.committed(),
-            flush=flush,
-            only_whole_lines=only_whole_lines,
-        )
-        if not (plan.readings if flush else plan.is_needed):
-            return
+        """Make one run, if there is anything to read or to commit; again where another writer was faster."""
+        while True:
+            plan = make_plan(
+                self.store,
+                self.config,
+                partitions,
+                self._state,
+                self._in_hand,
+                secret=self._secret,
+                flush=flush,
+                only_whole_lines=only_whole_lines,
+            )
+            if not (plan.readings or (flush and (self._in_hand.open_rows or self._in_hand.pending))):
+                return
+            if self._run(plan):
+                return
+
+    def _run(self, plan: Plan) -> bool:
+        """Make a run; say whether it counts: where another writer has made its commit, nothing of it does."""
         started, clock = time.time(), time.monotonic()
-        run_once(self.store, self.config, plan)
-        commits = self._log.committed(after=plan.run.committed.last_sequence)
-        letters = _new_letters(self.store, plan)
-        self.metrics.observe(self.store, commits, letters, started)
-        summary = IngestSummary.of(commits, len(letters), time.monotonic() - clock)
+        with registered(self.store, plan.run):
+            run_once(self.store, self.config, plan)
+            outcome = Outcome.of(self.store, plan.run)
+            self._folders.add(plan.run.folder)
+            if outcome.was_taken:
+                logger.warning("commit %d is another writer's: reading again from there", self._state.number + 1)
+                discard(self.store, plan.run)
+                # Nothing in hand is known to fit what the other has committed.
+                self._in_hand = InHand()
+                self._state.catch_up(self._commits)
+                return False
+            self._in_hand.take_in(outcome)
+            self._unread |= any(reading.partition.key not in outcome.read for reading in plan.readings)
+        self._tidy()
+        for commit in self._state.catch_up(self._commits):
+            self.metrics.observe(self.store, commit, self._state, started)
+        self._state.save(self._commits)
+        self._report(IngestSummary.of(outcome.commit, time.monotonic() - clock), outcome.commit)
+        return True
+
+    def _tidy(self) -> None:
+        """Remove what earlier runs of this process have kept and nothing waits for."""
+        waiting = {rows.name.rpartition("/")[0] for rows in self._in_hand.open_rows}
+        for folder in self._folders - waiting:
+            self.store.remove(folder)
+        self._folders &= waiting
+
+    def _report(self, summary: IngestSummary, commit: Commit | None) -> None:
         self.total += summary
         logger.info(
             "run committed %d events in %d panes, %d dead%s",
             summary.valid,
             summary.panes,
             summary.dead,
-            _reasons(self.store, letters),
+            _reasons(self.store, commit),
         )
         if self.report is not None:
             self.report(summary)
@@ -181,16 +228,23 @@ def run_once(store: Store, config: PipelineConfig, plan: Plan) -> None:
     """Run the chain over a plan and wait for its end."""
     # Beam must not look at this process's own command line.
     options = PipelineOptions([f"--runner={config.runner}", *config.runner_options])
-    with beam.Pipeline(options=options) as pipeline:
-        readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
-        blocks = readings | "Read log" >> ReadBlocks(config)
-        _ = blocks | "Windows" >> BlocksToWindows(store, plan.run, config)
+    try:
+        with beam.Pipeline(options=options) as pipeline:
+            readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
+            blocks = readings | "Read log" >> ReadBlocks(config)
+            _ = blocks | "Windows" >> BlocksToWindows(store, plan.run, config)
+    except RuntimeError as error:
+        # Beam wraps what a transform raises; a damaged file is to be named without its frame.
+        if (damage := _damage_behind(error)) is None:
+            raise
+        raise damage from error
 
 
-def _new_bytes(partition: Partition, seen: Seen | None) -> int:
-    """Return how much there is to read, roughly in bytes of JSON Lines."""
-    size = max(0, partition.size - (seen.size if seen else 0))
-    return size if partition.format is Format.JSON_LINES else _INFLATION * size
+def _damage_behind(error: BaseException) -> CorruptArtefactError | None:
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, CorruptArtefactError):
+        behind = behind.__cause__ or behind.__context__
+    return behind
 
 
 def _discover_or_wait(log: str) -> list[Partition]:
@@ -200,33 +254,17 @@ def _discover_or_wait(log: str) -> list[Partition]:
         return []
 
 
-def _reasons(store: Store, letters: list[DeadLetter]) -> str:
-    counts = Counter(str(letter.reason) for letter in letters)
+def _reasons(store: Store, commit: Commit | None) -> str:
+    counts: Counter[str] = sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
     told = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
-    return f" ({told}; see {store.path('dead-letters')})" if letters else ""
-
-
-def _new_letters(store: Store, plan: Plan) -> list[DeadLetter]:
-    """Return the dead letters of the run's partitions that lie beyond what was read before."""
-    found = []
-    for reading in plan.readings:
-        key = reading.partition.key
-        seen = plan.run.seen.get(key)
-        letters = [letter for name in dead_letter_files(store, key) for letter in read_dead_letters(store, name)]
-        found += [letter for letter in letters if seen is None or letter.position >= seen.stop]
-    return found
+    return f" ({told}; see {store.path('dead-letters')})" if told else ""
 
 
 @contextlib.contextmanager
-def _metrics_served(port: int, registry: CollectorRegistry) -> Iterator[None]:
-    server, thread = start_http_server(port, registry=registry)
-    logger.info("metrics on port %d", server.server_port)
-    try:
+def _metrics_served(config: PipelineConfig, registry: CollectorRegistry) -> Iterator[None]:
+    with exposed(registry, config.metrics_host, config.metrics_port) as where:
+        logger.info("metrics on %s", where)
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextlib.contextmanager

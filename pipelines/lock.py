@@ -1,4 +1,4 @@
-"""One pipeline per store: two would give one sequence to two commits."""
+"""One pipeline per store: two are safe, since a commit is created once, but each would undo the other's work."""
 
 import contextlib
 import fcntl
@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from contracts import Store
+from contracts import Store, check_fitness
 
-__all__ = ["BusyStoreError", "only_writer"]
+__all__ = ["BusyStoreError", "check_writable", "only_writer"]
 
 
 class BusyStoreError(RuntimeError):
@@ -19,8 +19,8 @@ class BusyStoreError(RuntimeError):
 def only_writer(store: Store) -> Iterator[None]:
     """Hold the store for this process; the system lets go of it when the process dies, however it dies.
 
-    Object stores have no such lock: there, whoever deploys sees to it that one pipeline runs. Raises
-    `BusyStoreError`.
+    Object stores have no such lock: there, of two pipelines the slower one finds its commit taken and reads again.
+    Raises `BusyStoreError`.
     """
     folder = store.local_path
     if folder is None:
@@ -42,3 +42,12 @@ def _lock(descriptor: int, path: Path) -> None:
     except BlockingIOError as error:
         message = f"another pipeline writes to this store ({path} is locked): end it first, or use another store"
         raise BusyStoreError(message) from error
+
+
+def check_writable(store: Store) -> None:
+    """Refuse an object store on which commits are not safe; raises `UnfitStoreError`.
+
+    Local disks are not asked: a hard link either is exclusive or cannot be made.
+    """
+    if store.local_path is None:
+        check_fitness(store)

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from contracts import EventClock, Store, WindowLog, WindowManifest
+from contracts import Commit, EventClock, LogState, Store, WindowLog, WindowManifest
 from pipelines.config import PipelineConfig
 from pipelines.drift import RecentItems
-from pipelines.faults import DeadLetter, Reason
+from pipelines.faults import Reason
 from sketches import health, load
 
 __all__ = ["PipelineMetrics"]
 
+_COMPARED = 16
+"""Earlier panes that a pipeline reads at its start, to have something to compare the first window with."""
 _COMMIT_SECONDS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 
@@ -40,6 +42,11 @@ class PipelineMetrics:
             self.dead.labels(reason)
         self.duplicates = Counter(
             "weir_pipeline_duplicates_total", "Events dropped because their event_id was known.", registry=registry
+        )
+        self.rewritten = Counter(
+            "weir_pipeline_rewritten_files_total",
+            "Files of the log that were rewritten under their name, and read again from their start.",
+            registry=registry,
         )
         self.late = Counter(
             "weir_pipeline_late_events_total", "Events that came after their window was committed.", registry=registry
@@ -103,38 +110,33 @@ class PipelineMetrics:
         self.drift.set(math.nan)
         self.unseen.set(math.nan)
 
-    def begun(self, store: Store, config: PipelineConfig, commits: Sequence[WindowManifest]) -> None:
-        """Show where a pipeline stands that starts on a store with these commits."""
+    def started(self, store: Store, config: PipelineConfig, state: LogState) -> None:
+        """Show where a pipeline is that starts on a store with these commits."""
         self._open_ms = 1000 * (config.window_seconds + config.allowed_lateness_seconds)
-        self._newest_ms = 0
-        self.sequence.set(-1)
-        self._progress(EventClock.of(store), commits)
+        self._progress(EventClock.of(store), state)
 
-    def observe(
-        self, store: Store, commits: Sequence[WindowManifest], letters: Sequence[DeadLetter], started: float
-    ) -> None:
-        """Take in one run: its commits, its new dead letters, and when it started (wall clock)."""
-        for letter in letters:
-            self.dead.labels(letter.reason).inc()
-        for commit in commits:
-            self.events.labels("positive").inc(commit.counts.positives)
-            self.events.labels("negative").inc(commit.counts.negatives)
-            self.ignored.inc(commit.counts.ignored)
-            self.duplicates.inc(commit.counts.duplicates)
-            self.late.inc(commit.counts.late)
-            self.commit.observe(max(0.0, commit.committed_at - started))
-        if commits:
-            self._progress(EventClock.of(store), commits)
-            self._newest(WindowLog(store), commits)
+    def observe(self, store: Store, commit: Commit, state: LogState, started: float) -> None:
+        """Take in a commit, the state after it, and when its run started (wall clock)."""
+        for file in commit.letters:
+            for reason, count in file.reasons.items():
+                self.dead.labels(reason).inc(count)
+        for pane in commit.panes:
+            self.events.labels("positive").inc(pane.counts.positives)
+            self.events.labels("negative").inc(pane.counts.negatives)
+            self.ignored.inc(pane.counts.ignored)
+            self.duplicates.inc(pane.counts.duplicates)
+            self.late.inc(pane.counts.late)
+            self.commit.observe(max(0.0, pane.committed_at - started))
+        if commit.panes:
+            self._progress(EventClock.of(store), state)
+            self._newest(WindowLog(store), commit.panes)
 
-    def _progress(self, clock: EventClock, commits: Sequence[WindowManifest]) -> None:
-        # Late panes are older than what is there.
-        newest_ms = self._newest_ms = max([self._newest_ms, *(commit.max_event_ms for commit in commits)])
-        happened = clock.wall_time(newest_ms)
-        self.window_open.set(clock.wall_time(newest_ms + self._open_ms) - happened)
-        if commits:
-            self.sequence.set(commits[-1].sequence)
-            self.watermark.set(newest_ms / 1000)
+    def _progress(self, clock: EventClock, state: LogState) -> None:
+        happened = clock.wall_time(max(state.max_event_ms, 0))
+        self.window_open.set(clock.wall_time(max(state.max_event_ms, 0) + self._open_ms) - happened)
+        self.sequence.set(state.cursor.sequence - 1)
+        if state.cursor.sequence:
+            self.watermark.set(state.max_event_ms / 1000)
             self.watermark_wall.set(happened)
 
     def _newest(self, log: WindowLog, commits: Sequence[WindowManifest]) -> None:
@@ -152,7 +154,7 @@ class PipelineMetrics:
 
     def _compare(self, log: WindowLog, commits: Sequence[WindowManifest]) -> None:
         if self._recent is None:
-            self._recent = RecentItems(log)
+            self._recent = RecentItems(log, after=max(-1, commits[0].sequence - 1 - _COMPARED))
         else:
             self._recent.add(commits)
         distance, unseen = self._recent.drift()

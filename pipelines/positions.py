@@ -1,120 +1,139 @@
-"""What has been read and counted, derived from the manifests of committed windows and from nothing else.
+"""What a run starts from, and how far the log is read after it: all of it follows from the commits.
 
-A row at (partition, position) of window w has been counted if, and only if, a committed pane of w lists the
-partition with `stop` above the position. See docs/windows.md for why.
+A row at (partition, position) of window w is accounted for if, and only if, its position lies below the partition's
+`resume` or below `counted` of w. See docs/windows.md for why.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from contracts import SourceSpan, WindowManifest
-from pipelines.blocks import PartitionProgress, Progress
+import numpy as np
+
+from contracts import LogState, SourceSpan, WindowName
+from contracts.commits import Cursor
+from contracts.log_state import Panes
+from pipelines.blocks import Int64, LettersWritten, PartitionProgress, Progress
+from pipelines.open_rows import OpenRows
 from pipelines.sources import Partition
 
-__all__ = ["Committed", "Run", "Seen", "seen_partitions"]
+__all__ = ["WHOLE_FILE", "Base", "Run"]
 
-END_OF_TIME = 1 << 62
+END_OF_TIME: Final = 1 << 62
+
+WHOLE_FILE: Final = -1
+"""The position of a dead letter that concerns a file as a whole."""
+
+_NOTHING: Final = SourceSpan(start=0, stop=0, resume=0, size=0)
 
 
 @dataclass(frozen=True)
-class Committed:
-    """The committed windows as the transforms need them; windows by their start in milliseconds."""
+class Base:
+    """The commits as the transforms of a run need them."""
 
-    counted: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    """Window -> partition -> position below which all rows of the window have been counted."""
-    panes: Mapping[int, int] = field(default_factory=dict)
-    """Window -> committed panes, which is the number of the next."""
+    cursor: Cursor = field(default_factory=Cursor)
+    sources: Mapping[str, SourceSpan] = field(default_factory=dict)
+    counted: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Partition -> window start in ms -> position below which all rows of the window are accounted for."""
     max_event_ms: int = -1
-    last_sequence: int = -1
 
     @classmethod
-    def of(cls, manifests: Iterable[WindowManifest], partitions: Collection[str]) -> "Committed":
-        """Read the manifests of all commits, as far as the given partitions are concerned."""
-        counted: dict[int, dict[str, int]] = {}
-        panes: dict[int, int] = {}
-        newest = last = -1
-        for manifest in manifests:
-            window = counted.setdefault(manifest.start_ms, {})
-            for key in manifest.sources.keys() & partitions:
-                window[key] = max(manifest.sources[key].stop, window.get(key, 0))
-            panes[manifest.start_ms] = max(manifest.pane + 1, panes.get(manifest.start_ms, 0))
-            newest, last = max(newest, manifest.max_event_ms), max(last, manifest.sequence)
-        return cls(counted, panes, newest, last)
+    def of(cls, state: LogState, partitions: Collection[str]) -> "Base":
+        """Return the state, as far as the given partitions are concerned."""
+        return cls(
+            state.cursor,
+            {key: state.sources[key] for key in partitions if key in state.sources},
+            {key: state.counted[key] for key in partitions if key in state.counted},
+            state.max_event_ms,
+        )
 
-
-@dataclass(frozen=True)
-class Seen:
-    """How far a partition has been read: all rows below `resume` have been counted; `size` as of then."""
-
-    resume: int
-    stop: int
-    size: int
-    dead: int
-    was_cut: bool = False
-    """Whether the run that read it was killed between two commits."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing below `stop` is left to count."""
-        return self.resume >= self.stop and not self.was_cut
-
-
-def seen_partitions(manifests: Iterable[WindowManifest]) -> dict[str, Seen]:
-    """Return the partitions that runs have read.
-
-    The last run that lists a partition speaks for it: where that run was completed, all that was left open
-    begins at `resume`; where it was killed between two commits, it is as if it had not begun.
-    """
-    last: dict[str, WindowManifest] = {}
-    completed: set[int] = set()
-    for manifest in sorted(manifests, key=lambda manifest: manifest.sequence):
-        last |= dict.fromkeys(manifest.sources, manifest)
-        if manifest.last_of_run:
-            completed.add(manifest.run)
-    found: dict[str, Seen] = {}
-    for key, manifest in last.items():
-        span = manifest.sources[key]
-        was_cut = manifest.run not in completed
-        resume = min(span.start, span.resume) if was_cut else span.resume
-        found[key] = Seen(resume, span.stop, span.size, span.dead, was_cut)
-    return found
+    def is_counted(self, key: str, windows: Int64, positions: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Say of rows, by their window (n,) and position (n,), whether they are accounted for; shape (n,)."""
+        starts, place = np.unique(windows, return_inverse=True)
+        counted = self.counted.get(key, {})
+        resume = self.sources[key].resume if key in self.sources else 0
+        stops = np.array([max(resume, counted.get(start, 0)) for start in starts.tolist()], np.int64)
+        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = positions < stops[place]
+        return found
 
 
 @dataclass(frozen=True)
 class Run:
-    """One pipeline run: what has been committed before, what it reads, and which windows it closes.
+    """One pipeline run: what is committed before it, what it reads, and which windows it closes.
 
-    With `flush` the input counts as complete and every window is committed; else a window stays open until the
-    newest event is `lateness_ms` past its end.
+    `id` names its files and its commit. `pending` are the spans of partitions that this process has read since the
+    last commit, `open_rows` the rows of windows that were still open then, `refused` the positions of dead letters
+    that are recorded already, `secret` is the store's (`contracts.keys`). With `flush` the input counts as complete
+    and every window is committed; else a window stays open until the newest event is `lateness_ms` past its end.
     """
 
-    committed: Committed
+    id: str
+    base: Base
     partitions: Mapping[str, Partition]
-    starts: Mapping[str, int]
-    seen: Mapping[str, Seen]
-    dead_before: Mapping[str, int]
     window_ms: int
     lateness_ms: int
     flush: bool
+    secret: str = ""
+    newest_ms: int = -1
+    pending: Mapping[str, SourceSpan] = field(default_factory=dict)
+    open_rows: tuple[OpenRows, ...] = ()
+    refused: Mapping[str, Int64] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """Where the run keeps what is of no use once its windows are committed, relative to the store."""
+        return f"state/runs/{self.id}"
+
+    def stays_refused(self, key: str) -> Int64:
+        """Return the positions of rows that are not read again; an unfinished last line, which lies behind, is."""
+        stop = self.base.sources[key].stop if key in self.base.sources else 0
+        known = self.refused.get(key, np.empty(0, np.int64))
+        return known[known < stop]
+
+    def name(self, start_ms: int, panes: Panes) -> WindowName:
+        """Return the name of the pane that the run makes of a window that has these."""
+        return WindowName(start_ms, start_ms + self.window_ms, panes.count)
 
     def watermark_ms(self, progress: Progress) -> int:
         """Return the event time up to which the input counts as complete."""
         if self.flush:
             return END_OF_TIME
-        return max(self.committed.max_event_ms, progress.max_event_ms) - self.lateness_ms
+        return max(self.newest_ms, self.base.max_event_ms, progress.max_event_ms) - self.lateness_ms
 
-    def sources(self, progress: Progress) -> dict[str, SourceSpan]:
-        """Return how far each partition has been read, as every manifest of the run says."""
-        watermark = self.watermark_ms(progress)
-        return {key: self._span(key, seen, watermark) for key, seen in sorted(progress.partitions.items())}
+    def is_closed(self, start_ms: int, progress: Progress) -> bool:
+        """Say whether a window is committed by this run."""
+        return start_ms + self.window_ms <= self.watermark_ms(progress)
 
-    def _span(self, key: str, progress: PartitionProgress, watermark: int) -> SourceSpan:
-        stop = max(progress.stop, self.seen[key].stop if key in self.seen else 0)
-        still_open = (at for window, at in progress.lowest.items() if window + self.window_ms > watermark)
+    def spans(self, progress: Progress, letters: Mapping[str, list[LettersWritten]]) -> dict[str, SourceSpan]:
+        """Return how far each partition is read that was read since the last commit, or has letters or open rows."""
+        concerned = {*progress.partitions, *self.pending, *letters, *(rows.partition for rows in self.open_rows)}
+        return {key: self._span(key, progress, letters.get(key, [])) for key in sorted(concerned)}
+
+    def _span(self, key: str, progress: Progress, letters: list[LettersWritten]) -> SourceSpan:
+        before = self.pending.get(key) or self.base.sources.get(key, _NOTHING)
+        read = progress.partitions.get(key)
+        stop = max(read.stop if read else 0, before.stop)
+        still_open = (at for window, at in self._lowest(key, read) if not self.is_closed(window, progress))
+        resume = min(still_open, default=stop)
+        # A letter about the whole file ends when the file is read.
+        known = {name: last for name, last in before.letters.items() if not (read and last == END_OF_TIME)}
+        found = known | {one.file.name: one.last for one in letters}
+        file = self.partitions.get(key)
+        checksums = before.letter_checksums | {one.file.name: one.file.checksum for one in letters}
+        reaching = {name: last for name, last in found.items() if last >= resume}
         return SourceSpan(
-            start=self.starts[key],
+            start=self.base.sources[key].resume if key in self.base.sources else 0,
             stop=stop,
-            resume=min(still_open, default=stop),
-            size=self.partitions[key].size,
-            dead=self.dead_before.get(key, 0) + progress.dead,
+            resume=resume,
+            size=file.size if file else before.size,
+            modified_ms=file.arrival_ms if file else before.modified_ms,
+            fingerprint=file.fingerprint if file else before.fingerprint,
+            dead=before.dead + sum(one.file.rows for one in letters),
+            letters=reaching,
+            letter_checksums={name: checksums[name] for name in reaching if name in checksums},
         )
+
+    def _lowest(self, key: str, read: PartitionProgress | None) -> list[tuple[int, int]]:
+        """Return (window, lowest position) of rows that were open before, and of those read now."""
+        kept = [(rows.start_ms, rows.lowest) for rows in self.open_rows if rows.partition == key]
+        return kept + list(read.lowest.items() if read else ())

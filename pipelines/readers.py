@@ -1,37 +1,37 @@
-"""Files to blocks of raw rows, always cut at the same places.
+"""Files to blocks of raw rows, from the row at which reading starts, each block bounded in rows and in bytes.
 
-JSON Lines are cut at multiples of `chunk_bytes` and a line belongs to the piece in which it starts; gzip is cut
-every `chunk_rows` lines, Parquet every `chunk_rows` rows of a row group.
+JSON Lines are cut at multiples of `chunk_bytes` and a line belongs to the piece in which it starts. What a file holds
+never raises: damage is a fault of the block in which it is met. What its file system raises goes up.
 """
 
 import gzip
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from pipelines.blocks import Block, BlockId, Lines, Rows
+from pipelines.blocks import Block, BlockId, Int64, Lines
 from pipelines.faults import Fault, Reason
-from pipelines.sources import Partition
+from pipelines.log_file import LogFile
+from pipelines.sources import Partition, printable
 
-__all__ = ["MAX_LINE_BYTES", "Chunk", "end_of_lines", "read_gzip_lines", "read_json_lines", "read_parquet"]
+__all__ = ["MAX_LINE_BYTES", "Chunk", "cuts", "end_of_lines", "read_gzip_lines", "read_json_lines"]
 
 MAX_LINE_BYTES: Final = 8 << 20
-"""A longer line is refused without being held in memory whole."""
+"""A longer line, or row of a Parquet file, is refused without being held in memory whole."""
 
 _STEP: Final = 1 << 16
+_INFLATED_STEP: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class Chunk:
     """A piece of work: positions [start, stop) of a partition; nothing is read beyond byte `limit`.
 
-    Rows below `skip` are not wanted; Parquet is read by `row_group`.
+    Rows below `skip` are not wanted, and `skip` is where a row starts; Parquet is read by `row_group`. `latest_ms` is
+    the newest event time that the rows may have.
     """
 
     partition: Partition
@@ -40,35 +40,52 @@ class Chunk:
     limit: int
     skip: int = 0
     row_group: int = 0
+    latest_ms: int | None = None
 
 
-def end_of_lines(file: Any, size: int) -> int:
-    """Return the position after the last newline within the first `size` bytes; 0 without any."""
+def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
+    """Return the position after the last newline within bytes [start, size); `start` without any."""
     stop = size
-    while stop > 0:
-        start = max(0, stop - _STEP)
-        file.seek(start)
-        if (found := file.read(stop - start).rfind(b"\n")) >= 0:
-            return int(start + found + 1)
-        stop = start
-    return 0
+    while stop > start:
+        begin = max(start, stop - _STEP)
+        file.seek(begin)
+        if (found := file.read(stop - begin).rfind(b"\n")) >= 0:
+            return begin + found + 1
+        stop = begin
+    return start
 
 
-def read_json_lines(file: Any, chunk: Chunk) -> Iterator[Block]:
+def cuts(sizes: Int64, limit: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield [start, stop) of consecutive pieces of at most `rows` rows and `limit` bytes, or of one larger row.
+
+    `sizes` (n,) are the bytes of each row.
+    """
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        full = int(np.searchsorted(ends, before + limit, side="right"))
+        stop = min(max(start + 1, full), start + rows)
+        yield start, min(stop, len(sizes))
+        start = stop
+
+
+def read_json_lines(file: LogFile, chunk: Chunk) -> Iterator[Block]:
     """Yield the one block of lines that start within the chunk."""
-    begin = max(0, chunk.start - 1)
+    is_first = chunk.start == chunk.skip
+    begin = chunk.start if is_first else chunk.start - 1
     file.seek(begin)
     data = file.read(min(chunk.stop, chunk.limit) - begin)
-    first = data.find(b"\n") + 1 if chunk.start else 0
-    if chunk.start and (not first or first == len(data)):
+    first = 0 if is_first else data.find(b"\n") + 1
+    if not is_first and (not first or first == len(data)):
         lines: list[bytes] = []
     else:
         lines = _split(data[first:] + _rest_of_line(file, data, chunk.limit))
     starts = np.fromiter(accumulate(map(len, lines[:-1]), lambda at, size: at + size + 1, initial=begin + first), int)
-    yield Block(BlockId(chunk.partition.key, chunk.start), Lines(lines, starts[: len(lines)]))
+    start = begin + first if lines else chunk.start
+    yield Block(BlockId(chunk.partition.key, start), Lines(lines, starts[: len(lines)]))
 
 
-def _rest_of_line(file: Any, data: bytes, limit: int) -> bytes:
+def _rest_of_line(file: LogFile, data: bytes, limit: int) -> bytes:
     """Return what is missing of the last line, up to `limit` and up to a byte more than a line may have."""
     rest = b""
     while not (data + rest[-1:]).endswith(b"\n") and file.tell() < limit and len(rest) <= MAX_LINE_BYTES:
@@ -93,23 +110,28 @@ class _DamagedError(Exception):
     """The rest of a gzip file cannot be read."""
 
 
-def read_gzip_lines(file: Any, chunk: Chunk, rows: int) -> Iterator[Block]:
-    """Yield blocks of `rows` lines; where the file is damaged the last one says so."""
-    key, start, pending = chunk.partition.key, 0, list[bytes]()
+def read_gzip_lines(file: LogFile, chunk: Chunk, rows: int, size: int) -> Iterator[Block]:
+    """Yield blocks of at most `rows` lines and `size` bytes; where the file is damaged the last one says so."""
+    key, seen, pending, held = chunk.partition.key, 0, list[bytes](), 0
     faults: tuple[tuple[int, Fault, bytes], ...] = ()
     try:
         for lines in _inflated(file):
-            pending += lines
-            while len(pending) >= rows:
-                if start + rows > chunk.skip:
-                    yield _lines_block(key, start, pending[:rows])
-                del pending[:rows]
-                start += rows
+            fresh = lines[max(0, chunk.start - seen) :]
+            seen += len(lines)
+            pending += fresh
+            held += sum(map(len, fresh))
+            if len(pending) >= rows or held >= size:
+                *full, (last, _) = cuts(np.fromiter(map(len, pending), int), size, rows)
+                for start, stop in full:
+                    yield _lines_block(key, seen - len(pending) + start, pending[start:stop])
+                pending = pending[last:]
+                held = sum(map(len, pending))
     except _DamagedError as error:
-        fault = Fault(Reason.TRUNCATED_GZIP, f"{key}: {error}; the lines before it are kept")
-        faults = ((start + len(pending), fault, b""),)
-    if faults or (pending and start >= chunk.skip):
-        yield _lines_block(key, start, pending, faults)
+        fault = Fault(Reason.TRUNCATED_GZIP, f"{printable(key)}: {error}; the lines before it are kept")
+        seen = max(seen, chunk.start)
+        faults = ((seen, fault, b""),)
+    if faults or pending:
+        yield _lines_block(key, seen - len(pending), pending, faults)
 
 
 def _lines_block(key: str, start: int, lines: list[bytes], faults: tuple[tuple[int, Fault, bytes], ...] = ()) -> Block:
@@ -117,40 +139,25 @@ def _lines_block(key: str, start: int, lines: list[bytes], faults: tuple[tuple[i
     return Block(BlockId(key, start), Lines(lines, np.arange(start, stop)), faults, stop)
 
 
-def _inflated(file: Any) -> Iterator[list[bytes]]:
+def _inflated(file: LogFile) -> Iterator[list[bytes]]:
     """Yield whole lines; raises `_DamagedError` after those that could be read."""
-    rest = b""
+    rest = bytearray()
     with gzip.GzipFile(fileobj=file) as stream:
-        while True:
-            try:
-                piece = stream.read1(1 << 20)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise _DamagedError(str(error)) from error
-            if not piece:
-                break
-            *lines, rest = (rest + piece).split(b"\n")
+        while piece := _inflate(stream, file):
+            first, *lines = piece.split(b"\n")
             # What is beyond the limit is not needed to see that the line is too long.
-            rest = rest[: MAX_LINE_BYTES + 1]
-            yield lines
+            rest += first[: max(0, MAX_LINE_BYTES + 1 - len(rest))]
+            if lines:
+                yield [bytes(rest), *lines[:-1]]
+                rest = bytearray(lines[-1])
     if rest:
-        yield [rest]
+        yield [bytes(rest)]
 
 
-def read_parquet(file: Any, chunk: Chunk, rows: int, columns: list[str]) -> Iterator[Block]:
-    """Yield blocks of up to `rows` rows of one row group; a damaged one ends in a fault."""
-    start = chunk.start
-    key = chunk.partition.key
+def _inflate(stream: gzip.GzipFile, file: LogFile) -> bytes:
     try:
-        parquet = pq.ParquetFile(file)
-        present = [name for name in columns if name in parquet.schema_arrow.names]
-        for batch in parquet.iter_batches(rows, row_groups=[chunk.row_group], columns=present):
-            stop = start + batch.num_rows
-            if stop > chunk.skip:
-                yield Block(BlockId(key, start), Rows(pa.Table.from_batches([batch]), np.arange(start, stop)))
-            start = stop
-    except (pa.ArrowException, OSError) as error:
-        # Arrow's own errors carry no number; one that does comes from the file system and may pass.
-        if getattr(error, "errno", None) is not None:
+        return stream.read1(_INFLATED_STEP)
+    except Exception as error:
+        if file.failure is not None:
             raise
-        fault = Fault(Reason.UNREADABLE_FILE, f"{key}: row group {chunk.row_group} is damaged: {error}")
-        yield Block(BlockId(key, start), None, ((start, fault, b""),))
+        raise _DamagedError(f"{type(error).__name__}: {error}") from error

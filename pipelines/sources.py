@@ -1,4 +1,4 @@
-"""The log as partitions: which files there are, in which format, and how large.
+"""The log as partitions: which files there are, in which format, how large, and when they last arrived.
 
 A partition is one file; its key is its path relative to the log's folder. Files whose name, or whose folder's
 name, starts with a dot or an underscore are being written or are not data, and so are those ending in ``.tmp``.
@@ -6,14 +6,18 @@ name, starts with a dot or an underscore are being written or are not data, and 
 
 import glob
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import fsspec
 
-__all__ = ["Format", "Partition", "discover"]
+from pipelines.log_file import LogFile
+
+__all__ = ["Format", "Partition", "discover", "printable"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,20 +43,42 @@ _SUFFIXES = {
     ".parquet": Format.PARQUET,
 }
 
+_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
+"""What file systems call the time of a file's last change; for those that only create files, of its creation."""
+
 
 @dataclass(frozen=True)
 class Partition:
-    """One file of the log; `size` in bytes when it was listed."""
+    """One file of the log as it was listed: `path` on the file system `fs`, `size` in bytes.
+
+    `arrival_ms` is when it was last modified (wall clock, ms since 1970; None where the file system does not say),
+    `fingerprint` tells its first bytes from others (see `pipelines.generations`; empty where nobody has looked).
+    """
 
     key: str
-    url: str
+    path: str
     format: Format
     size: int
+    fs: Any = field(default_factory=partial(fsspec.filesystem, "file"))
+    arrival_ms: int | None = None
+    fingerprint: str = ""
 
-    def open(self) -> Any:
-        """Open the file for reading bytes; the handle can seek."""
-        fs, path = fsspec.core.url_to_fs(self.url)
-        return fs.open(path, "rb")
+    @property
+    def url(self) -> str:
+        """The file's place as errors and logs show it, without control characters."""
+        return printable(self.fs.unstrip_protocol(self.path))
+
+    def open(self) -> LogFile:
+        """Open the file for reading bytes; the handle can seek.
+
+        The path is taken as it is: as part of a URL, ``::`` or ``?`` in a name would mean something else.
+        """
+        return LogFile(self.fs.open(self.path, "rb"))
+
+
+def printable(name: str) -> str:
+    """Return a file's name with escapes for what is no text: control characters and bytes that are not UTF-8."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in name)
 
 
 def discover(log: str) -> list[Partition]:
@@ -60,12 +86,21 @@ def discover(log: str) -> list[Partition]:
 
     Raises `FileNotFoundError` where there is neither a file nor a folder nor a match.
     """
-    fs, path = fsspec.core.url_to_fs(log)
+    fs, path = _resolve(log)
     # Other processes write here: a cached listing would hide new files.
     fs.invalidate_cache()
     root, found = _list(fs, path.rstrip("/"))
-    partitions = [_partition(fs, name, info["size"], root) for name, info in found.items() if info["type"] == "file"]
+    partitions = [_partition(fs, name, info, root) for name, info in found.items()]
     return sorted((partition for partition in partitions if partition), key=lambda partition: partition.key)
+
+
+def _resolve(log: str) -> tuple[Any, str]:
+    if "::" in log and Path(log).exists():
+        # A local name; to fsspec it would be a chain of file systems.
+        local = fsspec.filesystem("file")
+        return local, local._strip_protocol(log)
+    fs, path = fsspec.core.url_to_fs(log)
+    return fs, path
 
 
 def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
@@ -82,19 +117,52 @@ def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
     raise FileNotFoundError(message)
 
 
-@lru_cache(maxsize=1024)
-def _tell_unknown(path: str) -> None:
-    """Say once for each file that it is left out."""
-    logger.warning("%s is left out: of the log are %s", path, ", ".join(_SUFFIXES))
-
-
-def _partition(fs: Any, path: str, size: int, root: str) -> Partition | None:
+def _partition(fs: Any, path: str, info: dict[str, Any], root: str) -> Partition | None:
     key = path[len(root) :].lstrip("/")
     hidden = any(part.startswith((".", "_")) for part in key.split("/"))
+    if hidden or key.endswith(".tmp") or info["type"] == "directory":
+        return None
     suffix = next((suffix for suffix in _SUFFIXES if key.endswith(suffix)), None)
-    if hidden or key.endswith(".tmp"):
+    if problem := _problem(key, suffix, info):
+        _tell_left_out(path, problem)
         return None
+    return Partition(key, path, _SUFFIXES[str(suffix)], info["size"], fs, _arrival_ms(fs, info))
+
+
+def _problem(key: str, suffix: str | None, info: dict[str, Any]) -> str | None:
+    """Return why a file is no partition."""
     if suffix is None:
-        _tell_unknown(path)
+        return f"of the log are {', '.join(_SUFFIXES)}"
+    if info["type"] != "file":
+        return "it is no regular file; a link would be read besides what it points to: name that file as the log"
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8, so no commit can name it; nothing of it is read: rename it"
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _tell_left_out(path: str, problem: str) -> None:
+    """Say once for each file that it is left out."""
+    logger.warning("%s is left out: %s", printable(path), problem)
+
+
+def _arrival_ms(fs: Any, info: dict[str, Any]) -> int | None:
+    told = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
+    if isinstance(told, str):
+        told = datetime.fromisoformat(told)
+    if isinstance(told, datetime):
+        told = (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+    if told is None:
+        _tell_timeless(type(fs).__name__)
         return None
-    return Partition(key, fs.unstrip_protocol(path), _SUFFIXES[suffix], size)
+    return round(1000 * told)
+
+
+@lru_cache(maxsize=64)
+def _tell_timeless(file_system: str) -> None:
+    logger.warning(
+        "%s does not say when files were modified: event times in the future are not noticed; set pipeline.max_time",
+        file_system,
+    )

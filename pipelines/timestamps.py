@@ -50,8 +50,7 @@ def arrow_millis(values: pa.Array, unit: TimestampUnit) -> Millis:
     """
     kind = values.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        stamps = values.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
-        return _numbers(stamps, "us")
+        return _stamps(values)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _strings(values, unit)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -60,6 +59,17 @@ def arrow_millis(values: pa.Array, unit: TimestampUnit) -> Millis:
         return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
     message = f"is of type {kind}; allowed are integers, floats, strings and timestamps"
     raise TypeError(message)
+
+
+def _stamps(values: pa.Array) -> Millis:
+    # Arrow's own conversion to a finer unit wraps around in silence.
+    kind = values.type
+    if pa.types.is_date32(kind):
+        return _numbers(pc.multiply(values.cast(pa.int32()).cast(pa.int64()), 86_400), "s")
+    numbers = values.cast(pa.int64())
+    if pa.types.is_date64(kind):
+        return _numbers(numbers, "ms")
+    return _numbers(pc.divide(numbers, 1000), "us") if kind.unit == "ns" else _numbers(numbers, kind.unit)
 
 
 def _numbers(values: pa.Array, unit: TimestampUnit) -> Millis:
@@ -93,13 +103,14 @@ def _strings(values: pa.Array, unit: TimestampUnit) -> Millis:
     except pa.ArrowInvalid:
         # One unusual spelling makes Arrow refuse the column: read each distinct value by itself.
         encoded = values.dictionary_encode()
-        micros = pa.array([_micros(text) for text in encoded.dictionary.to_pylist()], pa.int64()).take(encoded.indices)
+        # Parquet does not promise that text is UTF-8.
+        texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+        micros = pa.array([_micros(text) for text in texts], pa.int64()).take(encoded.indices)
     return _numbers(micros, "us")
 
 
-def _micros(text: str) -> int | None:
+def _micros(text: bytes) -> int | None:
     try:
-        moment = msgspec.convert(text, _Zoned)
-    except msgspec.ValidationError:
+        return round(msgspec.convert(text.decode(), _Zoned).timestamp() * 1_000_000)
+    except (msgspec.ValidationError, ValueError, OverflowError):
         return None
-    return round(moment.timestamp() * 1_000_000)

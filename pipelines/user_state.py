@@ -7,6 +7,7 @@ are replayed, and one that is missing, damaged or of another shape is rebuilt fr
 import io
 import logging
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final, Protocol
 
 import numpy as np
@@ -14,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from contracts import Events, Histories, Label, Store, WindowLog, WindowManifest, columns
+from contracts import CorruptArtefactError, Events, Histories, Label, Store, WindowLog, WindowManifest, columns
+from contracts.documents import seal, unseal
 
 __all__ = ["ArtefactUserState", "UserState"]
 
@@ -27,8 +29,8 @@ _REPLAYED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, colum
 class UserState(Protocol):
     """Where a run finds the histories of its users."""
 
-    def load(self, shard: int) -> Histories:
-        """Return the histories of a user shard as of the last commit."""
+    def load(self, shard: int, sequence: int) -> Histories:
+        """Return the histories of a user shard as of the pane of this sequence, -1 for before the first."""
 
 
 @dataclass
@@ -42,15 +44,13 @@ class ArtefactUserState:
     def __post_init__(self) -> None:
         self._log = WindowLog(self.store)
 
-    def load(self, shard: int) -> Histories:
-        """Return the histories of a user shard as of the last commit, and leave a snapshot of them."""
-        manifests = self._log.committed()
-        histories, sequence = self._snapshot(shard, manifests[-1].sequence if manifests else -1)
-        behind = [manifest for manifest in manifests if manifest.sequence > sequence]
-        for manifest in behind:
-            self._replay(histories, manifest, shard)
-        if behind:
-            self._save(shard, histories, behind[-1].sequence)
+    def load(self, shard: int, sequence: int) -> Histories:
+        """Return the histories of a user shard as of the pane of this sequence, and leave a snapshot of them."""
+        histories, known = self._snapshot(shard, sequence)
+        if known < sequence:
+            for manifest in takewhile(lambda pane: pane.sequence <= sequence, self._log.follow(after=known)):
+                self._replay(histories, manifest, shard)
+            self._save(shard, histories, sequence)
         return histories
 
     def _replay(self, histories: Histories, manifest: WindowManifest, shard: int) -> None:
@@ -63,7 +63,7 @@ class ArtefactUserState:
     def _snapshot(self, shard: int, newest: int) -> tuple[Histories, int]:
         name = _name(shard)
         try:
-            table = pq.read_table(pa.BufferReader(self.store.read(name)), page_checksum_verification=True)
+            table = pq.read_table(pa.BufferReader(unseal(self.store.path(name), self.store.read(name))))
             sequence = int(table.schema.metadata[_SEQUENCE])
             users, items, times = (_matrix(column.combine_chunks()) for column in table.columns)
             if items.shape[1] == self.length and sequence <= newest:
@@ -71,7 +71,7 @@ class ArtefactUserState:
             problem = f"holds {items.shape[1]} items per user as of commit {sequence}"
         except FileNotFoundError:
             return Histories.empty(self.length), -1
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        except (CorruptArtefactError, pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             problem = str(error)
         logger.warning("%s is not used (%s): histories are rebuilt from the windows", self.store.path(name), problem)
         return Histories.empty(self.length), -1
@@ -84,8 +84,8 @@ class ArtefactUserState:
         }
         table = pa.table(fields).replace_schema_metadata({_SEQUENCE: str(sequence)})
         buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd", use_dictionary=False, write_page_checksum=True)
-        self.store.write(_name(shard), buffer.getvalue())
+        pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
+        self.store.write(_name(shard), seal(_name(shard), buffer.getvalue()))
 
 
 def _name(shard: int) -> str:

@@ -1,33 +1,43 @@
-"""Commit: the windows of a run, one after the other, each by its manifest."""
+"""Commit: all that a run has made, as one commit; what a run is killed before does not exist."""
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 import apache_beam as beam
 import pyarrow as pa
+from pydantic import Field
 
 from contracts import (
     ITEMS_SCHEMA,
+    Commit,
+    CommitLog,
+    CommitTakenError,
+    Document,
     FileEntry,
     SourceSpan,
     Store,
     WindowCounts,
-    WindowLog,
     WindowManifest,
     WindowName,
     columns,
 )
 from contracts.artefacts import write_table
-from pipelines.blocks import Progress
+from contracts.documents import read_document, write_document
+from pipelines.blocks import LettersWritten, Progress
+from pipelines.committed_panes import panes_before
 from pipelines.config import PipelineConfig
 from pipelines.item_features import newest_known
+from pipelines.open_rows import OpenRows
 from pipelines.positions import Run
 from pipelines.transforms.count import SketchCoder, empty_sketch
 from pipelines.transforms.write import ShardReport
 
-__all__ = ["CommitWindows", "WindowSketches"]
+__all__ = ["CommitRun", "Made", "Outcome", "Start", "WindowSketches"]
+
+_OUTCOME: Final = "outcome.json"
 
 
 @dataclass(frozen=True)
@@ -39,20 +49,71 @@ class WindowSketches:
     users: bytes
 
 
+class Start:
+    """Comes with every run, so that one without a row is completed, too."""
+
+
+Made: TypeAlias = ShardReport | WindowSketches | LettersWritten | OpenRows | Start
+"""What the transforms of a run hand to its commit."""
+
+
+class Outcome(Document):
+    """What a run leaves to its driver: its commit, if it had anything to commit, and how far it has read.
+
+    `was_taken` says that another writer was faster: then nothing of the run counts.
+    """
+
+    commit: Commit | None = None
+    was_taken: bool = False
+    newest_ms: int
+    read: tuple[str, ...] = Field(description="partitions that could be read")
+    spans: dict[str, SourceSpan]
+    open_rows: tuple[OpenRows, ...] = Field(description="rows that wait for their window to close")
+
+    @classmethod
+    def of(cls, store: Store, run: Run) -> "Outcome":
+        """Return the outcome of a run that has ended; raises `FileNotFoundError` or `CorruptArtefactError`."""
+        return read_document(store, f"{run.folder}/{_OUTCOME}", cls)
+
+
 @dataclass
 class _Pane:
     """All that has been made of one pane."""
 
     name: WindowName
-    reports: list[ShardReport]
-    sketches: WindowSketches
+    reports: list[ShardReport] = field(default_factory=list)
+    sketches: WindowSketches | None = None
 
 
-class CommitWindows(beam.DoFn):
-    """All `ShardReport`s and `WindowSketches` of a run to committed manifests.
+@dataclass
+class _Parts:
+    """All that a run has made, sorted."""
 
-    One key, hence one worker at a time. Windows are committed in order of (start, pane). A retry finds what it
-    had committed and goes on after it.
+    panes: dict[int, _Pane] = field(default_factory=dict)
+    letters: dict[str, list[LettersWritten]] = field(default_factory=lambda: defaultdict(list))
+    open_rows: list[OpenRows] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, elements: Iterable[Made], store: Store, run: Run) -> "_Parts":
+        parts = cls()
+        for element in elements:
+            if isinstance(element, ShardReport):
+                parts.panes.setdefault(element.name.start_ms, _Pane(element.name)).reports.append(element)
+            elif isinstance(element, WindowSketches):
+                name = run.name(element.start_ms, panes_before(store, run.base.cursor, element.start_ms))
+                parts.panes.setdefault(element.start_ms, _Pane(name)).sketches = element
+            elif isinstance(element, LettersWritten):
+                parts.letters[element.file.partition].append(element)
+            elif isinstance(element, OpenRows):
+                parts.open_rows.append(element)
+        return parts
+
+
+class CommitRun(beam.DoFn):
+    """All that a run has made (`Made`) to its commit, if it made any.
+
+    One key, hence one worker at a time. Panes are listed in order of time. A retry finds the commit made and takes it
+    for its own by the writer that it names.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
@@ -60,52 +121,62 @@ class CommitWindows(beam.DoFn):
         self._run = run
         self._config = config
 
-    def process(
-        self, element: tuple[int, Iterable[ShardReport | WindowSketches]], progress: Progress
-    ) -> Iterator[WindowManifest]:
-        """Commit the windows of a run."""
-        panes = self._panes(element[1])
-        sources = self._run.sources(progress)
-        log = WindowLog(self._store)
-        known = {manifest.name: manifest for manifest in log.committed()}
-        first = len(known)
-        for number, pane in enumerate(panes):
-            if pane.name in known:
-                # Committed by this run before a retry: its name says so, since panes are numbered anew for each run.
-                first = known[pane.name].run
-                continue
-            manifest = self._manifest(pane, sources, first + number, first)
-            log.commit(manifest.model_copy(update={"last_of_run": pane is panes[-1]}))
-            yield manifest
+    def process(self, element: tuple[int, Iterable[Made]], progress: Progress) -> Iterator[Commit]:
+        """Commit a run."""
+        parts = _Parts.of(element[1], self._store, self._run)
+        spans = self._run.spans(progress, parts.letters)
+        outcome = Outcome(
+            read=tuple(progress.partitions),
+            newest_ms=max(self._run.newest_ms, progress.max_event_ms),
+            spans=spans,
+            open_rows=self._waiting(parts, progress),
+        )
+        if parts.panes or parts.letters or (self._run.flush and self._has_moved(spans)):
+            try:
+                commit = self._commit(parts, spans)
+                CommitLog(self._store).append(commit)
+                outcome = outcome.model_copy(update={"commit": commit})
+                yield commit
+            except CommitTakenError:
+                outcome = outcome.model_copy(update={"was_taken": True})
+        write_document(self._store, f"{self._run.folder}/{_OUTCOME}", outcome)
 
-    def _panes(self, elements: Iterable[ShardReport | WindowSketches]) -> list[_Pane]:
-        panes: dict[int, _Pane] = {}
-        found = list(elements)
-        empty = SketchCoder().encode(empty_sketch(self._config.sketch))
-        for element in found:
-            if isinstance(element, ShardReport):
-                start = element.name.start_ms
-                pane = panes.setdefault(start, _Pane(element.name, [], WindowSketches(start, empty, empty)))
-                pane.reports.append(element)
-        for element in found:
-            if isinstance(element, WindowSketches):
-                panes[element.start_ms].sketches = element
-        return sorted(panes.values(), key=lambda pane: pane.name)
+    def _has_moved(self, spans: Mapping[str, SourceSpan]) -> bool:
+        """Say whether something was read that brought no pane: blank lines, empty files."""
+        known = self._run.base.sources
+        return any(key not in known or known[key] != span for key, span in spans.items())
 
-    def _manifest(self, pane: _Pane, sources: dict[str, SourceSpan], sequence: int, run: int) -> WindowManifest:
+    def _waiting(self, parts: _Parts, progress: Progress) -> tuple[OpenRows, ...]:
+        kept = (rows for rows in self._run.open_rows if not self._run.is_closed(rows.start_ms, progress))
+        return (*kept, *parts.open_rows)
+
+    def _commit(self, parts: _Parts, spans: dict[str, SourceSpan]) -> Commit:
+        at, now = self._run.base.cursor, time.time()
+        panes = sorted(parts.panes.values(), key=lambda pane: pane.name)
+        return Commit(
+            number=at.number,
+            writer=self._run.id,
+            predecessor=at.checksum,
+            committed_at=now,
+            sequence=at.sequence,
+            panes=tuple(self._manifest(pane, at.sequence + place, now) for place, pane in enumerate(panes)),
+            sources=spans,
+            letters=tuple(one.file for key in sorted(parts.letters) for one in parts.letters[key]),
+        )
+
+    def _manifest(self, pane: _Pane, sequence: int, now: float) -> WindowManifest:
         files = sorted((report.file for report in pane.reports if report.file), key=lambda file: file.name)
         return WindowManifest(
             sequence=sequence,
-            run=run,
-            last_of_run=False,
             start_ms=pane.name.start_ms,
             end_ms=pane.name.end_ms,
             pane=pane.name.pane,
+            previous=panes_before(self._store, self._run.base.cursor, pane.name.start_ms).commit,
+            attempt=self._run.id,
             min_event_ms=min(report.min_event_ms for report in pane.reports),
             max_event_ms=max(report.max_event_ms for report in pane.reports),
-            committed_at=time.time(),
-            counts=_sum(report.counts for report in pane.reports),
-            sources=sources,
+            committed_at=now,
+            counts=sum((report.counts for report in pane.reports), WindowCounts()),
             history_length=self._config.history_length,
             sketch=self._config.sketch.parameters(),
             item_features=self._config.item_features,
@@ -118,18 +189,14 @@ class CommitWindows(beam.DoFn):
         items = merged.rename_columns(ITEMS_SCHEMA.names).cast(ITEMS_SCHEMA).sort_by(columns.ITEM_KEY)
         told = [report.features for report in pane.reports if report.features is not None]
         items = newest_known(items, told, self._config.item_features)
-        return write_table(self._store, f"{pane.name.folder}/{WindowName.items()}", items)
+        return write_table(self._store, f"{pane.name.folder(self._run.id)}/{WindowName.items()}", items)
 
     def _write_sketches(self, pane: _Pane) -> list[FileEntry]:
-        found = {WindowName.sketch(): pane.sketches.items, WindowName.user_sketch(): pane.sketches.users}
+        empty = SketchCoder().encode(empty_sketch(self._config.sketch))
+        found = pane.sketches or WindowSketches(pane.name.start_ms, empty, empty)
+        encoded = {WindowName.sketch(): found.items, WindowName.user_sketch(): found.users}
+        folder = pane.name.folder(self._run.id)
         return [
-            self._store.write(f"{pane.name.folder}/{name}", SketchCoder().decode(encoded).to_bytes())
-            for name, encoded in found.items()
+            self._store.write(f"{folder}/{name}", SketchCoder().decode(data).to_bytes())
+            for name, data in encoded.items()
         ]
-
-
-def _sum(counts: Iterable[WindowCounts]) -> WindowCounts:
-    total: dict[str, Any] = dict.fromkeys(WindowCounts.model_fields, 0)
-    for count in counts:
-        total = {name: total[name] + value for name, value in count.model_dump().items()}
-    return WindowCounts(**total)

@@ -1,36 +1,56 @@
-"""Dead letters: one file per block, rewritten whenever the block is read again."""
+"""Dead letters: one file per block and attempt, which counts once a commit names it."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import apache_beam as beam
 import msgspec
+import numpy as np
 
-from contracts import Store
-from pipelines.blocks import Letters
+from contracts import CorruptArtefactError, LetterFile, Store
+from contracts.storage import checksum
+from pipelines.blocks import Letters, LettersWritten
 from pipelines.faults import DeadLetter
+from pipelines.positions import END_OF_TIME, WHOLE_FILE, Run
 
 __all__ = ["WriteDeadLetters", "read_dead_letters"]
 
 
 class WriteDeadLetters(beam.DoFn):
-    """Writes `Letters`; removes the file of a block that has none."""
+    """`Letters` to `LettersWritten`; those that an earlier commit records already are left out."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, run: Run) -> None:
         self._store = store
+        self._run = run
 
-    def process(self, element: Letters) -> Iterator[None]:
+    def process(self, element: Letters) -> Iterator[LettersWritten]:
         """Write the letters of one block."""
-        name = element.block.dead_letters
-        if element.letters:
-            self._store.write(name, msgspec.json.Encoder().encode_lines(element.letters))
-        else:
-            self._store.remove(name)
-        yield from ()
+        block = element.block
+        known = self._run.refused.get(block.partition, np.empty(0, np.int64))
+        is_whole = block.start == WHOLE_FILE
+        new = [one for one in element.letters if (WHOLE_FILE if is_whole else one.position) not in known]
+        if not new:
+            return
+        data = msgspec.json.Encoder().encode_lines(new)
+        name = block.dead_letters(self._run.id)
+        entry = self._store.write(name, data, rows=len(new))
+        reasons = dict(Counter(letter.reason for letter in new))
+        file = LetterFile(**entry.model_dump() | {"name": name, "partition": block.partition, "reasons": reasons})
+        yield LettersWritten(file, END_OF_TIME if is_whole else max(letter.position for letter in new))
 
 
-def read_dead_letters(store: Store, name: str) -> list[DeadLetter]:
-    """Return the letters in one file; an absent file holds none."""
+def read_dead_letters(store: Store, name: str, expected: str | None = None) -> list[DeadLetter]:
+    """Return the letters in one file, of a checksum if one is expected; an absent file holds none.
+
+    Raises `CorruptArtefactError`.
+    """
     try:
-        return msgspec.json.Decoder(DeadLetter).decode_lines(store.read(name))
+        data = store.read(name)
     except FileNotFoundError:
         return []
+    if expected is not None and (found := checksum(data)) != expected:
+        raise CorruptArtefactError(store.path(name), f"has checksum {found}, its commit says {expected}")
+    try:
+        return msgspec.json.Decoder(DeadLetter).decode_lines(data)
+    except msgspec.DecodeError as error:
+        raise CorruptArtefactError(store.path(name), f"does not hold dead letters: {error}") from error

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import apache_beam as beam
 import numpy as np
@@ -11,14 +11,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import Label, Store, WindowCounts, WindowLog, WindowName, columns
+from contracts import CommitLog, Label, Store, WindowCounts, WindowLog, WindowName, columns
+from contracts.log_state import Panes
+from pipelines.committed_panes import panes_before
 from pipelines.item_features import observed
 from pipelines.positions import Run
 from pipelines.transforms.split import Piece
 
 __all__ = ["Deduplicate", "ShardWindow"]
 
-_PARTITION = "partition"
+_IDENTITY: Final = [columns.USER_KEY, columns.EVENT_KEY]
+_NOBODY: Final = pa.table({name: pa.array([], pa.int64()) for name in _IDENTITY})
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class ShardWindow:
 class Deduplicate(beam.DoFn):
     """(shard, `Piece`s) of a window to `ShardWindow`.
 
-    Events with an `event_id` count once per window and user shard, also across panes: the first in order of
+    Events of a user with one `event_id` count once per window, also across panes: the first in order of
     (time, partition, position) stays. An event without one is never a duplicate.
     """
 
@@ -53,7 +56,7 @@ class Deduplicate(beam.DoFn):
 
     def setup(self) -> None:
         """Open the committed windows."""
-        self._log = WindowLog(self._store)
+        self._log, self._commits = WindowLog(self._store), CommitLog(self._store)
 
     def process(
         self, element: tuple[int, Iterable[Piece]], window: Any = beam.DoFn.WindowParam
@@ -61,9 +64,10 @@ class Deduplicate(beam.DoFn):
         """Merge the pieces of one window and shard."""
         shard, pieces = element
         start = window.start.micros // 1000
-        name = WindowName(start, start + self._run.window_ms, self._run.committed.panes.get(start, 0))
+        panes = panes_before(self._store, self._run.base.cursor, start)
+        name = self._run.name(start, panes)
         rows = _in_order(pieces)
-        kept = rows.take(pa.array(np.flatnonzero(self._first_of_each(rows, name, shard))))
+        kept = rows.take(pa.array(np.flatnonzero(self._first_of_each(rows, panes, start, shard))))
         labels = kept[columns.LABEL].to_numpy()
         times = rows[columns.TIMESTAMP].to_numpy()
         counts = WindowCounts(
@@ -82,26 +86,34 @@ class Deduplicate(beam.DoFn):
         items, users, features = _items(positive), _users(positive), observed(positive)
         yield ShardWindow(name, shard, examples, items, users, features, counts, int(times.min()), int(times.max()))
 
-    def _first_of_each(self, rows: pa.Table, name: WindowName, shard: int) -> npt.NDArray[np.bool_]:
-        keys = rows[columns.EVENT_KEY].combine_chunks()
-        identified = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+    def _first_of_each(self, rows: pa.Table, panes: Panes, start_ms: int, shard: int) -> npt.NDArray[np.bool_]:
+        identified = np.flatnonzero(rows[columns.EVENT_KEY].is_valid().to_numpy())
         first = np.ones(len(rows), np.bool_)
-        if not len(identified):
-            return first
-        known = keys.drop_null().to_numpy()
-        _, once = np.unique(known, return_index=True)
-        first[np.delete(identified, once)] = False
-        if name.pane:
-            first[identified[np.isin(known, self._committed_keys(name, shard))]] = False
+        if len(identified):
+            found = _identities(rows.select(_IDENTITY).take(pa.array(identified)))
+            before = self._committed(panes.commit, start_ms, shard)
+            once = np.zeros(len(before) + len(found), np.bool_)
+            once[np.unique(np.concatenate([before, found]), return_index=True)[1]] = True
+            first[identified] = once[len(before) :]
         return first
 
-    def _committed_keys(self, name: WindowName, shard: int) -> npt.NDArray[np.int64]:
-        keys = [np.empty(0, np.int64)]
-        for manifest in self._log.committed():
-            if manifest.start_ms == name.start_ms and manifest.pane < name.pane and shard in self._log.shards(manifest):
-                examples = self._log.examples(manifest, shard, [columns.EVENT_KEY])
-                keys.append(examples[columns.EVENT_KEY].drop_null().to_numpy())
-        return np.concatenate(keys)
+    def _committed(self, number: int, start_ms: int, shard: int) -> npt.NDArray[np.void]:
+        """Return the identities of a window's committed events, pane by pane, the last one first."""
+        found = [_identities(_NOBODY)]
+        while number >= 0:
+            [pane] = [pane for pane in self._commits.get(number).panes if pane.start_ms == start_ms]
+            if shard in pane.examples:
+                found.append(_identities(self._log.examples(pane, shard, _IDENTITY).drop_null()))
+            number = pane.previous
+        return np.concatenate(found)
+
+
+def _identities(rows: pa.Table) -> npt.NDArray[np.void]:
+    """Return (user key, event key) of rows as one sortable column (n,)."""
+    pairs = np.empty(len(rows), [(name, np.int64) for name in _IDENTITY])
+    for name in _IDENTITY:
+        pairs[name] = rows[name].to_numpy()
+    return pairs
 
 
 def _items(positive: pa.Table) -> pa.Table:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import Events, Keys, Label, columns, examples_schema
+from pipelines.positions import Run
 from pipelines.transforms.deduplicate import ShardWindow
 from pipelines.user_state import UserState
 
@@ -21,14 +22,15 @@ class AttachHistories(beam.DoFn):
     the run are not made yet.
     """
 
-    def __init__(self, state: UserState, history_length: int) -> None:
+    def __init__(self, state: UserState, run: Run, history_length: int) -> None:
         self._state = state
+        self._run = run
         self._length = history_length
 
     def process(self, element: tuple[int, Iterable[ShardWindow]]) -> Iterator[ShardWindow]:
         """Attach histories to the windows of one shard, in order of time."""
         shard, windows = element
-        histories = self._state.load(shard)
+        histories = self._state.load(shard, self._run.base.cursor.sequence - 1)
         for window in sorted(windows, key=lambda window: window.name):
             yield replace(window, rows=self._attached(window.rows, histories.extend(_events(window.rows))))
 

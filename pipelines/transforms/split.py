@@ -10,13 +10,20 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.transforms.window import TimestampedValue
 
-from contracts import columns, hash_ids
-from pipelines.blocks import Batch, Int64, PartitionProgress, Progress
+from contracts import Store, columns, hash_ids
+from pipelines.blocks import Batch, Claims, Int64, PartitionProgress, Progress
+from pipelines.claims import claimed, letters_of, new_claims, of_others
 from pipelines.config import PipelineConfig
+from pipelines.key_owners import KeyOwners, owners
+from pipelines.open_rows import OpenRows, claims_in_hand, read_open_rows, write_open_rows
 from pipelines.positions import Run
 from pipelines.transforms.read import PROGRESS
+from pipelines.transforms.validate import DEAD
 
-__all__ = ["Keyed", "Locate", "MergeProgress", "Piece", "Release", "runs_of"]
+__all__ = ["OPEN", "Keyed", "Locate", "MergeProgress", "Piece", "Release", "Reopen", "runs_of"]
+
+OPEN: Final = "open"
+"""The tag of rows that wait for their window to close (`OpenRows`)."""
 
 _KEYED: Final = (columns.ITEM_ID, columns.TIMESTAMP, columns.LABEL, columns.WEIGHT, columns.ATTRIBUTION_TOKEN)
 
@@ -41,7 +48,8 @@ class Piece:
 class Locate(beam.DoFn):
     """`Batch` to `Keyed`: drops rows that have been counted before; what was seen leaves by the tag `PROGRESS`."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, store: Store, run: Run) -> None:
+        self._store = store
         self._run = run
 
     def process(self, element: Batch) -> Iterator[Any]:
@@ -50,30 +58,31 @@ class Locate(beam.DoFn):
         times = element.rows.column(columns.TIMESTAMP).to_numpy()
         positions = element.rows.column(columns.POSITION).to_numpy()
         windows = times // self._run.window_ms * self._run.window_ms
-        fresh = np.flatnonzero(~self._counted(key, windows, positions))
+        counted = self._run.base.is_counted(key, windows, positions)
+        # A row that was refused once stays refused, whatever the settings are now.
+        refused = np.isin(positions, self._run.stays_refused(key))
+        fresh = np.flatnonzero(~(counted | refused))
         windows, positions = windows[fresh], positions[fresh]
         starts, first = np.unique(windows, return_inverse=True)
         lowest = np.full(len(starts), np.iinfo(np.int64).max)
         np.minimum.at(lowest, first, positions)
         seen = PartitionProgress(element.stop, element.dead, dict(zip(starts.tolist(), lowest.tolist(), strict=True)))
-        yield beam.pvalue.TaggedOutput(PROGRESS, Progress(int(times.max(initial=-1)), {key: seen}))
+        progress = Progress(int(times.max(initial=-1)), {key: seen})
         if len(fresh):
-            yield Keyed(key, windows, _keyed(element.rows.take(pa.array(fresh))))
-
-    def _counted(self, key: str, windows: Int64, positions: Int64) -> Any:
-        starts, place = np.unique(windows, return_inverse=True)
-        counted = self._run.committed.counted
-        stops = np.array([counted.get(start, {}).get(key, 0) for start in starts.tolist()], np.int64)
-        return positions < stops[place]
+            keyed = _keyed(element.rows.take(pa.array(fresh)), self._run.secret)
+            known = owners(self._store, self._run.base.cursor.sequence - 1)
+            progress.add(Progress(claims=claims) for claims in new_claims(keyed, known))
+            yield Keyed(key, windows, keyed)
+        yield beam.pvalue.TaggedOutput(PROGRESS, progress)
 
 
-def _keyed(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _keyed(rows: pa.RecordBatch, secret: str) -> pa.RecordBatch:
     events = rows.column(columns.EVENT_ID)
     present = [columns.FEATURES] if columns.FEATURES in rows.schema.names else []
     fields = {name: rows.column(name) for name in (*_KEYED, columns.POSITION, *present)}
-    fields[columns.USER_KEY] = pa.array(hash_ids(rows.column(columns.USER_ID)))
-    fields[columns.ITEM_KEY] = pa.array(hash_ids(rows.column(columns.ITEM_ID)))
-    fields[columns.EVENT_KEY] = pa.array(hash_ids(events), mask=events.is_null().to_numpy(zero_copy_only=False))
+    fields[columns.USER_KEY] = pa.array(hash_ids(rows.column(columns.USER_ID), secret))
+    fields[columns.ITEM_KEY] = pa.array(hash_ids(rows.column(columns.ITEM_ID), secret))
+    fields[columns.EVENT_KEY] = pa.array(hash_ids(events, secret), mask=events.is_null().to_numpy(zero_copy_only=False))
     return pa.RecordBatch.from_pydict(fields)
 
 
@@ -97,16 +106,52 @@ class MergeProgress(beam.CombineFn):
         return accumulator
 
 
-class Release(beam.DoFn):
-    """`Keyed` to (shard, `Piece`), at the time of the piece's window; rows of windows still open stay in the log."""
+class Reopen(beam.DoFn):
+    """`OpenRows` of earlier runs to `Keyed`, where this run closes their window; the others stay where they are."""
 
-    def __init__(self, run: Run, config: PipelineConfig) -> None:
+    def __init__(self, store: Store, run: Run) -> None:
+        self._store = store
+        self._run = run
+
+    def process(self, element: OpenRows, progress: Progress) -> Iterator[Keyed]:
+        """Read the rows of a window that closes."""
+        if self._run.is_closed(element.start_ms, progress):
+            rows = read_open_rows(self._store, element)
+            yield Keyed(element.partition, np.full(rows.num_rows, element.start_ms), rows)
+
+
+class Release(beam.DoFn):
+    """`Keyed` to (shard, `Piece`), at the time of the piece's window.
+
+    Rows of windows still open leave by the tag `OPEN`, the letters of items that do not own their key by `DEAD`.
+    """
+
+    def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
+        self._store = store
         self._run = run
         self._shards = config.user_shards
 
     def process(self, element: Keyed, progress: Progress) -> Iterator[Any]:
         """Cut one batch."""
+        known = owners(self._store, self._run.base.cursor.sequence - 1)
+        wrong = of_others(element.rows, known, self._claims(progress))
+        if wrong.any():
+            refused = element.rows.take(pa.array(np.flatnonzero(wrong)))
+            yield beam.pvalue.TaggedOutput(DEAD, letters_of(element.partition, refused))
+            kept = np.flatnonzero(~wrong)
+            element = Keyed(element.partition, element.windows[kept], element.rows.take(pa.array(kept)))
+        yield from self._cut(element, progress, known)
+
+    def _claims(self, progress: Progress) -> Claims:
+        """Return the claims that decide over keys without an owner: those in hand come before those of the run."""
+        found = {key: progress.claims[key] for key in progress.contested}
+        for rows in reversed(self._run.open_rows):
+            found |= claims_in_hand(self._store, rows)
+        return found
+
+    def _cut(self, element: Keyed, progress: Progress, known: KeyOwners) -> Iterator[Any]:
         closed = element.windows + self._run.window_ms <= self._run.watermark_ms(progress)
+        yield from self._kept(element, np.flatnonzero(~closed), known)
         users = element.rows.column(columns.USER_KEY).to_numpy()
         shards = (users.view(np.uint64) % self._shards).astype(np.int64)
         order = np.lexsort((shards, element.windows))
@@ -116,6 +161,15 @@ class Release(beam.DoFn):
             # take, not slice: a slice would carry its whole parent between workers.
             piece = Piece(element.partition, element.rows.take(pa.array(order[start:stop])))
             yield TimestampedValue((int(shards[start]), piece), int(windows[start]) / 1000)
+
+    def _kept(self, element: Keyed, rows: Int64, known: KeyOwners) -> Iterator[Any]:
+        order = rows[np.argsort(element.windows[rows], kind="stable")]
+        for start, stop in runs_of(element.windows[order]):
+            kept = element.rows.take(pa.array(order[start:stop]))
+            window = int(element.windows[order[start]])
+            claims = claimed(kept, known)
+            found = write_open_rows(self._store, self._run.folder, element.partition, window, kept, claims=claims)
+            yield beam.pvalue.TaggedOutput(OPEN, found)
 
 
 def runs_of(*keys: Int64) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """Validate: blocks of raw rows to batches of interactions; what does not pass becomes dead letters."""
 
-import time
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,13 +14,16 @@ import pyarrow.compute as pc
 
 from contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, columns, interaction_schema
 from pipelines.arrow_columns import not_utf8
-from pipelines.blocks import Batch, Block, Letters, Lines
+from pipelines.blocks import Batch, Block, Letters, Lines, Rows
 from pipelines.config import PipelineConfig
-from pipelines.decode import Decoded, LineDecoder, decode_rows
+from pipelines.decode import Decoded, Faults, LineDecoder, decode_rows
 from pipelines.faults import DeadLetter, Fault, Reason
 from pipelines.item_features import faults_of, with_features
+from pipelines.sources import printable
 
 __all__ = ["DEAD", "MAX_TOKEN_BYTES", "Validate", "Validator"]
+
+logger = logging.getLogger(__name__)
 
 Bool = npt.NDArray[np.bool_]
 
@@ -28,7 +31,9 @@ DEAD: Final = "dead"
 """The tag of the dead letters (`Letters`)."""
 
 MAX_TOKEN_BYTES: Final = 4096
-_DAY_MS: Final = 86_400_000
+_END_OF_DATES: Final = datetime(9999, 12, 31, tzinfo=UTC)
+_TRIES: Final = 64
+"""How often a block that cannot be validated is halved: enough to single out a few rows among 65,536."""
 _REFUSED: Final = 2
 """Stands among the labels for a type that is refused; no `Label` has it."""
 
@@ -56,31 +61,46 @@ class Validator:
         self._lines = LineDecoder(config.columns, config.timestamp_unit, config.item_features)
         self._labels = config.labels()
         self._min_ms = round(config.min_time.timestamp() * 1000)
+        self._max_ms = round((config.max_time or _END_OF_DATES).timestamp() * 1000)
 
     def validate(self, block: Block) -> tuple[Batch, Letters]:
-        """Return a block's interactions and its dead letters."""
-        faults = list(block.faults)
+        """Return a block's interactions and its dead letters; nothing that a block holds raises."""
         schema = interaction_schema(self._config.item_features)
-        rows = schema.empty_table()
-        if block.content is not None:
-            decoded = self._decode(block.content)
-            if isinstance(decoded, Fault):
-                faults.append((block.id.start, decoded, b""))
-            else:
-                rows, refused = self._check(decoded)
-                faults += refused
+        faults, tables, pending, tries = list(block.faults), [schema.empty_table()], [block.content], _TRIES
+        while pending:
+            content = pending.pop()
+            if content is None or not len(content.positions):
+                continue
+            try:
+                rows, refused = self._validate(content, block.latest_ms)
+            except Exception as error:
+                if tries and len(content.positions) > 1:
+                    tries -= 1
+                    pending += _halves(content)
+                    continue
+                logger.exception("%s: a block cannot be validated", printable(block.id.partition))
+                rows, refused = tables[0], [_unreadable(content, error)]
+            tables.append(rows)
+            faults += refused
         letters = tuple(
             DeadLetter.of(block.id.partition, *fault) for fault in sorted(faults, key=lambda fault: fault[0])
         )
-        batch = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema)]
+        batch = pa.concat_tables(tables).combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema)]
         return Batch(block.id, batch[0], len(letters), block.stop), Letters(block.id, letters)
 
-    def _decode(self, content: Any) -> Decoded | Fault:
+    def _validate(self, content: Lines | Rows, latest_ms: int | None) -> tuple[pa.Table, Faults]:
+        decoded = self._decode(content)
+        if isinstance(decoded, Fault):
+            schema = interaction_schema(self._config.item_features)
+            return schema.empty_table(), [(int(content.positions[0]), decoded, b"")]
+        return self._check(decoded, latest_ms)
+
+    def _decode(self, content: Lines | Rows) -> Decoded | Fault:
         if isinstance(content, Lines):
             return self._lines.decode(content)
         return decode_rows(content, self._config.columns, self._config.timestamp_unit, self._config.item_features)
 
-    def _check(self, decoded: Decoded) -> tuple[pa.Table, list[tuple[int, Fault, bytes]]]:
+    def _check(self, decoded: Decoded, latest_ms: int | None) -> tuple[pa.Table, Faults]:
         verdict = _Verdict(np.ones(len(decoded.positions), np.bool_))
         for name, limit, too_long in (
             (columns.USER_ID, MAX_ID_BYTES, Reason.ID_TOO_LONG),
@@ -89,7 +109,7 @@ class Validator:
             (columns.ATTRIBUTION_TOKEN, MAX_TOKEN_BYTES, Reason.TOKEN_TOO_LONG),
         ):
             self._check_text(verdict, decoded.texts[name], name, limit, too_long)
-        self._check_time(verdict, decoded)
+        self._check_time(verdict, decoded, latest_ms)
         weights = self._check_weight(verdict, decoded.weights)
         labels = self._check_type(verdict, decoded.texts[columns.EVENT_TYPE])
         for fault in faults_of(decoded.features):
@@ -127,7 +147,7 @@ class Validator:
         verdict.refuse(sizes > limit, too_long, detail)
         verdict.refuse(not_utf8(texts), Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8")
 
-    def _check_time(self, verdict: _Verdict, decoded: Decoded) -> None:
+    def _check_time(self, verdict: _Verdict, decoded: Decoded, latest_ms: int | None) -> None:
         name, unit = self._names[columns.TIMESTAMP], self._config.timestamp_unit
         millis, readable = decoded.millis
         allowed = {
@@ -139,16 +159,17 @@ class Validator:
         verdict.refuse(
             ~readable, Reason.UNPARSABLE_TIMESTAMP, lambda _: f"{name} cannot be read; allowed is {expected}"
         )
-        latest = self._max_ms()
+        bounds = f"{_date(self._min_ms)} to {_date(self._max_ms)}"
         verdict.refuse(
-            (millis < self._min_ms) | (millis > latest),
+            (millis < self._min_ms) | (millis > self._max_ms),
             Reason.TIMESTAMP_OUT_OF_RANGE,
-            lambda row: f"{name} is {millis[row]} ms since 1970; allowed are {_date(self._min_ms)} to {_date(latest)}",
+            lambda row: f"{name} is {millis[row]} ms since 1970; allowed are {bounds}",
         )
-
-    def _max_ms(self) -> int:
-        latest = self._config.max_time
-        return round(time.time() * 1000) + _DAY_MS if latest is None else round(latest.timestamp() * 1000)
+        if latest_ms is not None:
+            limit = f"the arrival of its file and pipeline.clock_tolerance_minutes allow {_date(latest_ms)}"
+            verdict.refuse(
+                millis > latest_ms, Reason.AHEAD_OF_ARRIVAL, lambda row: f"{name} is {_date(millis[row])}; {limit}"
+            )
 
     def _check_weight(self, verdict: _Verdict, values: pa.Array) -> npt.NDArray[np.float32]:
         name = self._names[columns.WEIGHT]
@@ -158,15 +179,24 @@ class Validator:
         detail = lambda row: f"{name} is {given[row]}; allowed are finite numbers from 0 (32 bits)"  # noqa: E731
         verdict.refuse(~np.isfinite(weights), Reason.NON_FINITE_WEIGHT, detail)
         verdict.refuse(weights < 0, Reason.NEGATIVE_WEIGHT, detail)
+        limit = self._config.max_weight
+        verdict.refuse(
+            given > limit,
+            Reason.WEIGHT_TOO_LARGE,
+            lambda row: f"{name} is {given[row]}; pipeline.max_weight allows {limit:g}",
+        )
         return weights
 
     def _check_type(self, verdict: _Verdict, types: pa.Array) -> npt.NDArray[np.int8]:
         if not self._labels:
             return np.full(len(types), Label.POSITIVE, np.int8)
-        name, encoded = self._names[columns.EVENT_TYPE], types.dictionary_encode(null_encoding="encode")
+        name = self._names[columns.EVENT_TYPE]
+        verdict.refuse(not_utf8(types), Reason.NOT_UTF8, lambda _: f"{name} is not UTF-8")
+        encoded = types.dictionary_encode(null_encoding="encode")
         policy = self._config.unknown_event_type
         unknown = _REFUSED if policy == "dead_letter" else Label[policy.upper()]
-        spelled = encoded.dictionary.to_pylist()
+        raw = encoded.dictionary.cast(pa.binary()).to_pylist()
+        spelled: list[Any] = [None if kind is None else kind.decode(errors="backslashreplace") for kind in raw]
         meaning = np.array([self._labels.get(kind, unknown) for kind in spelled], np.int8)
         labels: npt.NDArray[np.int8] = meaning[encoded.indices.to_numpy(zero_copy_only=False)]
         known = ", ".join(sorted(self._labels))
@@ -176,6 +206,20 @@ class Validator:
             lambda row: f"{name} is {spelled[encoded.indices[row].as_py()]!r:.200}; event_types names {known}",
         )
         return labels
+
+
+def _halves(content: Lines | Rows) -> list[Lines | Rows]:
+    """Return the second half and the first, in the order in which a stack takes them."""
+    middle, positions = len(content.positions) // 2, content.positions
+    if isinstance(content, Lines):
+        return [Lines(content.lines[middle:], positions[middle:]), Lines(content.lines[:middle], positions[:middle])]
+    return [Rows(content.table[middle:], positions[middle:]), Rows(content.table[:middle], positions[:middle])]
+
+
+def _unreadable(content: Lines | Rows, error: Exception) -> tuple[int, Fault, bytes]:
+    first, last = int(content.positions[0]), int(content.positions[-1])
+    detail = f"{type(error).__name__}: {error} ({len(content.positions)} rows refused, positions {first} to {last})"
+    return first, Fault(Reason.UNREADABLE_BLOCK, detail), content.lines[0] if isinstance(content, Lines) else b""
 
 
 def _date(millis: int) -> str:

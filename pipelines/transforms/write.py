@@ -1,5 +1,6 @@
-"""Write: the examples of a window's user shard as one file, which counts for nothing before its manifest."""
+"""Write: the examples of a window's user shard as one file, which counts for nothing before its commit."""
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 
 from contracts import FileEntry, Store, WindowCounts, WindowName, examples_schema
 from contracts.artefacts import write_table
+from pipelines.positions import Run
 from pipelines.transforms.deduplicate import ShardWindow
 
 __all__ = ["ShardReport", "WriteShards"]
@@ -27,10 +29,11 @@ class ShardReport:
 
 
 class WriteShards(beam.DoFn):
-    """`ShardWindow` with histories to `ShardReport`; a retry writes the same file again."""
+    """`ShardWindow` with histories to `ShardReport`; what a retried bundle had written before counts for nothing."""
 
-    def __init__(self, store: Store, history_length: int) -> None:
+    def __init__(self, store: Store, run: Run, history_length: int) -> None:
         self._store = store
+        self._run = run
         self._schema = examples_schema(history_length)
 
     def process(self, element: ShardWindow) -> Iterator[ShardReport]:
@@ -38,7 +41,8 @@ class WriteShards(beam.DoFn):
         file = None
         if len(element.rows):
             table = element.rows.select(self._schema.names).cast(self._schema)
-            file = write_table(self._store, f"{element.name.folder}/{WindowName.examples(element.shard)}", table)
+            name = WindowName.examples(element.shard, secrets.token_hex(4))
+            file = write_table(self._store, f"{element.name.folder(self._run.id)}/{name}", table)
         yield ShardReport(
             element.name,
             file,

@@ -12,11 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contracts import Store, WindowLog, WindowManifest, hash_id
+from contracts import CommitLog, LogState, Store, WindowLog, WindowManifest, hash_id
+from contracts.commits import Cursor
 from pipelines.config import PipelineConfig, SketchConfig
+from pipelines.faults import DeadLetter
 from pipelines.ingest import run_once
-from pipelines.plan import Plan, make_plan
+from pipelines.plan import InHand, Plan, identify, make_plan, open_layout
 from pipelines.sources import discover
+from pipelines.transforms.dead_letters import read_dead_letters
 from sketches import ExactCounter, load
 
 ORIGIN = 1_700_000_000
@@ -84,12 +87,33 @@ def write_parquet(path: Path, events: Sequence[Event], row_group: int = 4) -> No
 
 
 def plan_of(store: Store, settings: PipelineConfig, *, flush: bool = True, only_whole_lines: bool = False) -> Plan:
-    manifests = WindowLog(store).committed()
-    return make_plan(store, settings, discover(settings.log), manifests, flush=flush, only_whole_lines=only_whole_lines)
+    found = identify(discover(settings.log), LogState.open(store), InHand())
+    ways: Any = {
+        "secret": open_layout(store, settings).key_secret,
+        "flush": flush,
+        "only_whole_lines": only_whole_lines,
+    }
+    return make_plan(store, settings, found, LogState.open(store), InHand(), **ways)
 
 
 def run(store: Store, settings: PipelineConfig, *, flush: bool = True, only_whole_lines: bool = False) -> None:
     run_once(store, settings, plan_of(store, settings, flush=flush, only_whole_lines=only_whole_lines))
+
+
+def dead_letters(store: Store) -> list[DeadLetter]:
+    """All dead letters that commits list."""
+    log, found, at = CommitLog(store), list[DeadLetter](), Cursor()
+    while (step := log.next(at)) is not None:
+        commit, at = step
+        for file in commit.letters:
+            letters = read_dead_letters(store, file.name)
+            assert len(letters) == file.rows == sum(file.reasons.values())
+            found += letters
+    return found
+
+
+def dead_positions(store: Store, partition: str) -> Any:
+    return np.array([one.position for one in dead_letters(store) if one.partition == partition], np.int64)
 
 
 def committed(store: Store) -> list[WindowManifest]:

@@ -1,16 +1,19 @@
 """However a log is cut, ordered, read and read again, each event is committed once, with the right history."""
 
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from pipelines.ingest import run_once
-from pipelines.positions import Committed
+from contracts import LogState, Store
+from pipelines.ingest import _Driver, run_once
+from pipelines.metrics import PipelineMetrics
+from pipelines.positions import Base
 from pipelines.transforms.read import Reading
 from tests.pipelines import support
 from tests.pipelines.support import Event
@@ -41,11 +44,18 @@ steps = st.lists(
         st.tuples(st.sampled_from(["a.jsonl", "b/c.json"]), batches),
         st.tuples(st.sampled_from(["gzip", "parquet"]), batches),
         st.tuples(st.just("run"), st.booleans()),
+        st.tuples(st.just("run"), st.booleans()),
+        st.tuples(st.just("restart"), st.booleans()),
         st.tuples(st.just("again"), st.booleans()),
     ),
     min_size=1,
-    max_size=7,
+    max_size=9,
 )
+
+
+def driver(store: Store, config: Any) -> _Driver:
+    """Start as a process does that knows nothing but the commits."""
+    return _Driver(store, config, PipelineMetrics(CollectorRegistry()), None, threading.Event())
 
 
 def from_zero(store: Store, config: Any, flush: bool) -> None:
@@ -53,22 +63,10 @@ def from_zero(store: Store, config: Any, flush: bool) -> None:
     plan = support.plan_of(store, config, flush=flush, only_whole_lines=True)
     readings = tuple(Reading(partition) for partition in support.discover(config.log))
     partitions = {reading.partition.key: reading.partition for reading in readings}
-    run_once(
-        store,
-        config,
-        replace(
-            plan,
-            readings=readings,
-            run=replace(
-                plan.run,
-                committed=Committed.of(support.committed(store), partitions),
-                partitions=partitions,
-                starts=dict.fromkeys(partitions, 0),
-                seen={},
-                dead_before={},
-            ),
-        ),
-    )
+    base = Base.of(LogState.open(store), partitions)
+    refused = {key: positions for key in partitions if len(positions := support.dead_positions(store, key))}
+    run = replace(plan.run, base=base, partitions=partitions, refused=refused)
+    run_once(store, config, replace(plan, readings=readings, run=run))
 
 
 def add(log: Path, kind: str, number: int, batch: list[Event]) -> None:
@@ -88,21 +86,27 @@ def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(todo: lis
         (folder / "log").mkdir()
         config = support.config(folder, chunk_bytes=chunk_bytes, item_features=FEATURES)
         store = Store(str(folder / "store"))
+        process = driver(store, config)
         for number, (kind, value) in enumerate(todo):
-            if kind == "run":
-                support.run(store, config, flush=value, only_whole_lines=True)
+            if kind in {"run", "restart"}:
+                # A process that goes on has rows in hand; one that starts reads them again.
+                process = driver(store, config) if kind == "restart" else process
+                process.catch_up(support.discover(config.log), flush=value, only_whole_lines=True)
             elif kind == "again":
                 from_zero(store, config, value)
             else:
                 add(folder / "log", kind, number, value)
                 written += value
-        support.run(store, config)
+        process.catch_up(support.discover(config.log), flush=True, only_whole_lines=False)
+        # Where another had been faster, the process has started over and is due once more.
+        process.catch_up(support.discover(config.log), flush=True, only_whole_lines=False)
         assert support.stored_events(store) == support.expected_events(written)
         support.check_counts(store)
         support.check_features(store, written)
         support.check_histories(store, config.history_length)
         counts = [manifest.counts for manifest in support.committed(store)]
         assert sum(c.events + c.duplicates + c.ignored for c in counts) == len(written)
+        assert all(span.is_done for span in LogState.open(store).sources.values())
         last = len(counts)
         from_zero(store, config, flush=True)
         assert len(support.committed(store)) == last

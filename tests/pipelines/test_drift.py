@@ -18,8 +18,7 @@ def commit(log: WindowLog, minute: int, items: dict[int, int], *, pane: int = 0,
     sequence = len(log.committed())
     manifest = WindowManifest(
         sequence=sequence,
-        run=sequence,
-        last_of_run=True,
+        attempt=f"{sequence:04d}",
         start_ms=name.start_ms,
         end_ms=name.end_ms,
         pane=pane,
@@ -27,10 +26,13 @@ def commit(log: WindowLog, minute: int, items: dict[int, int], *, pane: int = 0,
         max_event_ms=name.start_ms,
         committed_at=0,
         counts=WindowCounts(),
-        sources={},
         history_length=1,
         sketch={},
-        files=(write_table(log.store, f"{name.folder}/{name.items()}", pa.Table.from_pylist(rows, ITEMS_SCHEMA)),),
+        files=(
+            write_table(
+                log.store, f"{name.folder(f'{sequence:04d}')}/{name.items()}", pa.Table.from_pylist(rows, ITEMS_SCHEMA)
+            ),
+        ),
     )
     log.commit(manifest)
     return manifest
@@ -94,7 +96,7 @@ def test_long_windows_look_back_by_their_length(log: WindowLog) -> None:
 
 def test_a_damaged_window_is_left_out_aloud(log: WindowLog, caplog: pytest.LogCaptureFixture) -> None:
     manifest = commit(log, 0, {1: 1})
-    log.store.write(f"{manifest.name.folder}/items.parquet", b"damage")
+    log.store.write(f"{manifest.folder}/items.parquet", b"damage")
     recent = RecentItems(log)
     assert "left out of the drift" in caplog.text
     recent.add([commit(log, 10, {1: 1}), commit(log, 20, {1: 1, 2: 1})])

@@ -1,7 +1,6 @@
 """The driver: bad files, what a run counts, and when runs are due."""
 
 import gzip
-import json
 import logging
 import shutil
 import threading
@@ -12,10 +11,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
+from contracts import CommitLog, LogState, Store, WindowLog
 from pipelines.config import PipelineConfig
-from pipelines.ingest import IngestSummary, ingest
-from pipelines.plan import LayoutError
+from pipelines.ingest import IngestSummary, _Driver, ingest
+from pipelines.metrics import PipelineMetrics
+from pipelines.plan import LayoutError, Plan
+from pipelines.sources import discover
 from tests.pipelines import support
 from tests.pipelines.support import Event
 
@@ -27,13 +28,12 @@ def bring_in(folder: Path, **changes: Any) -> IngestSummary:
     return ingest(Store(str(folder / "store")), config, registry=CollectorRegistry())
 
 
-def letters(folder: Path) -> dict[str, list[str]]:
-    root = folder / "store/dead-letters"
-    return {
-        str(path.relative_to(root)): [json.loads(line)["reason"] for line in path.read_text().splitlines()]
-        for path in sorted(root.rglob("*.jsonl"))
-        if path.is_file()
-    }
+def letters(folder: Path) -> dict[str, list[tuple[int, str]]]:
+    """The dead letters of all commits: partition -> (position, reason)."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for letter in support.dead_letters(Store(str(folder / "store"))):
+        found.setdefault(letter.partition, []).append((letter.position, letter.reason))
+    return found
 
 
 def test_every_kind_of_bad_file_is_named_and_spares_the_others(
@@ -52,33 +52,47 @@ def test_every_kind_of_bad_file_is_named_and_spares_the_others(
         summary = bring_in(tmp_path)
     assert (summary.valid, summary.dead) == (12 + 40, 2)
     assert letters(tmp_path) == {
-        "cut.jsonl.gz/000000000000039.jsonl": ["truncated_gzip"],
-        "cut.parquet/file.jsonl": ["unreadable_file"],
+        "cut.jsonl.gz": [(40, "truncated_gzip")],
+        "cut.parquet": [(0, "unreadable_file")],
     }
     assert len(caplog.messages) == 2
     for name in ("cut.jsonl.gz", "cut.parquet"):
         assert sum(name in message for message in caplog.messages) == 1
 
 
-def test_a_repaired_file_is_read_and_its_letters_go(tmp_path: Path) -> None:
+def test_a_broken_file_is_counted_once_and_read_when_it_is_repaired(tmp_path: Path) -> None:
     path = tmp_path / "log/a.parquet"
     support.write_parquet(path, CLICKS)
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
-    assert bring_in(tmp_path).valid == 0
-    assert letters(tmp_path) == {"a.parquet/file.jsonl": ["unreadable_file"]}
+    assert (bring_in(tmp_path).valid, letters(tmp_path)) == (0, {"a.parquet": [(0, "unreadable_file")]})
+    for number in range(3):
+        support.write_lines(tmp_path / f"log/{number}.jsonl", [Event("bob", f"i{number}", number).line()])
+        summary = bring_in(tmp_path)
+        assert (summary.valid, summary.dead) == (1, 0)
     path.write_bytes(whole)
-    assert bring_in(tmp_path).valid == 12
-    assert letters(tmp_path) == {}
+    assert (bring_in(tmp_path).valid, len(letters(tmp_path)["a.parquet"])) == (12, 1)
 
 
-def test_a_file_that_shrinks_is_refused_and_nothing_is_counted_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shorter", [True, False])
+def test_a_file_that_is_rewritten_is_read_as_a_new_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, shorter: bool
+) -> None:
     path = tmp_path / "log/a.jsonl"
-    support.write_lines(path, [event.line() for event in CLICKS])
-    assert bring_in(tmp_path).valid == 12
-    support.write_lines(path, [event.line() for event in CLICKS[:5]], "w")
-    assert bring_in(tmp_path).valid == 0
-    assert letters(tmp_path) == {"a.jsonl/file.jsonl": ["shrunken_file"]}
+    support.write_lines(path, [event.line() for event in CLICKS[:6]])
+    assert bring_in(tmp_path).valid == 6
+    again = CLICKS[6:8] if shorter else CLICKS[6:] + CLICKS[6:]
+    registry = CollectorRegistry()
+    support.write_lines(path, [event.line() for event in again], "w")
+    ingest(Store(str(tmp_path / "store")), support.config(tmp_path), registry=registry)
+    assert registry.get_sample_value("weir_pipeline_rewritten_files_total") == 1
+    assert "was rewritten under its name" in caplog.text
+    store = Store(str(tmp_path / "store"))
+    assert support.stored_events(store) == support.expected_events(CLICKS[:6] + again)
+    assert set(LogState.open(store).sources) == {"a.jsonl", "a.jsonl@2"}
+    assert bring_in(tmp_path).read == 0
+    support.write_lines(path, [Event("cyd", "more", 3).line()])
+    assert bring_in(tmp_path).valid == 1
 
 
 def test_an_unfinished_last_line_is_counted_when_it_is_whole(tmp_path: Path) -> None:
@@ -86,12 +100,14 @@ def test_an_unfinished_last_line_is_counted_when_it_is_whole(tmp_path: Path) -> 
     [first, second, third] = [event.line() for event in CLICKS[:3]]
     support.write_lines(path, [first, second[:20]])
     assert bring_in(tmp_path).valid == 1
-    assert list(letters(tmp_path).values()) == [["malformed_json"]]
+    half = {"a.jsonl": [(len(first), "malformed_json")]}
+    assert letters(tmp_path) == half
+    assert bring_in(tmp_path).read == 0
     support.write_lines(path, [second[20:], third.rstrip("\n")])
     assert bring_in(tmp_path).valid == 2
-    assert letters(tmp_path) == {}
     support.write_lines(path, ["\n", CLICKS[3].line()])
     assert bring_in(tmp_path).valid == 1
+    assert letters(tmp_path) == half
     assert support.stored_events(Store(str(tmp_path / "store"))) == support.expected_events(CLICKS[:4])
 
 
@@ -100,8 +116,31 @@ def test_dead_letters_are_summed_over_runs_and_reported_once(tmp_path: Path) -> 
     for number in range(3):
         support.write_lines(path, ["bad\n" * 30, CLICKS[number].line()])
         assert bring_in(tmp_path).dead == 30
-        [span] = support.committed(Store(str(tmp_path / "store")))[-1].sources.values()
+        state = LogState.open(Store(str(tmp_path / "store")))
+        [span] = state.sources.values()
         assert (span.dead, span.stop, span.size) == (30 * (number + 1), path.stat().st_size, path.stat().st_size)
+        assert state.dead == span.dead
+
+
+def test_what_is_dead_beside_an_open_window_is_counted_once_however_often_it_is_read(tmp_path: Path) -> None:
+    """Each process starts at the open window's first row, and so reads the dead ones behind it again."""
+    path = tmp_path / "log/a.jsonl"
+    support.write_lines(path, [CLICKS[0].line(), "bad\n" * 10])
+    for number in range(12):
+        with Following(tmp_path, idle_seconds=60) as following:
+            support.write_lines(path, [Event("u", f"i{number}", 1).line()])
+            following.wait_for_runs(1)
+    assert bring_in(tmp_path).valid == 13
+    assert len(letters(tmp_path)["a.jsonl"]) == 10
+    assert LogState.open(Store(str(tmp_path / "store"))).dead == 10
+
+
+def test_a_line_that_is_all_dead_is_told_at_once(tmp_path: Path) -> None:
+    support.write_lines(tmp_path / "log/a.jsonl", ["bad\n" * 7])
+    with Following(tmp_path, idle_seconds=60) as following:
+        following.wait_for_runs(1)
+        assert following.reports[0].dead == 7
+    assert len(letters(tmp_path)["a.jsonl"]) == 7
 
 
 def test_nothing_new_is_no_run(tmp_path: Path) -> None:
@@ -120,22 +159,107 @@ def test_a_copy_in_a_later_pane_is_a_duplicate_and_a_new_event_is_late(tmp_path:
     assert (summary.valid, summary.duplicates, summary.late, summary.windows, summary.panes) == (1, 1, 1, 0, 1)
 
 
-def test_windows_of_a_run_are_committed_in_order_and_the_last_is_marked(tmp_path: Path) -> None:
+def test_the_windows_of_a_run_are_one_commit_in_order(tmp_path: Path) -> None:
     support.write_lines(tmp_path / "log/a.jsonl", [Event("u", "i", second).line() for second in (35, 2, 21, 11)])
     bring_in(tmp_path)
-    manifests = support.committed(Store(str(tmp_path / "store")))
+    store = Store(str(tmp_path / "store"))
+    manifests = support.committed(store)
     assert [manifest.start_ms for manifest in manifests] == sorted(manifest.start_ms for manifest in manifests)
-    assert [manifest.last_of_run for manifest in manifests] == [False, False, False, True]
-    assert {manifest.run for manifest in manifests} == {0}
+    assert CommitLog(store).get(0).panes == tuple(manifests)
+    assert not store.glob("state/runs/*/started.json")
 
 
-@pytest.mark.parametrize(("setting", "value"), [("window_seconds", 20), ("user_shards", 3)])
-def test_settings_that_would_count_twice_are_refused(tmp_path: Path, setting: str, value: int) -> None:
-    users = [Event(f"user-{number}", "i", 1) for number in range(20)]
-    support.write_lines(tmp_path / "log/a.jsonl", [event.line() for event in users])
-    bring_in(tmp_path)
-    with pytest.raises(LayoutError, match=setting):
-        bring_in(tmp_path, **{setting: value})
+@pytest.mark.parametrize("shards", [1, 2, 7])
+def test_an_event_id_counts_once_for_each_user_whatever_the_number_of_shards(tmp_path: Path, shards: int) -> None:
+    events = [Event(f"user-{n % 10}", f"item-{n}", n % 9, event_id="same") for n in range(40)]
+    support.write_lines(tmp_path / "log/a.jsonl", [event.line() for event in events[:30]])
+    assert bring_in(tmp_path, user_shards=shards).valid == 10
+    support.write_lines(tmp_path / "log/a.jsonl", [event.line() for event in events[30:]])
+    assert bring_in(tmp_path, user_shards=shards).valid == 0
+
+
+SAME_KEY = ("9709d8e0b296ab5b", "6cf4ccb6499c18ce")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_item_that_is_made_to_share_a_key_is_dead(tmp_path: Path, *, together: bool) -> None:
+    owner, crafted = SAME_KEY
+    assert support.hash_id(owner) == support.hash_id(crafted)
+    path = tmp_path / "log/a.jsonl"
+    lines = [[Event("u", item, second).line() for second in (1, 2)] for item in (owner, crafted)]
+    support.write_lines(path, lines[0] + (lines[1] if together else []))
+    first = bring_in(tmp_path)
+    if not together:
+        support.write_lines(path, lines[1])
+        assert (first.valid, first.dead) == (2, 0)
+        first = bring_in(tmp_path)
+        assert (first.valid, first.dead) == (0, 2)
+    assert [reason for _, reason in letters(tmp_path)["a.jsonl"]] == ["key_collision"] * 2
+    store = Store(str(tmp_path / "store"))
+    ids = {
+        row["item_id"] for manifest in support.committed(store) for row in WindowLog(store).items(manifest).to_pylist()
+    }
+    assert len(ids) == 1
+    assert together or ids == {owner}
+    assert LogState.open(store).counts.events == 2
+
+
+def test_runs_leave_nothing_behind_but_rows_that_wait(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    with Following(tmp_path, idle_seconds=60) as following:
+        for number in range(6):
+            support.write_lines(tmp_path / "log/a.jsonl", [Event("u", f"i{number}", 10 * number + 1).line()])
+            following.wait_for_runs(number + 1)
+            kept = {name.split("/")[2] for name in store.glob("state/runs/*/*.arrow")}
+            assert {name.split("/")[2] for name in store.glob("state/runs/*/*")} == kept
+            assert len(kept) <= 2
+
+
+class Racing(_Driver):
+    """Another pipeline, on the same store, makes the commit that this one is about to make."""
+
+    rivals = 2
+
+    def _run(self, plan: Plan) -> bool:
+        if self.rivals:
+            self.rivals -= 1
+            path = Path(self.config.log) / f"{self.rivals}.jsonl"
+            support.write_lines(path, [CLICKS[self.rivals].line()])
+            config = self.config.model_copy(update={"log": str(path)})
+            rival = _Driver(self.store, config, PipelineMetrics(CollectorRegistry()), None, threading.Event())
+            rival.catch_up(discover(config.log), flush=True, only_whole_lines=True)
+        return super()._run(plan)
+
+
+def test_a_bounded_run_that_another_is_ahead_of_reads_on_until_all_is_committed(tmp_path: Path) -> None:
+    support.write_lines(tmp_path / "log/a.jsonl", [event.line() for event in CLICKS[5:]])
+    store, config = Store(str(tmp_path / "store")), support.config(tmp_path)
+    slow = Racing(store, config, PipelineMetrics(CollectorRegistry()), None, threading.Event())
+    slow.catch_up(discover(config.log), flush=True, only_whole_lines=True)
+    assert (slow.rivals, CommitLog(store).newest()) == (0, 2)
+    assert support.stored_events(store) == support.expected_events([*CLICKS[:2], *CLICKS[5:]])
+    assert all(span.is_done for span in LogState.open(store).sources.values())
+
+
+def test_an_item_whose_rows_are_in_hand_owns_its_key(tmp_path: Path) -> None:
+    owner, crafted = SAME_KEY
+    path = tmp_path / "log/a.jsonl"
+    with Following(tmp_path, idle_seconds=60) as following:
+        support.write_lines(path, [Event("u", owner, 1).line()])
+        following.wait_for_runs(1)
+        support.write_lines(path, [Event("u", crafted, 2).line(), Event("u", "other", 40).line()])
+        following.wait_for(1)
+    assert [reason for _, reason in letters(tmp_path)["a.jsonl"]] == ["key_collision"]
+    store = Store(str(tmp_path / "store"))
+    [first] = support.committed(store)
+    assert WindowLog(store).items(first)["item_id"].to_pylist() == [owner]
+
+
+def test_with_a_secret_nobody_can_aim_at_a_key(tmp_path: Path) -> None:
+    support.write_lines(tmp_path / "log/a.jsonl", [Event("u", item, 1).line() for item in SAME_KEY])
+    assert bring_in(tmp_path, secret_keys=True).valid == 2
+    with pytest.raises(LayoutError, match=r"secret_keys is False, but .* was written with True"):
+        bring_in(tmp_path)
 
 
 def test_another_history_length_rebuilds_the_histories(tmp_path: Path) -> None:
@@ -188,6 +312,12 @@ class Following:
         self.thread.join(60)
         assert not self.thread.is_alive()
 
+    def wait_for_runs(self, runs: int) -> None:
+        until = time.monotonic() + 60
+        while len(self.reports) < runs:
+            assert time.monotonic() < until, self.reports
+            time.sleep(0.01)
+
     def wait_for(self, events: int) -> None:
         until = time.monotonic() + 60
         while sum(report.valid for report in self.reports) < events:
@@ -201,7 +331,7 @@ def test_following_commits_closed_windows_at_once_and_open_ones_when_idle(tmp_pa
         support.write_lines(path, [Event("u", "i", 1).line(), Event("u", "i", 2).line(), Event("u", "i", 28).line()])
         following.wait_for(2)
         assert len(support.committed(following.store)) == 1
-        [span] = support.committed(following.store)[0].sources.values()
+        [span] = LogState.open(following.store).sources.values()
         assert span.resume < span.stop
         following.wait_for(3)
         support.write_lines(path, [Event("u", "late", 3).line(), Event("u", "new", 45).line()])

@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
+from contracts import CorruptArtefactError, LogState, Store
+from pipelines.ingest import run_once
+from pipelines.plan import InHand, LayoutError, make_plan, open_layout
 from pipelines.sources import discover
-from pipelines.transforms.read import Reading, first_block
+from pipelines.transforms.commit import Outcome
 from tests.pipelines import support
 from tests.pipelines.support import Event
 
@@ -20,37 +22,65 @@ def test_only_what_is_new_has_grown_or_is_open_is_read(tmp_path: Path) -> None:
     support.write_lines(log / "grown.jsonl", lines(1))
     support.write_lines(log / "open.jsonl", lines(2, 3, 41, 42))
     support.run(store, config, flush=False)
-    assert not support.plan_of(store, config).is_needed
+    assert [reading.start for reading in support.plan_of(store, config).readings] == [lines_before_open()]
     support.write_lines(log / "grown.jsonl", lines(4))
     support.write_lines(log / "new.jsonl", lines(5))
     plan = support.plan_of(store, config)
     length = len(lines(1)[0])
     starts = {reading.partition.key: reading.start for reading in plan.readings}
     assert starts == {"grown.jsonl": length, "new.jsonl": 0, "open.jsonl": lines_before_open()}
-    assert plan.is_needed
-    assert plan.run.committed.counted.keys() == {1000 * support.ORIGIN}
-    assert plan.run.committed.counted[1000 * support.ORIGIN].keys() == {"grown.jsonl", "open.jsonl"}
+    closed = {1000 * support.ORIGIN: sum(map(len, lines(2, 3, 41, 42)))}
+    assert plan.run.base.counted == {"grown.jsonl": {}, "open.jsonl": closed}
 
 
 def lines_before_open() -> int:
     return sum(map(len, lines(2, 3)))
 
 
-def test_a_run_that_was_cut_short_is_needed_again(tmp_path: Path) -> None:
+def test_rows_in_hand_are_not_read_again_and_a_restart_reads_them(tmp_path: Path) -> None:
     config, store = support.config(tmp_path), Store(str(tmp_path / "store"))
-    support.write_lines(tmp_path / "log/a.jsonl", lines(1, 11, 21))
-    support.run(store, config)
-    assert not support.plan_of(store, config).readings
-    store.remove(f"{support.committed(store)[-1].name.folder}/MANIFEST.json")
-    plan = support.plan_of(store, config)
-    assert plan.is_needed
-    assert [reading.start for reading in plan.readings] == [0]
-    support.run(store, config)
-    assert support.stored_events(store) == support.expected_events([Event("u", "i", s) for s in (1, 11, 21)])
+    path = tmp_path / "log/a.jsonl"
+    support.write_lines(path, lines(1, 2, 28))
+    plan = support.plan_of(store, config, flush=False)
+    run_once(store, config, plan)
+    in_hand, size = InHand(), path.stat().st_size
+    in_hand.take_in(Outcome.of(store, plan.run))
+    assert in_hand.reached == {"a.jsonl": size}
+    [kept] = in_hand.open_rows
+    assert (kept.start_ms, kept.lowest) == (1000 * (support.ORIGIN + 20), sum(map(len, lines(1, 2))))
+    support.write_lines(path, lines(29))
+    arguments = (store, config, discover(config.log), LogState.open(store))
+    [reading] = make_plan(*arguments, in_hand, secret="", flush=False, only_whole_lines=True).readings
+    assert reading.start == size
+    [reading] = make_plan(*arguments, InHand(), secret="", flush=False, only_whole_lines=True).readings
+    assert reading.start == kept.lowest
 
 
-@pytest.mark.parametrize(("suffix", "start", "first"), [("jsonl", 450, 400), ("jsonl.gz", 7, 6), ("parquet", 7, 5)])
-def test_the_first_block_begins_at_or_below_the_start(tmp_path: Path, suffix: str, start: int, first: int) -> None:
-    support.write_lines(tmp_path / f"log/a.{suffix}", ["x"])
-    [partition] = discover(str(tmp_path / "log"))
-    assert first_block(Reading(partition, start), support.config(tmp_path)) == first
+def test_a_letter_that_is_lost_or_altered_is_named(tmp_path: Path) -> None:
+    config, store = support.config(tmp_path), Store(str(tmp_path / "store"))
+    support.write_lines(tmp_path / "log/a.jsonl", [*lines(1), *lines(28), "bad\n"])
+    support.run(store, config, flush=False)
+    [name] = store.glob("dead-letters/*/*")
+    [reading] = support.plan_of(store, config).readings
+    assert reading.start > 0
+    # A refused position that reads otherwise would count a row twice, or drop one that is valid.
+    store.write(name, store.read(name).replace(b'"position":', b'"position":1'))
+    with pytest.raises(CorruptArtefactError, match="dead-letters/a"):
+        support.plan_of(store, config)
+    store.remove(name)
+    with pytest.raises(CorruptArtefactError, match="dead-letters/a"):
+        support.plan_of(store, config)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("window_seconds", 20), ("user_shards", 3), ("sketch", {"kind": "exact"}), ("sketch", {"width": 512, "depth": 2})],
+)
+def test_settings_that_would_count_twice_or_could_not_be_merged_are_refused(
+    tmp_path: Path, setting: str, value: object
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    open_layout(store, support.config(tmp_path))
+    open_layout(store, support.config(tmp_path, history_length=7))
+    with pytest.raises(LayoutError, match=f"{setting} is .* was written with .*: use that, or a new store"):
+        open_layout(store, support.config(tmp_path, **{setting: value}))

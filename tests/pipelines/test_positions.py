@@ -1,62 +1,23 @@
 from typing import Any
 
-from contracts import SourceSpan, WindowCounts, WindowManifest
-from pipelines.blocks import PartitionProgress, Progress
-from pipelines.positions import Committed, Run, Seen, seen_partitions
+import numpy as np
+
+from contracts import LetterFile, SourceSpan
+from pipelines.blocks import LettersWritten, PartitionProgress, Progress
+from pipelines.open_rows import OpenRows
+from pipelines.positions import END_OF_TIME, Base, Run
 from pipelines.sources import Format, Partition
 
 
-def manifest(sequence: int, run: int, window: int, sources: dict[str, tuple[int, int, int]], **changes: Any) -> Any:
-    spans = {key: SourceSpan(start=a, stop=b, resume=c, size=b, dead=1) for key, (a, b, c) in sources.items()}
-    fields = {
-        "sequence": sequence,
-        "run": run,
-        "last_of_run": False,
-        "start_ms": window,
-        "end_ms": window + 10,
-        "pane": 0,
-        "min_event_ms": window,
-        "max_event_ms": window + 1,
-        "committed_at": 0.0,
-        "counts": WindowCounts(),
-        "sources": spans,
-        "history_length": 3,
-        "sketch": {},
-        "files": (),
-    }
-    return WindowManifest(**fields | changes)
-
-
-def test_a_completed_run_resumes_and_a_killed_one_begins_again() -> None:
-    first = manifest(0, 0, 0, {"a": (0, 100, 40), "b": (0, 50, 50)}, last_of_run=True)
-    killed = manifest(1, 1, 10, {"a": (40, 200, 120)})
-    assert seen_partitions([first]) == {"a": Seen(40, 100, 100, 1), "b": Seen(50, 50, 50, 1)}
-    seen = seen_partitions([killed, first])
-    assert seen == {"a": Seen(40, 200, 200, 1, was_cut=True), "b": Seen(50, 50, 50, 1)}
-    assert not seen["a"].is_done
-    assert seen["b"].is_done
-    assert seen_partitions([first, killed, manifest(2, 2, 20, {"a": (40, 200, 200)}, last_of_run=True)])["a"].is_done
-
-
-def test_counted_is_the_furthest_stop_of_a_windows_panes() -> None:
-    panes = [
-        manifest(0, 0, 0, {"a": (0, 100, 40), "b": (0, 9, 9)}),
-        manifest(1, 0, 10, {"a": (0, 100, 40)}, last_of_run=True),
-        manifest(2, 2, 0, {"a": (40, 150, 150)}, pane=1, last_of_run=True),
-    ]
-    found = Committed.of(panes, {"a"})
-    assert found.counted == {0: {"a": 150}, 10: {"a": 100}}
-    assert found.panes == {0: 2, 10: 1}
-    assert (found.max_event_ms, found.last_sequence) == (11, 2)
+def span(stop: int, resume: int, **changes: Any) -> SourceSpan:
+    return SourceSpan(start=0, stop=stop, resume=resume, size=stop, **changes)
 
 
 def a_run(**changes: Any) -> Run:
     fields: dict[str, Any] = {
-        "committed": Committed(max_event_ms=50),
+        "id": "one",
+        "base": Base(sources={"a": span(300, 100, dead=2)}, max_event_ms=50),
         "partitions": {"a": Partition("a", "a", Format.JSON_LINES, 1000)},
-        "starts": {"a": 100},
-        "seen": {"a": Seen(100, 300, 300, 2)},
-        "dead_before": {"a": 2},
         "window_ms": 10,
         "lateness_ms": 5,
         "flush": False,
@@ -64,13 +25,50 @@ def a_run(**changes: Any) -> Run:
     return Run(**fields | changes)
 
 
-def test_sources_resume_at_the_lowest_row_of_an_open_window() -> None:
+def letters(name: str, rows: int, last: int) -> LettersWritten:
+    return LettersWritten(LetterFile(name=name, size=1, checksum="sum", rows=rows, partition="a", reasons={}), last)
+
+
+def test_a_row_is_accounted_for_below_resume_and_below_what_its_window_counted() -> None:
+    base = Base(sources={"a": span(300, 100)}, counted={"a": {0: 300, 10: 200}})
+    windows, positions = np.array([0, 0, 10, 10, 20, 20]), np.array([299, 300, 199, 200, 99, 100])
+    assert base.is_counted("a", windows, positions).tolist() == [True, False, True, False, True, False]
+    assert base.is_counted("b", windows, positions).tolist() == [False] * 6
+
+
+def test_spans_resume_at_the_lowest_row_of_an_open_window() -> None:
     progress = Progress(70, {"a": PartitionProgress(900, 3, {40: 150, 60: 400, 70: 300})})
     assert a_run().watermark_ms(progress) == 65
-    assert a_run().sources(progress) == {"a": SourceSpan(start=100, stop=900, resume=300, size=1000, dead=5)}
-    assert a_run(flush=True).sources(progress)["a"].resume == 900
-    assert a_run(committed=Committed(max_event_ms=200)).sources(progress)["a"].resume == 900
+    found = {"a": [letters("new", 3, 350)]}
+    assert a_run().spans(progress, found) == {
+        "a": SourceSpan(
+            start=100,
+            stop=900,
+            resume=300,
+            size=1000,
+            dead=5,
+            letters={"new": 350},
+            letter_checksums={"new": "sum"},
+        )
+    }
+    assert a_run(flush=True).spans(progress, found)["a"].resume == 900
+    assert a_run(flush=True).spans(progress, found)["a"].letters == {}
+    assert a_run(flush=True).spans(progress, found)["a"].letter_checksums == {}
+    assert a_run(newest_ms=200).spans(progress, {})["a"].resume == 900
+
+
+def test_rows_in_hand_hold_the_position_of_partitions_that_are_not_read() -> None:
+    run = a_run(pending={"b": span(80, 20)}, open_rows=(OpenRows("b", 60, "rows", 30), OpenRows("b", 40, "rows", 20)))
+    found = run.spans(Progress(60, {}), {})
+    assert found == {"b": SourceSpan(start=0, stop=80, resume=30, size=80)}
 
 
 def test_stop_never_goes_back() -> None:
-    assert a_run().sources(Progress(-1, {"a": PartitionProgress(200)}))["a"].stop == 300
+    assert a_run().spans(Progress(-1, {"a": PartitionProgress(200)}), {})["a"].stop == 300
+
+
+def test_a_letter_about_a_whole_file_ends_when_the_file_is_read() -> None:
+    run = a_run(base=Base(sources={"a": span(0, 0, dead=1, letters={"file": END_OF_TIME})}))
+    assert run.spans(Progress(), {"a": [letters("again", 1, END_OF_TIME)]})["a"].letters.keys() == {"file", "again"}
+    read = run.spans(Progress(5, {"a": PartitionProgress(10)}), {})["a"]
+    assert (read.letters, read.dead) == ({}, 1)

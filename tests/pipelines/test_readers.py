@@ -1,9 +1,9 @@
 import gzip
 import io
 import random
+import tracemalloc
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pipelines import readers
 from pipelines.blocks import Block, Lines
 from pipelines.faults import Reason
-from pipelines.readers import Chunk, end_of_lines, read_gzip_lines, read_json_lines, read_parquet
+from pipelines.log_file import LogFile
+from pipelines.readers import Chunk, cuts, end_of_lines, read_gzip_lines, read_json_lines
 from pipelines.sources import Format, Partition
 
 texts = st.lists(st.binary(max_size=9).map(lambda raw: raw.replace(b"\n", b"")), max_size=12)
@@ -29,12 +30,21 @@ def lines_of(blocks: list[Block]) -> list[tuple[int, bytes]]:
     return found
 
 
-def json_blocks(data: bytes, step: int) -> list[Block]:
+def opened(data: bytes) -> LogFile:
+    return LogFile(io.BytesIO(data))
+
+
+def json_blocks(data: bytes, step: int, begin: int = 0) -> list[Block]:
     where, blocks = partition(Format.JSON_LINES, data), list[Block]()
-    for start in range(0, len(data), step):
-        chunk = Chunk(where, start, min(start + step, len(data)), len(data))
-        blocks += read_json_lines(io.BytesIO(data), chunk)
+    for start in range(begin, len(data), step):
+        chunk = Chunk(where, start, min(start + step, len(data)), len(data), begin)
+        blocks += read_json_lines(opened(data), chunk)
     return blocks
+
+
+def gzip_blocks(data: bytes, rows: int, *, size: int = 1 << 20, start: int = 0) -> list[Block]:
+    chunk = Chunk(partition(Format.GZIP_LINES, data), start, 0, len(data), start)
+    return list(read_gzip_lines(opened(data), chunk, rows, size))
 
 
 @given(texts, st.integers(1, 40), st.booleans())
@@ -46,18 +56,29 @@ def test_every_line_is_read_by_the_chunk_in_which_it_starts(lines: list[bytes], 
             expected.append((at, line))
         at += len(line) + 1
     assert lines_of(json_blocks(data, step)) == expected
-    assert all(
-        start // step * step == block.id.start for block in json_blocks(data, step) for start, _ in lines_of([block])
-    )
+    for begin, _ in expected:
+        blocks = json_blocks(data, step, begin)
+        assert lines_of(blocks) == [line for line in expected if line[0] >= begin]
+        assert len({block.id for block in blocks}) == len(blocks)
+        for block in blocks:
+            assert [block.id.start] == [at for at, _ in lines_of([block])][:1] or not lines_of([block])
 
 
-@given(st.binary(max_size=60).map(lambda raw: raw.replace(b"\0", b"\n")), st.integers(0, 60))
-def test_end_of_lines(data: bytes, size: int) -> None:
-    assert end_of_lines(io.BytesIO(data), min(size, len(data))) == data[:size].rfind(b"\n") + 1
+def test_what_was_added_to_a_line_that_counted_as_whole_is_a_line_of_its_own() -> None:
+    assert lines_of(json_blocks(b"{}{}\n{}\n", 100, 2)) == [(2, b"{}"), (5, b"{}")]
+    assert lines_of(json_blocks(b"{}\n{}\n", 100, 2)) == [(2, b""), (3, b"{}")]
+
+
+@given(st.binary(max_size=60).map(lambda raw: raw.replace(b"\0", b"\n")), st.integers(0, 60), st.integers(0, 60))
+def test_end_of_lines(data: bytes, size: int, start: int) -> None:
+    size = min(size, len(data))
+    start = min(start, size)
+    assert end_of_lines(opened(data), size) == data[:size].rfind(b"\n") + 1
+    assert end_of_lines(opened(data), size, start) == max(start, data[:size].rfind(b"\n") + 1)
 
 
 def test_end_of_lines_looks_back_past_a_long_tail() -> None:
-    assert end_of_lines(io.BytesIO(b"ab\n" + b"x" * 200_000), 200_003) == 3
+    assert end_of_lines(opened(b"ab\n" + b"x" * 200_000), 200_003) == 3
 
 
 def test_a_line_beyond_the_limit_is_not_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,23 +88,51 @@ def test_a_line_beyond_the_limit_is_not_held_whole(monkeypatch: pytest.MonkeyPat
     assert [at for at, _ in found] == [0, 2, 1_000_003]
     assert 100_000 < len(found[1][1]) < 300_000
     squeezed = gzip.compress(data)
-    chunk = Chunk(partition(Format.GZIP_LINES, squeezed), 0, 0, len(squeezed))
-    inflated = lines_of(list(read_gzip_lines(io.BytesIO(squeezed), chunk, 10)))
+    inflated = lines_of(gzip_blocks(squeezed, 10))
     assert [line for _, line in inflated] == [b"a", inflated[1][1], b"b"]
     assert len(inflated[1][1]) > 100_000
 
 
-@given(texts, st.integers(1, 5), st.integers(0, 12))
-def test_gzip_is_cut_every_so_many_lines(lines: list[bytes], rows: int, skip: int) -> None:
+@given(texts, st.integers(1, 5), st.integers(0, 12), st.integers(1, 30))
+def test_gzip_is_read_from_the_line_asked_for_in_bounded_blocks(
+    lines: list[bytes], rows: int, start: int, size: int
+) -> None:
     data = gzip.compress(b"".join(line + b"\n" for line in lines[:5])) + gzip.compress(b"\n".join(lines[5:]))
     expected = b"".join(line + b"\n" for line in lines[:5]) + b"\n".join(lines[5:])
     whole = expected.split(b"\n")
     whole = whole if whole[-1] else whole[:-1]
-    skip = skip // rows * rows
-    blocks = list(read_gzip_lines(io.BytesIO(data), Chunk(partition(Format.GZIP_LINES, data), 0, 0, 0, skip), rows))
-    assert lines_of(blocks) == list(enumerate(whole))[skip:]
-    assert [block.id.start for block in blocks] == list(range(skip, len(whole), rows))
-    assert [block.stop for block in blocks] == [min(block.id.start + rows, len(whole)) for block in blocks]
+    blocks = gzip_blocks(data, rows, size=size, start=start)
+    assert lines_of(blocks) == list(enumerate(whole))[start:]
+    for block in blocks:
+        found = lines_of([block])
+        assert (block.id.start, block.stop) == (found[0][0], found[-1][0] + 1)
+        assert len(found) <= rows
+        assert len(found) == 1 or sum(len(line) for _, line in found) <= size
+
+
+def test_a_gzip_that_inflates_a_thousandfold_is_never_held_whole() -> None:
+    lines = b"x" * 4000 + b"\n"
+    data = gzip.compress(lines * 20_000)
+    assert len(data) < 600_000
+    where, peak = Chunk(partition(Format.GZIP_LINES, data), 0, 0, len(data)), 0
+    tracemalloc.start()
+    count = 0
+    for block in read_gzip_lines(opened(data), where, 1 << 16, 1 << 20):
+        assert isinstance(block.content, Lines)
+        count += len(block.content.lines)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 20_000
+    assert peak < 12 << 20
+
+
+@given(st.lists(st.integers(0, 9)), st.integers(1, 20), st.integers(1, 5))
+def test_cuts_are_full_and_within_their_bounds(sizes: list[int], limit: int, rows: int) -> None:
+    found = list(cuts(np.array(sizes, np.int64), limit, rows))
+    assert [place for start, stop in found for place in range(start, stop)] == list(range(len(sizes)))
+    for start, stop in found:
+        assert stop - start == 1 or (stop - start <= rows and sum(sizes[start:stop]) <= limit)
+        assert stop == len(sizes) or stop - start == rows or sum(sizes[start : stop + 1]) > limit
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "no gzip"])
@@ -97,7 +146,7 @@ def test_damaged_gzip_yields_the_lines_before_and_says_so(damage: str) -> None:
         data[-6] ^= 255
     else:
         data = bytearray(b"plain text\n")
-    blocks = list(read_gzip_lines(io.BytesIO(data), Chunk(partition(Format.GZIP_LINES, data), 0, 0, 0), 1000))
+    blocks = gzip_blocks(bytes(data), 1000)
     found = lines_of(blocks)
     [(position, fault, _)] = [fault for block in blocks for fault in block.faults]
     assert (fault.reason, position) == (Reason.TRUNCATED_GZIP, len(found))
@@ -105,37 +154,22 @@ def test_damaged_gzip_yields_the_lines_before_and_says_so(damage: str) -> None:
     assert len(found) > {"cut": 10_000, "altered": 29_000, "no gzip": -1}[damage]
 
 
-@given(st.integers(0, 20), st.integers(1, 7), st.integers(1, 5), st.integers(0, 20))
-def test_parquet_is_cut_within_row_groups(count: int, group: int, rows: int, skip: int) -> None:
-    file = io.BytesIO()
-    pq.write_table(
-        pa.table({"n": pa.array(range(count), pa.int64()), "other": ["x"] * count}), file, row_group_size=group
-    )
-    where, found = partition(Format.PARQUET, file.getvalue()), list[int]()
-    for number, start in enumerate(range(0, count, group)):
-        chunk = Chunk(where, start, min(start + group, count), 0, skip, number)
-        for block in read_parquet(file, chunk, rows, ["n", "absent"]):
-            assert block.content is not None
-            assert not isinstance(block.content, Lines)
-            assert block.content.table.column_names == ["n"]
-            assert block.content.positions.tolist() == block.content.table["n"].to_pylist()
-            assert block.id.start == block.content.positions[0]
-            found += block.content.positions.tolist()
-    assert found[-(count - skip) :] == list(range(skip, count)) if skip < count else not found
+def test_damage_is_never_told_below_the_start() -> None:
+    [block] = gzip_blocks(b"no gzip", 10, start=7)
+    assert (block.id.start, block.faults[0][0], block.stop) == (7, 7, 7)
 
 
-def test_damaged_row_group_is_a_fault_and_spares_the_others() -> None:
-    file = io.BytesIO()
+class FailingFile(io.BytesIO):
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() > 1000:
+            raise OSError(5, "Input/output error")
+        return super().read(size)
+
+
+def test_what_the_file_system_raises_is_no_fault_of_the_file() -> None:
     noise = random.Random(0)
-    table = pa.table({"n": [noise.random() for _ in range(2000)]})
-    pq.write_table(table, file, row_group_size=1000, use_dictionary=False, compression="zstd")
-    data = bytearray(file.getvalue())
-    data[4:200] = b"\xff" * 196  # the page header; damage to stored values shows only in files with checksums
-    where = partition(Format.PARQUET, bytes(data))
-    blocks = [
-        list(read_parquet(io.BytesIO(data), Chunk(where, 1000 * number, 0, 0, 0, number), 5000, ["n"]))
-        for number in (0, 1)
-    ]
-    assert blocks[0][-1].faults[0][1].reason == Reason.UNREADABLE_FILE
-    assert "row group 0" in blocks[0][-1].faults[0][1].detail
-    assert blocks[1][0].content is not None
+    data = gzip.compress(b"\n".join(b"%030x" % noise.getrandbits(120) for _ in range(30_000)))
+    file = LogFile(FailingFile(data))
+    chunk = Chunk(partition(Format.GZIP_LINES, data), 0, 0, len(data))
+    with pytest.raises(OSError, match="Input/output error"):
+        list(read_gzip_lines(file, chunk, 1000, 1 << 20))

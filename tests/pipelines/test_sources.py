@@ -1,9 +1,14 @@
+import os
+import pickle
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from pipelines.sources import Format, discover
+from pipelines.sources import Format, discover, printable
 
 NAMES = ["a.jsonl", "b/c.json", "b/d.jsonl.gz", "e.json.gz", "f.parquet"]
 OTHERS = [".hidden.jsonl", "_tmp/x.jsonl", "b/_x.parquet", "g.jsonl.tmp", "h.csv", "README"]
@@ -58,3 +63,84 @@ def test_a_file_that_is_no_log_is_told_once(tmp_path: Path, caplog: pytest.LogCa
     for _ in range(2):
         assert [partition.key for partition in discover(str(tmp_path))] == ["events.ndjson"]
     assert [record.getMessage().partition(" is left out")[0] for record in caplog.records] == [f"{tmp_path}/events.csv"]
+
+
+STRANGE = ["a::b.jsonl", "memory::x.jsonl", "[1].jsonl", "*.jsonl", "w?t=1.jsonl", "100%25.jsonl", "a#b.jsonl"]
+STRANGE += [" a b .jsonl", "two\nlines.jsonl", "~.jsonl", "é\u202e.jsonl", "s3:x.jsonl", "deep::er/[x]/file::y.jsonl"]
+
+
+def test_no_name_is_taken_for_anything_but_a_name(tmp_path: Path) -> None:
+    folder = tmp_path / "log::[of]*?#%"
+    for number, name in enumerate(STRANGE):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(str(number).encode())
+    found = discover(str(folder))
+    assert [partition.key for partition in found] == sorted(STRANGE)
+    for partition in found:
+        with pickle.loads(pickle.dumps(partition)).open() as file:  # noqa: S301
+            assert file.read() == str(STRANGE.index(partition.key)).encode()
+        assert partition.url.isprintable()
+    fs = fsspec.filesystem("memory")
+    for name in STRANGE:
+        fs.pipe_file(f"/strange/{name}", name.encode())
+    for partition in discover("memory://strange"):
+        with partition.open() as file:
+            assert file.read().decode() == partition.key
+
+
+def test_a_name_that_is_no_utf8_is_refused_and_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "good.jsonl").write_bytes(b"{}")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff\n.jsonl")).write_bytes(b"{}")
+    for _ in range(2):
+        assert [partition.key for partition in discover(str(tmp_path))] == ["good.jsonl"]
+    [record] = caplog.records
+    assert f"{tmp_path}/bad\\udcff\\n.jsonl is left out: its name is not UTF-8" in record.getMessage()
+
+
+def test_a_link_is_not_read_besides_what_it_points_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "today.jsonl").write_bytes(b"{}")
+    (tmp_path / "latest.jsonl").symlink_to("today.jsonl")
+    assert [partition.key for partition in discover(str(tmp_path))] == ["today.jsonl"]
+    assert "latest.jsonl is left out: it is no regular file" in caplog.text
+    [partition] = discover(str(tmp_path / "latest.jsonl"))
+    assert (partition.key, partition.size) == ("latest.jsonl", 2)
+
+
+def test_a_partition_knows_when_it_arrived(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"{}")
+    os.utime(tmp_path / "a.jsonl", (1.5, 1_700_000_000.25))
+    assert [partition.arrival_ms for partition in discover(str(tmp_path))] == [1_700_000_000_250]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"LastModified": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)},
+        {"last_modified": datetime(2023, 11, 14, 22, 13, 20)},
+        {"updated": "2023-11-14T22:13:20.000Z", "created": "1999-01-01T00:00:00Z"},
+        {"mtime": 1_700_000_000, "created": 5.0},
+        {"created": 1_700_000_000.0},
+    ],
+    ids=lambda told: next(iter(told)),
+)
+def test_every_file_system_has_its_own_word_for_the_arrival(told: dict[str, Any], monkeypatch: Any) -> None:
+    listed = {"name": "/arrivals/a.jsonl", "size": 1, "type": "file"} | told
+    monkeypatch.setattr(MemoryFileSystem, "isfile", lambda *_: False)
+    monkeypatch.setattr(MemoryFileSystem, "isdir", lambda *_: True)
+    monkeypatch.setattr(MemoryFileSystem, "find", lambda *_, **__: {"/arrivals/a.jsonl": listed})
+    [partition] = discover("memory://arrivals")
+    assert partition.arrival_ms == 1_700_000_000_000
+
+
+def test_a_file_system_without_times_is_told_once(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    listed = {f"/timeless/{name}.jsonl": {"size": 1, "type": "file"} for name in "ab"}
+    monkeypatch.setattr(MemoryFileSystem, "isfile", lambda *_: False)
+    monkeypatch.setattr(MemoryFileSystem, "isdir", lambda *_: True)
+    monkeypatch.setattr(MemoryFileSystem, "find", lambda *_, **__: listed)
+    assert [partition.arrival_ms for partition in discover("memory://timeless")] == [None, None]
+    assert len(caplog.records) == 1
+    assert "set pipeline.max_time" in caplog.text
+
+
+def test_names_are_printed_without_control_characters() -> None:
+    assert printable("a\x1b[31m\n\udcffé b") == "a\\x1b[31m\\n\\udcffé b"

@@ -1,24 +1,33 @@
-"""Committing again what a retried bundle had committed before."""
+"""One run is one commit, whole or not at all, whoever else writes."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
-from contracts import ITEMS_SCHEMA, Store, WindowCounts, WindowLog, WindowManifest, WindowName
-from pipelines.blocks import PartitionProgress, Progress
+from contracts import (
+    ITEMS_SCHEMA,
+    CommitLog,
+    LetterFile,
+    LogState,
+    SourceSpan,
+    Store,
+    WindowCounts,
+    WindowLog,
+    WindowName,
+)
+from pipelines.blocks import LettersWritten, PartitionProgress, Progress
 from pipelines.config import PipelineConfig
-from pipelines.positions import Committed, Run
+from pipelines.open_rows import OpenRows
+from pipelines.positions import Base, Run
 from pipelines.sources import Format, Partition
-from pipelines.transforms.commit import CommitWindows
+from pipelines.transforms.commit import CommitRun, Made, Outcome, Start
 from pipelines.transforms.write import ShardReport
 from sketches import CountMinSketch
 
 CONFIG = PipelineConfig(window_seconds=10)
-RUN = Run(
-    Committed(), {"a": Partition("a", "a", Format.JSON_LINES, 9)}, {"a": 0}, {}, {}, CONFIG.window_ms, 0, flush=True
-)
+FILES = {"a": Partition("a", "a", Format.JSON_LINES, 9)}
+RUN = Run("one", Base(), FILES, CONFIG.window_ms, 0, flush=True)
 PROGRESS = Progress(25_000, {"a": PartitionProgress(9)})
 
 
@@ -30,7 +39,8 @@ def report(start: int, items: list[tuple[int, str, int]]) -> ShardReport:
     )
 
 
-REPORTS = [
+REPORTS: list[Made] = [
+    Start(),
     report(20_000, [(5, "e", 1)]),
     report(0, [(3, "c", 2), (1, "a", 1)]),
     report(10_000, []),
@@ -38,29 +48,46 @@ REPORTS = [
 ]
 
 
-def commit(store: Store, run: Run = RUN, reports: list[ShardReport] = REPORTS) -> list[WindowManifest]:
-    return list(CommitWindows(store, run, CONFIG).process((0, reports), PROGRESS))
+def commit(store: Store, run: Run = RUN, made: list[Made] = REPORTS, progress: Progress = PROGRESS) -> Outcome:
+    list(CommitRun(store, run, CONFIG).process((0, made), progress))
+    return Outcome.of(store, run)
 
 
-def numbers(store: Store) -> list[tuple[int, int, int, bool]]:
-    return [(m.sequence, m.run, m.start_ms, m.last_of_run) for m in WindowLog(store).committed()]
+def following(store: Store, **changes: object) -> Run:
+    return replace(RUN, base=Base.of(LogState.open(store), {"a"}), **changes)  # type: ignore[arg-type]
 
 
-ALL = [(0, 0, 0, False), (1, 0, 10_000, False), (2, 0, 20_000, True)]
+def test_the_panes_of_a_run_are_one_commit_in_order_of_time(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    outcome = commit(store)
+    assert outcome.commit is not None
+    assert [(pane.sequence, pane.start_ms, pane.pane) for pane in WindowLog(store)] == [
+        (0, 0, 0),
+        (1, 10_000, 0),
+        (2, 20_000, 0),
+    ]
+    assert outcome.commit.sources == {"a": SourceSpan(start=0, stop=9, resume=9, size=9)}
+    assert WindowLog(store).committed() == list(outcome.commit.panes)
 
 
-@pytest.mark.parametrize("done", [0, 1, 2, 3])
-def test_a_retry_goes_on_where_it_was_killed(tmp_path: Path, done: int) -> None:
+def test_a_retry_finds_its_own_commit_and_no_second_one_is_made(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    first, again = commit(store), commit(store)
+    assert again.commit is not None
+    assert first.commit is not None
+    assert again.commit.writer == first.commit.writer == "one"
+    assert CommitLog(store).newest() == 0
+
+
+def test_a_run_that_another_writer_was_ahead_of_changes_nothing(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     commit(store)
-    before = {name: store.read(name) for name in store.glob("windows/*/*/*")}
-    for manifest in WindowLog(store).committed()[done:]:
-        store.remove(f"{manifest.name.folder}/MANIFEST.json")
-    assert len(commit(store)) == 3 - done
-    assert numbers(store) == ALL
-    for manifest in WindowLog(store).committed()[:done]:
-        names = [name for name in before if name.startswith(manifest.name.folder)]
-        assert {name: store.read(name) for name in names} == {name: before[name] for name in names}
+    before = store.read(CommitLog.name(0))
+    outcome = commit(store, replace(RUN, id="two"))
+    assert outcome.was_taken
+    assert outcome.commit is None
+    assert store.read(CommitLog.name(0)) == before
+    assert CommitLog(store).newest() == 0
 
 
 def test_items_of_shards_are_merged_and_windows_without_positives_have_an_empty_sketch(tmp_path: Path) -> None:
@@ -76,9 +103,38 @@ def test_items_of_shards_are_merged_and_windows_without_positives_have_an_empty_
     assert first.sketch == {"kind": "count_min", "width": 65536, "depth": 4, "conservative": True}
 
 
-def test_a_later_run_is_numbered_on(tmp_path: Path) -> None:
+def test_a_later_run_is_numbered_on_and_its_panes_name_those_before(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     commit(store)
-    late = [replace(report(0, []), name=WindowName(0, 10_000, 1)), report(30_000, [])]
-    commit(store, reports=late)
-    assert numbers(store) == [*ALL, (3, 3, 0, False), (4, 3, 30_000, True)]
+    late: list[Made] = [replace(report(0, []), name=WindowName(0, 10_000, 1)), report(30_000, [])]
+    commit(store, following(store, id="two"), late)
+    found = [(m.sequence, m.start_ms, m.pane, m.previous, m.attempt) for m in WindowLog(store).committed()]
+    assert found[3:] == [(3, 0, 1, 0, "two"), (4, 30_000, 0, -1, "two")]
+    assert [(panes.count, panes.commit) for panes in LogState.open(store).panes] == [(2, 1), (1, 0), (1, 0), (1, 1)]
+
+
+def test_dead_letters_alone_are_a_commit_without_a_pane_and_rows_in_hand_hold_the_position(tmp_path: Path) -> None:
+    store, run = Store(str(tmp_path)), replace(RUN, flush=False, lateness_ms=50_000)
+    file = LetterFile(name="dead-letters/a/0-one.jsonl", size=1, checksum="", rows=2, partition="a", reasons={"x": 2})
+    progress = Progress(25_000, {"a": PartitionProgress(9, 2, {20_000: 4})})
+    rows = OpenRows("a", 20_000, "state/runs/one/rows.arrow", 4)
+    outcome = commit(store, run, [Start(), LettersWritten(file, 7), rows], progress)
+    assert outcome.commit is not None
+    assert outcome.commit.panes == ()
+    assert outcome.open_rows == (rows,)
+    assert outcome.spans["a"].model_dump(include={"stop", "resume", "dead", "letters"}) == {
+        "stop": 9,
+        "resume": 4,
+        "dead": 2,
+        "letters": {file.name: 7},
+    }
+    assert WindowLog(store).committed() == []
+
+
+def test_a_run_with_nothing_to_say_makes_no_commit_unless_it_is_the_last(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    waiting = commit(store, replace(RUN, flush=False), [Start()], Progress(-1, {"a": PartitionProgress(9)}))
+    assert waiting.commit is None
+    assert waiting.spans["a"].stop == 9
+    assert commit(store, RUN, [Start()], Progress(-1, {"a": PartitionProgress(9)})).commit is not None
+    assert commit(store, following(store, id="two"), [Start()], Progress()).commit is None

@@ -1,8 +1,13 @@
+import re
 from pathlib import Path
 
-from contracts import Store
-from pipelines.blocks import BlockId, Letters
+import numpy as np
+import pytest
+
+from contracts import CorruptArtefactError, Store, checksum
+from pipelines.blocks import BlockId, Letters, LettersWritten
 from pipelines.faults import DeadLetter, Fault, Reason
+from pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Run
 from pipelines.transforms.dead_letters import WriteDeadLetters, read_dead_letters
 
 BLOCK = BlockId("eu/[1].jsonl", 4096)
@@ -12,14 +17,54 @@ def letter(position: int) -> DeadLetter:
     return DeadLetter.of(BLOCK.partition, position, Fault(Reason.WRONG_TYPE, "a sentence"), b"raw\xff")
 
 
-def test_letters_are_written_read_replaced_and_removed(tmp_path: Path) -> None:
+def run(refused: list[int] | None = None, name: str = "one") -> Run:
+    known = {BLOCK.partition: np.array(refused, np.int64)} if refused else {}
+    return Run(name, Base(), {}, 1000, 0, flush=True, refused=known)
+
+
+def write(store: Store, run: Run, *letters: DeadLetter, block: BlockId = BLOCK) -> list[LettersWritten]:
+    return list(WriteDeadLetters(store, run).process(Letters(block, letters)))
+
+
+def test_letters_are_written_once_by_each_attempt(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    for letters in ((letter(1), letter(2)), (letter(2),), (), ()):
-        list(WriteDeadLetters(store).process(Letters(BLOCK, letters)))
-        assert read_dead_letters(store, BLOCK.dead_letters) == list(letters)
-        assert store.exists(BLOCK.dead_letters) == bool(letters)
+    [first] = write(store, run(), letter(1), letter(2))
+    [second] = write(store, run(name="two"), letter(2))
+    assert read_dead_letters(store, first.file.name) == [letter(1), letter(2)]
+    assert read_dead_letters(store, second.file.name) == [letter(2)]
+    assert (first.file.rows, first.file.reasons, first.last) == (2, {"wrong_type": 2}, 2)
+    assert first.file.checksum == checksum(store.read(first.file.name))
+    assert write(store, run()) == []
 
 
-def test_the_file_is_named_by_partition_and_block() -> None:
-    assert BLOCK.dead_letters == "dead-letters/eu/[1].jsonl/000000000004096.jsonl"
-    assert BlockId("a.parquet", -1).dead_letters == "dead-letters/a.parquet/file.jsonl"
+def test_a_letter_that_a_commit_records_is_not_written_again(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    [found] = write(store, run([1, 3]), letter(1), letter(2), letter(3))
+    assert read_dead_letters(store, found.file.name) == [letter(2)]
+    assert write(store, run([1]), letter(1)) == []
+    whole = BlockId(BLOCK.partition, WHOLE_FILE)
+    assert write(store, run([WHOLE_FILE]), letter(0), block=whole) == []
+    [found] = write(store, run([0]), letter(0), block=whole)
+    assert found.last == END_OF_TIME
+
+
+def test_the_file_is_named_by_partition_block_and_attempt() -> None:
+    assert re.fullmatch(r"dead-letters/eu/\[1\].jsonl/000000000004096-[0-9a-f]{8}-f0.jsonl", BLOCK.dead_letters("f0"))
+    assert re.fullmatch(
+        r"dead-letters/a.parquet/file-[0-9a-f]{8}-f0.jsonl", BlockId("a.parquet", -1).dead_letters("f0")
+    )
+
+
+@pytest.mark.parametrize("place", [3, 14, -2])
+def test_damaged_letters_are_refused_by_name(tmp_path: Path, place: int) -> None:
+    """They say which rows were refused already: a position that reads otherwise would drop or repeat a row."""
+    store = Store(str(tmp_path))
+    [written] = write(store, run(), letter(1), letter(2))
+    data = bytearray(store.read(written.file.name))
+    data[place] ^= 1
+    store.write(written.file.name, bytes(data))
+    with pytest.raises(CorruptArtefactError, match=re.escape(written.file.name)):
+        read_dead_letters(store, written.file.name, written.file.checksum)
+    store.write(written.file.name, b"not json")
+    with pytest.raises(CorruptArtefactError, match=re.escape(written.file.name)):
+        read_dead_letters(store, written.file.name)

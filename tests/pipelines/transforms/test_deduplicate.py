@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from contracts import Store
 from pipelines.config import PipelineConfig
-from pipelines.positions import Committed, Run
+from pipelines.positions import Base, Run
 from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
 from pipelines.transforms.split import Piece
 
@@ -22,9 +22,9 @@ SCHEMA = pa.schema(
         ("event_key", pa.int64()),
     ]
 )
-RUN = Run(Committed(), {}, {}, {}, {}, PipelineConfig(window_seconds=10).window_ms, 0, flush=True)
+RUN = Run("one", Base(), {}, PipelineConfig(window_seconds=10).window_ms, 0, flush=True)
 
-Row = tuple[str, int, int, int, int | None]
+Row = tuple[str, int, int, int, int | None, int]
 rows = st.lists(
     st.tuples(
         st.sampled_from("ab"),
@@ -32,6 +32,7 @@ rows = st.lists(
         st.integers(0, 4),
         st.sampled_from([1, -1, 0]),
         st.one_of(st.none(), st.integers(1, 3)),
+        st.integers(7, 8),
     ),
     min_size=1,
     max_size=15,
@@ -39,14 +40,14 @@ rows = st.lists(
 
 
 def merged(found: list[Row], cuts: int) -> ShardWindow:
-    """Rows (partition, position, time, label, event) in pieces of up to `cuts` rows."""
+    """Rows (partition, position, time, label, event, user) in pieces of up to `cuts` rows."""
     pieces = []
     for name in "ab":
         mine = [row for row in found if row[0] == name]
         for at in range(0, len(mine), cuts):
             table = [
-                dict(zip(SCHEMA.names, (f"i{time}", time, label, 1.0, None, at, 7, time + 1, event), strict=True))
-                for _, at, time, label, event in mine[at : at + cuts]
+                dict(zip(SCHEMA.names, (f"i{time}", time, label, 1.0, None, at, user, time + 1, event), strict=True))
+                for _, at, time, label, event, user in mine[at : at + cuts]
             ]
             pieces.append(Piece(name, pa.RecordBatch.from_pylist(table, SCHEMA)))
     [window] = Deduplicate(Store("memory://d"), RUN).process((3, reversed(pieces)), IntervalWindow(0, 10))
@@ -57,10 +58,10 @@ def merged(found: list[Row], cuts: int) -> ShardWindow:
 def test_the_first_copy_in_order_stays_however_rows_are_cut(found: list[Row], cuts: int) -> None:
     found = [(name, 100 * number + at % 100, *rest) for number, (name, at, *rest) in enumerate(found)]
     window, kept, known = merged(found, cuts), [], set()
-    for _, at, time, label, event in sorted(found, key=lambda row: (row[2], row[0], row[1])):
-        if event is None or event not in known:
+    for _, at, time, label, event, user in sorted(found, key=lambda row: (row[2], row[0], row[1])):
+        if event is None or (user, event) not in known:
             kept.append((time, at, label))
-        known.add(event)
+        known.add((user, event))
     stored = [(row["timestamp"], row["position"], row["label"]) for row in window.rows.to_pylist()]
     assert stored == [row for row in kept if row[2]]
     assert window.counts.model_dump() == {

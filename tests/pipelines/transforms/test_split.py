@@ -1,24 +1,39 @@
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+from apache_beam.pvalue import TaggedOutput
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import INTERACTION_SCHEMA, hash_id
+from contracts import INTERACTION_SCHEMA, SourceSpan, Store, hash_id
 from pipelines.blocks import Batch, BlockId, Progress
 from pipelines.config import PipelineConfig
-from pipelines.positions import Committed, Run
+from pipelines.open_rows import OpenRows
+from pipelines.positions import Base, Run
 from pipelines.transforms.read import PROGRESS
-from pipelines.transforms.split import Keyed, Locate, MergeProgress, Release, runs_of
+from pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Release, Reopen, runs_of
 
 CONFIG = PipelineConfig(window_seconds=10, user_shards=3)
-COUNTED = {0: {"p": 5, "other": 99}, 20_000: {"p": 8}}
+COUNTED = {0: 5, 20_000: 8}
+RESUME, STOP = 2, 9
 
 
-def a_run(**changes: object) -> Run:
-    fields = {"committed": Committed(COUNTED, {0: 1, 20_000: 1}, 29_000, 1), "flush": False, "lateness_ms": 3000}
-    return Run(
-        **{"partitions": {}, "starts": {}, "seen": {}, "dead_before": {}, "window_ms": 10_000} | fields | changes
-    )
+def a_run(**changes: Any) -> Run:
+    sources = {
+        "p": SourceSpan(start=0, stop=STOP, resume=RESUME, size=9),
+        "other": SourceSpan(start=0, stop=99, resume=99, size=9),
+    }
+    base = Base(sources=sources, counted={"p": COUNTED}, max_event_ms=29_000)
+    fields: dict[str, Any] = {
+        "id": "one",
+        "base": base,
+        "partitions": {},
+        "window_ms": 10_000,
+        "lateness_ms": 3000,
+        "flush": False,
+    }
+    return Run(**fields | changes)
 
 
 def batch(rows: list[tuple[str, int]]) -> Batch:
@@ -32,30 +47,38 @@ def batch(rows: list[tuple[str, int]]) -> Batch:
 rows = st.lists(st.tuples(st.sampled_from(["ann", "bob", "cyd", "dan"]), st.integers(0, 49_999)), max_size=14)
 
 
-@given(rows, st.booleans())
-def test_every_uncounted_row_of_a_closed_window_is_in_the_piece_of_its_window_and_shard(
-    found: list[tuple[str, int]], flush: bool
+@given(rows, st.booleans(), st.sets(st.integers(0, 14)))
+def test_every_uncounted_row_is_in_the_piece_of_its_closed_window_and_shard_or_kept_for_later(
+    found: list[tuple[str, int]], flush: bool, refused: set[int]
 ) -> None:
-    run, keyed, progress = a_run(flush=flush), list[Keyed](), Progress()
-    for element in Locate(run).process(batch(found)):
+    store = Store("memory://split")
+    run = a_run(flush=flush, refused={"p": np.array(sorted(refused), np.int64)})
+    keyed, progress = list[Keyed](), Progress()
+    for element in Locate(store, run).process(batch(found)):
         if isinstance(element, Keyed):
             keyed.append(element)
         else:
             assert element.tag == PROGRESS
             progress = MergeProgress().add_input(progress, element.value)
+    # An unfinished last line lies at or behind the stop, and is read again when it is complete.
+    still_refused = {position for position in refused if position < STOP}
     fresh = [
         (position, user, time)
         for position, (user, time) in enumerate(found)
-        if position >= COUNTED.get(time // 10_000 * 10_000, {}).get("p", 0)
+        if position >= max(RESUME, COUNTED.get(time // 10_000 * 10_000, 0)) and position not in still_refused
     ]
     seen = progress.partitions["p"]
     assert progress.max_event_ms == max((time for _, time in found), default=-1)
     assert (seen.dead, seen.stop) == (4, len(found))
     assert seen.lowest == {time // 10_000 * 10_000: at for at, _, time in reversed(fresh)}
     watermark = 10**15 if flush else max(29_000, progress.max_event_ms) - 3000
-    released = []
+    released, kept = [], list[OpenRows]()
     for element in keyed:
-        for stamped in Release(run, CONFIG).process(element, progress):
+        for stamped in Release(store, run, CONFIG).process(element, progress):
+            if isinstance(stamped, TaggedOutput):
+                assert stamped.tag == OPEN
+                kept.append(stamped.value)
+                continue
             shard, piece = stamped.value
             start = stamped.timestamp.micros // 1000
             for row in piece.rows.to_pylist():
@@ -64,6 +87,17 @@ def test_every_uncounted_row_of_a_closed_window_is_in_the_piece_of_its_window_an
                 released.append((row["position"], row["user_key"], row["timestamp"]))
     closed = [(at, hash_id(user), time) for at, user, time in fresh if time // 10_000 * 10_000 + 10_000 <= watermark]
     assert sorted(released) == closed
+    # What is kept comes back once its window closes, and not before.
+    waiting = [(at, hash_id(user), time) for at, user, time in fresh if time // 10_000 * 10_000 + 10_000 > watermark]
+    assert not [rows for one in kept for rows in Reopen(store, run).process(one, progress)]
+    later = [(one, rows) for one in kept for rows in Reopen(store, a_run(flush=True)).process(one, progress)]
+    came_back = []
+    for one, found_rows in later:
+        assert set(found_rows.windows.tolist()) == {one.start_ms}
+        listed = found_rows.rows.to_pylist()
+        assert one.lowest == min(row["position"] for row in listed)
+        came_back += [(row["position"], row["user_key"], row["timestamp"]) for row in listed]
+    assert sorted(came_back) == waiting
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2))).map(sorted))

@@ -1,0 +1,111 @@
+"""Runs that have started and not ended: what a killed one leaves is found by its mark, never by listing the store.
+
+``state/runs/<run>/`` holds the mark, the rows in hand and the outcome of a run. Files in ``windows/`` and
+``dead-letters/`` that no commit names belong to a run whose mark is still there.
+"""
+
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from contracts import CommitLog, CorruptArtefactError, Document, Store
+from contracts.documents import read_document, write_document
+from pipelines.positions import Run
+
+__all__ = ["GRACE_SECONDS", "discard", "new_run", "registered", "sweep"]
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 3600.0
+"""Age at which what an unfinished run has left is removed; no run takes as long."""
+
+_MARK: Final = "started.json"
+
+
+class _Mark(Document):
+    """Who runs, and the commit that it wants to make."""
+
+    run: str
+    number: int
+
+
+@contextlib.contextmanager
+def registered(store: Store, run: Run) -> Iterator[None]:
+    """Mark a run while it lasts; whatever ends it in between leaves the mark to `sweep`."""
+    mark = _Mark(run=run.id, number=run.base.cursor.number)
+    write_document(store, f"{run.folder}/{_MARK}", mark)
+    yield
+    store.remove(f"{run.folder}/{_MARK}")
+
+
+def new_run() -> str:
+    """Return the id of a run, which starts with its time: ids sort, and their age is known."""
+    return f"{int(1000 * time.time()):012x}{secrets.token_hex(4)}"
+
+
+def discard(store: Store, run: Run) -> None:
+    """Remove all that a run has written: another writer has made the commit that it wanted to make."""
+    _remove_files(store, run.id)
+    store.remove(run.folder)
+
+
+def sweep(store: Store, grace_seconds: float = GRACE_SECONDS) -> list[str]:
+    """Remove what runs have left that were killed; return these runs.
+
+    Files that a commit names stay, even if the run was killed right after its commit. A run is taken for killed after
+    a time of grace; on local disk at once, as the caller holds the lock of the store.
+    """
+    removed = []
+    grace = 0.0 if store.local_path is not None else grace_seconds
+    for run in sorted({name.split("/")[2] for name in store.glob("state/runs/*/*")}):
+        if time.time() - _started(run) < grace:
+            continue
+        try:
+            mark = read_document(store, f"state/runs/{run}/{_MARK}", _Mark)
+        except FileNotFoundError:
+            # The run was completed; its rows in hand died with their process.
+            store.remove(f"state/runs/{run}")
+            continue
+        except CorruptArtefactError as error:
+            logger.warning("%s; files of this run are left where they are", error)
+            continue
+        if not _is_committed(store, mark):
+            _remove_files(store, run)
+        store.remove(f"state/runs/{run}")
+        removed.append(run)
+    if removed:
+        _remove_temporaries(store, grace_seconds)
+    return removed
+
+
+def _remove_temporaries(store: Store, grace_seconds: float) -> None:
+    """Remove what a kill has left of a file on its way; the store is listed only after one."""
+    for name, stat in store.find().items():
+        last = name.rpartition("/")[2]
+        is_old = stat.written is not None and time.time() - stat.written >= grace_seconds
+        if last.startswith(".") and last.endswith(".tmp") and is_old:
+            store.remove(name)
+
+
+def _started(run: str) -> float:
+    """Return when a run started, seconds since 1970; 0 for a folder that is none of ours."""
+    try:
+        return int(run[:12], 16) / 1000
+    except ValueError:
+        return 0.0
+
+
+def _is_committed(store: Store, mark: _Mark) -> bool:
+    log = CommitLog(store)
+    return mark.number <= log.newest() and log.get(mark.number).writer == mark.run
+
+
+def _remove_files(store: Store, run: str) -> None:
+    names = {name.rpartition("/")[0] for name in store.glob(f"windows/*/{run}/*")}
+    names |= set(store.glob(f"dead-letters/**/*-{run}.jsonl"))
+    for name in sorted(names):
+        store.remove(name)
+    logger.info("removed %d files and folders of run %s, which has no commit", len(names), run)

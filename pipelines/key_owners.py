@@ -1,0 +1,123 @@
+"""Which id an item key belongs to: the id of the first commit that lists the key.
+
+Two ids of one key would share a row of the item table, and everything that is learned about it. Accidents are as good
+as impossible; somebody who chooses ids can make them (`contracts.keys`), so that each is compared with the owner by a
+second hash. Users are not compared: their ids are stored nowhere, and a secret of the store protects both.
+"""
+
+import hashlib
+import logging
+import struct
+from dataclasses import dataclass, field
+from itertools import takewhile
+from threading import Lock
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts import CorruptArtefactError, Keys, Store, WindowLog, columns
+from contracts.documents import seal, unseal
+from pipelines.blocks import Int64
+
+__all__ = ["KeyOwners", "checks_of", "owners"]
+
+logger = logging.getLogger(__name__)
+
+Bool = npt.NDArray[np.bool_]
+
+_NAME: Final = "state/item-keys"
+_HEADER: Final = struct.Struct("<qq")
+_PANES_BETWEEN_SAVES: Final = 64
+
+
+def checks_of(ids: list[str]) -> Int64:
+    """Return the second hash of each id, (n,): 64 bits of BLAKE2b, unrelated to the key."""
+    digests = b"".join(hashlib.blake2b(raw.encode(), digest_size=8).digest() for raw in ids)
+    return np.frombuffer(digests, "<i8")
+
+
+def _no_keys() -> Int64:
+    return np.empty(0, np.int64)
+
+
+@dataclass
+class KeyOwners:
+    """Keys (n,), sorted, and the checks (n,) of their owners, as of the pane `sequence`."""
+
+    store: Store
+    sequence: int = -1
+    keys: Keys = field(default_factory=_no_keys)
+    checks: Int64 = field(default_factory=_no_keys)
+    _saved: int = -1
+
+    @classmethod
+    def load(cls, store: Store) -> "KeyOwners":
+        """Return what was saved last; nobody where nothing was, or where it is damaged."""
+        try:
+            data = unseal(store.path(_NAME), store.read(_NAME))
+            sequence, count = _HEADER.unpack_from(data)
+            values = np.frombuffer(data, "<i8", offset=_HEADER.size).reshape(2, count)
+        except FileNotFoundError:
+            return cls(store)
+        except (CorruptArtefactError, ValueError, struct.error) as error:
+            logger.warning("owners of keys are read from the windows again: %s", error)
+            return cls(store)
+        return cls(store, sequence, values[0], values[1], sequence)
+
+    def catch_up(self, sequence: int) -> None:
+        """Take in the panes up to a sequence; a damaged list of items is left out with a warning."""
+        if self.sequence > sequence:
+            # The store was restored from an older copy.
+            self.sequence, self.keys, self.checks, self._saved = -1, _no_keys(), _no_keys(), -1
+        if self.sequence == sequence:
+            return
+        log = WindowLog(self.store)
+        for pane in takewhile(lambda pane: pane.sequence <= sequence, log.follow(after=self.sequence)):
+            try:
+                items = log.items(pane)
+            except CorruptArtefactError as error:
+                logger.warning("its items own no keys: %s", error)
+            else:
+                self._add(items[columns.ITEM_KEY].to_numpy(), checks_of(items[columns.ITEM_ID].to_pylist()))
+            self.sequence = pane.sequence
+        if self.sequence - self._saved >= _PANES_BETWEEN_SAVES:
+            self._save()
+
+    def _add(self, keys: Keys, checks: Int64) -> None:
+        place = np.flatnonzero(self.is_unknown(keys))
+        new, first = np.unique(keys[place], return_index=True)
+        at = np.searchsorted(self.keys, new)
+        self.keys = np.insert(self.keys, at, new)
+        self.checks = np.insert(self.checks, at, checks[place][first])
+
+    def _save(self) -> None:
+        values = np.stack([self.keys, self.checks]).astype("<i8").tobytes()
+        self.store.write(_NAME, seal(_NAME, _HEADER.pack(self.sequence, len(self.keys)) + values))
+        self._saved = self.sequence
+
+    def is_unknown(self, keys: Keys) -> Bool:
+        """Mark the keys (n,) that nobody owns."""
+        place = np.searchsorted(self.keys, keys)
+        unknown: Bool = (np.append(self.keys, 0)[place] != keys) | (place == len(self.keys))
+        return unknown
+
+    def is_disputed(self, keys: Keys, checks: Int64) -> Bool:
+        """Mark the keys (n,) that belong to an id with another check."""
+        place = np.searchsorted(self.keys, keys)
+        disputed: Bool = (np.append(self.checks, 0)[place] != checks) & ~self.is_unknown(keys)
+        return disputed
+
+
+_lock = Lock()
+_known: dict[str, KeyOwners] = {}
+
+
+def owners(store: Store, sequence: int) -> KeyOwners:
+    """Return the owners as of a pane; a process keeps them from run to run and reads only what is new."""
+    with _lock:
+        found = _known.get(store.url) or KeyOwners.load(store)
+        found.catch_up(sequence)
+        _known.clear()
+        _known[store.url] = found
+        return found
