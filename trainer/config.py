@@ -20,6 +20,7 @@ _OPERATIONAL: Final = frozenset(
         "index",
         "nprobe",
         "poll_seconds",
+        "metrics_host",
         "metrics_port",
     }
 )
@@ -183,6 +184,11 @@ class OptimizerConfig(_Model):
     learning_rate: float = Field(default=1e-3, gt=0, description="AdamW's, for the tower")
     weight_decay: float = Field(default=0.01, ge=0, description="AdamW's, for the tower")
     embedding_learning_rate: float = Field(default=0.1, gt=0, description="row-wise Adagrad's, for the embeddings")
+    max_gradient_norm: float | None = Field(
+        default=3.0,
+        gt=0,
+        description="where the norm of all gradients of a step together exceeds it, they are scaled down; null: never",
+    )
 
 
 class TrainerConfig(_Model):
@@ -224,9 +230,9 @@ class TrainerConfig(_Model):
     )
     bundles_kept: int = Field(default=3, ge=1, description="newest bundles kept, besides the promoted one")
     gate_tolerance: float = Field(
-        default=0.5, ge=0, description="relative loss of recall against the current bundle that is let through"
+        default=0.5, ge=0, description="relative loss of recall against the bundle before that is let through"
     )
-    gate_windows: int = Field(default=5, ge=1, description="newest evaluations averaged for the gate and the manifest")
+    gate_windows: int = Field(default=5, ge=1, description="newest evaluations averaged for the bundle's manifest")
     index: str = Field(
         default="auto",
         min_length=1,
@@ -235,6 +241,9 @@ class TrainerConfig(_Model):
     nprobe: int = Field(default=32, ge=1, description="lists that an IVF index visits per query")
 
     poll_seconds: float = Field(default=0.3, gt=0, description="seconds between looks for new windows when following")
+    metrics_host: str = Field(
+        default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
+    )
     metrics_port: int = Field(default=9102, ge=0, le=65535, description="of /metrics on rank 0; 0: any free port")
 
     @model_validator(mode="after")

@@ -1,14 +1,17 @@
 """The ranks of one run: started by torchrun, or a single process without it.
 
 Every rank holds the whole model and sees the whole stream; a step's rows are shared out. Collectives are sums and
-broadcasts only, and with one rank they are nothing at all.
+broadcasts only, and with one rank they are nothing at all. Ranks of one machine meet and talk without leaving it.
 """
 
 import os
+import socket
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,9 +19,14 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-__all__ = ["Workers"]
+__all__ = ["RENDEZVOUS", "Workers"]
 
 PayloadT = TypeVar("PayloadT")
+
+RENDEZVOUS: Final = "RANKS_RENDEZVOUS"
+"""Environment variable: the file where the ranks of one machine meet, so that no port is opened for it."""
+
+_POLL_SECONDS: Final = 0.01
 
 
 @dataclass
@@ -28,6 +36,8 @@ class Workers(AbstractContextManager["Workers"]):
     rank: int = 0
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _store: Store | None = field(default=None, init=False, repr=False)
+    _meetings: int = field(default=0, init=False, repr=False)
 
     @classmethod
     def from_environment(cls, device: Literal["auto", "cpu", "cuda"] = "auto") -> "Workers":
@@ -55,8 +65,10 @@ class Workers(AbstractContextManager["Workers"]):
             torch.cuda.set_device(self.device)
         if self.world_size > 1:
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-            store = _store(self.rank, self.world_size)
-            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size)
+            if os.environ.get("LOCAL_WORLD_SIZE") == str(self.world_size):
+                _stay_on_loopback()
+            self._store = _meet(self.rank, self.world_size)
+            dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.world_size)
         return self
 
     def __exit__(
@@ -86,21 +98,48 @@ class Workers(AbstractContextManager["Workers"]):
         dist.broadcast_object_list(boxed, src=0, device=torch.device("cpu"))
         return boxed[0]
 
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        if self.world_size > 1:
-            dist.barrier()
+    def first(self, work: Callable[[], object]) -> None:
+        """Let rank 0 do `work` while the others wait, however long it takes: a collective would time out."""
+        if self._store is None:
+            work()
+            return
+        self._meetings += 1
+        done = f"done/{self._meetings}"
+        if self.is_first:
+            try:
+                work()
+            finally:
+                self._store.set(done, "")
+        else:
+            while not self._store.check([done]):
+                time.sleep(_POLL_SECONDS)
+        # Rank 0 may hold the store itself: it must not leave while others still ask.
+        dist.barrier()
+        if self.is_first:
+            self._store.delete_key(done)
 
 
-def _store(rank: int, world_size: int) -> Store:
+def _meet(rank: int, world_size: int) -> Store:
     """Return the store where ranks meet, empty.
 
     On one node torchrun keeps its store over restarts. The addresses that killed ranks left there would be dialled
-    again, so each restart gets a name space of its own. Over several nodes the restart counts may differ; there
-    ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` makes torchrun begin with a new store.
+    again, so each restart gets a name space of its own, or a file. Over several nodes the restart counts may differ;
+    there ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` makes torchrun begin with a new store.
     """
+    restart = f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     store: Store
+    if file := os.environ.get(RENDEZVOUS):
+        store, _, _ = next(rendezvous(f"file://{file}-{restart}", rank, world_size))
+        return store
     store, _, _ = next(rendezvous("env://", rank, world_size))
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
         return store
-    return PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return PrefixStore(restart, store)
+
+
+def _stay_on_loopback() -> None:
+    """Have gloo and NCCL listen on the loopback interface only, unless told otherwise."""
+    for _, name in socket.if_nameindex():
+        if name in {"lo", "lo0"}:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)

@@ -12,22 +12,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
-from contracts import Store
+from contracts import Document, Store
+from contracts.documents import write_document
 
 __all__ = ["Evaluation", "Totals", "figures", "rank_of", "save"]
 
 
-class Evaluation(BaseModel):
+class Evaluation(Document):
     """``evaluations/<window>/<pane>.json``: how well the model foretold a window; every mapping is by k.
 
     `novelty_bits` is the mean self-information -log2 Q of the first k recommended items, and `recommended_count` their
     mean decayed count: correcting log Q moves both. Figures are absent where no event or no item was there to rank.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     window: str
     sequence: int = Field(ge=0)
@@ -36,12 +35,12 @@ class Evaluation(BaseModel):
     known: int = Field(ge=0, description="of these, events whose item was in the table")
     items: int = Field(ge=0, description="items ranked")
     seen_filtered: bool = Field(description="whether the user's recent items were left out of the rankings")
-    recall: dict[int, float] = {}
-    ndcg: dict[int, float] = {}
-    popularity_recall: dict[int, float] = {}
-    popularity_ndcg: dict[int, float] = {}
-    novelty_bits: dict[int, float] = {}
-    recommended_count: dict[int, float] = {}
+    recall: dict[int, float] = Field(default_factory=dict)
+    ndcg: dict[int, float] = Field(default_factory=dict)
+    popularity_recall: dict[int, float] = Field(default_factory=dict)
+    popularity_ndcg: dict[int, float] = Field(default_factory=dict)
+    novelty_bits: dict[int, float] = Field(default_factory=dict)
+    recommended_count: dict[int, float] = Field(default_factory=dict)
 
 
 def figures(evaluations: Iterable[Evaluation]) -> dict[str, float]:
@@ -57,7 +56,7 @@ def figures(evaluations: Iterable[Evaluation]) -> dict[str, float]:
 
 def save(store: Store, evaluation: Evaluation) -> None:
     """Write an evaluation; the same stream gives the same bytes."""
-    store.write(f"evaluations/{evaluation.window}.json", evaluation.model_dump_json(indent=2).encode())
+    write_document(store, f"evaluations/{evaluation.window}.json", evaluation)
 
 
 def rank_of(scores: Tensor, target: Tensor, excluded: Tensor | None = None) -> Tensor:

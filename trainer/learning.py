@@ -1,5 +1,6 @@
 """What happens to one window: it tests the model, then its items and frequencies enter, then it is learnt."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from contracts import Keys, WindowLog, WindowManifest
@@ -19,7 +20,10 @@ __all__ = ["Learner"]
 
 @dataclass
 class Learner:
-    """Carries the state through windows, on every rank alike."""
+    """Carries the state through windows, on every rank alike.
+
+    `review` gets each window and its positives on rank 0 before they are trained on, to test anything else on them.
+    """
 
     state: TrainerState
     log: WindowLog
@@ -27,6 +31,7 @@ class Learner:
     stop: StopSignal
     observer: Observer
     checkpoints: CheckpointLog
+    review: Callable[[WindowManifest, Positives], None] | None = None
 
     def follow(self, manifest: WindowManifest) -> bool:
         """Test on a window and learn it; return False if a signal came before its end."""
@@ -46,6 +51,8 @@ class Learner:
         self.observer.evaluated(evaluation)
         if evaluation.recall:
             self.state.recent.append(evaluation)
+        if self.review is not None and self.workers.is_first:
+            self.review(manifest, found)
 
     def _absorb(self, manifest: WindowManifest, found: Positives) -> None:
         items = self.log.items(manifest)

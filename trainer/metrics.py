@@ -41,6 +41,19 @@ class TrainerMetrics:
             registry=registry,
         )
         self.loss = Gauge("weir_trainer_loss", "Mean loss of the newest step.", registry=registry)
+        self.norm = Gauge(
+            "weir_trainer_gradient_norm",
+            "Norm of all gradients of the newest step, before clipping.",
+            registry=registry,
+        )
+        self.clipped = Counter(
+            "weir_trainer_clipped_steps",
+            "Steps whose gradients were scaled down to the maximum norm.",
+            registry=registry,
+        )
+        self.refused = Counter(
+            "weir_trainer_refused_steps", "Steps left out: loss or gradients were not finite.", registry=registry
+        )
         self.step_seconds = Histogram(
             "weir_trainer_step_seconds", "Time of a step, by part.", ["part"], buckets=_STEP_BUCKETS, registry=registry
         )
@@ -84,10 +97,21 @@ class TrainerMetrics:
             "weir_bundle_max_event_timestamp_seconds", "Newest event learnt by the newest bundle.", registry=registry
         )
         self.outcomes = Counter(
-            "weir_bundle_exports", "Exports by outcome: promoted, held or failed.", ["outcome"], registry=registry
+            "weir_bundle_exports",
+            "Exports by outcome: promoted, held, pinned or failed.",
+            ["outcome"],
+            registry=registry,
         )
-        for outcome in ("promoted", "held", "failed"):
+        for outcome in ("promoted", "held", "pinned", "failed"):
             self.outcomes.labels(outcome)
+        self.pinned = Gauge(
+            "weir_trainer_bundle_pinned", "1 while an operator's pin keeps bundles from promotion.", registry=registry
+        )
+        self.rollbacks = Counter(
+            "weir_trainer_bundle_rollbacks",
+            "Promoted bundles withdrawn after a fall on events they had not been trained on.",
+            registry=registry,
+        )
         self.export_seconds = Histogram(
             "weir_bundle_export_seconds", "Time to export a bundle.", buckets=_EXPORT_BUCKETS, registry=registry
         )
@@ -99,10 +123,15 @@ class TrainerMetrics:
         )
 
     def stepped(self, result: StepResult, examples: int) -> None:
-        """Note a step on `examples` rows."""
+        """Note a step on `examples` rows; from one that was refused, nothing was trained."""
+        self.refused.inc(result.refused)
+        if result.refused:
+            return
         self.examples.inc(examples)
         self.hits.inc(result.accidental_hits)
         self.loss.set(result.loss)
+        self.norm.set(result.norm)
+        self.clipped.inc(result.clipped)
         for part, seconds in result.seconds.items():
             self.step_seconds.labels(part).observe(seconds)
 
@@ -132,12 +161,13 @@ class TrainerMetrics:
         self.windows.inc()
         self.sequence.set(sequence)
 
-    def exported(self, bundle: BundleManifest, seconds: float, clock: EventClock) -> None:
-        """Note a bundle."""
+    def exported(self, bundle: BundleManifest, seconds: float, clock: EventClock, *, pinned: bool = False) -> None:
+        """Note a bundle; `pinned` says that it was not promoted because another one is to stay."""
         self.export_seconds.observe(seconds)
-        self.outcomes.labels("promoted" if bundle.promoted else "held").inc()
+        promoted = bundle.promoted and not pinned
+        self.outcomes.labels("promoted" if promoted else "pinned" if bundle.promoted else "held").inc()
         facts = {"version": bundle.version, "window": bundle.trained_window, "index": bundle.index.type}
-        self.bundle.info(facts | {"promoted": str(bundle.promoted).lower()})
+        self.bundle.info(facts | {"promoted": str(promoted).lower()})
         self.max_event.set(bundle.max_event_ms / 1000)
-        if bundle.promoted:
+        if promoted:
             self.servable.observe(max(bundle.created_at - clock.wall_time(bundle.max_event_ms), 0.0))

@@ -90,8 +90,11 @@ class Observer:
 
     def stepped(self, result: StepResult, examples: int, batch: int, step: int) -> None:
         """Note a step on `examples` rows."""
-        self.examples += examples
-        self.loss = result.loss
+        if result.refused:
+            logger.warning("step %d is refused: loss %s, gradients of norm %s", step, result.loss, result.norm)
+        else:
+            self.examples += examples
+            self.loss = result.loss
         self.metrics.stepped(result, examples)
         if step % _STEPS_BETWEEN_REPORTS == 0:
             self._tell(batch, step)

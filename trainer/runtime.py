@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from contracts.exposition import exposed
 
 __all__ = ["deterministic", "served"]
 
@@ -24,17 +26,12 @@ def deterministic() -> Iterator[None]:
 
 
 @contextmanager
-def served(registry: CollectorRegistry, port: int, *, wanted: bool) -> Iterator[None]:
+def served(registry: CollectorRegistry, host: str, port: int, *, wanted: bool) -> Iterator[None]:
     """Serve a registry on ``/metrics`` while inside, if `wanted`; port 0 takes any, and the log tells which."""
     if not wanted:
         yield
         return
     ProcessCollector(registry=registry)
-    server, thread = start_http_server(port, registry=registry)
-    logger.info("metrics on port %d", server.server_port)
-    try:
+    with exposed(registry, host, port) as where:
+        logger.info("metrics on %s", where)
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

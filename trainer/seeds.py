@@ -31,6 +31,6 @@ def derive(seed: int, purpose: Purpose, *position: int) -> int:
     return int(xxhash.xxh3_64_intdigest(packed) >> 1)
 
 
-def generator(seed: int, purpose: Purpose, *position: int) -> torch.Generator:
-    """Return a CPU generator that is seeded by `derive`."""
-    return torch.Generator().manual_seed(derive(seed, purpose, *position))
+def generator(seed: int, purpose: Purpose, *position: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a generator on `device` that is seeded by `derive`; another kind of device draws other numbers."""
+    return torch.Generator(device).manual_seed(derive(seed, purpose, *position))

@@ -5,6 +5,7 @@ number of rows of the whole batch, so the gradients of the ranks simply add up. 
 the same set of table rows takes part everywhere: only their gradient is summed, in one collective with the tower's.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -31,12 +32,19 @@ Clock = Callable[[], float]
 
 
 class StepResult(NamedTuple):
-    """What a step tells: its mean loss, masked accidental hits, seconds by part, and whether a rank must stop."""
+    """What a step tells: its mean loss, masked accidental hits, whether a rank must stop, and seconds by part.
+
+    `norm` is that of all gradients together, before they are `clipped`. A step is `refused` where loss or norm are not
+    finite: nothing was trained from its batch then.
+    """
 
     loss: float
     accidental_hits: int
     stop: bool
     seconds: dict[str, float]
+    norm: float = 0.0
+    clipped: bool = False
+    refused: bool = False
 
 
 class Gradients(NamedTuple):
@@ -55,10 +63,37 @@ class Gradients(NamedTuple):
 def train_step(
     model: Model, batch: Batch, workers: Workers, *, stop: bool = False, clock: Clock = time.perf_counter
 ) -> StepResult:
-    """Learn from one batch; `stop` on any rank is told to all of them."""
+    """Learn from one batch; `stop` on any rank is told to all of them.
+
+    Loss and gradients are sums over all ranks, so all of them refuse a step, or clip it, alike.
+    """
     begun = clock()
     gradients = compute_gradients(model, batch, workers, stop=stop)
     computed = clock()
+    loss, hits, stops = gradients.totals.tolist()
+    norm = _norm([gradients.embeddings, *gradients.tower])
+    limit = model.config.optimizer.max_gradient_norm
+    clipped, refused = limit is not None and norm > limit, not (math.isfinite(loss) and math.isfinite(norm))
+    if not refused:
+        _descend(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients)
+    model.position.step += 1
+    model.position.batch += 1
+    seconds = {"gradients": computed - begun, "update": clock() - computed}
+    return StepResult(loss, round(hits), stops > 0, seconds, norm, clipped and not refused, refused)
+
+
+def _norm(gradients: list[Tensor]) -> float:
+    """Return the Euclidean norm of all gradients together; in float64, which no square of float32 overflows."""
+    return math.hypot(*(torch.linalg.vector_norm(one, dtype=torch.float64).item() for one in gradients))
+
+
+def _scaled(gradients: Gradients, factor: float) -> Gradients:
+    tower = [factor * one for one in gradients.tower]
+    return gradients._replace(embeddings=factor * gradients.embeddings, tower=tower)
+
+
+def _descend(model: Model, gradients: Gradients) -> None:
+    """Move the parameters, and let the cache know what resampling drew."""
     for parameter, gradient in zip(_parameters(model), gradients.tower, strict=True):
         parameter.grad = gradient
     model.optimizer.step()
@@ -66,11 +101,6 @@ def train_step(
     if model.cache is not None:
         model.cache.update(gradients.rows.repeat_interleave(gradients.drawn.long()))
         model.cache.redraw()
-    model.position.step += 1
-    model.position.batch += 1
-    loss, hits, stops = gradients.totals.tolist()
-    seconds = {"gradients": computed - begun, "update": clock() - computed}
-    return StepResult(loss, round(hits), stops > 0, seconds)
 
 
 def compute_gradients(model: Model, batch: Batch, workers: Workers, *, stop: bool = False) -> Gradients:
@@ -104,7 +134,8 @@ def _look(
 ) -> tuple[View, Tensor]:
     """Return what the loss sees, and the places among `rows` of the pool's and the cache's columns (C + S,)."""
     config, share = model.config, taking_part.share
-    place = torch.zeros(len(model.embeddings.weight), dtype=torch.long, device=rows.device)
+    # Known positives may not take part: their place is no column's, so that they mask nothing.
+    place = torch.full((len(model.embeddings.weight),), -1, dtype=torch.long, device=rows.device)
     place[rows] = torch.arange(len(rows), device=rows.device)
     vectors = model.compose(leaf, rows)
     items = project(vectors, config.tower)
@@ -126,7 +157,7 @@ def _look(
         log_q_cached=model.log_q[taking_part.cached],
         population=_population(model, taking_part),
         temperature=config.tower.temperature,
-        generator=generator(config.seed, Purpose.RESAMPLING, model.position.step, rank),
+        generator=generator(config.seed, Purpose.RESAMPLING, model.position.step, rank, device=rows.device),
         labels=batch.labels if config.loss.asks_for_labels else None,
     )
     return view, torch.cat([columns, cached])

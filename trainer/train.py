@@ -7,6 +7,7 @@ this same function; without torchrun there is one.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from contracts import Store, WindowLog
 from trainer.checkpoint import CheckpointLog
@@ -47,27 +48,27 @@ def train(
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
         workers.share(config.batch_size)
         _check(config, workers)
-        with served(metrics.registry, config.metrics_port, wanted=workers.is_first):
+        with served(metrics.registry, config.metrics_host, config.metrics_port, wanted=workers.is_first):
             checkpoints = CheckpointLog(store, config.checkpoints_kept)
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device)
             metrics.sequence.set(state.position.learnt_sequence)
             log, observer = WindowLog(store), Observer(store, metrics, workers.is_first, report)
-            learner = Learner(state, log, workers, stop, observer, checkpoints)
-            exporter = Exporter(store, config, metrics) if workers.is_first else None
+            exporter = Exporter(store, config, metrics)
+            learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
             stream = windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds
             )
             for manifest in stream:
                 finished = manifest is None or learner.follow(manifest)
-                if exporter and finished:
-                    exporter.export_if_due(state)
+                if finished and workers.broadcast(exporter.due(state)):
+                    workers.first(partial(exporter.export_if_due, state))
                 # The bundle comes first: a run killed in between makes it again.
                 if manifest is not None:
                     checkpoints.save(state, workers)
                 if not finished:
                     break
-            if exporter and state.position.learnt_sequence >= 0:
-                exporter.export(state)
+            if state.position.learnt_sequence >= 0:
+                workers.first(partial(exporter.export, state))
             return _summary(observer, state, exporter, begun, stopped=stop.requested)
 
 
@@ -83,9 +84,9 @@ def _check(config: TrainerConfig, workers: Workers) -> None:
 
 
 def _summary(
-    observer: Observer, state: TrainerState, exporter: Exporter | None, begun: float, *, stopped: bool
+    observer: Observer, state: TrainerState, exporter: Exporter, begun: float, *, stopped: bool
 ) -> TrainSummary:
-    bundle = exporter.newest if exporter else None
+    bundle = exporter.newest
     return TrainSummary(
         windows=observer.windows,
         examples=observer.examples,

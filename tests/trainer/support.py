@@ -12,9 +12,11 @@ from trainer.seeds import Purpose, generator
 from trainer.state import TrainerState
 
 
-def absorbed(store: Store, config: TrainerConfig, *, dtype: torch.dtype = torch.float32) -> TrainerState:
+def absorbed(
+    store: Store, config: TrainerConfig, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+) -> TrainerState:
     """Return the state after taking in, not learning, the first window."""
-    state, log = TrainerState.fresh(config, dtype=dtype), WindowLog(store)
+    state, log = TrainerState.fresh(config, device, dtype), WindowLog(store)
     for manifest in log.committed()[:1]:
         absorb(state, log, manifest)
     return state
@@ -40,3 +42,9 @@ def same_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
     """Return the names under which two states differ in any bit."""
     bits: Callable[[torch.Tensor], bytes] = lambda tensor: tensor.contiguous().numpy().tobytes()  # noqa: E731
     return [name for name in left.keys() | right.keys() if bits(left[name]) != bits(right[name])]
+
+
+def collapse(state: TrainerState) -> None:
+    """Give all items nearly the same embedding: all users are recommended the same arbitrary few."""
+    noise = torch.randn(len(state.live), state.embeddings.weight.shape[1], generator=torch.Generator().manual_seed(1))
+    state.embeddings.weight[state.live] = 1 + 1e-3 * noise

@@ -12,7 +12,9 @@ def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) ->
         assert workers.sum(torch.ones(2)).tolist() == [1, 1]
         assert workers.broadcast("payload") == "payload"
         assert workers.share(6) == slice(0, 6)
-        workers.barrier()
+        done: list[bool] = []
+        workers.first(lambda: done.append(True))
+        assert done == [True]
 
 
 def test_torchrun_tells_a_process_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

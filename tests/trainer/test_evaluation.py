@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import Store
+from contracts.documents import read_document
 from trainer.evaluation import Evaluation, Totals, figures, rank_of, save
 
 scores = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=6, max_size=6), min_size=1, max_size=8)
@@ -73,6 +74,6 @@ def test_evaluations_are_stored_by_window_and_read_back(store: Store) -> None:
     wanted = evaluation(3, 30, 0.1)
     save(store, wanted)
     data = store.read("evaluations/w3/0000.json")
-    assert Evaluation.model_validate_json(data) == wanted
+    assert read_document(store, "evaluations/w3/0000.json", Evaluation) == wanted
     save(store, wanted)
     assert store.read("evaluations/w3/0000.json") == data

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,6 +15,8 @@ def test_what_happens_is_told_under_stable_names() -> None:
     registry = CollectorRegistry()
     metrics = TrainerMetrics(registry)
     metrics.stepped(StepResult(0.5, 3, stop=False, seconds={"gradients": 0.2, "update": 0.1}), 30)
+    metrics.stepped(StepResult(0.5, 0, stop=False, seconds={}, norm=2.0, clipped=True), 0)
+    metrics.stepped(StepResult(math.nan, 9, stop=False, seconds={}, norm=math.inf, refused=True), 30)
     metrics.absorbed(RowChanges(np.arange(4), np.arange(1)), 9, 2)
     facts = {"window": "w/0000", "sequence": 0, "step": 0, "events": 5, "known": 4, "items": 9, "seen_filtered": False}
     figures = {"recall": {20: 0.25}, "popularity_recall": {20: 0.125}}
@@ -22,6 +26,9 @@ def test_what_happens_is_told_under_stable_names() -> None:
     assert value("weir_trainer_examples_total") == 30
     assert value("weir_trainer_accidental_hits_total") == 3
     assert value("weir_trainer_loss") == 0.5
+    assert value("weir_trainer_gradient_norm") == 2
+    assert value("weir_trainer_clipped_steps_total") == 1
+    assert value("weir_trainer_refused_steps_total") == 1
     assert value("weir_trainer_step_seconds_count", {"part": "update"}) == 1
     assert value("weir_trainer_item_table_rows") == 9
     assert value("weir_trainer_items_admitted_total") == 4

@@ -1,4 +1,7 @@
+import math
+
 import numpy as np
+import pytest
 
 from contracts import Store
 from trainer.evaluation import Evaluation
@@ -40,3 +43,11 @@ def test_other_ranks_count_but_keep_silent(store: Store) -> None:
     assert told == []
     assert observer.examples == 1200
     assert not store.exists("evaluations")
+
+
+def test_a_refused_step_is_named_and_counts_no_example(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    observer = Observer(store, TrainerMetrics(), speaks=True)
+    observer.stepped(STEP, 10, 1, 1)
+    observer.stepped(STEP._replace(loss=math.nan, norm=math.inf, refused=True), 10, 2, 2)
+    assert (observer.examples, observer.loss) == (10, 1.5)
+    assert caplog.messages == ["step 2 is refused: loss nan, gradients of norm inf"]

@@ -17,7 +17,7 @@ def absorb(state: TrainerState, writer: WindowWriter, items: str, day: int, *, p
     """Commit a window of the named items and take it in; return how many rows were given and taken."""
     times = np.full(len(items), day * DAY)
     manifest = writer.commit(["u"] * len(items), list(items), times, span=(day * DAY, (day + 1) * DAY), pane=pane)
-    sketch = writer.store.read(f"{manifest.name.folder}/{manifest.name.sketch()}")
+    sketch = writer.store.read(f"{manifest.folder}/{manifest.name.sketch()}")
     distinct = sorted(set(items))
     arrays = (
         np.array([hash_id(name) for name in distinct]),

@@ -11,7 +11,6 @@ from contracts import (
     FeatureNames,
     Histories,
     Label,
-    SourceSpan,
     Store,
     WindowCounts,
     WindowLog,
@@ -62,16 +61,17 @@ class WindowWriter:
         sketch, user_sketch = CountMinSketch(self.width), CountMinSketch(self.width)
         sketch.update(item_keys[positive])
         user_sketch.update(user_keys[positive])
+        folder = name.folder(f"{self.sequence:04d}")
         files = [
-            write_table(self.store, f"{name.folder}/{name.items()}", self._items(items, item_keys, positive)),
-            self.store.write(f"{name.folder}/{name.sketch()}", sketch.to_bytes()),
-            self.store.write(f"{name.folder}/{name.user_sketch()}", user_sketch.to_bytes()),
+            write_table(self.store, f"{folder}/{name.items()}", self._items(items, item_keys, positive)),
+            self.store.write(f"{folder}/{name.sketch()}", sketch.to_bytes()),
+            self.store.write(f"{folder}/{name.user_sketch()}", user_sketch.to_bytes()),
         ]
         table = _examples(events, history, weights)
         # Two shards, split by user, as a pipeline would.
         for shard in (0, 1):
             part = table.filter(pa.array(user_keys % 2 == shard))
-            files.append(write_table(self.store, f"{name.folder}/{name.examples(shard)}", part))
+            files.append(write_table(self.store, f"{folder}/{name.examples(shard)}", part))
         manifest = self._manifest(name, times, positive, files)
         WindowLog(self.store).commit(manifest)
         self.sequence += 1
@@ -81,8 +81,7 @@ class WindowWriter:
         n, ups = len(times), int(positive.sum())
         return WindowManifest(
             sequence=self.sequence,
-            run=self.sequence,
-            last_of_run=True,
+            attempt=f"{self.sequence:04d}",
             start_ms=name.start_ms,
             end_ms=name.end_ms,
             pane=name.pane,
@@ -90,7 +89,6 @@ class WindowWriter:
             max_event_ms=int(times.max()) if n else name.start_ms,
             committed_at=0.0,
             counts=WindowCounts(events=n, positives=ups, negatives=n - ups),
-            sources={"log": SourceSpan(start=0, stop=n, resume=n, size=n)},
             history_length=self.histories.length,
             sketch={"kind": "count-min", "width": self.width},
             item_features=self._names,

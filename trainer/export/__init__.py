@@ -4,11 +4,12 @@ from contracts import BundleManifest, Store
 from trainer.checkpoint import CheckpointLog
 from trainer.config import TrainerConfig
 from trainer.distributed import Workers
-from trainer.export.bundle import bundle_version, export_bundle, gate_figure
+from trainer.export.bundle import export_bundle
+from trainer.export.content import Content
 from trainer.export.errors import ExportError
-from trainer.export.gate import Verdict, judge
+from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
 
-__all__ = ["ExportError", "Verdict", "bundle_version", "export", "export_bundle", "gate_figure", "judge"]
+__all__ = ["Content", "Evidence", "ExportError", "Gate", "PairedGate", "Verdict", "export", "export_bundle"]
 
 
 def export(store: Store, config: TrainerConfig) -> BundleManifest:

@@ -4,139 +4,168 @@ import io
 import logging
 import time
 from importlib.metadata import version
-from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import torch
 
-from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, FileEntry, IndexInfo, Store, columns
+from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, FileEntry, IndexInfo, Store
 from contracts.artefacts import write_table
-from trainer.config import TrainerConfig
 from trainer.evaluation import figures
+from trainer.export.cases import Cases, RecentCases
+from trainer.export.content import Content
 from trainer.export.errors import ExportError
-from trainer.export.gate import Verdict, judge
+from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
 from trainer.export.index import build_index
+from trainer.export.servable import Servable
+from trainer.export.soundness import fault_of
 from trainer.export.tower import tower_to_onnx
-from trainer.item_table import FIRST_ITEM
+from trainer.export.trial import Trial, current_or_none
 from trainer.state import TrainerState
-from trainer.towers import project
 
-__all__ = ["bundle_version", "export_bundle", "gate_figure"]
+__all__ = ["export_bundle"]
 
 logger = logging.getLogger(__name__)
 
-Floats = npt.NDArray[np.float32]
-_SPECIAL: Final = FIRST_ITEM
 
-
-def bundle_version(state: TrainerState) -> str:
-    """Return the version that the state would be exported as; versions sort in the order of the stream."""
-    return f"{max(state.position.learnt_sequence, 0):08d}-{state.position.step:010d}"
-
-
-def gate_figure(config: TrainerConfig) -> str:
-    """Return the name of the figure that the gate compares: recall at the middle cut-off."""
-    return f"recall@{sorted(config.evaluation_k)[len(config.evaluation_k) // 2]}"
-
-
-def export_bundle(store: Store, state: TrainerState) -> BundleManifest:
+def export_bundle(
+    store: Store, state: TrainerState, recent: RecentCases | None = None, gate: Gate | None = None
+) -> BundleManifest:
     """Write the bundle of a state, let the gate judge it, promote it if it passes, and retire old ones.
 
-    A bundle that exists already is not written again, only promoted where that had been missed.
+    A bundle that exists already is not written again, only promoted where that had been missed. While an operator's
+    pin holds, nothing is promoted.
+
+    Parameters
+    ----------
+    store, state
+        Where to, and what.
+    recent
+        The events to compare on; read from the store's windows unless given.
+    gate
+        What decides; the one of the settings unless given.
 
     Raises
     ------
     ExportError
         If the table has no item, or the tower does not survive the translation.
     """
-    log, name = BundleLog(store), bundle_version(state)
     if not len(state.table):
         raise ExportError("the item table is empty: there is nothing to serve before the first window")
-    manifest = log.manifest(name) if name in log.versions() else _write(store, log, state, name)
-    if manifest.promoted and log.current() != name:
-        log.promote(name)
-    logger.info("bundle %s: %s", name, manifest.verdict)
-    log.retire(state.config.bundles_kept)
+    export = _Export(store, state, recent or RecentCases(store, state.config), gate or PairedGate.of(state.config))
+    manifest = export.existing() or export.write()
+    logger.info("bundle %s: %s", manifest.version, manifest.verdict)
+    export.publish(manifest)
+    export.retire()
     return manifest
 
 
-def _write(store: Store, log: BundleLog, state: TrainerState, name: str) -> BundleManifest:
-    embeddings, vectors = _arrays(state)
-    verdict = _judge(log, state, embeddings)
-    files, index = _files(store, f"bundles/{name}", state, embeddings, vectors)
-    at, tower = state.position, state.config.tower
-    manifest = BundleManifest(
-        version=name,
-        created_at=time.time(),
-        trained_sequence=max(at.learnt_sequence, 0),
-        trained_window=at.learnt,
-        max_event_ms=at.max_event_ms,
-        items=len(vectors),
-        dimension=tower.dimension,
-        metric="cosine" if tower.normalised else "inner_product",
-        history_length=tower.history_length,
-        index=index,
-        evaluation=figures(state.recent),
-        promoted=verdict.promoted,
-        verdict=verdict.sentence,
-        software_version=version("weir"),
-        files=tuple(files),
-    )
-    log.commit(manifest)
-    return manifest
+class _Export:
+    """One export."""
+
+    def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate) -> None:
+        self.store, self.state, self.recent, self.gate = store, state, recent, gate
+        self.log, self.content = BundleLog(store), Content.of(state)
+
+    def existing(self) -> BundleManifest | None:
+        """Return the manifest if this very bundle is there already; a damaged one is written again, to the same."""
+        try:
+            return self.log.manifest(self.content.version)
+        except FileNotFoundError:
+            return None
+        except CorruptArtefactError as error:
+            logger.error("bundle %s is written again: %s", self.content.version, error)
+            return None
+
+    def write(self) -> BundleManifest:
+        """Write the files, ask the gate, and make the bundle exist."""
+        manifest = self._draft(*self._files())
+        verdict = self._judge(manifest)
+        sentence = verdict.sentence
+        if verdict.promoted and (pinned := _pinned(self.log)):
+            sentence = f"held: {pinned}; otherwise {sentence}"
+        manifest = manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
+        self.log.commit(manifest)
+        return manifest
+
+    def publish(self, manifest: BundleManifest) -> None:
+        """Promote a bundle that the gate let through, unless it is pinned away or had to be withdrawn."""
+        name = manifest.version
+        try:
+            if manifest.promoted and self.log.withdrawal(name) is None and current_or_none(self.log) != name:
+                self.log.publish(name)
+        except (CorruptArtefactError, FileNotFoundError) as error:
+            # A pin that cannot be read, or whose bundle is gone, is still the word of an operator.
+            logger.error("bundle %s is not promoted: %s", name, error)
+
+    def retire(self) -> None:
+        """Remove old bundles, but for those that may be needed again."""
+        try:
+            spare = Trial.read(self.store).reference
+            self.log.retire(self.state.config.bundles_kept, [spare] if spare else [])
+        except CorruptArtefactError as error:
+            logger.error("no bundle is retired: %s", error)
+
+    def _draft(self, files: list[FileEntry], index: IndexInfo) -> BundleManifest:
+        at, tower = self.state.position, self.state.config.tower
+        return BundleManifest(
+            version=self.content.version,
+            created_at=time.time(),
+            trained_sequence=max(at.learnt_sequence, 0),
+            trained_window=at.learnt,
+            max_event_ms=at.max_event_ms,
+            items=len(self.content.vectors),
+            dimension=tower.dimension,
+            metric="cosine" if tower.normalised else "inner_product",
+            history_length=tower.history_length,
+            index=index,
+            evaluation=figures(self.state.recent),
+            promoted=False,
+            verdict="",
+            software_version=version("weir"),
+            files=tuple(files),
+        )
+
+    def _files(self) -> tuple[list[FileEntry], IndexInfo]:
+        content, config, folder = self.content, self.state.config, f"bundles/{self.content.version}"
+        index, info = build_index(content.vectors, config.index, config.nprobe)
+        entries = [
+            self.store.write(f"{folder}/{BundleFile.INDEX}", index, rows=len(content.vectors)),
+            write_table(self.store, f"{folder}/{BundleFile.ITEMS}", content.items()),
+            self._write(f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings),
+            self._write(f"{folder}/{BundleFile.VECTORS}", content.vectors),
+            self.store.write(f"{folder}/{BundleFile.TOWER}", tower_to_onnx(self.state.tower, config.tower)),
+        ]
+        return entries, info
+
+    def _write(self, name: str, array: npt.NDArray[np.float32]) -> FileEntry:
+        buffer = io.BytesIO()
+        np.save(buffer, array, allow_pickle=False)
+        return self.store.write(name, buffer.getvalue(), rows=len(array))
+
+    def _judge(self, candidate: BundleManifest) -> Verdict:
+        """Ask the gate; raises `CorruptArtefactError` where the candidate itself cannot be read back."""
+        if fault := fault_of(self.content):
+            return self.gate.before(fault, Evidence())
+        cases = self.recent.up_to(self.state.position.learnt_sequence)
+        new = self._hits(candidate, cases)
+        try:
+            promoted = self.log.current()
+            if promoted is None:
+                return Verdict(promoted=True, sentence="promoted: the first bundle")
+            old = self._hits(self.log.manifest(promoted), cases)
+        except (CorruptArtefactError, FileNotFoundError) as error:
+            logger.error("no bundle to compare with: %s", error)
+            return Verdict(promoted=True, sentence=f"promoted: the current bundle cannot be compared with ({error})")
+        return self.gate.before(None, Evidence.of(new, old))
+
+    def _hits(self, manifest: BundleManifest, cases: Cases) -> npt.NDArray[np.bool_]:
+        return Servable.open(self.log, manifest).hits(cases, self.gate.cutoff)
 
 
-@torch.no_grad()
-def _arrays(state: TrainerState) -> tuple[Floats, Floats]:
-    """Return ``embeddings.npy`` (2 + items, d) and ``vectors.npy`` (items, d), in the order of table rows."""
-    rows = np.concatenate([np.arange(_SPECIAL), state.table.live])
-    embeddings = state.item_vectors(rows)
-    vectors = project(embeddings[_SPECIAL:], state.config.tower)
-    return embeddings.float().cpu().numpy(), vectors.float().cpu().numpy()
-
-
-def _judge(log: BundleLog, state: TrainerState, embeddings: Floats) -> Verdict:
-    current = log.current()
-    finite = bool(np.isfinite(embeddings).all()) and all(
-        bool(value.isfinite().all()) for value in state.tower.state_dict().values()
-    )
-    return judge(
-        figures(state.recent),
-        None if current is None else log.manifest(current).evaluation,
-        figure=gate_figure(state.config),
-        tolerance=state.config.gate_tolerance,
-        finite=finite,
-    )
-
-
-def _files(
-    store: Store, folder: str, state: TrainerState, embeddings: Floats, vectors: Floats
-) -> tuple[list[FileEntry], IndexInfo]:
-    index, info = build_index(vectors, state.config.index, state.config.nprobe)
-    entries = [
-        store.write(f"{folder}/{BundleFile.INDEX}", index, rows=len(vectors)),
-        write_table(store, f"{folder}/{BundleFile.ITEMS}", _items(state)),
-        store.write(f"{folder}/{BundleFile.EMBEDDINGS}", _npy(embeddings), rows=len(embeddings)),
-        store.write(f"{folder}/{BundleFile.VECTORS}", _npy(vectors), rows=len(vectors)),
-        store.write(f"{folder}/{BundleFile.TOWER}", tower_to_onnx(state.tower, state.config.tower)),
-    ]
-    return entries, info
-
-
-def _items(state: TrainerState) -> pa.Table:
-    live = state.table.live
-    values: dict[str, Any] = {
-        columns.ROW: np.arange(len(live), dtype=np.int32),
-        columns.ITEM_ID: state.table.ids[live].tolist(),
-        columns.ITEM_KEY: state.table.keys[live],
-        columns.POPULARITY: state.counts[live],
-    }
-    return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)
-
-
-def _npy(array: Floats) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
+def _pinned(log: BundleLog) -> str | None:
+    """Say what keeps bundles from being promoted, or None."""
+    try:
+        pin = log.pin()
+    except CorruptArtefactError as error:
+        return f"pinned, but it cannot be read to what: {error}"
+    return None if pin is None else pin.sentence

@@ -1,4 +1,4 @@
-"""When bundles are exported, and what happens when that fails: nothing else."""
+"""When bundles are exported and reviewed, and what happens when that fails: nothing else."""
 
 import logging
 import time
@@ -6,10 +6,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from contracts import BundleManifest, EventClock, Store
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowManifest
+from trainer.batches import Positives
 from trainer.config import TrainerConfig
-from trainer.export.bundle import bundle_version, export_bundle
+from trainer.export.bundle import export_bundle
+from trainer.export.cases import RecentCases
+from trainer.export.gate import Gate, PairedGate
 from trainer.export.tower import trace_tower
+from trainer.export.trial import Trials
 from trainer.metrics import TrainerMetrics
 from trainer.state import TrainerState
 
@@ -20,50 +24,92 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Exporter:
-    """Exports on schedule; lives on rank 0. The others go on until they need its gradients."""
+    """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait."""
 
     store: Store
     config: TrainerConfig
     metrics: TrainerMetrics
     clock: Callable[[], float] = time.monotonic
     newest: BundleManifest | None = None
-    _tried: str | None = None
+    _tried: tuple[int, int] | None = None
+    _prepared: bool = False
     _last: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._last = self.clock()
+        self._recent = RecentCases(self.store, self.config)
+        self._gate: Gate = PairedGate.of(self.config)
+        self._is_pinned()
+
+    def review(self, window: WindowManifest, found: Positives) -> None:
+        """Test the served bundles on a window; call it before the window is trained on. A failure is logged."""
+        try:
+            withdrawal = Trials(self.store, self._gate).review(window, self._recent.note(window, found))
+        except Exception:
+            logger.exception("the promoted bundle could not be tested on window %s; training goes on", window.name)
+            return
+        if withdrawal is not None:
+            logger.error(
+                "bundle %s is withdrawn, %s is served again: %s",
+                withdrawal.version,
+                withdrawal.fallback,
+                withdrawal.verdict,
+            )
+            self.metrics.rollbacks.inc()
+
+    def due(self, state: TrainerState) -> bool:
+        """Say whether `export_if_due` has anything to do."""
+        if state.position.learnt_sequence < 0:
+            return not self._prepared
+        if _place(state) == self._tried or not len(state.table):
+            return False
+        if self.config.export_every_seconds is not None:
+            return self.clock() - self._last >= self.config.export_every_seconds
+        return (state.position.learnt_sequence + 1) % self.config.export_every_windows == 0
 
     def export_if_due(self, state: TrainerState) -> None:
         """Export if the schedule says so; call it between windows, and now and then while none comes."""
+        if not self.due(state):
+            return
         if state.position.learnt_sequence < 0:
             self._prepare()
-            return
-        if bundle_version(state) == self._tried:
-            return
-        if self.config.export_every_seconds is not None:
-            due = self.clock() - self._last >= self.config.export_every_seconds
         else:
-            due = (state.position.learnt_sequence + 1) % self.config.export_every_windows == 0
-        if due:
             self.export(state)
 
     def _prepare(self) -> None:
         """Trace the tower while the first window is awaited, so that the first bundle need not wait for it."""
+        self._prepared = True
         # If it fails, the first export will say so.
         with suppress(Exception):
             trace_tower(self.config.tower)
 
     def export(self, state: TrainerState) -> None:
         """Export now, unless this very state has been exported; a failure is logged and counted."""
-        name = bundle_version(state)
-        if name == self._tried or not len(state.table):
+        if _place(state) == self._tried or not len(state.table):
             return
         begun = self._last = self.clock()
-        self._tried = name
+        self._tried = _place(state)
         try:
-            self.newest = export_bundle(self.store, state)
+            self.newest = export_bundle(self.store, state, self._recent, self._gate)
+            pinned = self._is_pinned()
         except Exception:
-            logger.exception("bundle %s could not be exported; training goes on", name)
+            place = f"of window {state.position.learnt}, step {state.position.step},"
+            logger.exception("the bundle %s could not be exported; training goes on", place)
             self.metrics.outcomes.labels("failed").inc()
             return
-        self.metrics.exported(self.newest, self.clock() - begun, EventClock.of(self.store))
+        seconds = self.clock() - begun
+        self.metrics.exported(self.newest, seconds, EventClock.of(self.store), pinned=pinned)
+
+    def _is_pinned(self) -> bool:
+        """Say, and show, whether promotion waits for an operator; a pin that cannot be read holds, too."""
+        try:
+            pinned = BundleLog(self.store).pin() is not None
+        except CorruptArtefactError:
+            pinned = True
+        self.metrics.pinned.set(pinned)
+        return pinned
+
+
+def _place(state: TrainerState) -> tuple[int, int]:
+    """Return where in the stream a state is: within a run, there is one for each place."""
+    return state.position.learnt_sequence, state.position.step

@@ -1,43 +1,129 @@
-"""The gate: which bundles may be served."""
+"""The gate: which bundles may be served, and which of those stay.
 
-from collections.abc import Mapping
-from typing import NamedTuple
+It looks twice. Before a promotion, candidate and promoted bundle answer the newest events; the candidate was trained on
+them, so that it is better proves nothing, but that it is worse does. Afterwards, the promoted bundle and the one that
+was confirmed last are measured on events that neither has seen.
+"""
 
-__all__ = ["Verdict", "judge"]
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from trainer.config import TrainerConfig
+from trainer.export.cases import ENOUGH
+
+__all__ = ["Evidence", "Gate", "PairedGate", "Verdict"]
+
+_STANDARD_ERRORS: Final = 3.0
+"""How far below what is tolerated the mean must lie. With few hits the normal law flatters: three are not too many."""
 
 
 class Verdict(NamedTuple):
-    """Whether a bundle is promoted, and why, in a sentence."""
+    """Whether a bundle may be served, and why, in a sentence."""
 
     promoted: bool
     sentence: str
 
 
-def judge(
-    candidate: Mapping[str, float], current: Mapping[str, float] | None, *, figure: str, tolerance: float, finite: bool
-) -> Verdict:
-    """Compare a bundle with the promoted one by a prequential figure.
+class Evidence(BaseModel):
+    """How often two bundles had the item that came next among their first k, on the same events."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    cases: int = Field(default=0, ge=0)
+    both: int = Field(default=0, ge=0, description="cases in which both had it")
+    new_only: int = Field(default=0, ge=0)
+    old_only: int = Field(default=0, ge=0)
+
+    @classmethod
+    def of(cls, new: npt.NDArray[np.bool_], old: npt.NDArray[np.bool_]) -> Self:
+        """Count the hits (n,) of the new and of the old bundle."""
+        both, new_only, old_only = (int(hits.sum()) for hits in (new & old, new & ~old, old & ~new))
+        return cls(cases=len(new), both=both, new_only=new_only, old_only=old_only)
+
+    def __add__(self, other: "Evidence") -> "Evidence":
+        """Pool two sets of cases."""
+        return Evidence(
+            cases=self.cases + other.cases,
+            both=self.both + other.both,
+            new_only=self.new_only + other.new_only,
+            old_only=self.old_only + other.old_only,
+        )
+
+
+class Gate(Protocol):
+    """What decides, given what was found; a rule takes no decision on fewer cases than it needs."""
+
+    @property
+    def cutoff(self) -> int:
+        """The k at which hits are counted."""
+        ...
+
+    def before(self, fault: str | None, evidence: Evidence) -> Verdict:
+        """Judge a candidate, the new one, against the promoted bundle; `fault` names numbers that are not sound."""
+        ...
+
+    def after(self, evidence: Evidence) -> Verdict | None:
+        """Judge the promoted bundle, the new one, against the one confirmed last; None as long as it is open."""
+        ...
+
+
+@dataclass(frozen=True)
+class PairedGate:
+    """Holds a bundle whose recall is certainly below what the tolerance leaves of the other's.
+
+    With h and g the hits of the new and the old bundle on the same case and a = 1 - tolerance, x = h - a g has a mean
+    below 0 where the new recall is below a times the old one. The bundle falls if the mean of x lies more than three
+    of its standard errors below 0.
 
     Parameters
     ----------
-    candidate, current
-        Evaluation figures by name; `current` is None before the first promotion.
-    figure
-        The figure compared, higher is better (``recall@20``).
+    cutoff
+        The k of the recall.
     tolerance
-        Relative loss that is let through: 0.5 holds a bundle whose figure is below half of the current one's.
-    finite
-        Whether all numbers of the candidate are finite.
+        Relative loss that is let through: 0.5 lets recall fall to half.
     """
-    if not finite:
-        return Verdict(promoted=False, sentence="held: its parameters or vectors contain NaN or infinity")
-    if current is None:
-        return Verdict(promoted=True, sentence="promoted: the first bundle")
-    if figure not in candidate or figure not in current:
-        return Verdict(promoted=True, sentence=f"promoted: no {figure} to compare yet")
-    new, old = candidate[figure], current[figure]
-    comparison = f"{figure} is {new:.4f}, the current bundle's {old:.4f}, tolerance {tolerance:g}"
-    # Written so that a figure that is not a number is held, too.
-    if new >= old * (1 - tolerance):
-        return Verdict(promoted=True, sentence=f"promoted: {comparison}")
-    return Verdict(promoted=False, sentence=f"held: {comparison}")
+
+    cutoff: int
+    tolerance: float
+
+    @classmethod
+    def of(cls, config: TrainerConfig) -> "PairedGate":
+        """Return the gate of the settings: recall at the middle cut-off."""
+        cutoffs = sorted(config.evaluation_k)
+        return cls(cutoffs[len(cutoffs) // 2], config.gate_tolerance)
+
+    def before(self, fault: str | None, evidence: Evidence) -> Verdict:
+        """Hold what is not sound or has fallen."""
+        if fault is not None:
+            return Verdict(promoted=False, sentence=f"held: {fault}")
+        if evidence.cases < ENOUGH:
+            return Verdict(promoted=True, sentence=f"promoted: {evidence.cases} cases, {ENOUGH} are compared")
+        if self._falls(evidence):
+            return Verdict(promoted=False, sentence=f"held: {self._comparison(evidence, 'the current bundle')}")
+        return Verdict(promoted=True, sentence=f"promoted: {self._comparison(evidence, 'the current bundle')}")
+
+    def after(self, evidence: Evidence) -> Verdict | None:
+        """Confirm the promoted bundle, or roll it back."""
+        if evidence.cases < ENOUGH:
+            return None
+        falls, comparison = self._falls(evidence), self._comparison(evidence, "the bundle before")
+        return Verdict(not falls, f"{'rolled back' if falls else 'confirmed'}: {comparison} that neither had seen")
+
+    def _falls(self, evidence: Evidence) -> bool:
+        n, kept = evidence.cases, 1 - self.tolerance
+        counted = ((evidence.both, 1 - kept), (evidence.new_only, 1.0), (evidence.old_only, -kept))
+        mean = sum(count * value for count, value in counted) / n
+        variance = sum(count * value * value for count, value in counted) / n - mean * mean
+        return mean + _STANDARD_ERRORS * math.sqrt(max(variance, 0.0) / n) < 0
+
+    def _comparison(self, evidence: Evidence, other: str) -> str:
+        new, old = ((evidence.both + only) / evidence.cases for only in (evidence.new_only, evidence.old_only))
+        return (
+            f"recall@{self.cutoff} is {new:.4f}, of {other} {old:.4f}, tolerance {self.tolerance:g}, "
+            f"on {evidence.cases} cases"
+        )

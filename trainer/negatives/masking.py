@@ -14,7 +14,8 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     columns
         Items (C,) as numbers of any small set, such as the distinct rows of the batch.
     forbidden
-        Items (b, F) that must not be negatives of the row: its positive, and its known positives where they are masked.
+        Items (b, F), numbered alike, that must not be negatives of the row: its positive, and its known positives where
+        they are masked. An item that is no column, such as -1 for one outside the set, masks nothing.
 
     Returns
     -------

@@ -9,13 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, Store, hash_id
-from tests.trainer.support import absorbed, batches_of
+from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store, hash_id
+from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.distributed import Workers
-from trainer.evaluation import Evaluation
-from trainer.export import ExportError, bundle_version, export_bundle
+from trainer.export import Content, ExportError, export_bundle
 from trainer.state import TrainerState
 from trainer.step import train_step
 
@@ -37,7 +36,9 @@ def array(store: Store, manifest: BundleManifest, name: str) -> Any:
 
 def test_a_bundle_is_what_its_contract_says(store: Store, state: TrainerState) -> None:
     manifest, log = export_bundle(store, state), BundleLog(store)
-    assert log.current() == manifest.version == "00000000-0000000013"
+    assert log.current() == manifest.version == Content.of(state).version
+    assert manifest.version.startswith("00000000-0000000013-")
+    assert manifest.verdict == "promoted: the first bundle"
     embeddings, vectors = array(store, manifest, BundleFile.EMBEDDINGS), array(store, manifest, BundleFile.VECTORS)
     items = pq.read_table(pa.BufferReader(log.read(manifest, BundleFile.ITEMS)))
     assert items.schema.equals(BUNDLE_ITEMS_SCHEMA)
@@ -86,37 +87,109 @@ def test_a_bundle_is_never_rewritten_and_a_missed_promotion_is_made_up(store: St
     assert BundleLog(store).current() == first.version
 
 
-def evaluation(recall: float) -> Evaluation:
-    facts = {"window": "w/0", "sequence": 0, "step": 0, "events": 9, "known": 9, "items": 9, "seen_filtered": False}
-    names = ("recall", "ndcg", "popularity_recall", "popularity_ndcg", "novelty_bits")
-    return Evaluation.model_validate(facts | {name: dict.fromkeys((1, 5, 20), recall) for name in names})
-
-
 def test_the_gate_holds_a_bundle_that_has_become_worse(store: Store, state: TrainerState) -> None:
-    state.recent.append(evaluation(0.4))
-    good = export_bundle(store, state)
-    state.recent.clear()
-    state.recent.append(evaluation(0.1))
+    for _ in range(20):
+        for batch in batches_of(store, state):
+            train_step(state, batch, Workers())
+    good, sound = export_bundle(store, state), state.tensors()
+    sound = {name: value.clone() for name, value in sound.items()}
+    collapse(state)
     state.position.step += 1
     bad = export_bundle(store, state)
     assert not bad.promoted
-    assert bad.verdict == "held: recall@5 is 0.1000, the current bundle's 0.4000, tolerance 0.5"
+    assert bad.verdict.startswith("held: recall@5 is 0.")
+    assert ", tolerance 0.5, on 400 cases" in bad.verdict
     assert BundleLog(store).current() == good.version
     assert BundleLog(store).manifest(bad.version) == bad
+    # Held is not for ever.
+    state = TrainerState.restore(state.config, sound, state.device)
+    state.position.step += 2
+    again = export_bundle(store, state)
+    assert again.verdict.startswith("promoted: recall@5")
+    assert BundleLog(store).current() == again.version
+
+
+def test_another_training_into_the_same_store_never_serves_the_old_files(store: Store, state: TrainerState) -> None:
+    """The same place in the stream, reached with other numbers or settings, has another name."""
+    first = export_bundle(store, state)
+    old = array(store, first, BundleFile.VECTORS)
+    state.embeddings.weight[state.live[0]] += 0.25
+    retrained = export_bundle(store, state)
+    assert retrained.version != first.version
+    assert retrained.version.rpartition("-")[0] == first.version.rpartition("-")[0]
+    assert BundleLog(store).current() == retrained.version
+    assert not np.array_equal(array(store, retrained, BundleFile.VECTORS), old)
+    np.testing.assert_array_equal(array(store, first, BundleFile.VECTORS), old)
+    state.config = TrainerConfig.model_validate({**state.config.model_dump(), "index": "IVF4,Flat"})
+    other = export_bundle(store, state)
+    assert other.index.type == "IVF4,Flat"
+    assert BundleLog(store).current() == other.version
+
+
+@pytest.mark.parametrize("damaged", ["CURRENT", "manifest", "index", "lost"])
+def test_damage_to_what_is_promoted_does_not_freeze_publication(
+    store: Store, state: TrainerState, damaged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = export_bundle(store, state)
+    name = {
+        "CURRENT": "bundles/CURRENT",
+        "manifest": f"{first.folder}/MANIFEST.json",
+        "index": f"{first.folder}/{BundleFile.INDEX}",
+        "lost": first.folder,
+    }[damaged]
+    if damaged == "lost":
+        store.remove(name)
+    else:
+        data = bytearray(store.read(name))
+        data[len(data) // 2] ^= 1
+        store.write(name, bytes(data))
+    state.position.step += 1
+    second = export_bundle(store, state)
+    assert second.verdict.startswith("promoted: the current bundle cannot be compared with (")
+    assert BundleLog(store).current() == second.version
+    assert name in caplog.text
+
+
+def test_a_bundle_that_cannot_be_read_back_is_not_promoted(
+    store: Store, state: TrainerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = export_bundle(store, state)
+    state.position.step += 1
+    write = Store.write
+
+    def rotting(self: Store, name: str, data: bytes, *, rows: int = 0) -> Any:
+        entry = write(self, name, data, rows=rows)
+        if name.endswith(BundleFile.INDEX):
+            write(self, name, data[:-1] + bytes([data[-1] ^ 1]), rows=rows)
+        return entry
+
+    monkeypatch.setattr(Store, "write", rotting)
+    with pytest.raises(CorruptArtefactError, match=r"index\.faiss"):
+        export_bundle(store, state)
+    assert BundleLog(store).current() == first.version
+    assert BundleLog(store).versions() == [first.version]
+
+
+def test_a_damaged_manifest_of_the_same_bundle_is_written_again(store: Store, state: TrainerState) -> None:
+    first = export_bundle(store, state)
+    store.write(f"{first.folder}/MANIFEST.json", b"{}")
+    second = export_bundle(store, state)
+    assert second.files == first.files
+    assert BundleLog(store).manifest(first.version) == second
 
 
 def test_nan_is_exported_for_inspection_but_not_promoted(store: Store, state: TrainerState) -> None:
     state.embeddings.weight[5] = torch.nan
     manifest = export_bundle(store, state)
     assert not manifest.promoted
+    assert manifest.verdict == "held: embeddings.weight contains NaN or infinity, or its norm overflows"
     assert BundleLog(store).current() is None
 
 
 def test_old_bundles_are_retired_in_the_order_of_export(store: Store, state: TrainerState) -> None:
     names = []
     for _ in range(5):
-        names.append(bundle_version(state))
-        export_bundle(store, state)
+        names.append(export_bundle(store, state).version)
         state.position.step += 1
     assert names == sorted(names)
     assert BundleLog(store).versions() == names[-3:]

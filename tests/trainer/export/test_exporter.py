@@ -1,9 +1,10 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Store
+from contracts import BundleLog, Pin, Store, WindowLog
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
+from trainer.batches import read_positives
 from trainer.config import TrainerConfig
 from trainer.export.exporter import Exporter
 from trainer.metrics import TrainerMetrics
@@ -14,6 +15,11 @@ from trainer.state import TrainerState
 def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
     synthetic(writer, windows=1)
     return absorbed(store, config)
+
+
+def places(store: Store) -> list[str]:
+    """Return where in the stream the bundles stand: their names without the digest."""
+    return [version.rpartition("-")[0] for version in BundleLog(store).versions()]
 
 
 def exporter(store: Store, config: TrainerConfig, **settings: object) -> tuple[Exporter, CollectorRegistry]:
@@ -29,14 +35,10 @@ def test_bundles_come_every_few_windows(store: Store, config: TrainerConfig, sta
         state.position.learnt_sequence, state.position.step = sequence, 10 * (sequence + 1)
         made.export_if_due(state)
         made.export_if_due(state)
-    assert BundleLog(store).versions() == ["00000002-0000000030", "00000005-0000000060"]
+    assert places(store) == ["00000002-0000000030", "00000005-0000000060"]
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "promoted"}) == 2
-    assert (
-        registry.get_sample_value(
-            "weir_bundle_info", {"version": "00000005-0000000060", "window": "", "index": "Flat", "promoted": "true"}
-        )
-        == 1
-    )
+    facts = {"version": str(BundleLog(store).current()), "window": "", "index": "Flat", "promoted": "true"}
+    assert registry.get_sample_value("weir_bundle_info", facts) == 1
 
 
 def test_or_when_enough_time_has_passed_even_without_a_further_window(
@@ -52,7 +54,7 @@ def test_or_when_enough_time_has_passed_even_without_a_further_window(
     made.export_if_due(state)
     now += 5
     made.export_if_due(state)
-    assert BundleLog(store).versions() == ["00000000-0000000000"]
+    assert places(store) == ["00000000-0000000000"]
 
 
 def test_a_failure_is_counted_and_logged_and_stops_nothing(
@@ -68,4 +70,63 @@ def test_a_failure_is_counted_and_logged_and_stops_nothing(
     assert BundleLog(store).versions() == []
     state.config, state.position.step = config, 1
     made.export_if_due(state)
-    assert BundleLog(store).current() == "00000000-0000000001"
+    assert places(store) == ["00000000-0000000001"]
+
+
+def test_while_a_bundle_is_pinned_exports_go_on_and_promotion_waits(
+    store: Store, config: TrainerConfig, state: TrainerState
+) -> None:
+    made, registry = exporter(store, config)
+    log = BundleLog(store)
+    state.position.learnt_sequence = 0
+    made.export(state)
+    first = str(log.current())
+    assert registry.get_sample_value("weir_trainer_bundle_pinned") == 0
+    log.set_pin(Pin(version=first, by="ann@shop", at=1.8e9))
+    state.position.step = 1
+    made.export(state)
+    # A restart knows nothing of the pin but what the store says.
+    made, registry = exporter(store, config)
+    assert registry.get_sample_value("weir_trainer_bundle_pinned") == 1
+    state.position.step = 2
+    made.export(state)
+    assert (log.current(), len(log.versions())) == (first, 3)
+    assert made.newest is not None
+    assert made.newest.verdict.startswith(f"held: pinned to {first} by ann@shop at 2027-01-15 08:00 UTC; otherwise")
+    assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "pinned"}) == 1
+    assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "promoted"}) == 0
+    log.lift_pin()
+    state.position.step = 3
+    made.export(state)
+    assert log.current() == made.newest.version
+    assert registry.get_sample_value("weir_trainer_bundle_pinned") == 0
+    assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "promoted"}) == 1
+
+
+def test_a_pin_that_cannot_be_read_holds_too(
+    store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, registry = exporter(store, config)
+    state.position.learnt_sequence = 0
+    made.export(state)
+    first = BundleLog(store).current()
+    store.write("bundles/PIN", b"\xff")
+    state.position.step = 1
+    made.export(state)
+    assert BundleLog(store).current() == first
+    assert made.newest is not None
+    assert made.newest.verdict.startswith("held: pinned, but it cannot be read to what")
+    assert "bundles/PIN" in caplog.text
+    assert registry.get_sample_value("weir_trainer_bundle_pinned") == 1
+
+
+def test_a_review_that_fails_stops_nothing(
+    store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = exporter(store, config)
+    state.position.learnt_sequence = 0
+    made.export(state)
+    store.write("bundles/PIN", b"\xff")
+    [window] = WindowLog(store).committed()
+    made.review(window, read_positives(WindowLog(store), window, 6))
+    assert "could not be tested on window" in caplog.text

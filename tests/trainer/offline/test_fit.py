@@ -6,12 +6,15 @@ import torch
 
 from tests.trainer.offline.logs import circles, everything, small
 from trainer.config import TrainerConfig
+from trainer.distributed import Workers
 from trainer.offline.examination import Examination, Rules
 from trainer.offline.examples import training_batches
 from trainer.offline.fit import Budget, Fit, fit
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
+from trainer.participants import take_part
 from trainer.runtime import deterministic
+from trainer.step import train_step
 
 KINDS = ["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]
 LOG = circles()
@@ -86,3 +89,21 @@ def test_everything_may_be_learnt_without_a_split() -> None:
     found = fit(model, LOG, everything(LOG), Budget(2, 1))
     assert found.examples > 0
     assert torch.isfinite(model.embeddings.weight).all()
+
+
+def test_a_pair_is_masked_by_what_its_user_knows_and_by_nothing_else() -> None:
+    log = circles(users=40, items=300)
+    config = small("matrix_factorisation", negatives={"uniform": 8, "mask_history": True})
+    model = OfflineModel.fresh(config, log, everything(log))
+    batch = next(training_batches(config, log, everything(log)))
+    taking_part, used = take_part(model, batch, Workers())
+    # Most of the known items of a pair are neither columns nor anything else in the step.
+    assert (~torch.isin(batch.known, used)).float().mean() > 0.5
+    rows = taking_part.share.rows
+    hits = sum(
+        int(column) in {int(positive), *known.tolist()}
+        for positive, known in zip(rows.positives, batch.known, strict=True)
+        for column in taking_part.columns
+    )
+    # A row's own column is no accident.
+    assert train_step(model, batch, Workers()).accidental_hits == hits - len(rows.positives)

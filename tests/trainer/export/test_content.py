@@ -1,0 +1,85 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from contracts import Store
+from tests.trainer.support import absorbed
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.config import TrainerConfig
+from trainer.export.content import Content
+from trainer.state import TrainerState
+
+
+@pytest.fixture
+def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
+    synthetic(writer, windows=1)
+    return absorbed(store, config)
+
+
+def test_the_same_state_has_the_same_name_also_from_a_checkpoint(state: TrainerState) -> None:
+    restored = TrainerState.restore(state.config, state.tensors(), torch.device("cpu"))
+    assert Content.of(restored).version == Content.of(state).version == Content.of(state).version
+
+
+def other_settings(**changes: object) -> Callable[[TrainerState], None]:
+    def change(state: TrainerState) -> None:
+        state.config = TrainerConfig.model_validate({**state.config.model_dump(), **changes})
+
+    return change
+
+
+def last_bit_of_an_embedding(state: TrainerState) -> None:
+    row = state.live[3]
+    state.embeddings.weight[row, 0] = torch.nextafter(state.embeddings.weight[row, 0], torch.tensor(9.0))
+
+
+def a_parameter_of_the_tower(state: TrainerState) -> None:
+    with torch.no_grad():
+        next(state.tower.parameters()).view(-1)[0] += 1
+
+
+def a_count(state: TrainerState) -> None:
+    state.counts[state.table.live[0]] += 1
+
+
+def an_item(state: TrainerState) -> None:
+    state.table.keys[state.table.live[0]] += 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        last_bit_of_an_embedding,
+        a_parameter_of_the_tower,
+        a_count,
+        an_item,
+        other_settings(seed=1),
+        other_settings(index="IVF4,Flat"),
+        other_settings(nprobe=3),
+    ],
+)
+def test_whatever_is_served_otherwise_has_another_name(
+    state: TrainerState, change: Callable[[TrainerState], None]
+) -> None:
+    before = Content.of(state).version
+    change(state)
+    after = Content.of(state).version
+    assert after != before
+    assert after.rpartition("-")[0] == before.rpartition("-")[0] == "00000000-0000000000"
+
+
+def test_names_sort_in_the_order_of_the_stream(state: TrainerState) -> None:
+    names = []
+    for sequence, step in [(0, 5), (0, 50), (1, 51), (9, 100), (10, 1000)]:
+        state.position.learnt_sequence, state.position.step = sequence, step
+        state.embeddings.weight[state.live[0]] = float(np.random.default_rng(step).random())
+        names.append(Content.of(state).version)
+    assert names == sorted(names)
+
+
+def test_settings_that_only_say_when_and_where_change_no_name(state: TrainerState) -> None:
+    before = Content.of(state).version
+    other_settings(bundles_kept=9, metrics_port=9999, gate_tolerance=0.1)(state)
+    assert Content.of(state).version == before

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+
+from contracts import BundleFile, BundleLog, CorruptArtefactError, Store, WindowLog
+from serving.bundle import load_bundle
+from tests.trainer.support import absorbed, batches_of, collapse
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.batches import read_positives
+from trainer.config import TrainerConfig
+from trainer.distributed import Workers
+from trainer.export import export_bundle
+from trainer.export.cases import Cases
+from trainer.export.servable import Servable
+from trainer.state import TrainerState
+from trainer.step import train_step
+
+
+@pytest.fixture
+def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
+    synthetic(writer, windows=2)
+    state = absorbed(store, config)
+    for batch in batches_of(store, state):
+        train_step(state, batch, Workers())
+    return state
+
+
+def cases_of(store: Store, sequence: int, length: int) -> Cases:
+    log = WindowLog(store)
+    found = read_positives(log, log.committed()[sequence], length)
+    return Cases(found.items.copy(), found.histories.copy())
+
+
+@pytest.mark.parametrize(
+    ("index", "length", "normalised"),
+    [("auto", 6, True), ("auto", 6, False), ("IVF8,SQfp16", 6, True), ("auto", 3, True), ("auto", 9, True)],
+)
+def test_it_finds_what_the_server_finds(
+    store: Store, state: TrainerState, index: str, length: int, normalised: bool
+) -> None:
+    """The server's own loader and search, on histories as long as the tower reads, shorter and longer ones."""
+    changed = {**state.config.model_dump(), "index": index, "nprobe": 2}
+    changed["tower"]["normalised"] = normalised
+    state.config = TrainerConfig.model_validate(changed)
+    # An item that the bundle does not know.
+    manifest, cases = export_bundle(store, state), cases_of(store, 1, length)
+    cases.items[0], cases.histories[1, -1] = 12345, 54321
+    served = load_bundle(BundleLog(store), manifest.version)
+    found = served.index.search(served.users(cases.histories), 5)
+    wanted = served.rows_of(cases.items)
+    hits = (found.rows == wanted[:, None]).any(1) & (wanted >= 0)
+    mine = Servable.open(BundleLog(store), manifest).hits(cases, 5)
+    assert not mine[0]
+    assert mine.any()
+    # Two runtimes round differently: an item at the edge of the list may change sides.
+    assert (mine == hits).mean() > 0.99
+
+
+def test_more_is_asked_for_than_there_is_and_nothing_at_all(store: Store, state: TrainerState) -> None:
+    servable = Servable.open(BundleLog(store), export_bundle(store, state))
+    assert servable.hits(cases_of(store, 0, 6), 1000).all()
+    assert servable.hits(Cases(np.empty(0, np.int64), np.empty((0, 6), np.int64)), 5).shape == (0,)
+
+
+@pytest.mark.parametrize("name", [BundleFile.INDEX, BundleFile.ITEMS, BundleFile.EMBEDDINGS, BundleFile.TOWER])
+def test_a_file_that_is_damaged_or_of_another_kind_is_named(store: Store, state: TrainerState, name: str) -> None:
+    manifest, log = export_bundle(store, state), BundleLog(store)
+    entry = store.write(f"{manifest.folder}/{name}", b"something else")
+    with pytest.raises(CorruptArtefactError, match=name):
+        Servable.open(log, manifest)
+    listed = tuple(entry if file.name == name else file for file in manifest.files)
+    with pytest.raises(CorruptArtefactError, match=f"{name}: cannot be used"):
+        Servable.open(log, manifest.model_copy(update={"files": listed}))
+
+
+def test_a_collapsed_model_hits_less(store: Store, state: TrainerState) -> None:
+    for _ in range(20):
+        for batch in batches_of(store, state):
+            train_step(state, batch, Workers())
+    good = Servable.open(BundleLog(store), export_bundle(store, state))
+    collapse(state)
+    state.position.step += 1
+    bad = Servable.open(BundleLog(store), export_bundle(store, state))
+    cases = cases_of(store, 0, 6)
+    assert bad.hits(cases, 5).mean() < 0.5 * good.hits(cases, 5).mean()

@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from contracts import Store
+from tests.trainer.support import absorbed, batches_of
+from tests.trainer.windows import FEATURES, WindowWriter, synthetic
+from trainer.config import TrainerConfig
+from trainer.distributed import Workers
+from trainer.export.content import Content
+from trainer.export.soundness import fault_of
+from trainer.state import TrainerState
+from trainer.step import train_step
+
+BAD = [torch.nan, torch.inf, -torch.inf, 1e30]
+
+
+@pytest.fixture
+def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
+    writer.features = FEATURES
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    for batch in batches_of(store, state)[:2]:
+        train_step(state, batch, Workers())
+    return state
+
+
+def test_what_has_been_learnt_is_sound(state: TrainerState) -> None:
+    """Features that are unknown are NaN in the table; that is no fault."""
+    assert fault_of(Content.of(state)) is None
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_one_number_that_is_not_sound_is_found_wherever_it_is(state: TrainerState, bad: float) -> None:
+    slot = state.optimizer.state_dict()["state"][0]
+    places = {
+        "embeddings.weight": state.embeddings.weight.view(-1)[-3:],
+        "embeddings.squares": state.embeddings.squares[7:8],
+        "optimizer.0.exp_avg": slot["exp_avg"].view(-1)[:1],
+        "optimizer.0.exp_avg_sq": slot["exp_avg_sq"].view(-1)[:1],
+    }
+    places |= {f"tower.{name}": value.view(-1)[:1] for name, value in list(state.tower.state_dict().items())[:2]}
+    assert state.featured is not None
+    features = state.featured.tower.state_dict()
+    places |= {f"features.{name}": value.view(-1)[:1] for name, value in list(features.items())[:1]}
+    for name, place in places.items():
+        before = place.clone()
+        place.fill_(bad)
+        assert fault_of(Content.of(state)) == f"{name} contains NaN or infinity, or its norm overflows"
+        place.copy_(before)
+    assert fault_of(Content.of(state)) is None

@@ -1,0 +1,34 @@
+"""Started by torchrun: takes a step whose loss is NaN on rank 1 alone, and one that is sound; tells what each did."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+from contracts import Store, checksum
+from tests.trainer.support import absorbed, batches_of
+from trainer.config import TrainerConfig
+from trainer.distributed import Workers
+from trainer.state import TrainerState
+from trainer.step import train_step
+
+
+def fingerprint(state: TrainerState) -> str:
+    return checksum(b"".join(value.numpy().tobytes() for name, value in state.tensors().items() if name != "progress"))
+
+
+def main(url: str, config: str, out: str) -> None:
+    settings = TrainerConfig.model_validate_json(config)
+    with Workers.from_environment("cpu") as workers:
+        state = absorbed(Store(url), settings)
+        sound, broken = batches_of(Store(url), state)[:2]
+        weights = broken.weights.clone()
+        weights[-1] = math.nan
+        told: list[object] = [fingerprint(state)]
+        for batch in (broken._replace(weights=weights), sound):
+            told += [train_step(state, batch, workers).refused, fingerprint(state)]
+        (Path(out) / f"rank{workers.rank}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

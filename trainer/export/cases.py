@@ -1,0 +1,98 @@
+"""The events that bundles are compared on: the newest ones, as keys, so that every bundle can be asked."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+
+from contracts import CorruptArtefactError, Keys, Store, WindowLog, WindowManifest
+from trainer.batches import Positives, read_positives
+from trainer.config import TrainerConfig
+from trainer.seeds import Purpose, generator
+
+__all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]
+
+logger = logging.getLogger(__name__)
+
+MOST: Final = 1000
+"""Cases of one window: more would cost time and tell little."""
+
+ENOUGH: Final = 200
+"""Cases below which nothing is concluded; smaller windows are pooled up to it."""
+
+_FURTHEST: Final = 200
+"""Windows looked back at: small ones without end are as good as none."""
+
+
+class Cases(NamedTuple):
+    """Positive events: the `items` (n,) that came, and the `histories` (n, L) before them, oldest first."""
+
+    items: Keys
+    histories: Keys
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass
+class RecentCases:
+    """Up to `MOST` cases of each of the newest windows, read again from the store after a restart.
+
+    The choice within a window depends on the seed and the window alone, so a restart chooses the same.
+    """
+
+    store: Store
+    config: TrainerConfig
+    _known: dict[int, Cases] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._log = WindowLog(self.store)
+
+    def note(self, manifest: WindowManifest, found: Positives) -> Cases:
+        """Choose the cases of a window that follows those noted before, and keep what `up_to` may ask for."""
+        self._known[manifest.sequence] = cases = self._choose(manifest, found)
+        sequence, kept = manifest.sequence, 0
+        while sequence in self._known and kept < ENOUGH:
+            kept += len(self._known[sequence])
+            sequence -= 1
+        self._known = {known: part for known, part in self._known.items() if known > sequence}
+        return cases
+
+    def _choose(self, manifest: WindowManifest, found: Positives) -> Cases:
+        draw = generator(self.config.seed, Purpose.EVALUATION, manifest.sequence)
+        chosen = torch.randperm(len(found.items), generator=draw)[:MOST].numpy()
+        return Cases(found.items[chosen], found.histories[chosen])
+
+    def up_to(self, sequence: int) -> Cases:
+        """Return the cases of a window, and of those before it until there are `ENOUGH` or no more."""
+        parts: list[Cases] = []
+        last = max(sequence - _FURTHEST, -1)
+        while sequence > last and sum(map(len, parts)) < ENOUGH:
+            if sequence not in self._known and not self._read(sequence):
+                break
+            parts.append(self._known[sequence])
+            sequence -= 1
+        if not parts:
+            return Cases(np.empty(0, np.int64), np.empty((0, self.config.tower.history_length), np.int64))
+        return Cases(np.concatenate([part.items for part in parts]), _joined([part.histories for part in parts]))
+
+    def _read(self, sequence: int) -> bool:
+        """Read a window's cases from the store; say whether it has the window."""
+        try:
+            manifest = next(self._log.follow(sequence - 1), None)
+            if manifest is None:
+                return False
+            found = read_positives(self._log, manifest, self.config.tower.history_length)
+        except (CorruptArtefactError, FileNotFoundError) as error:
+            logger.warning("bundles are compared without the cases of window %d and before: %s", sequence, error)
+            return False
+        self._known[sequence] = self._choose(manifest, found)
+        return True
+
+
+def _joined(histories: list[Keys]) -> Keys:
+    """Stack histories (n, L), padded on the left where their lengths differ."""
+    length = max(part.shape[1] for part in histories)
+    return np.concatenate([np.pad(part, ((0, 0), (length - part.shape[1], 0))) for part in histories])

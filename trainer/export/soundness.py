@@ -1,0 +1,40 @@
+"""Whether the numbers of a state can be trusted at all."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.export.content import Content
+from trainer.state import TrainerState
+
+__all__ = ["fault_of"]
+
+
+@torch.no_grad()
+def fault_of(content: Content) -> str | None:
+    """Say which parameters, optimiser state or vectors are NaN or infinite, or have an infinite norm; None if none."""
+    for name, value in _numbers(content.state):
+        # A norm is finite only if every number is; one that overflows means that the next step will, too.
+        if not bool(torch.linalg.vector_norm(value).isfinite()):
+            return f"{name} contains NaN or infinity, or its norm overflows"
+    for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
+        if not np.isfinite(array).all():
+            return f"its {name} contain NaN or infinity"
+    return None
+
+
+def _numbers(state: TrainerState) -> Iterator[tuple[str, Tensor]]:
+    """Yield every floating-point tensor that is trained or that training depends on, with its name."""
+    yield "embeddings.weight", state.embeddings.weight
+    yield "embeddings.squares", state.embeddings.squares
+    parts = {"tower": state.tower.state_dict()}
+    for number, slot in state.optimizer.state_dict()["state"].items():
+        parts[f"optimizer.{number}"] = slot
+    if state.featured is not None:
+        parts["features"] = state.featured.tower.state_dict()
+    for part, tensors in parts.items():
+        for name, value in tensors.items():
+            if value.is_floating_point():
+                yield f"{part}.{name}", value

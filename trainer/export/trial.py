@@ -1,0 +1,155 @@
+"""The trial of what is promoted: on windows that it was not trained on, against the bundle that was confirmed last.
+
+A window tests the model before it is trained on; it tests the served bundles at the same moment. Windows with few
+events are pooled, over several promotions if need be, until there is enough to decide: then the promoted bundle is
+confirmed, or everything promoted since the last confirmation is withdrawn and the confirmed one served again.
+``bundles/TRIAL.json`` holds what has been found, so a restart goes on where a killed run stopped; training never
+reads it.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store, WindowManifest, Withdrawal
+from contracts.documents import Document, read_document, write_document
+from trainer.export.cases import Cases
+from trainer.export.gate import Evidence, Gate
+from trainer.export.servable import Servable
+
+__all__ = ["Trial", "Trials", "current_or_none"]
+
+logger = logging.getLogger(__name__)
+
+_TRIAL: Final = "bundles/TRIAL.json"
+
+
+class _Session(BaseModel):
+    """What one window has shown."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    sequence: int = Field(description="commit number of the window")
+    promoted: str = Field(description="the bundle that was served at the time")
+    evidence: Evidence
+
+
+class Trial(Document):
+    """``bundles/TRIAL.json``: against which bundle, and what has been found since it was confirmed."""
+
+    reference: str | None = None
+    sessions: tuple[_Session, ...] = ()
+
+    @classmethod
+    def read(cls, store: Store) -> "Trial":
+        """Return what is stored; an empty trial where nothing is, or where it is damaged: then it begins again."""
+        try:
+            return read_document(store, _TRIAL, cls)
+        except FileNotFoundError:
+            return cls()
+        except CorruptArtefactError as error:
+            logger.error("the trial of the promoted bundle begins again: %s", error)
+            return cls()
+
+    def write(self, store: Store) -> None:
+        """Store it, unless it is stored already."""
+        if self != Trial.read(store):
+            write_document(store, _TRIAL, self)
+
+    @property
+    def evidence(self) -> Evidence:
+        """All that has been found."""
+        return reduce(add, (session.evidence for session in self.sessions), Evidence())
+
+
+def current_or_none(log: BundleLog) -> str | None:
+    """Return the promoted version; None where there is none, or where ``CURRENT`` is damaged, which is logged."""
+    try:
+        return log.current()
+    except CorruptArtefactError as error:
+        logger.error("it is not known which bundle is promoted: %s", error)
+        return None
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Reviews the promoted bundle with each window."""
+
+    store: Store
+    gate: Gate
+
+    def review(self, window: WindowManifest, cases: Cases) -> Withdrawal | None:
+        """Test what is promoted on a window that is not trained on yet; return the withdrawal if it was rolled back.
+
+        A window counts once, however often it is reviewed. Raises `CorruptArtefactError` for a damaged pin.
+        """
+        log = BundleLog(self.store)
+        current, pin, trial = current_or_none(log), log.pin(), Trial.read(self.store)
+        if current is None:
+            return None
+        if pin is not None or trial.reference is None or current == trial.reference:
+            # What an operator has chosen is trusted, and so is the first of all.
+            Trial(reference=pin.version if pin else current).write(self.store)
+            return None
+        if (withdrawn := log.withdrawal(current)) is not None:
+            # Killed before the promotion of the other one, or promoted by hand and released again.
+            log.publish(trial.reference)
+            return withdrawn
+        trial = self._with(log, trial, current, window, cases)
+        trial.write(self.store)
+        return self._decide(log, trial, current, window)
+
+    def _with(self, log: BundleLog, trial: Trial, current: str, window: WindowManifest, cases: Cases) -> Trial:
+        """Add what a window shows, unless it has been added or one of the two was trained on it."""
+        if not len(cases) or any(session.sequence == window.sequence for session in trial.sessions):
+            return trial
+        try:
+            pair = [log.manifest(version) for version in (current, str(trial.reference))]
+            if window.sequence <= max(manifest.trained_sequence for manifest in pair):
+                return trial
+            new, old = (self._hits(log, manifest, cases) for manifest in pair)
+        except (CorruptArtefactError, FileNotFoundError) as error:
+            logger.error("bundle %s cannot be tested against %s: %s", current, trial.reference, error)
+            return Trial(reference=current)
+        session = _Session(sequence=window.sequence, promoted=current, evidence=Evidence.of(new, old))
+        return trial.model_copy(update={"sessions": (*trial.sessions, session)})
+
+    def _hits(self, log: BundleLog, manifest: BundleManifest, cases: Cases) -> npt.NDArray[np.bool_]:
+        return Servable.open(log, manifest).hits(cases, self.gate.cutoff)
+
+    def _decide(self, log: BundleLog, trial: Trial, current: str, window: WindowManifest) -> Withdrawal | None:
+        verdict = self.gate.after(trial.evidence)
+        if verdict is None:
+            return None
+        if verdict.promoted:
+            logger.info("bundle %s: %s", current, verdict.sentence)
+            Trial(reference=current).write(self.store)
+            return None
+        return self._roll_back(log, trial, current, window, verdict.sentence)
+
+    def _roll_back(
+        self, log: BundleLog, trial: Trial, current: str, window: WindowManifest, sentence: str
+    ) -> Withdrawal:
+        """Withdraw all that was promoted since the last confirmation, then serve what was confirmed."""
+        withdrawal = Withdrawal(
+            version=current,
+            fallback=str(trial.reference),
+            window=str(window.name),
+            sequence=window.sequence,
+            cases=trial.evidence.cases,
+            at=time.time(),
+            verdict=sentence,
+        )
+        suspects = {current, *(session.promoted for session in trial.sessions)} - {trial.reference}
+        for version in sorted(suspects & set(log.versions())):
+            log.withdraw(withdrawal.model_copy(update={"version": version}))
+        log.publish(withdrawal.fallback)
+        Trial(reference=trial.reference).write(self.store)
+        return withdrawal
