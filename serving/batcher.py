@@ -3,6 +3,7 @@
 Tower and search belong to that thread alone (GPU indexes demand it). It fires at once when it is idle; what comes
 while it is busy waits and is answered together, so batches grow with the load and nobody waits for company. A full
 queue refuses at once. Jobs whose client has gone or whose deadline has passed are dropped when the batch forms.
+Expensive jobs are run part by part, in turn with batches of cheap ones (`serving.lanes`).
 """
 
 import asyncio
@@ -11,37 +12,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from serving.errors import DeadlinePassedError, QueueFullError, ShuttingDownError
+from serving.errors import DeadlinePassedError, ShuttingDownError
+from serving.lanes import Job, Lanes, Outcome, Part
 
-__all__ = ["Batcher", "Job", "Observer", "Outcome"]
+__all__ = ["Batcher", "Observer"]
 
 log = logging.getLogger(__name__)
 
 TaskT = TypeVar("TaskT")
 AnswerT = TypeVar("AnswerT")
 
-
-@dataclass(frozen=True)
-class Outcome(Generic[AnswerT]):
-    """An answer, and how long its job waited for the batch to form, in seconds."""
-
-    answer: AnswerT
-    queued: float
-
-
-@dataclass(eq=False)
-class Job(Generic[TaskT, AnswerT]):
-    """A task in the queue: `size` queries, of use until `deadline` on the monotonic clock."""
-
-    task: TaskT
-    size: int
-    deadline: float
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Outcome[AnswerT]]
-    arrived: float = field(default_factory=time.monotonic)
+Result: TypeAlias = tuple[Job[TaskT, AnswerT], Outcome[list[AnswerT]] | Exception]
 
 
 class Observer(Protocol):
@@ -63,10 +46,12 @@ class Batcher(Generic[TaskT, AnswerT]):
     Parameters
     ----------
     run
-        Called on the owner thread with the tasks of a batch; returns one answer per task, in order. An exception is
-        the answer of all of them.
-    max_batch, limit
-        Queries in a batch (a larger single task runs alone), and queries that may wait.
+        Called on the owner thread with the tasks of a batch; returns one answer per task, in order. Where it raises,
+        each task of the batch is run by itself, and only one that fails again gets the exception.
+    max_batch, max_cost
+        Queries in a batch, and what they may cost together; a single part beyond either runs alone.
+    limit
+        Queries that may wait; half as many of expensive jobs.
     retry_after
         What refused clients are told to wait, in seconds.
     """
@@ -77,39 +62,43 @@ class Batcher(Generic[TaskT, AnswerT]):
         observer: Observer,
         *,
         max_batch: int,
+        max_cost: float,
         limit: int,
         retry_after: float,
     ) -> None:
-        self._run, self._observer = run, observer
-        self._max_batch, self._limit, self._retry_after = max_batch, limit, retry_after
-        self._jobs: deque[Job[TaskT, AnswerT]] = deque()
-        self._waiting = 0
+        self._run, self._observer, self._retry_after = run, observer, retry_after
+        self._lanes: Lanes[TaskT, AnswerT] = Lanes(max_batch, max_cost, limit)
+        self._running: list[Job[TaskT, AnswerT]] = []
+        self._running_since = 0.0
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="weir-search", daemon=True)
         self._thread.start()
 
-    async def submit(self, task: TaskT, size: int, deadline: float = float("inf")) -> Outcome[AnswerT]:
-        """Queue a task of `size` queries and wait for its answer.
+    async def submit(self, parts: Sequence[Part[TaskT]], deadline: float = float("inf")) -> Outcome[list[AnswerT]]:
+        """Queue a request and wait for the answers to its parts, in order.
 
         Raises `QueueFullError` or `ShuttingDownError` at once, `DeadlinePassedError` in place of a late run, and
         whatever `run` raises.
         """
         loop = asyncio.get_running_loop()
-        job: Job[TaskT, AnswerT] = Job(task, size, deadline, loop, loop.create_future())
+        job: Job[TaskT, AnswerT] = Job(deque(parts), deadline, loop, loop.create_future())
         with self._changed:
-            self._admit(job)
+            if self._closed:
+                raise ShuttingDownError
+            self._lanes.admit(job, self._retry_after)
+            self._observer.depth(self._lanes.waiting)
             self._changed.notify()
         return await job.future
 
-    def _admit(self, job: Job[TaskT, AnswerT]) -> None:
-        if self._closed:
-            raise ShuttingDownError
-        # A task larger than the limit is taken when nothing waits, or it could never be.
-        if self._jobs and self._waiting + job.size > self._limit:
-            raise QueueFullError(self._waiting, self._limit, self._retry_after)
-        self._jobs.append(job)
-        self._count(job.size)
+    def problem(self, bound: float) -> str | None:
+        """Return why nothing is answered: the thread has ended, or its batch takes more than `bound` seconds."""
+        if not self._thread.is_alive():
+            return "the thread that searches has ended"
+        running, since = self._running, self._running_since
+        if running and (seconds := time.monotonic() - since) > bound:
+            return f"a batch of {len(running)} requests has been running for {seconds:.0f} s, more than {bound:g} s"
+        return None
 
     def close(self) -> None:
         """Answer what is queued, refuse the rest, and return when the thread has ended."""
@@ -119,31 +108,43 @@ class Batcher(Generic[TaskT, AnswerT]):
         self._thread.join()
 
     def _work(self) -> None:
-        while batch := self._next():
-            queued = time.monotonic()
-            live = [job for job in batch if self._still_wanted(job, queued)]
-            if live:
-                self._observer.batch(sum(job.size for job in live))
-                self._settle(live, queued)
+        try:
+            while batch := self._next():
+                self._answer(batch)
+        finally:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Refuse what is left when the thread ends: nobody would answer it."""
+        with self._changed:
+            self._closed = True
+            left = [*self._running, *self._lanes.clear()]
+            self._observer.depth(0)
+        _deliver([(job, ShuttingDownError()) for job in left])
 
     def _next(self) -> list[Job[TaskT, AnswerT]]:
         """Wait for jobs and take as many as fit; none means closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closed)
-            batch: list[Job[TaskT, AnswerT]] = []
-            size = 0
-            while self._jobs and (not batch or size + self._jobs[0].size <= self._max_batch):
-                batch.append(self._jobs.popleft())
-                size += batch[-1].size
-            self._count(-size)
+            self._changed.wait_for(lambda: self._lanes or self._closed)
+            batch = self._lanes.take()
+            self._observer.depth(self._lanes.waiting)
             return batch
 
-    def _count(self, change: int) -> None:
-        self._waiting += change
-        self._observer.depth(self._waiting)
+    def _answer(self, batch: list[Job[TaskT, AnswerT]]) -> None:
+        now = time.monotonic()
+        live = [job for job in batch if self._still_wanted(job, now)]
+        if not live:
+            return
+        self._running_since, self._running = now, live
+        for job in live:
+            job.queued = job.queued or now - job.arrived
+        self._observer.batch(sum(job.parts[0].size for job in live))
+        results = self._settle(live)
+        self._running = []
+        _deliver(results)
 
     def _still_wanted(self, job: Job[TaskT, AnswerT], now: float) -> bool:
-        if job.future.cancelled():
+        if job.future.done():
             self._observer.dropped("cancelled")
             return False
         if job.deadline <= now:
@@ -152,18 +153,31 @@ class Batcher(Generic[TaskT, AnswerT]):
             return False
         return True
 
-    def _settle(self, live: list[Job[TaskT, AnswerT]], formed: float) -> None:
+    def _settle(self, live: list[Job[TaskT, AnswerT]]) -> list[Result[TaskT, AnswerT]]:
+        """Run the next part of each job; return those that are answered, or have failed."""
         try:
-            answers = self._run([job.task for job in live])
-        except Exception as error:
-            log.warning("a batch of %d requests failed: %s", len(live), error, exc_info=error)
-            _deliver([(job, error) for job in live])
-            return
-        pairs = zip(live, answers, strict=True)
-        _deliver([(job, Outcome(answer, formed - job.arrived)) for job, answer in pairs])
+            answers = self._run([job.parts[0].task for job in live])
+        except Exception as error:  # noqa: BLE001 - it is the answer of whoever caused it
+            if len(live) > 1:
+                log.warning("a batch of %d requests failed, each is run by itself: %s", len(live), error)
+                return [result for job in live for result in self._settle([job])]
+            return [(live[0], error)]
+        advanced = [self._advanced(job, answer) for job, answer in zip(live, answers, strict=True)]
+        return [result for result in advanced if result is not None]
+
+    def _advanced(self, job: Job[TaskT, AnswerT], answer: AnswerT) -> Result[TaskT, AnswerT] | None:
+        """Note the answer to a job's next part; return the job once it was the last."""
+        job.parts.popleft()
+        job.answers.append(answer)
+        if job.parts:
+            with self._changed:
+                self._lanes.put_back(job)
+                self._observer.depth(self._lanes.waiting)
+            return None
+        return job, Outcome(job.answers, job.queued)
 
 
-def _deliver(results: list[tuple[Job[TaskT, AnswerT], Outcome[AnswerT] | Exception]]) -> None:
+def _deliver(results: Sequence[Result[TaskT, AnswerT]]) -> None:
     """Hand results to their event loop: one wake-up for all, as they share it."""
 
     def settle() -> None:
@@ -175,6 +189,5 @@ def _deliver(results: list[tuple[Job[TaskT, AnswerT], Outcome[AnswerT] | Excepti
             else:
                 job.future.set_result(result)
 
-    loop = results[0][0].loop
-    if not loop.is_closed():
+    if results and not (loop := results[0][0].loop).is_closed():
         loop.call_soon_threadsafe(settle)

@@ -17,7 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, BundleFile, BundleLog, BundleManifest, Keys, columns
+from contracts import (
+    BUNDLE_ITEMS_SCHEMA,
+    PADDING_KEY,
+    BundleFile,
+    BundleLog,
+    BundleManifest,
+    Keys,
+    columns,
+    read_format,
+)
 from serving.errors import IncompatibleBundleError
 from serving.index import Device, ExactIndex, Index, open_index
 from serving.tower import Tower
@@ -35,8 +44,9 @@ _PADDING, _UNKNOWN, _FIRST = 0, 1, 2
 class LoadedBundle:
     """One version, ready to answer; `items` counts index rows.
 
-    `embeddings` is (2 + items, dimension), `ids` (items,) holds strings, `sorted_keys` (items,) with the row of each
-    in `key_rows`, `popular` the rows from the most popular down, and `popularity` (items,) their decayed counts.
+    `embeddings` is (2 + items, dimension), `ids` (items,) holds strings, `sorted_keys` (items,) with the row of each in
+    `key_rows`, `popular` are the rows from the most popular down, and `popularity` (items,) their decayed counts.
+    `key_secret` is that of the store (`contracts.keys`).
     """
 
     manifest: BundleManifest
@@ -49,6 +59,7 @@ class LoadedBundle:
     key_rows: Rows
     popular: Rows
     popularity: npt.NDArray[np.float64]
+    key_secret: str = ""
     servable_at: float = field(default_factory=time.time)
 
     @property
@@ -100,7 +111,8 @@ def load_bundle(log: BundleLog, version: str, device: Device = "cpu", threads: i
     FileNotFoundError
         Where there is no such bundle.
     """
-    return _Loader(log, log.manifest(version)).load(device, threads)
+    manifest = log.manifest(version)
+    return _Loader(log, manifest).load(device, threads)
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,8 @@ class _Loader:
         order = np.argsort(keys)
         popularity = items[columns.POPULARITY].to_numpy()
         count, width = self.manifest.items, self.manifest.dimension
+        finite = bool(np.isfinite(popularity).all())
+        self.require(BundleFile.ITEMS, finite, "holds a popularity that is NaN or infinite")
         in_order = np.array_equal(items[columns.ROW].to_numpy(), np.arange(count))
         self.require(BundleFile.ITEMS, in_order, f"does not number its rows from 0 to {count - 1}")
         distinct = bool((np.diff(keys[order]) > 0).all())
@@ -131,6 +145,7 @@ class _Loader:
             key_rows=order,
             popular=np.argsort(-popularity, kind="stable"),
             popularity=popularity,
+            key_secret=found.key_secret if (found := read_format(self.log.store)) else "",
         )
         self.warm_up(loaded)
         return loaded

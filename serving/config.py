@@ -19,6 +19,19 @@ class LimitsConfig(_Model):
     max_history_item_ids: int = Field(default=1000, ge=1, description="item ids of a history given in a request")
     max_excluded_item_ids: int = Field(default=1000, ge=0, description="item ids that a request leaves out")
     max_allowed_item_ids: int = Field(default=10_000, ge=0, description="item ids that a filter lets through")
+    max_item_ids: int = Field(
+        default=50_000, ge=1, description="item ids in a request: of all histories, those left out and let through"
+    )
+    max_cost: int = Field(
+        default=500_000,
+        ge=1000,
+        description="estimated cost of a request, about microseconds of a core: docs/serving.md says how",
+    )
+
+    @property
+    def fields(self) -> int:
+        """Fields of the largest request within the limits: an id each, three or four for a query, some more."""
+        return self.max_item_ids + 4 * self.max_queries + 16
 
 
 class ServingConfig(_Model):
@@ -28,6 +41,9 @@ class ServingConfig(_Model):
         default="127.0.0.1", description="address to listen on; 0.0.0.0 for every interface: put TLS in front of it"
     )
     port: int = Field(default=50051, ge=0, le=65535, description="gRPC port; 0 takes a free one, which is logged")
+    metrics_host: str = Field(
+        default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
+    )
     metrics_port: int = Field(default=9103, ge=0, le=65535, description="port of /metrics; 0 takes a free one")
     reflection: bool = Field(default=True, description="let clients such as grpcurl ask for the service's schema")
     device: Literal["auto", "cpu", "gpu"] = Field(
@@ -37,6 +53,14 @@ class ServingConfig(_Model):
         default=1, ge=1, description="threads of one tower run or search; several replicas beat several threads"
     )
     max_batch_queries: int = Field(default=256, ge=1, description="queries answered together at most")
+    max_batch_cost: int = Field(
+        default=20_000,
+        ge=1000,
+        description="cost of a batch at most, about microseconds: so long a cheap request may wait for expensive ones",
+    )
+    max_batch_seconds: float = Field(
+        default=30.0, gt=0, description="a batch that runs longer makes `liveness` NOT_SERVING, seconds"
+    )
     queue_queries: int = Field(
         default=1024, ge=1, description="queries that may wait; beyond it requests are refused at once"
     )
@@ -53,6 +77,15 @@ class ServingConfig(_Model):
     )
     max_connection_age_seconds: float = Field(
         default=300.0, gt=0, description="connections older than this are renewed, so that new replicas get their share"
+    )
+    max_connections: int = Field(
+        default=4096, ge=1, description="open connections; more are refused, and those open are not touched"
+    )
+    max_streams_per_connection: int = Field(
+        default=256, ge=1, description="calls under way on one connection; more wait at the client"
+    )
+    max_connection_idle_seconds: float = Field(
+        default=300.0, gt=0, description="connections without a call for so long are closed, seconds"
     )
     max_request_bytes: int = Field(
         default=16 << 20, ge=1 << 16, description="requests larger than this are refused unread, bytes"

@@ -1,6 +1,7 @@
 """What can go wrong with a request or a bundle, without saying how a transport tells it."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from contracts import CorruptArtefactError
 
@@ -14,8 +15,13 @@ __all__ = [
     "RequestError",
     "ShuttingDownError",
     "TagsNotSupportedError",
+    "UndecodableRequestError",
     "Violation",
 ]
+
+
+_LONGEST_ECHO: Final = 128
+"""Characters of a request that an error repeats: errors travel in headers, which are limited."""
 
 
 class IncompatibleBundleError(CorruptArtefactError):
@@ -42,13 +48,23 @@ class RequestError(Exception):
 
 
 class InvalidRequestError(RequestError):
-    """The request breaks rules; `violations` names all of them."""
+    """The request breaks rules; `violations` names the first of them, `more` counts the others."""
 
     reason = "INVALID_REQUEST"
 
-    def __init__(self, violations: list[Violation]) -> None:
-        super().__init__("; ".join(f"{violation.field}: {violation.problem}" for violation in violations))
-        self.violations = violations
+    def __init__(self, violations: list[Violation], more: int = 0) -> None:
+        told = [": ".join(filter(None, (violation.field, violation.problem))) for violation in violations]
+        super().__init__("; ".join([*told, *([f"and {more} more problems"] if more else [])]))
+        self.violations, self.more = violations, more
+
+
+class UndecodableRequestError(RequestError):
+    """The bytes of the request are no message of its type."""
+
+    reason = "UNDECODABLE"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the request's {size} bytes are no message of this method's type: compare the .proto files")
 
 
 class TagsNotSupportedError(RequestError):
@@ -67,12 +83,12 @@ class TagsNotSupportedError(RequestError):
 
 
 class QueueFullError(RequestError):
-    """More queries are waiting than may wait."""
+    """More queries (or other `things`) are waiting than may wait."""
 
     reason = "QUEUE_FULL"
 
-    def __init__(self, waiting: int, limit: int, retry_after: float) -> None:
-        super().__init__(f"{waiting} queries are waiting, at most {limit} may; try again in {retry_after} s")
+    def __init__(self, waiting: int, limit: int, retry_after: float, things: str = "queries") -> None:
+        super().__init__(f"{waiting} {things} are waiting, at most {limit} may; try again in {retry_after} s")
         self.retry_after = retry_after
 
 
@@ -100,6 +116,7 @@ class BundleVersionNotLoadedError(RequestError):
     reason = "BUNDLE_VERSION_NOT_LOADED"
 
     def __init__(self, wanted: str, loaded: str) -> None:
+        wanted = wanted if len(wanted) <= _LONGEST_ECHO else f"{wanted[:_LONGEST_ECHO]}..."
         super().__init__(f"bundle_version {wanted!r} is not loaded; the loaded one is {loaded!r}")
         self.wanted, self.loaded = wanted, loaded
 

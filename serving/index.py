@@ -13,13 +13,23 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AnnIndex", "Device", "ExactIndex", "Found", "Index", "open_index", "pick_gpu"]
+__all__ = ["COMPARED_BY_MATRIX", "AnnIndex", "Device", "ExactIndex", "Found", "Index", "open_index", "pick_gpu"]
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 Device = Literal["auto", "cpu", "gpu"]
 
-_GPU_MAX_K: Final = 2048
+_GPU_LIMIT: Final = 2048
+"""Largest k, and most lists, that FAISS takes on a GPU."""
+
+_COMPARED_BY_WALK: Final = 64
+"""Vectors compared in a microsecond by an index that looks at them one by one."""
+
+COMPARED_BY_MATRIX: Final = 512
+"""Vectors compared in a microsecond where a matrix is multiplied."""
+
+_GRAPH_COST: Final = 300.0
+"""Microseconds of a walk through a graph (HNSW32 over a million vectors), which hardly depends on their number."""
 
 # FAISS multiplies matrices only for batches above this threshold, which 1.15 set so high that large batches are
 # compared one by one: 3.7 times slower at 256 queries. At 300 one query is still scanned, eight are multiplied.
@@ -38,8 +48,18 @@ class Found(NamedTuple):
 class Index(Protocol):
     """Searches the vectors of one bundle."""
 
+    @property
+    def lists(self) -> int:
+        """How many inverted lists it has, of which a search visits `nprobe`; 0: it has none."""
+
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
         """Return the best `k` rows for each of `queries` (n, dimension); `nprobe` 0 means the default."""
+
+    def reaches(self, k: int, nprobe: int = 0) -> bool:
+        """Say whether a search for so many rows, in so many lists, is within the limits of its device."""
+
+    def cost(self, nprobe: int = 0) -> float:
+        """Estimate a query's search in microseconds of one core (see `serving.cost`)."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +68,22 @@ class ExactIndex:
 
     vectors: Floats
 
+    @property
+    def lists(self) -> int:
+        """None: every vector is compared."""
+        return 0
+
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:  # noqa: ARG002 - no lists to choose from
         """Return the best `k` rows for each query."""
         return Found(*faiss.knn(queries, self.vectors, min(k, len(self.vectors)), metric=faiss.METRIC_INNER_PRODUCT))
+
+    def reaches(self, k: int, nprobe: int = 0) -> bool:  # noqa: ARG002 - it has no limits
+        """Say yes: any number of rows can be ranked."""
+        return True
+
+    def cost(self, nprobe: int = 0) -> float:  # noqa: ARG002 - no lists to choose from
+        """Estimate a query's search in microseconds of one core."""
+        return len(self.vectors) / COMPARED_BY_MATRIX
 
     def search_among(self, queries: Floats, k: int, rows: Rows) -> Found:
         """Return the best `k` of the given distinct `rows` for each query."""
@@ -62,13 +95,17 @@ class ExactIndex:
 class AnnIndex:
     """A FAISS index with its default search parameters.
 
-    `space` is the FAISS parameter space of the device that `index` lives on; `keep` holds GPU resources alive.
+    `space` is the FAISS parameter space of the device that `index` lives on; `limit` is the device's largest k and
+    nprobe (None: it has none); `lists` counts inverted lists, 0 where the index has none; `keep` holds GPU resources
+    alive.
     """
 
     index: Any
     parameters: Mapping[str, int | float]
     space: Any
-    max_k: int
+    limit: int | None = None
+    lists: int = 0
+    graph: bool = False
     keep: Any = None
     _nprobe: int = field(default=0, init=False)
 
@@ -83,9 +120,27 @@ class AnnIndex:
         return bool(self.index.metric_type == faiss.METRIC_INNER_PRODUCT)
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
-        """Return the best `k` rows found for each query."""
-        self._visit(nprobe or int(self.parameters.get("nprobe", 0)))
-        return Found(*self.index.search(queries, min(k, self.index.ntotal, self.max_k)))
+        """Return the best `k` rows found for each query; raises `ValueError` beyond the limits of the device."""
+        if not self.reaches(k, nprobe):
+            raise ValueError(f"k = {k} or nprobe = {nprobe} is above {self.limit}, the limit of this index's device")
+        self._visit(self._lists_visited(nprobe))
+        return Found(*self.index.search(queries, min(k, self.index.ntotal)))
+
+    def reaches(self, k: int, nprobe: int = 0) -> bool:
+        """Say whether a search for so many rows, in so many lists, is within the limits of its device."""
+        if self.limit is None:
+            return True
+        return min(k, self.index.ntotal) <= self.limit and self._lists_visited(nprobe) <= self.limit
+
+    def cost(self, nprobe: int = 0) -> float:
+        """Estimate a query's search in microseconds of one core."""
+        if self.graph:
+            return _GRAPH_COST
+        share = self._lists_visited(nprobe) / self.lists if self.lists else 1.0
+        return float(share * self.index.ntotal / _COMPARED_BY_WALK)
+
+    def _lists_visited(self, nprobe: int) -> int:
+        return min(nprobe or int(self.parameters.get("nprobe", 0)), self.lists)
 
     def _visit(self, nprobe: int) -> None:
         if nprobe != self._nprobe and "nprobe" in self.parameters:
@@ -104,15 +159,18 @@ def pick_gpu(device: Device) -> bool:
 def open_index(data: bytes, parameters: Mapping[str, int | float], device: Device) -> AnnIndex:
     """Read a serialised FAISS index; raises `RuntimeError` (from FAISS) for bytes or parameters it cannot use."""
     index = faiss.deserialize_index(np.frombuffer(data, np.uint8))
-    if faiss.try_extract_index_ivf(index) is not None:
+    inverted = faiss.try_extract_index_ivf(index)
+    lists = 0 if inverted is None else int(inverted.nlist)
+    if lists:
         parameters = {"nprobe": 1, **parameters}
     if pick_gpu(device):
         try:
             resources = faiss.StandardGpuResources()
             on_gpu = faiss.index_cpu_to_gpu(resources, 0, index)
-            return AnnIndex(on_gpu, parameters, faiss.GpuParameterSpace(), _GPU_MAX_K, keep=resources)
+            return AnnIndex(on_gpu, parameters, faiss.GpuParameterSpace(), _GPU_LIMIT, lists, keep=resources)
         except RuntimeError as error:
             if device == "gpu":
                 raise
             log.warning("this index cannot be searched on a GPU, the CPU does it: %s", error)
-    return AnnIndex(index, parameters, faiss.ParameterSpace(), max(1, int(index.ntotal)))
+    graph = isinstance(faiss.downcast_index(index), faiss.IndexHNSW)
+    return AnnIndex(index, parameters, faiss.ParameterSpace(), lists=lists, graph=graph)

@@ -1,5 +1,6 @@
 """What the core is asked and what it answers, without transport."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 from contracts import Key, Keys
 from serving.bundle import LoadedBundle
 
-__all__ = ["Answer", "ByEmbedding", "ByHistory", "ByItem", "ByUser", "Hits", "Query", "Source", "Task"]
+__all__ = ["Answer", "ByEmbedding", "ByHistory", "ByItem", "ByUser", "Hits", "Query", "Source", "Task", "joined"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -98,3 +99,12 @@ class Answer:
     hits: list[Hits]
     tower_seconds: float
     search_seconds: float
+
+
+def joined(answers: Sequence[Answer]) -> Answer:
+    """Return the answers to the parts of a task as one."""
+    return Answer(
+        [hits for answer in answers for hits in answer.hits],
+        sum(answer.tower_seconds for answer in answers),
+        sum(answer.search_seconds for answer in answers),
+    )

@@ -1,4 +1,4 @@
-"""From protobuf to the core: every rule of a request, all of its problems at once."""
+"""From protobuf to the core: every rule of a request, and its first problems at once, in time linear in its bytes."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,29 @@ import numpy.typing as npt
 from contracts import MAX_ID_BYTES, Keys, hash_id
 from serving.bundle import LoadedBundle
 from serving.config import LimitsConfig
+from serving.cost import query_costs, task_cost
 from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, TagsNotSupportedError, Violation
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
-__all__ = ["DEFAULT_K", "embed_task", "retrieve_task"]
+__all__ = ["DEFAULT_K", "MAX_VIOLATIONS", "embed_task", "item_ids", "retrieve_task"]
 
 DEFAULT_K: Final = 10
 """Items found for a query that does not say how many."""
+
+MAX_VIOLATIONS: Final = 16
+"""Problems of a request that are told; of the others, how many there are."""
+
+_SHORT: Final = MAX_ID_BYTES // 4
+"""An id of so many characters cannot have too many bytes."""
+
+
+def item_ids(request: pb.RetrieveRequest | pb.EmbedRequest, most_queries: int) -> int:
+    """Count the item ids of a request, those of its first `most_queries` queries: more are refused unread."""
+    found = sum(len(query.history.item_ids) for query in request.queries[:most_queries])
+    if isinstance(request, pb.RetrieveRequest):
+        found += len(request.excluded_item_ids) + len(request.filter.allowed_item_ids)
+    return found
 
 
 def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: LimitsConfig) -> Task:
@@ -26,6 +41,7 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
     _require_version(request.bundle_version, bundle)
     _refuse_tags(request.filter)
     check = _Check(bundle, limits)
+    check.total(item_ids(request, limits.max_queries))
     queries = check.queries(request.queries, with_k=True)
     threshold = request.params.score_threshold if request.params.HasField("score_threshold") else None
     if threshold is not None and not math.isfinite(threshold):
@@ -33,7 +49,7 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
     excluded = check.ids("excluded_item_ids", request.excluded_item_ids, limits.max_excluded_item_ids)
     allowed = check.ids("filter.allowed_item_ids", request.filter.allowed_item_ids, limits.max_allowed_item_ids)
     check.raise_if_any()
-    return Task(
+    task = Task(
         bundle=bundle,
         queries=queries,
         exact=request.params.exact,
@@ -43,12 +59,15 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
         excluded=excluded,
         allowed=allowed if len(allowed) else None,
     )
+    check.cost(task)
+    return task
 
 
 def embed_task(request: pb.EmbedRequest, bundle: LoadedBundle, limits: LimitsConfig) -> Task:
     """Check an Embed request; raises a `RequestError`."""
     _require_version(request.bundle_version, bundle)
     check = _Check(bundle, limits)
+    check.total(item_ids(request, limits.max_queries))
     queries = check.queries(request.queries, with_k=False)
     check.raise_if_any()
     return Task(bundle=bundle, queries=queries, find=False)
@@ -67,18 +86,44 @@ def _refuse_tags(wanted: pb.Filter) -> None:
 
 @dataclass
 class _Check:
-    """Collects what is wrong; what it returns is of use only if nothing is."""
+    """Collects what is wrong, the first problems whole; what it returns is of use only if nothing is."""
 
     bundle: LoadedBundle
     limits: LimitsConfig
     violations: list[Violation] = field(default_factory=list)
+    more: int = 0
 
     def fault(self, path: str, problem: str) -> None:
-        self.violations.append(Violation(path, problem))
+        if len(self.violations) < MAX_VIOLATIONS:
+            self.violations.append(Violation(path, problem))
+        else:
+            self.more += 1
 
     def raise_if_any(self) -> None:
         if self.violations:
-            raise InvalidRequestError(self.violations)
+            raise InvalidRequestError(self.violations, self.more)
+
+    def total(self, ids: int) -> None:
+        """Refuse more ids than a request may hold, before any of them is read."""
+        if ids > self.limits.max_item_ids:
+            most = self.limits.max_item_ids
+            self.fault("", f"the request holds {ids} item ids, at most {most} are allowed: send several requests")
+            self.raise_if_any()
+
+    def cost(self, task: Task) -> None:
+        """Refuse what costs more than a request may; the error says how many of its queries would do."""
+        cost, most = task_cost(task), self.limits.max_cost
+        if cost <= most:
+            return
+        dearest = max(query_costs(task))
+        fitting = int((most - cost + sum(query_costs(task))) / dearest)
+        advice = f"send at most {fitting} such queries in a request" if fitting else "a single such query is too much"
+        self.fault(
+            "queries",
+            f"cost {cost:,.0f}, at most {most:,} is allowed (GetInfo, limits.max_cost); the dearest of these "
+            f"{len(task.queries)} queries costs {dearest:,.0f}: {advice}, or lower k, nprobe, excluded or history ids",
+        )
+        self.raise_if_any()
 
     def queries(self, queries: Sequence[pb.Query], *, with_k: bool) -> tuple[Query, ...]:
         if not 1 <= len(queries) <= self.limits.max_queries:
@@ -100,7 +145,7 @@ class _Check:
         match query.WhichOneof("source"):
             case "user_id":
                 self.id(f"{path}.user_id", query.user_id)
-                return ByUser(hash_id(query.user_id))
+                return ByUser(hash_id(query.user_id, self.bundle.key_secret))
             case "history":
                 ids = query.history.item_ids
                 keys = self.ids(f"{path}.history.item_ids", ids, self.limits.max_history_item_ids)
@@ -109,16 +154,18 @@ class _Check:
                 return ByEmbedding(self.embedding(f"{path}.embedding", query.embedding))
             case "item_id":
                 self.id(f"{path}.item_id", query.item_id)
-                return ByItem(query.item_id, hash_id(query.item_id))
+                return ByItem(query.item_id, hash_id(query.item_id, self.bundle.key_secret))
             case _:
                 self.fault(path, "has no source: set user_id, history, embedding or item_id")
                 return None
 
     def embedding(self, path: str, embedding: pb.Embedding) -> npt.NDArray[np.float32]:
-        values = np.array(embedding.values, np.float32)
         dimension = self.bundle.manifest.dimension
-        if len(values) != dimension:
-            self.fault(path, f"has {len(values)} values, bundle {self.bundle.version} has {dimension} dimensions")
+        if len(embedding.values) != dimension:
+            given = len(embedding.values)
+            self.fault(path, f"has {given} values, bundle {self.bundle.version} has {dimension} dimensions")
+            return np.zeros(dimension, np.float32)
+        values = np.array(embedding.values, np.float32)
         if wrong := np.flatnonzero(~np.isfinite(values)).tolist():
             self.fault(path, f"value {wrong[0]} is {values[wrong[0]]}, must be finite ({len(wrong)} are not)")
         return values
@@ -126,7 +173,7 @@ class _Check:
     def id(self, path: str, raw: str) -> None:
         if not raw:
             self.fault(path, "is empty")
-        elif len(raw) > MAX_ID_BYTES // 4 and (size := len(raw.encode())) > MAX_ID_BYTES:
+        elif len(raw) > _SHORT and (size := len(raw.encode())) > MAX_ID_BYTES:
             self.fault(path, f"has {size} bytes, at most {MAX_ID_BYTES} are allowed")
 
     def ids(self, path: str, ids: Iterable[str], most: int) -> Keys:
@@ -134,6 +181,7 @@ class _Check:
         if len(known) > most:
             self.fault(path, f"holds {len(known)} ids, at most {most} are allowed")
             return np.empty(0, np.int64)
-        for number, raw in enumerate(known):
-            self.id(f"{path}[{number}]", raw)
-        return np.array([hash_id(raw) for raw in known], np.int64)
+        if known and not all(0 < size <= _SHORT for size in map(len, known)):
+            for number, raw in enumerate(known):
+                self.id(f"{path}[{number}]", raw)
+        return np.array([hash_id(raw, self.bundle.key_secret) for raw in known], np.int64)

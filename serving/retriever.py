@@ -25,6 +25,9 @@ __all__ = ["Retriever"]
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
+_FEW: Final = 256
+"""Rows wanted of a search, up to which it makes no difference how many they are."""
+
 _NO_ROWS: Final[Rows] = np.empty(0, np.int64)
 _NOTHING: Final[tuple[Floats, Rows]] = (np.empty(0, np.float32), _NO_ROWS)
 
@@ -112,7 +115,7 @@ class _Batch:
     def find(self, plans: list[_Plan], vectors: Floats) -> list[Hits]:
         """Return the hits of each plan, in order."""
         hits: dict[int, Hits] = {}
-        for numbers in _grouped(range(len(plans)), lambda number: _search_key(plans[number])):
+        for numbers in _grouped(range(len(plans)), lambda number: self.search_key(plans[number])):
             chosen = [plans[number] for number in numbers]
             if not chosen[0].task.find:
                 found = [_NOTHING] * len(chosen)
@@ -125,13 +128,20 @@ class _Batch:
                 hits[number] = Hits(self.bundle.ids[rows].tolist(), scores.tolist(), plan.missing, vector)
         return [hits[number] for number in range(len(plans))]
 
+    def search_key(self, plan: _Plan) -> tuple[object, ...]:
+        """Plans of equal key are searched together: a filter keeps its task to itself, and few rows keep from many."""
+        task = plan.task
+        own = id(task) if task.allowed is not None else None
+        within = self.bundle.index.reaches(_wanted(plan), task.nprobe)
+        return plan.place < 0, task.find, task.exact, task.nprobe, own, within, (_wanted(plan) // _FEW).bit_length()
+
     def search(self, plans: list[_Plan], queries: Floats) -> list[tuple[Floats, Rows]]:
         task = plans[0].task
-        wanted = min(max(plan.query.k + len(plan.excluded) for plan in plans), self.bundle.items)
+        wanted = min(max(map(_wanted, plans)), self.bundle.items)
         allowed = self.allowed(task)
         if allowed is not None:
             found = self.bundle.exact.search_among(queries, wanted, allowed)
-        elif task.exact:
+        elif task.exact or not self.bundle.index.reaches(wanted, task.nprobe):
             found = self.bundle.exact.search(queries, wanted)
         else:
             found = self.bundle.index.search(queries, wanted, task.nprobe)
@@ -203,10 +213,9 @@ def _padded(histories: list[Keys]) -> Keys:
     return padded
 
 
-def _search_key(plan: _Plan) -> tuple[object, ...]:
-    """Plans of equal key are searched together; a filter keeps its task to itself."""
-    task = plan.task
-    return plan.place < 0, task.find, task.exact, task.nprobe, id(task) if task.allowed is not None else None
+def _wanted(plan: _Plan) -> int:
+    """Return how many rows must be found, so that k are left when those to be left out are struck."""
+    return plan.query.k + len(plan.excluded)
 
 
 def _struck(plan: _Plan, found: Found, threshold: float | None) -> tuple[Floats, Rows]:

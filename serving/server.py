@@ -5,26 +5,31 @@ drain. The event loop parses and answers; one thread (`serving.batcher`) runs to
 """
 
 import asyncio
-import contextlib
 import logging
+import resource
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
+from typing import Final
 
 import grpc.aio
 import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import CorruptArtefactError, Store
+from contracts import Store
+from contracts.exposition import exposed
+from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.config import ServingConfig
+from serving.decoding import DecodingInterceptor
 from serving.histories import UserHistories
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
 from serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
+from serving.problems import Problems
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
 from serving.service import RetrievalService
@@ -37,12 +42,29 @@ log = logging.getLogger(__name__)
 
 SERVICE = retrieval_pb2.DESCRIPTOR.services_by_name["RetrievalService"].full_name
 LIVENESS = "liveness"
-"""Health of the process alone: a server that waits for its first bundle is well and must not be restarted."""
+"""Health of the process alone: a server that waits for its first bundle is well and must not be restarted.
+
+It is NOT_SERVING where only a restart helps: the thread that searches has ended or hangs, or one that follows the store
+has ended.
+"""
+
+_HANDSHAKE_SECONDS: Final = 10
+"""Until then a connection has to have said that it speaks HTTP/2."""
+
+_OTHER_FILES: Final = 256
+"""Open files that are no connections of clients."""
+
+_SWITCH_SECONDS: Final = 0.001
+"""How long a thread may hold the interpreter while the event loop waits for it: five times less than usual."""
+
+_STATUS = health_pb2.HealthCheckResponse
 
 
 def serve(store: Store, config: ServingConfig) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return."""
     pick_gpu(config.device)
+    _allow_files(config.max_connections + _OTHER_FILES)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     uvloop.run(Server(store, config).run())
 
 
@@ -61,12 +83,16 @@ class Server:
         self.watcher = BundleWatcher(self.store, BundleMetrics(self.registry), config.device, config.threads)
         self.histories = UserHistories(self.store)
         self.health = health.aio.HealthServicer()
-        self._problem = ""
+        self.following: list[asyncio.Task[None]] = []
+        self._looked = asyncio.Event()
+        self._problems = Problems(log)
+        self._ill = ""
         self._where = ""
         self.batcher: Batcher[Task, Answer] = Batcher(
             Retriever(self.histories, config.threads),
             self.metrics,
             max_batch=config.max_batch_queries,
+            max_cost=config.max_batch_cost,
             limit=config.queue_queries,
             retry_after=config.retry_after_seconds,
         )
@@ -74,51 +100,54 @@ class Server:
     async def run(self) -> None:
         """Listen, follow the store, and stop in good order when told to."""
         stopped = _stop_signal()
-        await self._healthy(health_pb2.HealthCheckResponse.NOT_SERVING)
-        await self.health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self._healthy(_STATUS.NOT_SERVING)
+        await self.health.set(LIVENESS, _STATUS.SERVING)
         # First what fails in one line: a gRPC server dropped before its loop ends complains at length.
-        web, thread = start_http_server(self.config.metrics_port, registry=self.registry)
-        server = self._grpc_server()
-        port = server.add_insecure_port(f"{self.config.host}:{self.config.port}")
-        await server.start()
-        self._where = f"gRPC on {self.config.host}:{port}, metrics on port {web.server_port}"
-        log.info("listening, without a bundle yet: %s", self._where)
-        following = asyncio.create_task(self._follow())
-        try:
-            await stopped.wait()
-            await self._drain(server)
-        finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
-            await asyncio.to_thread(self.batcher.close)
-            await asyncio.to_thread(web.shutdown)
-            web.server_close()
-            thread.join()
+        with exposed(self.registry, self.config.metrics_host, self.config.metrics_port) as metrics:
+            server = self._grpc_server()
+            port = server.add_insecure_port(f"{self.config.host}:{self.config.port}")
+            await server.start()
+            self._where = f"gRPC on {self.config.host}:{port}, metrics on {metrics}"
+            log.info("listening, without a bundle yet: %s", self._where)
+            self.follow()
+            watching = asyncio.create_task(self._watch_over())
+            try:
+                await stopped.wait()
+                await self._drain(server)
+            finally:
+                await _ended([watching, *self.following])
+                await asyncio.to_thread(self.batcher.close)
         log.info("stopped")
 
     def _grpc_server(self) -> grpc.aio.Server:
+        config = self.config
+        aside = Aside(config.retry_after_seconds)
+        service = RetrievalService(lambda: self.watcher.bundle, self.batcher, config, self.metrics, aside)
+        decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
         server = grpc.aio.server(
-            interceptors=[MetricsInterceptor(RpcMetrics(self.registry))],
+            interceptors=[MetricsInterceptor(RpcMetrics(self.registry)), decoding],
             options=[
-                ("grpc.max_connection_age_ms", round(1000 * self.config.max_connection_age_seconds)),
-                ("grpc.max_receive_message_length", self.config.max_request_bytes),
+                ("grpc.max_connection_age_ms", round(1000 * config.max_connection_age_seconds)),
+                ("grpc.max_connection_idle_ms", round(1000 * config.max_connection_idle_seconds)),
+                ("grpc.max_allowed_incoming_connections", config.max_connections),
+                ("grpc.max_concurrent_streams", config.max_streams_per_connection),
+                ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+                ("grpc.max_receive_message_length", config.max_request_bytes),
                 ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
             ],
         )
-        service = RetrievalService(lambda: self.watcher.bundle, self.batcher, self.config.limits, self.metrics)
         retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
-        if self.config.reflection:
+        if config.reflection:
             reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
 
-    async def _follow(self) -> None:
-        """Read the histories that are there, then bundles and further windows side by side."""
-        await asyncio.to_thread(self._catch_up)
-        await asyncio.gather(
-            self._forever(self._refresh_bundle), self._forever(partial(asyncio.to_thread, self._catch_up))
-        )
+    def follow(self) -> None:
+        """Follow windows and bundles side by side; the first bundle waits for the first look at the histories."""
+        self.following = [
+            asyncio.create_task(self._forever(step), name=f"following {name}")
+            for name, step in (("histories", self._refresh_histories), ("bundles", self._refresh_bundle))
+        ]
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -128,23 +157,44 @@ class Server:
                 log.exception("following the store failed, it goes on")
             await asyncio.sleep(self.config.poll_seconds)
 
+    async def _refresh_histories(self) -> None:
+        try:
+            await asyncio.to_thread(self._catch_up)
+        finally:
+            self._looked.set()
+
     async def _refresh_bundle(self) -> None:
+        await self._looked.wait()
         first = self.watcher.bundle is None
         if await asyncio.to_thread(self.watcher.refresh) and first:
-            await self._healthy(health_pb2.HealthCheckResponse.SERVING)
+            await self._healthy(_STATUS.SERVING)
             log.info("ready: %s", self._where)
 
     def _catch_up(self) -> None:
         try:
             self.histories.catch_up()
-            self._problem = ""
-        except (CorruptArtefactError, OSError) as error:
+            self._problems.over()
+        except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             self.metrics.history_errors.inc()
-            if str(error) != self._problem:  # said once, not at every poll
-                log.error("histories stay at commit %d: %s", self.histories.sequence, error)
-            self._problem = str(error)
+            self._problems.tell(error, f"histories stay at commit {self.histories.sequence}")
         self.metrics.users.set(self.histories.users)
         self.metrics.sequence.set(self.histories.sequence)
+
+    async def _watch_over(self) -> None:
+        """Keep the health of the process true, a look every second."""
+        while True:
+            await self.look_after()
+            await asyncio.sleep(1)
+
+    async def look_after(self) -> None:
+        """Set the health of the process; the log says when it changes, and why."""
+        ended = [f"{task.get_name()} has ended: {_why(task)}" for task in self.following if task.done()]
+        stuck = self.batcher.problem(self.config.max_batch_seconds)
+        ill = "; ".join([*([stuck] if stuck else []), *ended])
+        if bool(ill) != bool(self._ill):
+            log.log(logging.ERROR if ill else logging.INFO, "liveness: %s", ill or "well again")
+            await self.health.set(LIVENESS, _STATUS.NOT_SERVING if ill else _STATUS.SERVING)
+        self._ill = ill
 
     async def _healthy(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", SERVICE):
@@ -162,3 +212,25 @@ def _stop_signal() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     return stopped
+
+
+def _why(task: asyncio.Task[None]) -> str:
+    return "cancelled" if task.cancelled() else repr(task.exception())
+
+
+async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            log.error("a task of the server had failed", exc_info=result)
+
+
+def _allow_files(needed: int) -> None:
+    """Raise the soft limit of open files as far as needed and allowed: a connection is a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < needed:
+        log.warning("%d open files are allowed, serving.max_connections may take %d: raise `ulimit -n`", wanted, needed)

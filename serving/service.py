@@ -1,24 +1,25 @@
-"""The gRPC adapter: parse, queue, answer. Everything that takes time happens in the batcher's thread."""
+"""The gRPC adapter: parse, queue, answer.
 
-import asyncio
+Tower and search happen in the batcher's thread; what is large to check or to write down happens in a thread of its own,
+so that it does not hold up the event loop.
+"""
+
 import logging
-import secrets
 import time
 from collections.abc import Callable
-from importlib.metadata import version
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
-
-from contracts import MAX_ID_BYTES
-from serving.batcher import Batcher, Outcome
+from serving.aside import Aside
+from serving.batcher import Batcher
 from serving.bundle import LoadedBundle
-from serving.config import LimitsConfig
+from serving.config import ServingConfig
+from serving.cost import parts_of
 from serving.errors import NoBundleError, RequestError
+from serving.lanes import Outcome
 from serving.metrics import RequestMetrics
-from serving.queries import Answer, Task
-from serving.requests import embed_task, retrieve_task
+from serving.queries import Answer, Task, joined
+from serving.requests import embed_task, item_ids, retrieve_task
+from serving.responses import embed_response, info_response, retrieve_response
 from serving.status import DETAILS_KEY, code_of, details_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
@@ -27,8 +28,12 @@ __all__ = ["RetrievalService"]
 
 log = logging.getLogger(__name__)
 
+Made = TypeVar("Made")
+
+_LARGE: Final = 2000
+"""Ids that the event loop reads or writes by itself: about a millisecond."""
+
 _ECHOED = ("x-request-id", "traceparent")
-_METRICS = {"inner_product": pb.METRIC_INNER_PRODUCT, "cosine": pb.METRIC_COSINE}
 
 
 class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
@@ -38,57 +43,58 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         self,
         current: Callable[[], LoadedBundle | None],
         batcher: Batcher[Task, Answer],
-        limits: LimitsConfig,
+        config: ServingConfig,
         metrics: RequestMetrics,
+        aside: Aside,
     ) -> None:
-        self._current, self._batcher, self._limits, self._metrics = current, batcher, limits, metrics
+        self._current, self._batcher, self._config, self._metrics = current, batcher, config, metrics
+        self._aside = aside
 
     async def Retrieve(self, request: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:  # noqa: N802 - gRPC's name
         """Find the top items of each query."""
         start = time.monotonic()
 
         def build() -> Task:
-            return retrieve_task(request, self._bundle(), self._limits)
+            return retrieve_task(request, self._bundle(), self._config.limits)
 
-        task, outcome = await self._answer(build, context)
-        hits = [
-            pb.Hits(item_ids=found.ids, scores=found.scores, missing_item_ids=found.missing, fallback=found.fallback)
-            for found in outcome.answer.hits
-        ]
-        self._metrics.fallbacks.inc(sum(found.fallback for found in outcome.answer.hits))
-        return pb.RetrieveResponse(
-            hits=hits,
-            bundle_version=task.bundle.version,
-            attribution_token=f"{task.bundle.version}/{secrets.token_hex(8)}",
-            timing=self._timing(start, outcome),
-        )
+        task, outcome = await self._answer(request, build, context)
+        hits = outcome.answer.hits
+        self._metrics.fallbacks.inc(sum(found.fallback for found in hits))
+
+        def response() -> pb.RetrieveResponse:
+            return retrieve_response(task.bundle.version, hits, self._seconds(start, outcome))
+
+        return await self._made(response, sum(len(found.ids) for found in hits))
 
     async def Embed(self, request: pb.EmbedRequest, context: Any) -> pb.EmbedResponse:  # noqa: N802 - gRPC's name
         """Make the vector of each query."""
         start = time.monotonic()
 
         def build() -> Task:
-            return embed_task(request, self._bundle(), self._limits)
+            return embed_task(request, self._bundle(), self._config.limits)
 
-        task, outcome = await self._answer(build, context)
-        vectors = [
-            pb.QueryVector(
-                values=[] if found.vector is None else found.vector.tolist(),
-                missing_item_ids=found.missing,
-                fallback=found.fallback,
-            )
-            for found in outcome.answer.hits
-        ]
-        timing = self._timing(start, outcome)
-        return pb.EmbedResponse(vectors=vectors, bundle_version=task.bundle.version, timing=timing)
+        task, outcome = await self._answer(request, build, context)
+        hits = outcome.answer.hits
+
+        def response() -> pb.EmbedResponse:
+            return embed_response(task.bundle.version, hits, self._seconds(start, outcome))
+
+        return await self._made(response, len(hits) * task.bundle.manifest.dimension)
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:  # noqa: ARG002, N802
         """Describe the bundle and the limits."""
         try:
             bundle = self._bundle()
         except NoBundleError as error:
-            await self._abort(error, context)
-        return _info(bundle, self._limits)
+            await self.refuse(error, context)
+        return info_response(bundle, self._config)
+
+    async def refuse(self, error: RequestError, context: Any) -> NoReturn:
+        """End a call with an error, and count it."""
+        self._metrics.refused.labels(error.reason).inc()
+        log.debug("request refused: %s: %s %s", error.reason, error, dict(_echoed(context)))
+        await context.abort(code_of(error), str(error), ((DETAILS_KEY, details_of(error)),))
+        raise AssertionError("abort always raises")
 
     def _bundle(self) -> LoadedBundle:
         bundle = self._current()
@@ -96,64 +102,45 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
             raise NoBundleError
         return bundle
 
-    async def _answer(self, build: Callable[[], Task], context: Any) -> tuple[Task, Outcome[Answer]]:
+    async def _answer(
+        self, request: pb.RetrieveRequest | pb.EmbedRequest, build: Callable[[], Task], context: Any
+    ) -> tuple[Task, Outcome[Answer]]:
         metadata = _echoed(context)
         if metadata:
             await context.send_initial_metadata(metadata)
         try:
-            task = build()
+            limits = self._config.limits
+            ids = item_ids(request, limits.max_queries)
+            if ids > limits.max_item_ids:
+                ids = 0  # refused before any of them is read
+            if ids > _LARGE:
+                self._aside.require_room()
+            task = await self._made(build, ids)
             left = context.time_remaining()
             deadline = float("inf") if left is None else time.monotonic() + left
-            return task, await self._batcher.submit(task, len(task.queries), deadline)
-        except asyncio.CancelledError:
-            raise
+            outcome = await self._batcher.submit(parts_of(task, self._config.max_batch_cost), deadline)
+            return task, Outcome(joined(outcome.answer), outcome.queued)
         except RequestError as error:
-            await self._abort(error, context)
+            await self.refuse(error, context)
         except Exception:
             log.exception("a request failed: %s", dict(metadata))
-            await self._abort(RequestError("the server failed; its log says why"), context)
+            await self.refuse(RequestError("the server failed; its log says why"), context)
 
-    async def _abort(self, error: RequestError, context: Any) -> NoReturn:
-        self._metrics.refused.labels(error.reason).inc()
-        log.debug("request refused: %s: %s %s", error.reason, error, dict(_echoed(context)))
-        await context.abort(code_of(error), str(error), ((DETAILS_KEY, details_of(error)),))
-        raise AssertionError("abort always raises")
+    async def _made(self, make: Callable[[], Made], size: int) -> Made:
+        """Return what `make` makes of so many ids or numbers; in the thread for large things if they are many."""
+        return await self._aside.run(make) if size > _LARGE else make()
 
-    def _timing(self, start: float, outcome: Outcome[Answer]) -> pb.Timing:
+    def _seconds(self, start: float, outcome: Outcome[Answer]) -> list[tuple[str, float]]:
         answer = outcome.answer
-        seconds = (
+        seconds = [
             ("total", time.monotonic() - start),
             ("queue", outcome.queued),
             ("tower", answer.tower_seconds),
             ("search", answer.search_seconds),
-        )
+        ]
         self._metrics.stage_seconds(seconds)
-        return pb.Timing(
-            **{stage: Duration(nanos=round(value * 1e9) % 10**9, seconds=int(value)) for stage, value in seconds}
-        )
+        return seconds
 
 
 def _echoed(context: Any) -> tuple[tuple[str, str], ...]:
     return tuple((key, value) for key, value in context.invocation_metadata() or () if key in _ECHOED)
-
-
-def _info(bundle: LoadedBundle, limits: LimitsConfig) -> pb.GetInfoResponse:
-    manifest = bundle.manifest
-    newest, servable = Timestamp(), Timestamp()
-    newest.FromMilliseconds(manifest.max_event_ms)
-    servable.FromNanoseconds(round(bundle.servable_at * 1e9))
-    return pb.GetInfoResponse(
-        bundle_version=manifest.version,
-        sketch_version=manifest.trained_window,
-        trained_sequence=manifest.trained_sequence,
-        index=pb.Index(type=manifest.index.type, parameters=manifest.index.parameters),
-        items=bundle.items,
-        dimension=manifest.dimension,
-        metric=_METRICS[manifest.metric],
-        max_event_time=newest,
-        servable_time=servable,
-        evaluation=manifest.evaluation,
-        limits=pb.Limits(**limits.model_dump(), max_id_bytes=MAX_ID_BYTES),
-        software_version=version("weir"),
-        bundle_software_version=manifest.software_version,
-    )

@@ -16,6 +16,7 @@ from serving.errors import (
     RequestError,
     ShuttingDownError,
     TagsNotSupportedError,
+    UndecodableRequestError,
 )
 
 __all__ = ["DETAILS_KEY", "DOMAIN", "code_of", "details_of"]
@@ -27,6 +28,7 @@ DETAILS_KEY: Final = "grpc-status-details-bin"
 _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     TagsNotSupportedError: grpc.StatusCode.UNIMPLEMENTED,
+    UndecodableRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     NoBundleError: grpc.StatusCode.UNAVAILABLE,
     ShuttingDownError: grpc.StatusCode.UNAVAILABLE,

@@ -13,6 +13,9 @@ class MonitorConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     target: str = Field(default="127.0.0.1:50051", description="the server to ask, host:port")
+    metrics_host: str = Field(
+        default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
+    )
     metrics_port: int = Field(default=9104, ge=0, le=65535, description="port of /metrics; 0 takes a free one")
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(10, 20, 100), min_length=1, description="cut-offs of recall, items"

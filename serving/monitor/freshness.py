@@ -1,6 +1,7 @@
 """How long events take to become servable: from when they happened to the first served bundle trained on them."""
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +38,13 @@ class Coverage:
             self._covered,
             max(info.trained_sequence, -1 if self._covered is None else self._covered),
         )
-        if before is None:
+        # Commits behind what is served are not read: a server may stay far behind for long.
+        if before is None or before == self._covered:
             return []
-        return [manifest for manifest in self.windows.committed(after=before) if manifest.sequence <= self._covered]
+        return list(takewhile(self._is_covered, self.windows.follow(after=before)))
+
+    def _is_covered(self, manifest: WindowManifest) -> bool:
+        return self._covered is not None and manifest.sequence <= self._covered
 
 
 def seconds_to_servable(

@@ -10,10 +10,12 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import BundleLog, CorruptArtefactError, Store, WindowLog, WindowManifest
+from contracts import BundleLog, Store, WindowLog, WindowManifest
+from contracts.exposition import exposed
 from serving.client import Info, RetrievalClient, RetrievalError
+from serving.cost import exact_query_cost
 from serving.errors import NoBundleError
 from serving.monitor.config import MonitorConfig
 from serving.monitor.freshness import Coverage, seconds_to_servable
@@ -21,10 +23,15 @@ from serving.monitor.metrics import MonitorMetrics
 from serving.monitor.popularity import Popularity
 from serving.monitor.recall import Example, Tally, ask, sample
 from serving.monitor.results import Examples, Freshness, WindowRecall, load, recorded, save
+from serving.problems import Problems
 
-__all__ = ["Monitor", "monitor"]
+__all__ = ["LimitsError", "Monitor", "monitor"]
 
 log = logging.getLogger(__name__)
+
+
+class LimitsError(ValueError):
+    """The monitor is set to ask for more than the server answers."""
 
 
 def monitor(store: Store, config: MonitorConfig) -> None:
@@ -34,18 +41,13 @@ def monitor(store: Store, config: MonitorConfig) -> None:
         signal.signal(number, lambda *_: stop.set())
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
-    web, thread = start_http_server(config.metrics_port, registry=registry)
-    log.info("ready: asking %s, metrics on port %d", config.target, web.server_port)
-    try:
+    with exposed(registry, config.metrics_host, config.metrics_port) as where:
+        log.info("ready: asking %s, metrics on %s", config.target, where)
         with RetrievalClient(config.target, config.timeout_seconds) as client:
             follower = Monitor(store, config, client, MonitorMetrics(registry))
             while not stop.is_set():
                 follower.step(stop)
                 stop.wait(config.poll_seconds)
-    finally:
-        web.shutdown()
-        web.server_close()
-        thread.join()
     log.info("stopped")
 
 
@@ -60,42 +62,52 @@ class Monitor:
     _last: int = field(default=-1, init=False)
     _trained: dict[str, int | None] = field(default_factory=dict, init=False)
     _early: dict[int, Freshness] = field(default_factory=dict, init=False)
-    _problem: str = field(default="", init=False)
+    _measured: int | None = field(default=None, init=False)
+    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
 
     def __post_init__(self) -> None:
         self.windows = WindowLog(self.store)
         self.popularity = Popularity(self.config.popularity_half_life_seconds)
-        results = recorded(self.store)
-        self._measured = max((result.sequence for result in results), default=-1)
-        self.metrics.sequence.set(self._measured)
-        self.coverage = Coverage(self.windows, max((r.sequence for r in results if r.freshness), default=-1))
+        self.coverage = Coverage(self.windows)
 
     def step(self, stop: threading.Event | None = None) -> int:
         """Measure what has been committed since the last step, until told to stop; return the number of windows.
 
-        What fails (the server is away, a file is damaged) is logged once and tried again at the next step.
+        What fails (the server is away, a file is damaged, the store cannot be read) is logged once and tried again at
+        the next step. Raises `LimitsError` alone.
         """
         before = self._last
         try:
             self._step(stop or threading.Event())
-            self._problem = ""
-        except (CorruptArtefactError, OSError, RetrievalError) as error:
+            self._problems.over()
+        except LimitsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             self.metrics.errors.inc()
             if isinstance(error, RetrievalError) and error.reason == NoBundleError.reason:
                 self.coverage.nothing_served()
-            if str(error) != self._problem:
-                # A server that has not answered yet is, as a rule, still starting.
-                starting = self._last < 0 and isinstance(error, RetrievalError)
-                log.log(logging.INFO if starting else logging.WARNING, "waiting after commit %d: %s", self._last, error)
-            self._problem = str(error)
+            # A server that has not answered yet is, as a rule, still starting.
+            starting = self._last < 0 and isinstance(error, RetrievalError)
+            message = f"waiting after commit {self._last}"
+            self._problems.tell(error, message, level=logging.INFO if starting else logging.WARNING)
         return self._last - before
 
+    def _resume(self) -> int:
+        """Find out, once, up to which window there are results."""
+        if self._measured is None:
+            results = recorded(self.store)
+            self.coverage.told = max((r.sequence for r in results if r.freshness), default=-1)
+            self._measured = max((result.sequence for result in results), default=-1)
+            self.metrics.sequence.set(self._measured)
+        return self._measured
+
     def _step(self, stop: threading.Event) -> None:
+        measured = self._resume()
         self._tell_freshness(self._info())
         for manifest in self.windows.committed(after=self._last):
             if stop.is_set():
                 return
-            if manifest.sequence > self._measured:
+            if manifest.sequence > measured:
                 self._measure(manifest)
             self.popularity.add(self.windows, manifest)
             self._last = manifest.sequence
@@ -105,7 +117,7 @@ class Monitor:
         info = self.client.info()
         config = self.config
         if max(config.k) > info.limits["max_k"] or config.queries_per_request > info.limits["max_queries"]:
-            raise ValueError(
+            raise LimitsError(
                 f"the server answers up to {info.limits['max_queries']} queries of k up to {info.limits['max_k']}: "
                 f"lower monitor.queries_per_request = {config.queries_per_request} or monitor.k = {config.k}"
             )
@@ -138,10 +150,16 @@ class Monitor:
             self.client,
             examples,
             self.config.k,
-            batch=self.config.queries_per_request,
+            batch=self._queries(examples, info),
             most=info.limits["max_k"],
             unseen_by=lambda version: self._unseen_by(version, manifest.sequence),
         )
+
+    def _queries(self, examples: list[Example], info: Info) -> int:
+        """Return how many queries to put into a request: in a large catalogue exact search is dear."""
+        longest = max((len(example.history) for example in examples), default=0)
+        each = exact_query_cost(longest, 2 * max(self.config.k), info.items)
+        return max(1, min(self.config.queries_per_request, int(info.limits["max_cost"] / each)))
 
     def _unseen_by(self, version: str, sequence: int) -> str | None:
         """Return why answers of a bundle about a window do not count; None when they do."""

@@ -1,21 +1,21 @@
 """What was measured on one window, kept in the store as ``monitor/<window>/<pane>.json``."""
 
+import logging
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from contracts import Store, WindowManifest
+from contracts import CorruptArtefactError, Document, Store, WindowManifest
+from contracts.documents import read_document, write_document
 
 __all__ = ["Examples", "Freshness", "WindowRecall", "load", "recorded", "save"]
+
+log = logging.getLogger(__name__)
 
 _FOLDER: Final = "monitor"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Examples(_Model):
+class Examples(Document):
     """How many events stand behind the figures; those without a known item in their history only count as served."""
 
     sampled: int = 0
@@ -25,7 +25,7 @@ class Examples(_Model):
     skipped: dict[str, int] = Field(default_factory=dict, description="reason -> events whose answer does not count")
 
 
-class Freshness(_Model):
+class Freshness(Document):
     """When the window's events could first be served; seconds from event to servable, in the observer's time."""
 
     bundle_version: str
@@ -35,7 +35,7 @@ class Freshness(_Model):
     seconds_max: float
 
 
-class WindowRecall(_Model):
+class WindowRecall(Document):
     """Recall by cut-off; a kind without examples has no entry."""
 
     schema_version: Literal[1] = 1
@@ -53,18 +53,23 @@ class WindowRecall(_Model):
 
 def save(store: Store, result: WindowRecall) -> None:
     """Write a result atomically, over an earlier one of the same window."""
-    store.write(f"{_FOLDER}/{result.window}.json", result.model_dump_json(indent=2).encode())
+    write_document(store, f"{_FOLDER}/{result.window}.json", result)
 
 
 def load(store: Store, manifest: WindowManifest) -> WindowRecall | None:
-    """Return the result of one window; None where it has not been measured."""
+    """Return the result of one window, None where it has not been measured; raises `CorruptArtefactError`."""
     try:
-        return WindowRecall.model_validate_json(store.read(f"{_FOLDER}/{manifest.name}.json"))
+        return read_document(store, f"{_FOLDER}/{manifest.name}.json", WindowRecall)
     except FileNotFoundError:
         return None
 
 
 def recorded(store: Store) -> list[WindowRecall]:
-    """Return all results in commit order."""
-    found = [WindowRecall.model_validate_json(store.read(name)) for name in store.glob(f"{_FOLDER}/*/*.json")]
+    """Return all results in commit order; a damaged one is left out, with a warning, since a figure stops nothing."""
+    found = []
+    for name in store.glob(f"{_FOLDER}/*/*.json"):
+        try:
+            found.append(read_document(store, name, WindowRecall))
+        except CorruptArtefactError as error:
+            log.warning("left out: %s", error)
     return sorted(found, key=lambda result: result.sequence)

@@ -205,11 +205,10 @@ def write_window(store: Store, sequence: int, events: Sequence[Event], start_ms:
     )
     sketch = sketches.CountMinSketch(width=1024, depth=4)
     sketch.update(np.array([hash_id(item) for item in positives], np.int64))
-    times = [e.time_ms for e in events] or [start]
+    times, folder = [e.time_ms for e in events] or [start], name.folder(f"{sequence:04d}")
     manifest = WindowManifest(
         sequence=sequence,
-        run=sequence,
-        last_of_run=True,
+        attempt=f"{sequence:04d}",
         start_ms=start,
         end_ms=start + HOUR_MS,
         pane=0,
@@ -217,18 +216,50 @@ def write_window(store: Store, sequence: int, events: Sequence[Event], start_ms:
         max_event_ms=max(times),
         committed_at=time.time(),
         counts=WindowCounts(events=len(events), positives=len(positives), negatives=sum(e.label < 0 for e in events)),
-        sources={},
         history_length=HISTORY_LENGTH,
         sketch={"kind": "count_min"},
         files=(
             write_table(
                 store,
-                f"{name.folder}/{WindowName.examples(0)}",
+                f"{folder}/{WindowName.examples(0)}",
                 pa.table(values, schema=examples_schema(HISTORY_LENGTH)),
             ),
-            write_table(store, f"{name.folder}/{WindowName.items()}", items),
-            store.write(f"{name.folder}/{WindowName.sketch()}", sketch.to_bytes()),
+            write_table(store, f"{folder}/{WindowName.items()}", items),
+            store.write(f"{folder}/{WindowName.sketch()}", sketch.to_bytes()),
         ),
     )
     WindowLog(store).commit(manifest)
     return manifest
+
+
+def poisonous_tower() -> bytes:
+    """A tower that fails on a history with an embedding above 1000: a table of one row is asked for its second."""
+    nodes = [
+        helper.make_node("ReduceMax", ["history"], ["largest"], axes=[0, 1, 2], keepdims=0),
+        helper.make_node("Greater", ["largest", "bound"], ["poisoned"]),
+        helper.make_node("Cast", ["poisoned"], ["place"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "place"], ["zero"]),
+        helper.make_node("ReduceSum", ["history", "middle"], ["total"], keepdims=0),
+        helper.make_node("Add", ["total", "zero"], ["user"]),
+        helper.make_node("Not", ["mask"], ["unused"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "poisonous",
+        [
+            helper.make_tensor_value_info("history", TensorProto.FLOAT, ["batch", "length", "dimension"]),
+            helper.make_tensor_value_info("mask", TensorProto.BOOL, ["batch", "length"]),
+        ],
+        [
+            helper.make_tensor_value_info("user", TensorProto.FLOAT, ["batch", "dimension"]),
+            helper.make_tensor_value_info("unused", TensorProto.BOOL, ["batch", "length"]),
+        ],
+        initializer=[
+            helper.make_tensor("bound", TensorProto.FLOAT, [], [1000.0]),
+            helper.make_tensor("table", TensorProto.FLOAT, [1], [0.0]),
+            helper.make_tensor("middle", TensorProto.INT64, [1], [1]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())

@@ -8,6 +8,16 @@ import pytest
 
 from serving.batcher import Batcher
 from serving.errors import DeadlinePassedError, QueueFullError, ShuttingDownError
+from serving.lanes import Outcome, Part
+
+
+class Numbers(Batcher[int, int]):
+    """Batches of whole requests: each a number and so many queries."""
+
+    async def double(self, number: int, size: int, deadline: float = float("inf"), cost: float = 0) -> Outcome[int]:
+        outcome = await self.submit([Part(number, size, cost)], deadline)
+        [answer] = outcome.answer
+        return Outcome(answer, outcome.queued)
 
 
 class Recorder:
@@ -45,9 +55,9 @@ class Gate:
 
 
 @contextmanager
-def batcher(gate: Gate, max_batch: int = 100, limit: int = 100) -> Iterator[tuple[Batcher[int, int], Recorder]]:
+def batcher(gate: Gate, max_batch: int = 100, limit: int = 100) -> Iterator[tuple[Numbers, Recorder]]:
     recorder = Recorder()
-    built: Batcher[int, int] = Batcher(gate, recorder, max_batch=max_batch, limit=limit, retry_after=0.5)
+    built = Numbers(gate, recorder, max_batch=max_batch, max_cost=100, limit=limit, retry_after=0.5)
     try:
         yield built, recorder
     finally:
@@ -63,9 +73,9 @@ def test_it_fires_at_once_when_idle_and_coalesces_while_busy() -> None:
     async def scenario() -> None:
         gate = Gate()
         with batcher(gate) as (core, recorder):
-            first = asyncio.create_task(core.submit(1, 1))
+            first = asyncio.create_task(core.double(1, 1))
             await begun(gate)
-            rest = [asyncio.create_task(core.submit(number, 1)) for number in (2, 3, 4)]
+            rest = [asyncio.create_task(core.double(number, 1)) for number in (2, 3, 4)]
             await asyncio.sleep(0)
             gate.open.set()
             outcomes = await asyncio.gather(first, *rest)
@@ -84,9 +94,9 @@ def test_batches_keep_to_their_size_but_a_larger_task_runs_alone() -> None:
     async def scenario() -> None:
         gate = Gate()
         with batcher(gate, max_batch=3) as (core, recorder):
-            tasks = [asyncio.create_task(core.submit(0, 1))]
+            tasks = [asyncio.create_task(core.double(0, 1))]
             await begun(gate)
-            tasks += [asyncio.create_task(core.submit(n, size)) for n, size in ((1, 2), (2, 1), (3, 9), (4, 2))]
+            tasks += [asyncio.create_task(core.double(n, size)) for n, size in ((1, 2), (2, 1), (3, 9), (4, 2))]
             await asyncio.sleep(0)
             gate.open.set()
             await asyncio.gather(*tasks)
@@ -100,18 +110,18 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
     async def scenario() -> None:
         gate = Gate()
         with batcher(gate, limit=3) as (core, _):
-            running = asyncio.create_task(core.submit(0, 1))
+            running = asyncio.create_task(core.double(0, 1))
             await begun(gate)
-            waiting = asyncio.create_task(core.submit(1, 2))
+            waiting = asyncio.create_task(core.double(1, 2))
             await asyncio.sleep(0)
             with pytest.raises(QueueFullError) as refusal:
-                await core.submit(2, 2)
+                await core.double(2, 2)
             assert refusal.value.retry_after == 0.5
-            last = asyncio.create_task(core.submit(3, 1))
+            last = asyncio.create_task(core.double(3, 1))
             await asyncio.sleep(0)
             gate.open.set()
             assert [o.answer for o in await asyncio.gather(running, waiting, last)] == [0, 2, 6]
-            assert (await core.submit(5, 3)).answer == 10
+            assert (await core.double(5, 3)).answer == 10
 
     asyncio.run(scenario())
 
@@ -121,7 +131,7 @@ def test_a_task_larger_than_the_queue_is_taken_when_nothing_waits() -> None:
         gate = Gate()
         gate.open.set()
         with batcher(gate, limit=3) as (core, _):
-            assert (await core.submit(4, 50)).answer == 8
+            assert (await core.double(4, 50)).answer == 8
 
     asyncio.run(scenario())
 
@@ -130,9 +140,9 @@ def test_those_whose_client_has_gone_are_not_run() -> None:
     async def scenario() -> None:
         gate = Gate()
         with batcher(gate) as (core, recorder):
-            running = asyncio.create_task(core.submit(0, 1))
+            running = asyncio.create_task(core.double(0, 1))
             await begun(gate)
-            gone, stays = asyncio.create_task(core.submit(1, 1)), asyncio.create_task(core.submit(2, 1))
+            gone, stays = asyncio.create_task(core.double(1, 1)), asyncio.create_task(core.double(2, 1))
             await asyncio.sleep(0)
             gone.cancel()
             await asyncio.sleep(0)
@@ -148,9 +158,9 @@ def test_those_whose_deadline_has_passed_are_not_run() -> None:
     async def scenario() -> None:
         gate = Gate()
         with batcher(gate) as (core, recorder):
-            running = asyncio.create_task(core.submit(0, 1, time.monotonic() + 60))
+            running = asyncio.create_task(core.double(0, 1, time.monotonic() + 60))
             await begun(gate)
-            late = asyncio.create_task(core.submit(1, 1, time.monotonic() - 0.001))
+            late = asyncio.create_task(core.double(1, 1, time.monotonic() - 0.001))
             await asyncio.sleep(0)
             gate.open.set()
             assert (await running).answer == 0
@@ -168,8 +178,8 @@ def test_a_failing_batch_fails_its_tasks_only() -> None:
         gate.open.set()
         with batcher(gate) as (core, _):
             with pytest.raises(RuntimeError, match="minus one"):
-                await core.submit(-1, 1)
-            assert (await core.submit(3, 1)).answer == 6
+                await core.double(-1, 1)
+            assert (await core.double(3, 1)).answer == 6
 
     asyncio.run(scenario())
 
@@ -178,15 +188,15 @@ def test_closing_answers_what_is_queued_and_refuses_the_rest() -> None:
     async def scenario() -> None:
         gate = Gate()
         with batcher(gate) as (core, _):
-            tasks = [asyncio.create_task(core.submit(0, 1))]
+            tasks = [asyncio.create_task(core.double(0, 1))]
             await begun(gate)
-            tasks.append(asyncio.create_task(core.submit(1, 1)))
+            tasks.append(asyncio.create_task(core.double(1, 1)))
             await asyncio.sleep(0)
             gate.open.set()
             await asyncio.to_thread(core.close)
             assert [outcome.answer for outcome in await asyncio.gather(*tasks)] == [0, 2]
             with pytest.raises(ShuttingDownError):
-                await core.submit(2, 1)
+                await core.double(2, 1)
 
     asyncio.run(scenario())
 
@@ -196,8 +206,116 @@ def test_many_submitters_each_get_their_own_answer() -> None:
         gate = Gate()
         gate.open.set()
         with batcher(gate, limit=10_000) as (core, recorder):
-            outcomes = await asyncio.gather(*(core.submit(number, 1) for number in range(2000)))
+            outcomes = await asyncio.gather(*(core.double(number, 1) for number in range(2000)))
             assert [outcome.answer for outcome in outcomes] == [2 * number for number in range(2000)]
             assert sum(recorder.batches) == 2000
+
+    asyncio.run(scenario())
+
+
+def test_a_task_that_fails_does_not_fail_its_neighbours() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate) as (core, recorder):
+            running = asyncio.create_task(core.double(0, 1))
+            await begun(gate)
+            bad = asyncio.create_task(core.double(-1, 1))
+            good = [asyncio.create_task(core.double(number, 1)) for number in (1, 2)]
+            await asyncio.sleep(0)
+            gate.open.set()
+            assert [outcome.answer for outcome in await asyncio.gather(running, *good)] == [0, 2, 4]
+            with pytest.raises(RuntimeError, match="minus one"):
+                await bad
+            assert gate.seen == [[0], [-1, 1, 2], [-1], [1], [2]]
+            assert recorder.batches == [1, 3]
+            assert recorder.depths[-1] == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_expensive_request_is_run_in_parts_and_the_cheap_go_between() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate) as (core, _):
+            dear = asyncio.create_task(core.submit([Part(number, 2, 90) for number in (1, 2, 3)]))
+            await begun(gate)
+            cheap = [asyncio.create_task(core.double(number, 1, cost=1)) for number in (7, 8)]
+            await asyncio.sleep(0)
+            gate.open.set()
+            assert [outcome.answer for outcome in await asyncio.gather(*cheap)] == [14, 16]
+            assert (await dear).answer == [2, 4, 6]
+            assert gate.seen == [[1], [7, 8], [2], [3]]
+
+    asyncio.run(scenario())
+
+
+def test_a_part_that_fails_ends_its_request() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        gate.open.set()
+        with batcher(gate) as (core, recorder):
+            with pytest.raises(RuntimeError, match="minus one"):
+                await core.submit([Part(number, 1, 90) for number in (1, -1, 3)])
+            assert gate.seen == [[1], [-1]]
+            assert recorder.depths[-1] == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_is_cancelled_between_its_parts_is_not_gone_on_with() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate) as (core, recorder):
+            dear = asyncio.create_task(core.submit([Part(number, 1, 90) for number in (1, 2, 3)]))
+            await begun(gate)
+            dear.cancel()
+            await asyncio.sleep(0)
+            gate.open.set()
+            assert (await core.double(7, 1)).answer == 14
+            assert gate.seen == [[1], [7]]
+            assert recorder.drops == ["cancelled"]
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_hangs_is_a_problem_until_it_ends() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate) as (core, _):
+            assert core.problem(0.05) is None
+            running = asyncio.create_task(core.double(1, 1))
+            await begun(gate)
+            assert core.problem(60) is None
+            await asyncio.sleep(0.1)
+            assert "a batch of 1 requests has been running for 0 s" in (core.problem(0.05) or "")
+            gate.open.set()
+            await running
+            assert core.problem(0.05) is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_when_the_thread_ends_everybody_is_told() -> None:
+    class Ending(BaseException):
+        pass
+
+    async def scenario() -> None:
+        gate = Gate()
+
+        def run(tasks: Sequence[int]) -> list[int]:
+            gate(tasks)
+            raise Ending
+
+        core = Numbers(run, Recorder(), max_batch=1, max_cost=100, limit=9, retry_after=0.5)
+        waiting = [asyncio.create_task(core.double(number, 1)) for number in range(3)]
+        await begun(gate)
+        gate.open.set()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ShuttingDownError] * 3
+        core.close()
+        assert core.problem(60) == "the thread that searches has ended"
+        with pytest.raises(ShuttingDownError):
+            await core.double(1, 1)
 
     asyncio.run(scenario())

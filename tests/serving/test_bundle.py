@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store, hash_id
-from contracts.artefacts import write_manifest
+from contracts.documents import write_document
 from serving.bundle import load_bundle
 from serving.errors import IncompatibleBundleError
 from serving.index import AnnIndex, ExactIndex
@@ -74,7 +74,7 @@ def test_every_damaged_byte_is_noticed(store: Store, catalogue: Catalogue, name:
 
 
 def changed(store: Store, manifest: BundleManifest, **update: object) -> None:
-    write_manifest(store, manifest.folder, manifest.model_copy(update=update))
+    BundleLog(store).commit(manifest.model_copy(update=update))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -121,3 +121,19 @@ def test_a_bundle_let_go_is_freed(store: Store, catalogue: Catalogue) -> None:
     del bundle
     gc.collect()
     assert vectors() is None
+
+
+def test_a_manifest_in_the_folder_of_another_bundle_is_refused(store: Store, catalogue: Catalogue) -> None:
+    manifest = write_bundle(store, "v1", catalogue)
+    for entry in manifest.files:
+        store.write(f"bundles/v2/{entry.name}", store.read(f"bundles/v1/{entry.name}"))
+    write_document(store, "bundles/v2/MANIFEST.json", manifest)
+    with pytest.raises(CorruptArtefactError, match=r"bundles/v2/MANIFEST.json: describes version v1"):
+        load_bundle(BundleLog(store), "v2")
+
+
+def test_a_popularity_that_is_no_number_is_incompatible(store: Store, catalogue: Catalogue) -> None:
+    catalogue.popularity[3] = np.nan
+    write_bundle(store, "v1", catalogue)
+    with pytest.raises(IncompatibleBundleError, match=r"items.parquet: holds a popularity"):
+        load_bundle(BundleLog(store), "v1")

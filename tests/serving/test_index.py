@@ -99,3 +99,24 @@ def test_the_gpu_finds_what_the_cpu_finds() -> None:
     on_gpu = open_index(built("IVF8,Flat"), {"nprobe": 4}, "gpu")
     np.testing.assert_array_equal(on_gpu.search(QUERIES, 10).rows, on_cpu.search(QUERIES, 10).rows)
     np.testing.assert_array_equal(on_gpu.search(QUERIES, 10, 8).rows, on_cpu.search(QUERIES, 10, 8).rows)
+
+
+def test_a_device_has_limits_and_says_so() -> None:
+    free, bound = open_index(built("IVF8,Flat"), {"nprobe": 2}, "cpu"), open_index(built("IVF8,Flat"), {}, "cpu")
+    bound.limit = 4
+    assert free.reaches(10**6, 10**6)
+    assert bound.reaches(4, 4)
+    assert not bound.reaches(5, 1)
+    assert not bound.reaches(1, 5)
+    assert not bound.reaches(1, 10_000)  # there are eight lists
+    with pytest.raises(ValueError, match="k = 5 or nprobe = 0 is above 4"):
+        bound.search(QUERIES, 5)
+    assert ExactIndex(VECTORS).reaches(10**9, 10**9)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not getattr(faiss, "get_num_gpus", lambda: 0)(), reason="needs faiss-gpu and a CUDA device")
+def test_the_gpu_knows_its_limit() -> None:
+    on_gpu = open_index(built("IVF8,Flat"), {"nprobe": 4}, "gpu")
+    assert on_gpu.limit == 2048
+    assert (on_gpu.lists, on_gpu.reaches(300, 8)) == (8, True)

@@ -8,11 +8,17 @@ from contracts import hash_id
 from serving.bundle import LoadedBundle
 from serving.config import LimitsConfig
 from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, TagsNotSupportedError
+from serving.index import ExactIndex
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser
-from serving.requests import embed_task, retrieve_task
+from serving.requests import MAX_VIOLATIONS, embed_task, retrieve_task
+from serving.status import details_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
-BUNDLE = cast(LoadedBundle, SimpleNamespace(version="v1", manifest=SimpleNamespace(dimension=3)))
+INDEX = ExactIndex(np.zeros((51_200, 3), np.float32))
+BUNDLE = cast(
+    LoadedBundle,
+    SimpleNamespace(version="v1", manifest=SimpleNamespace(dimension=3), index=INDEX, exact=INDEX, key_secret=""),
+)
 LIMITS = LimitsConfig(max_queries=4, max_k=50, max_history_item_ids=3, max_excluded_item_ids=2, max_allowed_item_ids=2)
 ANN = pb.Query(user_id="ann")
 
@@ -133,3 +139,59 @@ def test_embed_ignores_k_and_searches_nothing() -> None:
     assert not task.find
     with pytest.raises(InvalidRequestError):
         embed_task(pb.EmbedRequest(queries=[pb.Query()]), BUNDLE, LIMITS)
+
+
+def test_the_first_problems_are_told_and_the_others_counted() -> None:
+    wide = LimitsConfig(max_history_item_ids=10**6, max_item_ids=10**6)
+    query = pb.Query(history=pb.History(item_ids=[""] * 1000))
+    with pytest.raises(InvalidRequestError) as refusal:
+        retrieve_task(pb.RetrieveRequest(queries=[query] * 200), BUNDLE, wide)
+    assert len(refusal.value.violations) == MAX_VIOLATIONS == 16
+    assert refusal.value.more == 200_000 - 16
+    assert str(refusal.value).endswith("; and 199984 more problems")
+    # Errors travel in headers, which gRPC limits to 8 KiB.
+    assert len(details_of(refusal.value)) + len(str(refusal.value)) < 6000
+
+
+def test_the_ids_of_a_request_are_counted_together_and_before_they_are_read() -> None:
+    limits = LimitsConfig(max_item_ids=8)
+    query = pb.Query(history=pb.History(item_ids=["a", "b"]))
+    request = pb.RetrieveRequest(
+        queries=[query] * 2, excluded_item_ids=["c", "d"], filter=pb.Filter(allowed_item_ids=["e", "f"])
+    )
+    retrieve_task(request, BUNDLE, limits)
+    request.excluded_item_ids.append("")
+    with pytest.raises(InvalidRequestError) as refusal:
+        retrieve_task(request, BUNDLE, limits)
+    [only] = refusal.value.violations
+    assert only.problem == "the request holds 9 item ids, at most 8 are allowed: send several requests"
+    with pytest.raises(InvalidRequestError, match="holds 10 item ids, at most 8"):
+        embed_task(pb.EmbedRequest(queries=[query] * 5), BUNDLE, limits)
+
+
+def test_the_cost_of_a_request_is_bounded_and_the_error_says_how_to_split() -> None:
+    limits = LimitsConfig(max_cost=1000)
+    query = pb.Query(history=pb.History(item_ids=["a"] * 50), k=50)
+    retrieve_task(pb.RetrieveRequest(queries=[query] * 3), BUNDLE, limits)
+    with pytest.raises(InvalidRequestError) as refusal:
+        retrieve_task(pb.RetrieveRequest(queries=[query] * 4), BUNDLE, limits)
+    [only] = refusal.value.violations
+    assert only.field == "queries"
+    assert only.problem.startswith("cost 1,200, at most 1,000 is allowed (GetInfo, limits.max_cost)")
+    assert "send at most 3 such queries in a request" in only.problem
+    dear = pb.Query(user_id="ann", k=1000)
+    with pytest.raises(InvalidRequestError, match="a single such query is too much"):
+        retrieve_task(pb.RetrieveRequest(queries=[dear]), BUNDLE, limits)
+
+
+def test_an_embedding_is_measured_before_it_is_read() -> None:
+    values = pb.Embedding(values=[float("nan")] * 100_000)
+    assert problems(queries=[pb.Query(embedding=values)]) == {
+        "queries[0].embedding": "has 100000 values, bundle v1 has 3 dimensions"
+    }
+
+
+def test_a_long_pin_is_not_repeated_whole() -> None:
+    with pytest.raises(BundleVersionNotLoadedError) as refusal:
+        retrieve_task(pb.RetrieveRequest(queries=[ANN], bundle_version="v" * 10**6), BUNDLE, LIMITS)
+    assert len(details_of(refusal.value)) < 1000

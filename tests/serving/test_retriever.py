@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from contracts import BundleLog, Store, hash_id
 from serving.bundle import LoadedBundle, load_bundle
 from serving.histories import UserHistories
+from serving.index import AnnIndex
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
 from serving.retriever import Retriever
 from tests.serving.support import Catalogue, Event, write_bundle, write_window
@@ -221,3 +222,24 @@ def test_an_empty_catalogue_answers_with_nothing(store: Store, retriever: Retrie
     queries = (Query(ByEmbedding(np.ones(8, np.float32)), 5), Query(history("item-1"), 5))
     [answer] = retriever([Task(loaded, queries)])
     assert [hits.ids for hits in answer.hits] == [[], []]
+
+
+def test_what_the_index_cannot_find_is_searched_exactly(
+    store: Store, retriever: Retriever, catalogue: Catalogue
+) -> None:
+    write_bundle(store, "v1", catalogue, index="IVF8,Flat", parameters={"nprobe": 1})
+    loaded = load_bundle(BundleLog(store), "v1")
+    assert isinstance(loaded.index, AnnIndex)
+    loaded.index.limit = 20  # as on a GPU, where it is 2048
+    user = catalogue.user(["item-5"])
+    excluded = catalogue.top(user, 15)
+    few = Task(loaded, (Query(history("item-5"), 20),))
+    many = Task(loaded, (Query(history("item-5"), 30),))
+    struck = Task(loaded, (Query(history("item-5"), 10),), excluded=keys(*excluded))
+    wide = Task(loaded, (Query(history("item-5"), 10),), nprobe=8)
+    answers = retriever([few, many, struck, wide])
+    assert answers[1].hits[0].ids == catalogue.top(user, 30)
+    assert answers[2].hits[0].ids == catalogue.top(user, 10, excluded)
+    assert answers[3].hits[0].ids == catalogue.top(user, 10)
+    # The neighbours' searches stay approximate.
+    assert answers[0].hits[0].ids == one(retriever, few).ids != catalogue.top(user, 20)

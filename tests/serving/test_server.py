@@ -1,16 +1,27 @@
 import asyncio
 import logging
+import resource
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import faiss
+import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2
 from prometheus_client import CollectorRegistry
 
 from contracts import Store, WindowName
 from serving.config import ServingConfig
-from serving.server import Server, serve
-from tests.serving.support import Event, write_window
+from serving.cost import parts_of
+from serving.histories import UserHistories
+from serving.index import Found
+from serving.queries import ByEmbedding, Query, Task
+from serving.server import LIVENESS, Server, _allow_files, serve
+from tests.serving.support import Catalogue, Event, write_bundle, write_window
 
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 T = 1_700_000_000_000
 
 
@@ -26,7 +37,9 @@ def test_a_damaged_window_is_told_once_and_counted_each_time(
 ) -> None:
     write_window(store, 0, [Event("ann", "a", T)])
     damaged = write_window(store, 1, [Event("bob", "b", T)])
-    store.write(f"{damaged.name.folder}/{WindowName.examples(0)}", b"x")
+    name = f"{damaged.folder}/{WindowName.examples(0)}"
+    whole = store.read(name)
+    store.write(name, b"x")
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             server._catch_up()
@@ -34,7 +47,7 @@ def test_a_damaged_window_is_told_once_and_counted_each_time(
     assert "histories stay at commit 0" in record.getMessage()
     sample = server.registry.get_sample_value
     assert (sample("weir_history_errors_total"), sample("weir_history_sequence")) == (3, 0)
-    write_window(store, 1, [Event("bob", "b", T)])
+    store.write(name, whole)
     server._catch_up()
     assert (sample("weir_history_users"), sample("weir_history_sequence")) == (2, 1)
 
@@ -60,3 +73,129 @@ def test_following_goes_on_after_a_failure(server: Server, caplog: pytest.LogCap
 def test_a_gpu_that_is_not_there_is_refused_before_anything_listens(store: Store) -> None:
     with pytest.raises(ValueError, match="FAISS finds none"):
         serve(store, ServingConfig(device="gpu", port=0, metrics_port=0))
+
+
+class ForeignError(Exception):
+    """As libraries of object stores raise: no `OSError`."""
+
+
+def liveness(server: Server) -> int:
+    """Return the health of the process; `run` starts it as SERVING."""
+    return int(server.health._server_status.get(LIVENESS, SERVING))
+
+
+def test_the_first_look_may_fail_in_any_way(
+    store: Store,
+    catalogue: Catalogue,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write_window(store, 0, [Event("ann", "item-1", T)])
+    write_bundle(store, "v1", catalogue)
+    server.config = ServingConfig(poll_seconds=0.01)
+    looks = []
+    catch_up = type(server.histories).catch_up
+
+    def failing(histories: UserHistories) -> int:
+        looks.append(1)
+        if len(looks) <= 3:
+            raise ForeignError("slow down")
+        return catch_up(histories)
+
+    async def scenario() -> None:
+        server.follow()
+        while server.watcher.bundle is None or not server.histories.users:
+            await asyncio.sleep(0.01)
+            await server.look_after()
+        assert liveness(server) == SERVING
+        for task in server.following:
+            task.cancel()
+
+    monkeypatch.setattr(type(server.histories), "catch_up", failing)
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(asyncio.wait_for(scenario(), 20))
+    assert [record.getMessage() for record in caplog.records] == [
+        "histories stay at commit -1: ForeignError: slow down"
+    ]
+    assert server.registry.get_sample_value("weir_history_errors_total") == 3
+
+
+def test_liveness_says_when_following_has_ended(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        server.follow()
+        await server.look_after()
+        assert liveness(server) == SERVING
+        server.following[1].cancel()
+        await asyncio.sleep(0.01)
+        await server.look_after()
+        await server.look_after()
+        assert liveness(server) == NOT_SERVING
+        server.following[0].cancel()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    [message] = [message for message in caplog.messages if message.startswith("liveness")]
+    assert message == "liveness: following bundles has ended: cancelled"
+
+
+def test_liveness_watches_the_thread_that_searches(
+    store: Store, catalogue: Catalogue, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_bundle(store, "v1", catalogue)
+    server.watcher.refresh()
+    bundle = server.watcher.bundle
+    assert bundle is not None
+    server.config = ServingConfig(max_batch_seconds=0.05)
+    hold, held = threading.Event(), threading.Event()
+
+    class Slow:
+        """An index that a driver's fault keeps from answering."""
+
+        lists = 0
+
+        def search(self, queries: np.ndarray, k: int, nprobe: int = 0) -> Found:
+            held.set()
+            assert hold.wait(10)
+            return bundle.exact.search(queries, k)
+
+        def reaches(self, k: int, nprobe: int = 0) -> bool:
+            return True
+
+        def cost(self, nprobe: int = 0) -> float:
+            return 1.0
+
+    task = Task(replace(bundle, index=Slow()), (Query(ByEmbedding(np.ones(8, np.float32)), 3),))
+
+    async def scenario() -> None:
+        running = asyncio.create_task(server.batcher.submit(parts_of(task, 1000)))
+        await asyncio.to_thread(held.wait, 10)
+        await asyncio.sleep(0.1)
+        await server.look_after()
+        assert liveness(server) == NOT_SERVING
+        hold.set()
+        await running
+        await server.look_after()
+        assert liveness(server) == SERVING
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    assert [message for message in caplog.messages if message.startswith("liveness")] == [
+        "liveness: a batch of 1 requests has been running for 0 s, more than 0.05 s",
+        "liveness: well again",
+    ]
+
+
+def test_open_files_are_allowed_as_far_as_possible(caplog: pytest.LogCaptureFixture) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        _allow_files(300)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (300, hard)
+        assert not caplog.messages
+        if hard != resource.RLIM_INFINITY:
+            _allow_files(hard + 1)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+            assert "raise `ulimit -n`" in caplog.text
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

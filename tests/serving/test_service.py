@@ -1,6 +1,7 @@
 """The gRPC adapter in this process: real transport, batcher, retriever and bundle; a gate holds the search up."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -12,25 +13,30 @@ import grpc.aio
 import numpy as np
 import pytest
 from google.rpc import error_details_pb2
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, Store
+from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.bundle import LoadedBundle, load_bundle
-from serving.config import LimitsConfig
+from serving.config import LimitsConfig, ServingConfig
+from serving.decoding import DecodingInterceptor
 from serving.histories import UserHistories
 from serving.interceptor import MetricsInterceptor
 from serving.metrics import RequestMetrics, RpcMetrics
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
 from serving.service import RetrievalService
-from tests.serving.support import Catalogue, write_bundle
+from tests.serving.support import Catalogue, poisonous_tower, write_bundle
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 
 ANN = pb.Query(history=pb.History(item_ids=["item-1", "item-2"]), k=5)
 ASK = pb.RetrieveRequest(queries=[ANN])
+CONFIG = ServingConfig(limits=LimitsConfig(max_queries=8, max_k=100))
 
 
 @dataclass
@@ -44,6 +50,7 @@ class Served:
     begun: threading.Event = field(default_factory=threading.Event)
     searched: list[int] = field(default_factory=list)
     stub: "retrieval_pb2_grpc.RetrievalServiceAsyncStub" = field(init=False)
+    channel: grpc.aio.Channel = field(init=False)
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
         self.begun.set()
@@ -66,17 +73,27 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(store: Store, version: str | None = "v1", queue: int = 4) -> AsyncIterator[Served]:
+async def serving(
+    store: Store, version: str | None = "v1", queue: int = 4, config: ServingConfig = CONFIG
+) -> AsyncIterator[Served]:
     bundle = None if version is None else load_bundle(BundleLog(store), version)
     served = Served(bundle, Retriever(UserHistories(store)))
     metrics = RequestMetrics(served.registry)
-    batcher: Batcher[Task, Answer] = Batcher(served.run, metrics, max_batch=8, limit=queue, retry_after=0.25)
-    server = grpc.aio.server(interceptors=[MetricsInterceptor(RpcMetrics(served.registry))])
-    service = RetrievalService(lambda: served.bundle, batcher, LimitsConfig(max_queries=8, max_k=100), metrics)
+    batcher: Batcher[Task, Answer] = Batcher(
+        served.run, metrics, max_batch=8, max_cost=config.max_batch_cost, limit=queue, retry_after=0.25
+    )
+    aside = Aside(config.retry_after_seconds)
+    service = RetrievalService(lambda: served.bundle, batcher, config, metrics, aside)
+    decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
+    interceptors = [MetricsInterceptor(RpcMetrics(served.registry)), decoding]
+    server = grpc.aio.server(interceptors=interceptors)
     retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(service, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+    reflection.enable_server_reflection((reflection.SERVICE_NAME,), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        served.channel = channel
         served.stub = retrieval_pb2_grpc.RetrievalServiceStub(channel)
         try:
             yield served
@@ -289,5 +306,126 @@ def test_fallbacks_are_counted(store: Store, catalogue: Catalogue) -> None:
             assert [hits.fallback for hits in answer.hits] == [True, False]
             assert list(answer.hits[0].item_ids) == catalogue.most_popular(10)
             assert served.sample("weir_fallbacks_total") == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_poisonous_request_does_not_fail_its_neighbours(store: Store, catalogue: Catalogue) -> None:
+    catalogue.embeddings[2 + 7] = 1e6
+    write_bundle(store, "v2", catalogue, tower=poisonous_tower())
+
+    async def scenario() -> None:
+        async with serving(store, version="v2") as served:
+            running = asyncio.ensure_future(served.stub.Retrieve(ASK))
+            await until(served, 0)
+            poison = pb.RetrieveRequest(queries=[pb.Query(history=pb.History(item_ids=["item-7"]))])
+            bad = asyncio.ensure_future(served.stub.Retrieve(poison))
+            good = [asyncio.ensure_future(served.stub.Retrieve(ASK)) for _ in range(2)]
+            await until(served, 3)
+            served.gate.set()
+            answers = await asyncio.gather(running, *good)
+            assert len({tuple(answer.hits[0].item_ids) for answer in answers}) == 1
+            code, details = await refused(bad)
+            assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
+            assert served.searched == [1, 3, 1, 1, 1]
+
+    asyncio.run(scenario())
+
+
+def test_an_expensive_request_is_answered_in_parts_as_it_would_be_whole(store: Store) -> None:
+    queries = [pb.Query(history=pb.History(item_ids=[f"item-{n}", "gone"]), k=5 + n) for n in range(8)]
+    request = pb.RetrieveRequest(queries=queries, exclude_seen=True, filter=pb.Filter(allowed_item_ids=["item-9"] * 3))
+
+    async def answered(config: ServingConfig) -> tuple[pb.RetrieveResponse, int]:
+        async with serving(store, config=config) as served:
+            served.gate.set()
+            return await served.stub.Retrieve(request), len(served.searched)
+
+    whole, once = asyncio.run(answered(CONFIG))
+    parts, often = asyncio.run(answered(CONFIG.model_copy(update={"max_batch_cost": 250})))
+    assert (once, often) == (1, 4)
+    assert parts.hits == whole.hits
+
+
+@pytest.mark.parametrize(
+    ("method", "streams"),
+    [
+        ("weir.retrieval.v1.RetrievalService/Retrieve", False),
+        ("weir.retrieval.v1.RetrievalService/GetInfo", False),
+        ("grpc.health.v1.Health/Check", False),
+        ("grpc.health.v1.Health/Watch", False),
+        ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", True),
+    ],
+)
+@pytest.mark.parametrize("data", [b"\xff" * 20, b"\xff" * 100_000])
+def test_undecodable_bytes_are_an_invalid_argument(
+    store: Store, caplog: pytest.LogCaptureFixture, method: str, streams: bool, data: bytes
+) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            if streams:
+                call = served.channel.stream_stream(f"/{method}")(iter([data]))
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    [answer async for answer in call]
+            elif method.endswith("Watch"):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    [answer async for answer in served.channel.unary_stream(f"/{method}")(data)]
+            else:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await served.channel.unary_unary(f"/{method}")(data)
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert f"{len(data)} bytes are no message" in str(caught.value.details())
+            assert served.sample("weir_requests_refused_total", reason="UNDECODABLE") == 1
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    assert not [record for record in caplog.records if record.name != "asyncio"]
+
+
+def test_a_request_of_too_many_fields_is_not_decoded(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            raw = served.channel.unary_unary("/weir.retrieval.v1.RetrievalService/Retrieve")
+            code, details = await refused(raw(b"\x0a\x00" * 100_000))
+            assert code == grpc.StatusCode.INVALID_ARGUMENT
+            [violation] = details["BadRequest"].field_violations
+            assert (
+                violation.description
+                == f"the request holds more than {CONFIG.limits.fields} fields: see GetInfo, limits"
+            )
+
+    asyncio.run(scenario())
+
+
+def test_the_largest_request_within_the_limits_is_decoded(store: Store) -> None:
+    async def scenario() -> None:
+        limits = LimitsConfig(max_item_ids=6000, max_queries=4)
+        async with serving(store, config=ServingConfig(limits=limits)) as served:
+            served.gate.set()
+            history = pb.History(item_ids=["item-1" + "x" * 40] * 1000)
+            request = pb.RetrieveRequest(
+                queries=[pb.Query(history=history, k=1)] * 4,
+                params=pb.SearchParams(exact=True, nprobe=3, score_threshold=0.5),
+                filter=pb.Filter(allowed_item_ids=["item-3"] * 1000),
+                exclude_seen=True,
+                excluded_item_ids=["item-4"] * 1000,
+                bundle_version="v1",
+            )
+            answer = await served.stub.Retrieve(request)
+            assert [list(hits.item_ids) for hits in answer.hits] == [["item-3"]] * 4
+
+    asyncio.run(scenario())
+
+
+def test_get_info_tells_every_limit(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            info = await served.stub.GetInfo(pb.GetInfoRequest())
+            told = {field.name: getattr(info.limits, field.name) for field in pb.Limits.DESCRIPTOR.fields}
+            assert told == {
+                **CONFIG.limits.model_dump(),
+                "max_id_bytes": 512,
+                "max_request_bytes": CONFIG.max_request_bytes,
+            }
 
     asyncio.run(scenario())

@@ -90,12 +90,31 @@ def test_a_store_that_cannot_be_read_is_asked_again(
     store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower, registry = watcher(store)
-    store.write("bundles/CURRENT", b"v1\n")
+    write_bundle(store, "v1", catalogue)
+    store.remove("bundles/v1")
     with caplog.at_level(logging.ERROR):
         assert [follower.refresh() for _ in range(3)] == [False] * 3
     assert len(caplog.records) == 1
     assert registry.get_sample_value("weir_bundle_refused_total") == 1
     write_bundle(store, "v1", catalogue)
+    assert follower.refresh()
+
+
+def test_a_damaged_current_is_told_once_and_what_is_served_stays(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, registry = watcher(store)
+    write_bundle(store, "v1", catalogue)
+    follower.refresh()
+    served = follower.bundle
+    store.write("bundles/CURRENT", b"\xff")
+    with caplog.at_level(logging.ERROR):
+        assert [follower.refresh() for _ in range(3)] == [False] * 3
+    assert follower.bundle is served
+    [record] = caplog.records
+    assert "bundles/CURRENT" in record.getMessage()
+    assert registry.get_sample_value("weir_bundle_refused_total") == 1
+    write_bundle(store, "v2", catalogue)
     assert follower.refresh()
 
 
@@ -108,3 +127,60 @@ def test_the_old_bundles_memory_is_released(store: Store, catalogue: Catalogue) 
     follower.refresh()
     gc.collect()
     assert old() is None
+
+
+@pytest.mark.parametrize("damaged", [b"", b"v9\n", b"v\xff\n", b"\x00\x01\x02", bytes(range(256)) * 40, b"../..\n"])
+def test_a_damaged_current_changes_nothing_and_the_next_promotion_is_taken(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture, damaged: bytes
+) -> None:
+    follower, registry = watcher(store)
+    write_bundle(store, "v1", catalogue)
+    follower.refresh()
+    served = follower.bundle
+    store.write("bundles/CURRENT", damaged)
+    with caplog.at_level(logging.ERROR):
+        assert [follower.refresh() for _ in range(3)] == [False] * 3
+    assert follower.bundle is served
+    [record] = caplog.records
+    assert store.path("bundles/CURRENT") in record.getMessage()
+    assert "v1 stays" in record.getMessage()
+    assert record.getMessage().isprintable()
+    assert registry.get_sample_value("weir_bundle_refused_total") == 1
+    write_bundle(store, "v2", Catalogue.random(items=50))
+    assert follower.refresh()
+    assert follower.bundle is not None
+    assert follower.bundle.version == "v2"
+
+
+class ForeignError(Exception):
+    """As libraries of object stores raise: no `OSError`."""
+
+
+def test_errors_of_any_kind_are_survived_and_told_once(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, registry = watcher(store)
+    write_bundle(store, "v1", catalogue)
+
+    def read(self: Store, name: str) -> bytes:
+        raise ForeignError(f"throttled: {name}")
+
+    with caplog.at_level(logging.ERROR), monkeypatch.context() as patched:
+        patched.setattr(Store, "read", read)
+        assert [follower.refresh() for _ in range(3)] == [False] * 3
+    [record] = caplog.records
+    assert "throttled" in record.getMessage()
+    assert record.exc_info is not None
+    assert registry.get_sample_value("weir_bundle_refused_total") == 1
+    assert follower.refresh()
+
+
+def test_a_damaged_clock_does_not_keep_a_bundle_back(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, _ = watcher(store)
+    store.write("CLOCK.json", b"{")
+    write_bundle(store, "v1", catalogue)
+    with caplog.at_level(logging.ERROR):
+        assert follower.refresh()
+    assert "CLOCK.json" in caplog.text

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from contracts import EventClock, Store, WindowLog
+from contracts import CommitLog, EventClock, Store, WindowLog
 from serving.client import Info
 from serving.monitor.freshness import Coverage, seconds_to_servable
 from tests.serving.support import Event, write_window
@@ -55,6 +55,19 @@ def test_the_first_bundle_of_a_server_seen_without_one_counts(windows: WindowLog
     restarted = Coverage(windows, told=2)
     restarted.nothing_served()
     assert covered(restarted, 4) == [3, 4]
+
+
+def test_a_server_that_stays_behind_costs_no_request(
+    windows: WindowLog, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coverage, read = Coverage(windows), list[str]()
+    covered(coverage, 1)
+    really = Store.read
+    monkeypatch.setattr(Store, "read", lambda self, name: read.append(name) or really(self, name))
+    assert covered(coverage, 1) == []
+    assert read == []
+    assert covered(coverage, 2) == [2]
+    assert read[-1] == CommitLog.name(3)
 
 
 def test_seconds_are_the_observers(store: Store) -> None:

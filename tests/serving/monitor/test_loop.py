@@ -1,5 +1,6 @@
 """The monitor against a real server process, its figures against brute force."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,12 +13,24 @@ from serving.client import RetrievalClient
 from serving.monitor.config import MonitorConfig
 from serving.monitor.loop import Monitor
 from serving.monitor.metrics import MonitorMetrics
-from serving.monitor.results import WindowRecall, recorded
+from serving.monitor.results import WindowRecall, recorded, save
 from tests.serving.process import ServerProcess
 from tests.serving.support import HOUR_MS, Catalogue, Event, write_bundle, write_window
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 K = (2, 5, 20)
+NOTHING = {
+    "sequence": -1,
+    "window": "a/0000",
+    "measured_at": 0,
+    "bundle_versions": (),
+    "examples": {},
+    "index": {},
+    "model": {},
+    "served": {},
+    "popularity": {},
+}
+"""A result that there was before; it must be read first."""
 
 
 @contextmanager
@@ -192,3 +205,58 @@ def test_settings_beyond_the_servers_limits_are_refused(store: Store, catalogue:
         server.serving("v1")
         with following(store, server.target) as (monitor, _), pytest.raises(ValueError, match=r"monitor\.k"):
             monitor.step()
+
+
+class ForeignError(Exception):
+    """As libraries of object stores raise: no `OSError`."""
+
+
+def test_errors_of_any_kind_are_survived_and_told_once(
+    store: Store, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_bundle(store, "v1", catalogue)
+    write_window(store, 0, [])
+    write_window(store, 1, events(catalogue, 1))
+    read = Store.read
+
+    def throttled(self: Store, name: str) -> bytes:
+        raise ForeignError("slow down")
+
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        save(store, WindowRecall.model_validate(NOTHING))
+        with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+            patched.setattr(Store, "read", throttled)
+            with following(store, server.target) as (monitor, registry):
+                assert [monitor.step() for _ in range(3)] == [0, 0, 0]
+                patched.setattr(Store, "read", read)
+                assert monitor.step() == 2
+        assert registry.get_sample_value("weir_monitor_errors_total") == 3
+        assert [r.getMessage() for r in caplog.records] == ["waiting after commit -1: ForeignError: slow down"]
+    assert recorded(store)[-1].examples.served == 40
+
+
+def test_a_damaged_result_is_named(store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture) -> None:
+    write_bundle(store, "v1", catalogue)
+    store.write("monitor/a/0000.json", b"{")
+    with ServerProcess(store) as server, caplog.at_level(logging.WARNING):
+        server.serving("v1")
+        with following(store, server.target) as (monitor, _):
+            assert [monitor.step() for _ in range(2)] == [0, 0]
+            [record] = caplog.records
+            assert f"left out: {store.path('monitor/a/0000.json')}: does not start" in record.getMessage()
+            store.remove("monitor/a/0000.json")
+            write_window(store, 0, [])
+            assert monitor.step() == 1
+
+
+def test_requests_keep_to_the_servers_cost(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    write_window(store, 0, [])
+    write_window(store, 1, events(catalogue, 1))
+    with ServerProcess(store, limits={"max_cost": 1000}) as server:
+        server.serving("v1")
+        with following(store, server.target, queries_per_request=16) as (monitor, registry):
+            assert monitor.step() == 2
+            assert registry.get_sample_value("weir_monitor_errors_total") == 0
+    assert recorded(store)[1].examples.served == 40

@@ -1,4 +1,6 @@
-from contracts import Store
+import pytest
+
+from contracts import CorruptArtefactError, Store
 from serving.monitor.results import Examples, WindowRecall, load, recorded, save
 from tests.serving.support import write_window
 
@@ -27,3 +29,17 @@ def test_results_come_back_in_commit_order(store: Store) -> None:
     assert recorded(store) == results
     assert load(store, manifests[1]) == results[1]
     assert store.glob("monitor/*/*.json") == sorted(f"monitor/{m.name}.json" for m in manifests)
+
+
+def test_a_damaged_result_is_left_out_and_named(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    manifests = [write_window(store, sequence, []) for sequence in range(2)]
+    for manifest in manifests:
+        save(store, result(manifest.sequence, str(manifest.name)))
+    name = f"monitor/{manifests[0].name}.json"
+    for data in (b"", b"\xff", b"[]", store.read(name)[:-9]):
+        caplog.clear()
+        store.write(name, data)
+        assert [one.sequence for one in recorded(store)] == [1]
+        assert name in caplog.text
+        with pytest.raises(CorruptArtefactError, match=name):
+            load(store, manifests[0])

@@ -1,0 +1,37 @@
+"""One thread for what is large to read, to check or to write down, so that it does not hold up the event loop."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from serving.errors import QueueFullError
+
+__all__ = ["Aside"]
+
+Made = TypeVar("Made")
+
+_WAITING: Final = 64
+"""Large requests that may wait for the thread; it is memory that they hold."""
+
+
+class Aside:
+    """Runs one thing after the other; a client that is refused is told to wait `retry_after` seconds."""
+
+    def __init__(self, retry_after: float) -> None:
+        self._retry_after = retry_after
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weir-aside")
+        self._waiting = 0
+
+    def require_room(self) -> None:
+        """Raise `QueueFullError` where too many things wait."""
+        if self._waiting >= _WAITING:
+            raise QueueFullError(self._waiting, _WAITING, self._retry_after, "large requests")
+
+    async def run(self, make: Callable[[], Made]) -> Made:
+        """Return what `make` returns, or raise what it raises."""
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, make)
+        finally:
+            self._waiting -= 1

@@ -1,0 +1,79 @@
+"""What a request costs: an estimate, in microseconds of one core, made from its size before anything is done for it.
+
+    cost of a request = item ids of its filter + the sum over its queries
+    cost of a query   = 100 + item ids of its history + excluded item ids + k + search
+
+`search` is what the index says (`serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
+graphs are walked, 512 where a matrix is multiplied (exact search, filters). The estimate is meant to be simple enough
+to be told, and right to a small factor: it bounds what one request may ask for, and keeps what is expensive out of the
+batches of what is cheap.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from serving.index import COMPARED_BY_MATRIX
+from serving.lanes import Part
+from serving.queries import ByHistory, Query, Task
+
+__all__ = ["exact_query_cost", "parts_of", "query_costs", "task_cost"]
+
+QUERY: Final = 100.0
+"""What every query costs: parsing, the tower, its answer."""
+
+
+def exact_query_cost(history: int, k: int, items: int) -> float:
+    """Return what a query costs that has so many ids of history and compares so many items exactly."""
+    return QUERY + history + k + items / COMPARED_BY_MATRIX
+
+
+def query_costs(task: Task) -> list[float]:
+    """Return what each query of a task costs."""
+    if not task.find:
+        return [QUERY + _history(query) for query in task.queries]
+    each = QUERY + len(task.excluded) + _search(task)
+    return [each + _history(query) + query.k for query in task.queries]
+
+
+def task_cost(task: Task) -> float:
+    """Return what a task costs."""
+    return _shared(task) + sum(query_costs(task))
+
+
+def parts_of(task: Task, most: float) -> list[Part[Task]]:
+    """Cut a task between queries into parts that cost at most `most` each, where a single query does not cost more."""
+    costs = query_costs(task)
+    if _shared(task) + sum(costs) <= most:
+        return [Part(task, len(task.queries), _shared(task) + sum(costs))]
+    return [
+        Part(replace(task, queries=task.queries[start:end]), end - start, _shared(task) + sum(costs[start:end]))
+        for start, end in _runs(costs, max(0.0, most - _shared(task)))
+    ]
+
+
+def _runs(costs: Sequence[float], most: float) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of the longest runs whose sums are at most `most`; a run has one element at least."""
+    start, total = 0, 0.0
+    for place, cost in enumerate(costs):
+        if place > start and total + cost > most:
+            yield start, place
+            start, total = place, 0.0
+        total += cost
+    yield start, len(costs)
+
+
+def _history(query: Query) -> int:
+    return len(query.source.ids) if isinstance(query.source, ByHistory) else 0
+
+
+def _shared(task: Task) -> float:
+    return 0.0 if task.allowed is None else float(len(task.allowed))
+
+
+def _search(task: Task) -> float:
+    """Return what one search costs."""
+    if task.allowed is not None:
+        return len(task.allowed) / COMPARED_BY_MATRIX
+    index = task.bundle.exact if task.exact else task.bundle.index
+    return index.cost(task.nprobe)

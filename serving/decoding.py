@@ -1,0 +1,104 @@
+"""Decodes requests: what is large in a thread of its own, what cannot be decoded as INVALID_ARGUMENT.
+
+By itself gRPC decodes on the event loop, and answers garbage with INTERNAL and a traceback in the log: whoever sends it
+could fill the disk.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from serving.aside import Aside
+from serving.errors import InvalidRequestError, RequestError, UndecodableRequestError, Violation
+from serving.wire import has_more_fields
+
+__all__ = ["DecodingInterceptor"]
+
+_LARGE: Final = 1 << 16
+"""Bytes that the event loop decodes by itself: a few milliseconds at most."""
+
+Refuse = Callable[[RequestError, Any], Awaitable[None]]
+
+
+class DecodingInterceptor(grpc.aio.ServerInterceptor):
+    """Decodes the requests of every method.
+
+    Parameters
+    ----------
+    refuse
+        Called with the error and the call's context; ends the call.
+    aside
+        Where large requests are decoded.
+    most
+        Fields of a request, with those of all messages inside.
+    """
+
+    def __init__(self, refuse: Refuse, aside: Aside, most: int) -> None:
+        self._refuse, self._aside, self._most = refuse, aside, most
+        self._handlers: dict[str, Any] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Return the method's handler, which is made once."""
+        handler = self._handlers.get(handler_call_details.method)
+        if handler is None:
+            handler = await continuation(handler_call_details)
+            if handler is not None:
+                handler = self._handlers[handler_call_details.method] = self._guarded(handler)
+        return handler
+
+    def _guarded(self, handler: Any) -> Any:
+        decode = handler.request_deserializer
+        codecs = {"request_deserializer": None, "response_serializer": handler.response_serializer}
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(self._one(handler.unary_unary, decode), **codecs)
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(self._one(handler.unary_stream, decode), **codecs)
+        return grpc.stream_stream_rpc_method_handler(self._many(handler.stream_stream, decode), **codecs)
+
+    def _one(self, inner: Callable[[Any, Any], Awaitable[Any]], decode: Callable[[bytes], Any]) -> Any:
+        async def handle(data: bytes, context: Any) -> Any:
+            return await inner(await self._decoded(decode, data, context), context)
+
+        return handle
+
+    def _many(self, inner: Callable[[Any, Any], AsyncIterator[Any]], decode: Callable[[bytes], Any]) -> Any:
+        async def decoded(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+            async for data in requests:
+                yield await self._decoded(decode, data, context)
+
+        async def handle(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+            async for answer in inner(decoded(requests, context), context):
+                yield answer
+
+        return handle
+
+    async def _decoded(self, decode: Callable[[bytes], Any], data: bytes, context: Any) -> Any:
+        try:
+            if len(data) <= _LARGE:
+                return _message(decode, data)
+            self._aside.require_room()
+            return await self._aside.run(partial(self._large_message, decode, data))
+        except RequestError as error:
+            await self._refuse(error, context)
+
+    def _large_message(self, decode: Callable[[bytes], Any], data: bytes) -> Any:
+        # The type's descriptor is known to its messages alone: an empty one is decoded from no bytes.
+        if has_more_fields(data, decode(b"").DESCRIPTOR, self._most):
+            problem = f"the request holds more than {self._most} fields: see GetInfo, limits"
+            raise InvalidRequestError([Violation("", problem)])
+        return _message(decode, data)
+
+
+def _message(decode: Callable[[bytes], Any], data: bytes) -> Any:
+    try:
+        return decode(data)
+    except DecodeError:
+        raise UndecodableRequestError(len(data)) from None

@@ -1,0 +1,40 @@
+"""Failures that come back at every poll are told once."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from contracts import CorruptArtefactError
+from serving.client import RetrievalError
+
+__all__ = ["Problems"]
+
+_REMEMBERED: Final = 64
+"""Distinct problems at a time; a store whose messages never repeat must not fill the memory."""
+
+
+@dataclass
+class Problems:
+    """Tells each distinct problem to `log` once, until all is well again.
+
+    What a store or a server may be expected to raise is told in a line; anything else comes with its traceback.
+    """
+
+    log: logging.Logger
+    _told: set[str] = field(default_factory=set, init=False)
+
+    def tell(self, error: Exception, message: str, *, level: int = logging.ERROR) -> bool:
+        """Log ``message: error`` unless that problem is known; say whether it was new."""
+        problem = f"{type(error).__name__}: {error}"
+        if problem in self._told:
+            return False
+        if len(self._told) >= _REMEMBERED:
+            self._told.clear()
+        self._told.add(problem)
+        expected = isinstance(error, CorruptArtefactError | OSError | RetrievalError)
+        self.log.log(level, "%s: %s", message, error if expected else problem, exc_info=None if expected else error)
+        return True
+
+    def over(self) -> None:
+        """Take note that all is well: what fails from now on is new."""
+        self._told.clear()

@@ -1,0 +1,78 @@
+"""From the core to protobuf: what an answer looks like."""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from contracts import MAX_ID_BYTES
+from serving.bundle import LoadedBundle
+from serving.config import ServingConfig
+from serving.queries import Hits
+from weir.retrieval.v1 import retrieval_pb2 as pb
+
+__all__ = ["embed_response", "info_response", "retrieve_response"]
+
+_METRICS: Final = {"inner_product": pb.METRIC_INNER_PRODUCT, "cosine": pb.METRIC_COSINE}
+
+
+def retrieve_response(
+    bundle_version: str, hits: Sequence[Hits], seconds: Iterable[tuple[str, float]]
+) -> pb.RetrieveResponse:
+    """Return what was found for each query; `seconds` are those of each stage."""
+    return pb.RetrieveResponse(
+        hits=[
+            pb.Hits(item_ids=found.ids, scores=found.scores, missing_item_ids=found.missing, fallback=found.fallback)
+            for found in hits
+        ],
+        bundle_version=bundle_version,
+        attribution_token=f"{bundle_version}/{secrets.token_hex(8)}",
+        timing=_timing(seconds),
+    )
+
+
+def embed_response(bundle_version: str, hits: Sequence[Hits], seconds: Iterable[tuple[str, float]]) -> pb.EmbedResponse:
+    """Return the vector of each query."""
+    vectors = [
+        pb.QueryVector(
+            values=[] if found.vector is None else found.vector.tolist(),
+            missing_item_ids=found.missing,
+            fallback=found.fallback,
+        )
+        for found in hits
+    ]
+    return pb.EmbedResponse(vectors=vectors, bundle_version=bundle_version, timing=_timing(seconds))
+
+
+def info_response(bundle: LoadedBundle, config: ServingConfig) -> pb.GetInfoResponse:
+    """Describe the bundle and the limits."""
+    manifest = bundle.manifest
+    newest, servable = Timestamp(), Timestamp()
+    newest.FromMilliseconds(manifest.max_event_ms)
+    servable.FromNanoseconds(round(bundle.servable_at * 1e9))
+    return pb.GetInfoResponse(
+        bundle_version=manifest.version,
+        sketch_version=manifest.trained_window,
+        trained_sequence=manifest.trained_sequence,
+        index=pb.Index(type=manifest.index.type, parameters=manifest.index.parameters, lists=bundle.index.lists),
+        items=bundle.items,
+        dimension=manifest.dimension,
+        metric=_METRICS[manifest.metric],
+        max_event_time=newest,
+        servable_time=servable,
+        evaluation=manifest.evaluation,
+        limits=pb.Limits(
+            **config.limits.model_dump(), max_id_bytes=MAX_ID_BYTES, max_request_bytes=config.max_request_bytes
+        ),
+        software_version=version("weir"),
+        bundle_software_version=manifest.software_version,
+    )
+
+
+def _timing(seconds: Iterable[tuple[str, float]]) -> pb.Timing:
+    return pb.Timing(
+        **{stage: Duration(nanos=round(value * 1e9) % 10**9, seconds=int(value)) for stage, value in seconds}
+    )

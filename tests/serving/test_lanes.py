@@ -1,0 +1,75 @@
+import asyncio
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import QueueFullError
+from serving.lanes import Job, Lanes, Part
+
+LOOP = asyncio.new_event_loop()
+
+
+def job(*costs: float, size: int = 1, name: object = None) -> Job[object, object]:
+    return Job(deque(Part(name, size, cost) for cost in costs), float("inf"), LOOP, LOOP.create_future())
+
+
+def lanes(limit: int = 100) -> Lanes[object, object]:
+    return Lanes(max_batch=4, max_cost=10, limit=limit)
+
+
+def test_cheap_and_expensive_jobs_take_turns_and_never_share_a_batch() -> None:
+    queue = lanes()
+    dear = [job(9), job(3, 3), job(6)]
+    cheap = [job(1) for _ in range(9)]
+    for each in (*dear, *cheap):
+        queue.admit(each, 0.1)
+    assert queue.take() == cheap[:4]
+    assert queue.take() == dear[:1]
+    assert queue.take() == cheap[4:8]
+    assert queue.take() == dear[1:]
+    assert queue.take() == cheap[8:]
+    assert queue.take() == []
+
+
+def test_a_batch_keeps_to_its_cost_but_a_part_beyond_it_is_run_alone() -> None:
+    queue = lanes()
+    jobs = [job(5), job(5), job(1), job(50), job(6), job(4, 4)]
+    for each in jobs:
+        queue.admit(each, 0.1)
+    assert [queue.take() for _ in range(4)] == [jobs[0:2], [jobs[3]], [jobs[2]], jobs[4:6]]
+
+
+def test_the_lane_of_the_expensive_fills_up_by_itself() -> None:
+    queue = lanes(limit=4)
+    for each in (job(9), job(9)):
+        queue.admit(each, 0.1)
+    with pytest.raises(QueueFullError, match="2 queries are waiting, at most 2 may"):
+        queue.admit(job(9), 0.1)
+    for _ in range(4):
+        queue.admit(job(1), 0.1)
+    with pytest.raises(QueueFullError, match="4 queries are waiting, at most 4 may"):
+        queue.admit(job(1), 0.1)
+    assert queue.waiting == 6
+    assert len(queue.clear()) == 6
+    assert queue.waiting == 0
+
+
+@given(st.lists(st.lists(st.floats(0, 30), min_size=1, max_size=5), max_size=20), st.integers(1, 6))
+def test_every_part_is_taken_once_in_order_within_bounds(costs: list[list[float]], size: int) -> None:
+    queue = lanes(limit=10**6)
+    for number, each in enumerate(costs):
+        queue.admit(job(*each, size=size, name=number), 0.1)
+    taken: dict[int, list[float]] = {number: [] for number in range(len(costs))}
+    while queue:
+        batch = queue.take()
+        assert batch
+        together = [each.parts.popleft() for each in batch]
+        assert len(together) == 1 or (sum(part.size for part in together) <= 4 and sum(p.cost for p in together) <= 10)
+        for each, part in zip(batch, together, strict=True):
+            taken[part.task].append(part.cost)  # type: ignore[index]
+            if each.parts:
+                queue.put_back(each)
+    assert list(taken.values()) == costs
+    assert queue.waiting == 0
