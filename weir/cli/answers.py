@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weir.interact import Answer, Change
+from weir.text import plain
 
 __all__ = ["print_answer", "print_change"]
 
@@ -18,22 +19,23 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
     for hit in answer.hits:
         popular = "-" if hit.popularity_rank is None else str(hit.popularity_rank)
         was = [str(ranks.get(hit.item_id, "new"))] if before else []
-        table.add_row(str(hit.rank), hit.item_id, f"{hit.score:.4f}", popular, *was)
+        table.add_row(str(hit.rank), plain(hit.item_id), f"{hit.score:.4f}", popular, *was)
     console.print(table)
     if answer.fallback:
-        console.print(f"{answer.user_id} is unknown so far: these are the popular items")
+        console.print(plain(f"{answer.user_id} is unknown so far: these are the popular items"))
     stages = ", ".join(f"{name} {value:.2f}" for name, value in answer.server_milliseconds.items() if name != "total")
     console.print(
-        f"bundle {answer.bundle_version}, newest event {answer.newest_event_age_seconds:.1f} s old, "
-        f"{answer.total_milliseconds:.1f} ms ({stages})",
-        highlight=False,
+        plain(
+            f"bundle {answer.bundle_version}, newest event {answer.newest_event_age_seconds:.1f} s old, "
+            f"{answer.total_milliseconds:.1f} ms ({stages})"
+        )
     )
 
 
 def print_change(console: Console, change: Change) -> None:
     """Print what a click changed."""
     event = change.event
-    console.print(f"{event.user_id} -> {event.item_id}", highlight=False)
+    console.print(plain(f"{event.user_id} -> {event.item_id}"))
     if change.seconds is None:
         console.print("the answer has not changed in time: is `weir ingest --follow` running?", highlight=False)
         return

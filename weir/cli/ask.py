@@ -60,13 +60,14 @@ def click(
     """Append an event to the log, as any producer would, and see the user's top items change."""
     session = open_session(config, store, assign)
     from weir.interact import Asker, append_event
+    from weir.text import plain
 
     if not wait:
         event = append_event(session.store, session.settings.pipeline, user, item)
         if json:
             session.print_json(event)
         else:
-            session.out.print(f"{user} -> {item}: appended to {event.segment}")
+            session.out.print(plain(f"{user} -> {item}: appended to {event.segment}"))
         return
     from serving.client import RetrievalClient
     from weir.cli.answers import print_change

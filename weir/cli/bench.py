@@ -16,6 +16,7 @@ from weir.cli.errors import CommandError, UsageError, guarded
 from weir.cli.offline import Cases, Cutoffs, Data, FilterSeen, IndexTop, Kind, SplitKind, base_settings, prepare, rules
 from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput
 from weir.cli.session import Session, open_session, set_up_logging
+from weir.text import plain
 
 if TYPE_CHECKING:
     from trainer.offline.compare import Plan
@@ -87,8 +88,9 @@ def losses(
     if json:
         session.print_json({"report": str(page), "table": str(out / "table.csv")})
         return
-    session.out.print((out / "table.md").read_text(), markup=False, highlight=False)
-    session.out.print(f"the whole report: {page}", soft_wrap=True)
+    for line in (out / "table.md").read_text().splitlines():
+        session.out.print(plain(line))
+    session.out.print(plain(f"the whole report: {page}"), soft_wrap=True)
 
 
 def _chosen(rows: str) -> "dict[str, Row]":
@@ -190,7 +192,7 @@ class _Progress:
         """Begin a run, and return what it reports to."""
         before, self._done = self._done * self._steps, self._done + 1
         if not self._notes.is_terminal:
-            self._notes.print(f"run {self._done} of {self._runs}: {name}, seed {seed}", soft_wrap=True)
+            self._notes.print(plain(f"run {self._done} of {self._runs}: {name}, seed {seed}"), soft_wrap=True)
 
         def report(step: int, loss: float) -> None:
             text = f"{name}, seed {seed}: step {step:,} of {self._steps:,}, loss {loss:.3f}"

@@ -10,6 +10,7 @@ import typer
 from weir.cli.errors import UsageError
 from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
 from weir.cli.session import open_session, set_up_logging
+from weir.text import plain, visible
 
 if TYPE_CHECKING:
     from weir.demo.replay import ReplaySummary
@@ -47,8 +48,9 @@ def generate(
         return
     truth = made.truth
     typer.echo(
-        f"{output}: {truth.lines:,} lines: {truth.events:,} events of {truth.users:,} users and {truth.items:,} items "
-        f"({truth.skips:,} skips, {truth.late:,} late), {truth.duplicates:,} duplicates, {truth.malformed:,} malformed"
+        f"{visible(output)}: {truth.lines:,} lines: {truth.events:,} events of {truth.users:,} users and "
+        f"{truth.items:,} items ({truth.skips:,} skips, {truth.late:,} late), {truth.duplicates:,} duplicates, "
+        f"{truth.malformed:,} malformed"
     )
 
 
@@ -96,5 +98,5 @@ def replay(
         session.print_json(summary)
     else:
         session.out.print(
-            f"placed {summary.placed_rows:,} rows in {summary.placed_segments} segments of {pipeline.log}"
+            plain(f"placed {summary.placed_rows:,} rows in {summary.placed_segments} segments of {pipeline.log}")
         )

@@ -8,6 +8,8 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 
+from weir.text import visible
+
 __all__ = ["CommandError", "UsageError", "debugging", "fail", "guarded", "need", "show_tracebacks"]
 
 P = ParamSpec("P")
@@ -33,8 +35,19 @@ _EXTRAS: Final = {
 }
 """Module -> the extra of pip that brings it."""
 
-_CLEAR: Final = {"CheckpointMismatchError", "DamagedCheckpointError", "ExportError", "GaveUpError"}
+_CLEAR: Final = {
+    "BusyStoreError",
+    "CheckpointMismatchError",
+    "DamagedCheckpointError",
+    "ExportError",
+    "GaveUpError",
+    "StoreFormatError",
+    "UnfitStoreError",
+}
 """Errors of the stages (named, because importing them takes seconds) whose message says it all."""
+
+_LINES: Final = {"GaveUpError"}
+"""Those of them that quote lines."""
 
 _state = {"debug": False}
 
@@ -79,7 +92,8 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
 def fail(message: str, status: int = _FAILED) -> NoReturn:
     """Print a message on standard error and end the command."""
-    sys.stderr.write(f"weir: {message}\n")
+    lines = [visible(line) for line in f"weir: {message}".split("\n")]
+    sys.stderr.write("\n".join(lines) + "\n")
     raise typer.Exit(status)
 
 
@@ -96,9 +110,10 @@ def _tell(error: Exception) -> tuple[str, int] | None:
         extra = _EXTRAS.get((error.name or "").split(".")[0])
         return (str(need(extra, error)), _FAILED) if extra else None
     if kind == "SettingsError":
-        return "these settings cannot be used:\n" + "\n".join(f"  {line}" for line in _problems(error)), _WRONG_USAGE
+        problems = [f"  {visible(line)}" for line in _problems(error)]
+        return "\n".join(["these settings cannot be used:", *problems]), _WRONG_USAGE
     if isinstance(error, UsageError):
-        return str(error), _WRONG_USAGE
+        return visible(error), _WRONG_USAGE
     if kind == "RetrievalError":
         return _refusal(error), _FAILED
     return _plain(error, kind)
@@ -109,26 +124,33 @@ def _plain(error: Exception, kind: str) -> tuple[str, int] | None:
         "CorruptArtefactError": "restore it from a copy; without one, begin with another --store",
     }
     if kind in hints:
-        return f"{error}; {hints[kind]}", _FAILED
+        return f"{visible(error)}; {hints[kind]}", _FAILED
     if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
         hint = "stop the process that holds it (`ss -ltnp` names it), or let `--set serving.port=0`, "
         return f"a port is in use: {hint}`--set SECTION.metrics_port=0` take any free one", _FAILED
     # The system's errors tell of a file or folder: not there, not allowed, read-only, full, a file for a folder.
     if isinstance(error, CommandError | OSError) or kind in _CLEAR:
-        return str(error) or kind, _FAILED
+        return (str(error) if kind in _LINES else visible(error)) or kind, _FAILED
     # fsspec names what a protocol needs, such as s3fs for s3://.
     if kind == "ImportError" and "nstall" in str(error):
         return f"{error} (with .venv/bin/pip or where weir is installed)", _FAILED
     if isinstance(error, ValueError):
-        return f"{error} (--debug shows where)", _FAILED
+        return f"{_in_one_line(error)} (--debug shows where)", _FAILED
     return None
 
 
 def _refusal(error: Any) -> str:
     if error.code.name == "UNAVAILABLE" and not error.reason:
-        return f"no server answers: start one with `weir up` or `weir serve`, or name it with --target ({error})"
-    problems = "".join(f"\n  {field}: {problem}" for field, problem in error.violations.items())
-    return f"the server refused: {error}{problems}"
+        return (
+            f"no server answers: start one with `weir up` or `weir serve`, or name it with --target ({visible(error)})"
+        )
+    problems = "".join(f"\n  {visible(field)}: {visible(problem)}" for field, problem in error.violations.items())
+    return f"the server refused: {visible(error)}{problems}"
+
+
+def _in_one_line(error: ValueError) -> str:
+    """Return the message of an error that may frame its message over several lines, as pydantic does."""
+    return "; ".join(visible(line.strip()) for line in str(error).splitlines() if line.strip()) or type(error).__name__
 
 
 def _problems(error: Any) -> list[str]:

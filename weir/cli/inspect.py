@@ -2,7 +2,7 @@
 
 # ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,10 +11,11 @@ from weir.cli.errors import guarded
 from weir.cli.inspect_sketch import sketch
 from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
 from weir.cli.session import open_session
-from weir.cli.tables import print_table
+from weir.cli.tables import minute, print_table
+from weir.text import plain
 
 if TYPE_CHECKING:
-    from contracts import BundleManifest, WindowManifest
+    from contracts import WindowManifest
 
 __all__ = ["app"]
 
@@ -42,7 +43,7 @@ def windows(
         session.print_json([_window_facts(manifest) for manifest in manifests[-last:]])
         return
     if not manifests:
-        session.out.print(f"{session.store.path('')} holds no window yet: `weir ingest` commits them")
+        session.out.print(plain(f"{session.store.path('')} holds no window yet: `weir ingest` commits them"))
         return
     print_table(
         session,
@@ -62,30 +63,17 @@ def bundles(
     json: JsonOutput = False,
     debug: Debug = False,
 ) -> None:
-    """List the bundles that are kept, which is promoted, and what the gate said."""
-    from contracts import BundleLog
+    """List the bundles that are kept, which one is served or pinned, and what the gate said."""
+    from weir.cli.bundle_facts import facts_of, print_bundles
 
     session = open_session(config, store, assign)
-    log = BundleLog(session.store)
-    current = log.current()
-    manifests = [log.manifest(version) for version in log.versions()[-last:]]
+    facts = facts_of(session.store, last)
     if json:
-        session.print_json(
-            [m.model_dump(mode="json", exclude={"files"}) | {"current": m.version == current} for m in manifests]
-        )
+        for remark in facts.remarks:
+            session.notes.print(remark, highlight=False, markup=False, soft_wrap=True)
+        session.print_json([bundle.as_json() for bundle in facts.bundles])
         return
-    if not manifests:
-        session.out.print(f"{session.store.path('')} holds no bundle yet: `weir train` exports them")
-        return
-    print_table(
-        session,
-        f"{len(manifests)} bundles in {session.store.path('')}, current: {current or 'none'}",
-        ["version", "commit", "items", "index", "recall@20", "created", "gate"],
-        [_bundle_row(manifest) for manifest in manifests],
-    )
-    for manifest in manifests:
-        if not manifest.promoted or manifest.version == current:
-            session.out.print(f"{manifest.version}: {manifest.verdict}", highlight=False)
+    print_bundles(session, facts)
 
 
 app.command("sketch")(guarded(sketch))
@@ -102,29 +90,12 @@ def _window_row(manifest: "WindowManifest") -> list[str]:
     numbers = [counts.events, counts.negatives, counts.duplicates, counts.late, items]
     return [
         str(manifest.sequence),
-        _minute(manifest.start_ms / 1000),
+        minute(manifest.start_ms / 1000),
         str(manifest.pane),
         *(f"{number:,}" for number in numbers),
-        _minute(manifest.committed_at, "%H:%M:%S"),
+        minute(manifest.committed_at, "%H:%M:%S"),
     ]
 
 
 def _length(manifest: "WindowManifest") -> str:
     return str(timedelta(milliseconds=manifest.end_ms - manifest.start_ms))
-
-
-def _bundle_row(manifest: "BundleManifest") -> list[str]:
-    recall = manifest.evaluation.get("recall@20")
-    return [
-        manifest.version,
-        str(manifest.trained_sequence),
-        f"{manifest.items:,}",
-        manifest.index.type,
-        "-" if recall is None else f"{recall:.3f}",
-        _minute(manifest.created_at, "%H:%M:%S"),
-        "promoted" if manifest.promoted else "held",
-    ]
-
-
-def _minute(seconds: float, form: str = "%Y-%m-%d %H:%M") -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime(form)

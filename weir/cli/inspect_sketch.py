@@ -10,6 +10,7 @@ from weir.cli.errors import UsageError
 from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
 from weir.cli.session import Session, open_session
 from weir.cli.tables import print_table
+from weir.text import plain
 
 __all__ = ["sketch"]
 
@@ -73,7 +74,7 @@ def _print_two(session: Session, sides: list[dict[str, Any]], difference: dict[s
     for side in sides:
         _print_facts(session, side)
     for name, (before, after) in difference["differing_parameters"].items():
-        session.out.print(f"{name} differs: {before} and {after}")
+        session.out.print(plain(f"{name} differs: {before} and {after}"))
     distance, over = difference["distance"], difference["distance_over"]
     shown = "unknown" if distance is None else f"{distance:.4f}, over {over} (0: equal shares, 1: nothing in common)"
     session.out.print(f"Jensen-Shannon distance {shown}", highlight=False)
@@ -88,4 +89,4 @@ def _print_two(session: Session, sides: list[dict[str, Any]], difference: dict[s
 
 def _print_facts(session: Session, facts: dict[str, Any]) -> None:
     shown = {name: value for name, value in facts.items() if name != "top"}
-    session.out.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items()))
+    session.out.print(plain(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import ask, bench, data, evaluate, inspect, settings, stages, up
+from weir.cli import ask, bench, data, evaluate, inspect, promote, settings, stages, store, up
 from weir.cli.errors import guarded
 from weir.supervisor.parent import follow_parent
 
@@ -28,6 +28,7 @@ _EVERYTHING = "Everything at once"
 _ASK = "Ask and act"
 _STAGES = "One stage"
 _LOOK = "Look"
+_STORE = "Keep a store"
 _LOGS = "Logs to play with"
 _MEASURE = "Compare"
 
@@ -38,9 +39,11 @@ app.command("ingest", rich_help_panel=_STAGES)(guarded(stages.ingest))
 app.command("train", rich_help_panel=_STAGES)(guarded(stages.train))
 app.command("train-worker", hidden=True)(guarded(stages.train_worker))
 app.command("export", rich_help_panel=_STAGES)(guarded(stages.export))
-app.command("promote", rich_help_panel=_STAGES)(guarded(stages.promote))
+app.command("promote", rich_help_panel=_STAGES)(guarded(promote.promote))
 app.command("serve", rich_help_panel=_STAGES)(guarded(stages.serve))
 app.command("monitor", rich_help_panel=_STAGES)(guarded(stages.monitor))
+app.command("verify", rich_help_panel=_LOOK)(guarded(store.verify))
+app.command("migrate", rich_help_panel=_STORE)(guarded(store.migrate))
 app.command("generate", rich_help_panel=_LOGS)(guarded(data.generate))
 app.command("replay", rich_help_panel=_LOGS)(guarded(data.replay))
 app.command("evaluate", rich_help_panel=_MEASURE)(guarded(evaluate.evaluate))

@@ -6,6 +6,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from weir.text import visible
+
 __all__ = ["Bar"]
 
 
@@ -25,7 +27,7 @@ class Bar:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -44,4 +46,4 @@ class Bar:
 
     def update(self, done: int | None, total: int | None, text: str) -> None:
         """Show how much is done; `total` None means that nobody knows."""
-        self._progress.update(self._task, completed=done, total=total, text=text)
+        self._progress.update(self._task, completed=done, total=total, text=visible(text))

@@ -20,6 +20,7 @@ from weir.supervisor.memory import Peak, tree_memory
 from weir.supervisor.observer import Observer, Snapshot
 from weir.supervisor.plan import child_specs
 from weir.supervisor.view import View
+from weir.text import plain
 
 __all__ = ["run_up"]
 
@@ -43,6 +44,7 @@ class _Run:
     peak: Peak = field(default_factory=Peak)
     summary: DemoSummary | None = None
     hinted: bool = False
+    troubled: bool = False
 
     async def run(self) -> DemoSummary | None:
         launch, session = self.launch, self.launch.session
@@ -64,9 +66,7 @@ class _Run:
         options = self.launch.options
         while True:
             snapshot = await asyncio.to_thread(observer.look)
-            self.peak.see(await asyncio.to_thread(tree_memory, os.getpid()))
-            view.show(snapshot)
-            self._hint(snapshot, view)
+            await self._show(snapshot, view)
             if options.once:
                 if supervisor.has_finished("replay") and await asyncio.to_thread(observer.is_settled, snapshot):
                     return snapshot
@@ -76,6 +76,16 @@ class _Run:
                         f"{snapshot.trained_sequence + 1} learnt; see {self.launch.folder / 'logs'}"
                     )
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _show(self, snapshot: Snapshot, view: View) -> None:
+        try:
+            self.peak.see(await asyncio.to_thread(tree_memory, os.getpid()))
+            view.show(snapshot)
+            self._hint(snapshot, view)
+        except Exception as error:  # noqa: BLE001 - what watches the stages must not end them
+            if not self.troubled:
+                self.troubled = True
+                view.say("weir", f"the view failed and goes on: {type(error).__name__}: {error}")
 
     def _hint(self, snapshot: Snapshot, view: View) -> None:
         """Say once how to ask, when there is an answer."""
@@ -92,10 +102,12 @@ class _Run:
         session, user = self.launch.session, self.launch.user or ""
         asker = Asker(client, session.store)
         out = session.notes
-        out.print(f"\nweir query {user}", style="bold", highlight=False)
+        out.print()
+        out.print(plain(f"weir query {user}", style="bold"))
         print_answer(out, asker.ask(user, _SHOWN))
         item = something_new(asker, user)
-        out.print(f"\nweir click {user} {item}", style="bold", highlight=False)
+        out.print()
+        out.print(plain(f"weir click {user} {item}", style="bold"))
         change = asker.click(session.settings.pipeline, user, item, _SHOWN, _CLICK_SECONDS)
         print_change(out, change)
         restarts = {child.spec.name: child.restarts for child in supervisor.children}

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from weir.cli.errors import debugging
+from weir.text import visible
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -89,8 +90,9 @@ def open_session(
 
 
 def _console(file: IO[str]) -> Console:
-    """Return a console; what is no terminal has no edge at which a table would have to be broken."""
-    return Console(file=file, width=None if file.isatty() or "COLUMNS" in os.environ else _WIDE)
+    """Return a console without markup; what is no terminal has no edge at which a table would have to be broken."""
+    width = None if file.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(file=file, width=width, markup=False, emoji=False)
 
 
 def set_up_logging(console: Console, level: int = logging.INFO) -> None:
@@ -100,7 +102,8 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
         form = "%(name)s: %(message)s"
     else:
         handler, form = logging.StreamHandler(), "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.DEBUG if debugging() else level, format=form, handlers=[handler], force=True)
+    handler.setFormatter(_Spelt(form))
+    logging.basicConfig(level=logging.DEBUG if debugging() else level, handlers=[handler], force=True)
     # On import Beam tells the root logger that Google's clients are missing; nobody asked for them.
     logging.getLogger().addFilter(lambda record: "bigquery client libraries" not in str(record.msg))
     # Beam, fsspec and others tell their inner life at INFO.
@@ -108,17 +111,36 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+class _Spelt(logging.Formatter):
+    """Makes control characters in messages visible; a traceback keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        return "\n".join(map(visible, super().formatException(ei).split("\n")))
+
+
 def remembered(store: "Store") -> dict[str, Any]:
     """Return the settings of the last `weir up` on a store, nested; nothing where there was none."""
+    from pydantic_core import from_json
+
     from contracts import CorruptArtefactError
 
     try:
-        found: dict[str, Any] = json.loads(store.read(REMEMBERED))
+        found = from_json(store.read(REMEMBERED))
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise CorruptArtefactError(store.path(REMEMBERED), f"is not JSON: {error}") from None
-    return {name: value for name, value in found.items() if name != "store"}
+    if not isinstance(found, dict):
+        raise CorruptArtefactError(store.path(REMEMBERED), f"holds a {type(found).__name__} instead of settings")
+    sections = {name: value for name, value in found.items() if name != "store"}
+    for name, value in sections.items():
+        if not isinstance(value, dict):
+            raise CorruptArtefactError(store.path(REMEMBERED), f"{name} is a {type(value).__name__}, not a section")
+    return sections
 
 
 def _put(values: dict[str, Any], path: str, value: object) -> None:

@@ -42,7 +42,7 @@ def _window(store: Store, manifests: list[WindowManifest], wanted: str | None) -
     if wanted is None:
         return manifests[-1]
     for manifest in manifests:
-        if wanted in {str(manifest.sequence), str(manifest.name), manifest.name.folder}:
+        if wanted in {str(manifest.sequence), str(manifest.name), manifest.folder}:
             return manifest
     if wanted.isdecimal():
         raise CommandError(f"there is no commit {wanted}; there are 0 to {manifests[-1].sequence}")
@@ -56,8 +56,12 @@ def _from_file(path: Path) -> Subject:
     except ValueError as error:
         raise CommandError(f"{path}: {error}") from error
     items = path.with_name(WindowName.items())
-    has_items = path.name == WindowName.sketch() and items.exists()
-    return Subject(str(path), estimator, pq.read_table(items, columns=ITEMS_SCHEMA.names) if has_items else _NO_ITEMS)
+    if path.name != WindowName.sketch() or not items.exists():
+        return Subject(str(path), estimator, _NO_ITEMS)
+    try:
+        return Subject(str(path), estimator, pq.read_table(items, columns=ITEMS_SCHEMA.names))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{items}: {error}") from error
 
 
 def describe(subject: Subject, top: int) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import typer
 from weir.cli.errors import CommandError
 from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
 from weir.cli.session import Session, open_session, set_up_logging
+from weir.text import plain
 
 if TYPE_CHECKING:
     from pipelines.ingest import IngestSummary
     from trainer.progress import TrainProgress
 
-__all__ = ["export", "ingest", "monitor", "promote", "serve", "train", "train_worker"]
+__all__ = ["export", "ingest", "monitor", "serve", "train", "train_worker"]
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until SIGTERM or Ctrl-C.")]
 Ranks = Annotated[int, typer.Option(min=1, help="Processes that train together; several are started by torchrun.")]
@@ -83,31 +84,46 @@ def train(
 
 
 def _launch(ranks: int, restarts: int, command: list[str]) -> None:
-    """Do what torchrun does, in this process: start the ranks, restart all when one dies, stop with them."""
+    """Do what torchrun does, in this process: start the ranks, restart all when one dies, stop with them.
+
+    The launcher and the ranks meet in files of a private folder: torchrun's own way is a port on all interfaces, which
+    asks nobody who they are.
+    """
+    import tempfile
     import uuid
 
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    launch = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=ranks,
-        run_id=str(uuid.uuid4()),
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=restarts,
-        monitor_interval=0.2,
-    )
-    try:
-        elastic_launch(launch, sys.executable)(*command)
-    except SignalException as stopped:
-        raise typer.Exit(0 if stopped.sigval == signal.SIGTERM else 130) from None
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        how = f"died of signal {-failure.exitcode}" if failure.exitcode < 0 else f"ended with status {failure.exitcode}"
-        raise CommandError(f"rank {rank} {how}, after {restarts} restarts; its last lines stand above") from error
+    from trainer.distributed import RENDEZVOUS
+
+    with tempfile.TemporaryDirectory(prefix="weir-ranks-") as folder:
+        os.environ[RENDEZVOUS] = f"{folder}/ranks"
+        # The launcher would open a port to share its store with the ranks.
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        launch = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            run_id=str(uuid.uuid4()),
+            rdzv_backend="c10d",
+            rdzv_endpoint=f"{folder}/launcher",
+            # Nobody else waits for its heartbeats, and each would lengthen the file.
+            rdzv_configs={"store_type": "file", "keep_alive_interval": 86400},
+            local_addr="127.0.0.1",
+            max_restarts=restarts,
+            monitor_interval=0.2,
+        )
+        try:
+            elastic_launch(launch, sys.executable)(*command)
+        except SignalException as stopped:
+            raise typer.Exit(0 if stopped.sigval == signal.SIGTERM else 130) from None
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            code = failure.exitcode
+            how = f"died of signal {-code}" if code < 0 else f"ended with status {code}"
+            raise CommandError(f"rank {rank} {how}, after {restarts} restarts; its last lines stand above") from error
 
 
 def train_worker(
@@ -142,7 +158,7 @@ def train_worker(
     _print_facts(session, summary, json=json)
     if summary.bundle is None and not summary.windows:
         hint = f"{session.store.path('')} holds no window to learn: `weir ingest` commits them"
-        session.notes.print(hint, soft_wrap=True)
+        session.notes.print(plain(hint), soft_wrap=True)
 
 
 def export(
@@ -160,28 +176,6 @@ def export(
     manifest = run(session.store, session.settings.trainer)
     facts = manifest.model_dump(mode="json", exclude={"files"})
     _print_facts(session, facts, json=json)
-
-
-def promote(
-    version: Annotated[str, typer.Argument(help="The bundle; `weir inspect bundles` lists them.", show_default=False)],
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
-    debug: Debug = False,
-) -> None:
-    """Have servers answer from this bundle, whatever the gate said: an older one, or one that was held.
-
-    A trainer that goes on promotes its next bundle: stop it first to stay with this one.
-    """
-    session = open_session(config, store, assign)
-    from contracts import BundleLog
-
-    try:
-        BundleLog(session.store).promote(version)
-    except FileNotFoundError:
-        there = ", ".join(BundleLog(session.store).versions()) or "none"
-        raise CommandError(f"{session.store.path('bundles')} holds no bundle {version}; there are: {there}") from None
-    typer.echo(f"{version} is promoted")
 
 
 def serve(
@@ -224,7 +218,7 @@ def _print_facts(session: Session, result: Any, *, json: bool) -> None:
 
     table = Table(box=None, show_header=False)
     for name, value in (result if isinstance(result, dict) else result.model_dump(mode="json")).items():
-        table.add_row(name.replace("_", " "), _spell(value))
+        table.add_row(plain(name.replace("_", " ")), plain(_spell(value)))
     session.out.print(table)
 
 

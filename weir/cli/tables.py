@@ -2,11 +2,12 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
+from datetime import UTC, datetime
 from typing import Final
 
 from weir.cli.session import Session
 
-__all__ = ["print_table"]
+__all__ = ["minute", "print_table"]
 
 _NUMBERS: Final = {
     *("commit", "pane", "events", "negative", "duplicate", "late", "items"),
@@ -14,16 +15,28 @@ _NUMBERS: Final = {
 }
 """Columns that stand to the right."""
 
+_LONG: Final = {"item", "version"}
+"""Columns that may be too long for the terminal."""
+
 
 def print_table(session: Session, title: str, head: list[str], rows: list[list[str]]) -> None:
-    """Print rows of text under a title; the column "item" alone may be broken into lines."""
+    """Print rows of text under a title, as they are spelt; only items and versions may be broken into lines."""
     from rich.table import Table
 
+    from weir.text import plain
+
     table = Table(
-        title=title, title_justify="left", box=None, header_style="bold", collapse_padding=True, pad_edge=False
+        title=plain(title), title_justify="left", box=None, header_style="bold", collapse_padding=True, pad_edge=False
     )
     for name in head:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "item")
+        table.add_column(
+            name, justify="right" if name in _NUMBERS else "left", no_wrap=name not in _LONG, overflow="fold"
+        )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(plain, row))
     session.out.print(table)
+
+
+def minute(seconds: float, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Return a moment, in seconds since 1970, as text (UTC)."""
+    return datetime.fromtimestamp(seconds, UTC).strftime(form)

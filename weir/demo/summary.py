@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from contracts import BundleLog, Store
+from serving.monitor.results import recorded
 from weir.config import Settings
 from weir.interact import Change
 from weir.supervisor.observer import Snapshot, mean_recall
 from weir.supervisor.plan import PORTS
+from weir.text import plain
 
 __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
 
@@ -82,17 +84,18 @@ def summarise(
     k: int = 20,
 ) -> DemoSummary:
     """Return the figures at the end of a demo whose processes are still up."""
-    metrics = _scrape(settings.serving.metrics_port)
-    fresh = [recall.freshness for recall in snapshot.recalls if recall.freshness is not None]
-    newest = BundleLog(store).manifest(snapshot.bundles[-1]).evaluation
+    metrics = _scrape(_metrics_url(settings, "serving"))
+    # The monitor adds the freshness to results that it had written before.
+    fresh = [recall.freshness for recall in recorded(store) if recall.freshness is not None]
+    newest = BundleLog(store).manifest(snapshot.newest_bundle).evaluation if snapshot.newest_bundle else {}
     recalls = {kind: mean_recall(snapshot.recalls, kind, k) for kind in ("index", "model", "served", "popularity")}
     return DemoSummary(
         rows=snapshot.read,
-        events=snapshot.events,
+        events=snapshot.counts.events,
         dead=snapshot.dead,
-        duplicates=snapshot.duplicates,
-        late=snapshot.late,
-        windows=len(snapshot.windows),
+        duplicates=snapshot.counts.duplicates,
+        late=snapshot.counts.late,
+        windows=snapshot.windows,
         bundles=round(sum(value for name, _, value in metrics if name == "weir_bundle_swaps_total")),
         recalls=Recalls(
             k=k,
@@ -120,8 +123,8 @@ def requests_by_code(metrics: list[tuple[str, dict[str, str], float]]) -> dict[s
     }
 
 
-def _scrape(port: int) -> list[tuple[str, dict[str, str], float]]:
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+def _scrape(url: str) -> list[tuple[str, dict[str, str], float]]:
+    with urlopen(url, timeout=10) as answer:  # noqa: S310 - one of our own
         text = answer.read().decode()
     return [
         (s.name, dict(s.labels), s.value) for family in text_string_to_metric_families(text) for s in family.samples
@@ -145,17 +148,24 @@ def print_summary(console: Console, summary: DemoSummary, settings: Settings) ->
     failed = sum(count for code, count in summary.requests.items() if code != "OK")
     table.add_row("requests", f"{summary.requests.get('OK', 0):,} answered, {failed} failed")
     restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items()) or "none"
-    table.add_row("restarts", restarts)
+    table.add_row("restarts", plain(restarts))
     table.add_row("memory, peak", f"{summary.peak_memory_bytes / 2**30:.2f} GiB, all processes together")
     table.add_row("first answer", f"after {_figure(summary.first_answer_seconds, '.1f')} s")
     table.add_row("wall time", f"{summary.seconds:.0f} s")
-    table.add_row("metrics", ", ".join(_metric_urls(settings)))
+    table.add_row("metrics", plain(", ".join(_metric_urls(settings))))
     console.print(table, highlight=False)
 
 
 def _metric_urls(settings: Settings) -> list[str]:
-    keys = [key.split(".") for key in PORTS if key.endswith("metrics_port")]
-    return [f"{section} http://127.0.0.1:{getattr(getattr(settings, section), name)}/metrics" for section, name in keys]
+    sections = [key.split(".")[0] for key in PORTS if key.endswith("metrics_port")]
+    return [f"{section} {_metrics_url(settings, section)}" for section in sections]
+
+
+def _metrics_url(settings: Settings, section: str) -> str:
+    stage = getattr(settings, section)
+    # A stage that listens on every interface answers on loopback too.
+    host = "127.0.0.1" if stage.metrics_host in {"0.0.0.0", "::"} else stage.metrics_host  # noqa: S104 - compared only
+    return f"http://{f'[{host}]' if ':' in host else host}:{stage.metrics_port}/metrics"
 
 
 def _figure(value: float | None, form: str = ".3f") -> str:

@@ -59,7 +59,7 @@ def busy_ports(settings: Settings) -> list[str]:
     return [
         f"port {port} ({PORTS[key]}, {key}) is in use"
         for key, port in _ports(settings).items()
-        if not _is_free(settings.serving.host if key == "serving.port" else "0.0.0.0", port)  # noqa: S104 - as they bind
+        if not _is_free(_host(settings, key), port)
     ]
 
 
@@ -85,6 +85,13 @@ def child_specs(file: Path, ranks: int, replayed: Replayed | None) -> list[Child
 
 def _ports(settings: Settings) -> dict[str, int]:
     return {key: getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in PORTS}
+
+
+def _host(settings: Settings, key: str) -> str:
+    """Return the address on which the port of `key` is bound."""
+    section, name = key.split(".")
+    host: str = getattr(getattr(settings, section), name.replace("port", "host"))
+    return host
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -58,9 +58,9 @@ def test_parameters_totals_and_heaviest_items(windows: tuple[str, list[WindowMan
 
 def test_a_window_goes_by_number_name_option_folder_or_file(windows: tuple[str, list[WindowManifest]]) -> None:
     url, manifests = windows
-    name = manifests[0].name
-    ways = [["0"], [str(name)], [name.folder], ["--window", "0"], [f"{url}/{name.folder}"]]
-    ways.append([f"{url}/{name.folder}/sketch.bin"])
+    name, folder = manifests[0].name, manifests[0].folder
+    ways = [["0"], [str(name)], [folder], ["--window", "0"], [f"{url}/{folder}"]]
+    ways.append([f"{url}/{folder}/sketch.bin"])
     for way in ways:
         assert run_json(*way, "--store", url)["top"][0] == {"item_id": "a", "count": 5, "estimate": 5.0}, way
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from contracts import Store, WindowLog
+from contracts import CommitLog, Store, WindowLog
+from tests.contracts.panes import a_pane
 from weir.cli.main import app
 from weir.config import Settings
 
@@ -17,7 +18,7 @@ RUNNER = CliRunner()
 
 COMMANDS = [
     *("up", "query", "click", "ingest", "train", "train-worker", "export", "promote", "serve", "monitor"),
-    *("generate", "replay", "evaluate", "bench losses"),
+    *("verify", "migrate", "generate", "replay", "evaluate", "bench losses"),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
 ]
 WITHOUT_SETTINGS = {"generate", "config schema"}
@@ -195,10 +196,12 @@ def test_replay_ingest_inspect_and_click_work_on_one_store(tmp_path: Path) -> No
     assert newest.max_event_ms == event["event_ms"]
 
 
-def test_a_damaged_window_is_named(tmp_path: Path) -> None:
-    Store(str(tmp_path)).write("windows/a/0000/MANIFEST.json", b"{}")
+def test_a_damaged_commit_is_named(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    WindowLog(store).commit(a_pane(0))
+    store.write(CommitLog.name(0), store.read(CommitLog.name(0))[:-9])
     output = run("inspect", "windows", "--store", str(tmp_path), status=1)
-    assert output.startswith(f"weir: {tmp_path}/windows/a/0000/MANIFEST.json: is not a valid manifest")
+    assert output.startswith(f"weir: {tmp_path}/{CommitLog.name(0)}: has checksum ")
 
 
 def test_what_up_left_in_the_store_holds_for_other_commands(tmp_path: Path) -> None:

@@ -91,17 +91,32 @@ def test_a_checkpoint_can_be_exported_again(config: Path) -> None:
     assert json.loads(exported.stdout)["version"] in BundleLog(store).versions()
 
 
-def test_an_older_bundle_can_be_promoted(config: Path) -> None:
+def test_an_older_bundle_can_be_promoted_and_stays(config: Path) -> None:
     bundles = BundleLog(Store(json.loads(weir(config, "config", "show", "--json").stdout)["store"]))
     newest, oldest = bundles.current(), bundles.versions()[0]
     assert newest is not None
     assert newest != oldest
-    assert weir(config, "promote", oldest).stdout == f"{oldest} is promoted\n"
+    promoted = weir(config, "promote", oldest, "--why", "the new one repeats itself")
+    assert promoted.stdout == f"{oldest} is promoted and pinned until `weir promote --unpin`\n"
     assert bundles.current() == oldest
     refused = weir(config, "promote", "none")
     assert (refused.returncode, bundles.current()) == (1, oldest)
     assert f"holds no bundle none; there are: {oldest}, " in refused.stderr
+    # A trainer that is started again exports, and leaves the operator's choice alone.
+    assert weir(config, "export").returncode == 0
+    assert bundles.current() == oldest
+    shown = weir(config, "inspect", "bundles").stdout
+    assert f"current: {oldest}\n" in shown
+    assert f"pinned to {oldest} by " in shown
+    assert "the new one repeats itself; `weir promote --unpin` lifts it" in shown
+    assert json.loads(weir(config, "inspect", "bundles", "--json").stdout)[0]["standing"] == "pinned"
     assert weir(config, "promote", newest).returncode == 0
+    lifted = weir(config, "promote", "--unpin").stdout
+    assert lifted.startswith(f"no longer pinned to {newest} by ")
+    assert weir(config, "promote", "--unpin").stdout.startswith("nothing was pinned")
+    assert (bundles.current(), bundles.pin()) == (newest, None)
+    for wrong in ([], [newest, "--unpin"]):
+        assert weir(config, "promote", *wrong).returncode == 2
 
 
 def test_settings_that_contradict_the_checkpoint_are_told_in_a_line(config: Path) -> None:

@@ -70,3 +70,18 @@ def test_the_table_shows_every_figure() -> None:
         assert part in text
     for part in ("median 7.0 s, at most 20.1 s", "2.7 s", "1,333 answered, 0 failed", "3.00 GiB", "26.7 s", "136 s"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9103/metrics"),
+        ("0.0.0.0", "http://127.0.0.1:9103/metrics"),  # noqa: S104 - never bound here
+        ("::1", "http://[::1]:9103/metrics"),
+    ],
+)
+def test_metrics_are_where_the_settings_say(host: str, url: str) -> None:
+    serving = Settings().serving.model_copy(update={"metrics_host": host})
+    out = io.StringIO()
+    print_summary(Console(file=out, width=400), GOOD, Settings().model_copy(update={"serving": serving}))
+    assert f"serving {url}" in out.getvalue()

@@ -1,36 +1,23 @@
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store, WindowLog
+from contracts import BundleLog, CommitLog, Store, WindowLog
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from serving.client import RetrievalClient
-from serving.monitor.results import Examples, WindowRecall
+from tests.weir.supervisor.damage import DAMAGES, WINDOWS, recall, whole_store
 from weir.config import load_settings
 from weir.demo.generator import GeneratorConfig, generate
 from weir.supervisor.observer import Observer, mean_recall
 
 
-def recall(sequence: int, value: float | None, examples: int) -> WindowRecall:
-    figures = {} if value is None else {20: value}
-    counted = Examples(sampled=examples, model=examples, served=examples, popularity=examples)
-    return WindowRecall(
-        sequence=sequence,
-        window=str(sequence),
-        measured_at=0.0,
-        bundle_versions=(),
-        examples=counted,
-        index=figures,
-        model=figures,
-        served=figures,
-        popularity=figures,
-    )
-
-
 def test_recalls_are_means_over_events_of_the_newest_windows() -> None:
-    recalls = [recall(0, 0.9, 1000), recall(1, 0.5, 100), recall(2, None, 0), recall(3, 0.2, 300)]
+    recalls = [recall(0, "a", 0.9, 1000), recall(1, "b", 0.5, 100), recall(2, "c", None, 0), recall(3, "d", 0.2, 300)]
     assert mean_recall(recalls, "model", 20, last=2) == pytest.approx((0.5 * 100 + 0.2 * 300) / 400)
     assert mean_recall(recalls, "index", 20, last=1) == pytest.approx(0.2)
     assert mean_recall(recalls, "model", 10) is None
@@ -50,7 +37,7 @@ def test_counts_come_from_the_store_and_nothing_is_settled_before_it_is_served(t
         ingest(store, pipeline, registry=CollectorRegistry())
         snapshot = observer.look()
         truth = made.truth
-        assert (snapshot.events, snapshot.dead, snapshot.duplicates) == (
+        assert (snapshot.counts.events, snapshot.dead, snapshot.counts.duplicates) == (
             truth.events,
             truth.malformed,
             truth.duplicates,
@@ -59,6 +46,113 @@ def test_counts_come_from_the_store_and_nothing_is_settled_before_it_is_served(t
         assert snapshot.last_sequence == WindowLog(store).committed()[-1].sequence
         assert snapshot.served is None
         assert not observer.is_settled(snapshot)
-        assert observer.is_all_committed(snapshot)
+        assert observer.is_all_committed()
         (log / "more.jsonl").write_bytes(made.lines)
-        assert not observer.is_all_committed(snapshot)
+        assert not observer.is_all_committed()
+
+
+@pytest.fixture
+def client() -> Iterator[RetrievalClient]:
+    with RetrievalClient("127.0.0.1:1", timeout=0.2) as nobody:
+        yield nobody
+
+
+def observer_of(store: Store, client: RetrievalClient) -> Observer:
+    return Observer(store, load_settings(None, {"store": store.url}), client, 0.0, "anna-0")
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_part_is_named_and_the_others_are_still_seen(
+    damage: Any, tmp_path: Path, client: RetrievalClient
+) -> None:
+    store = whole_store(str(tmp_path))
+    name = damage(store)
+    observer = observer_of(store, client)
+    snapshot = observer.look()
+    assert [problem for problem in snapshot.problems.values() if name in problem], snapshot.problems
+    assert len(snapshot.problems) == 1
+    seen = {
+        "windows": snapshot.windows == WINDOWS,
+        "CURRENT": snapshot.current == "00000000-0000000001",
+        "bundles": snapshot.trained_sequence == WINDOWS - 2,
+        "monitor": len(snapshot.recalls) == WINDOWS,
+        "CLOCK.json": snapshot.replayed == 1.0,
+    }
+    lost = {part for part, is_seen in seen.items() if not is_seen}
+    # Which windows are to be measured follows from the windows.
+    assert (
+        lost
+        == {
+            "bundles/CURRENT": {"CURRENT"},
+            "CLOCK.json": {"CLOCK.json"},
+            "commits": {"windows", "monitor"},
+            "bundles": {"bundles"},
+            "monitor": {"monitor"},
+        }[name if name in {"bundles/CURRENT", "CLOCK.json"} else name.split("/")[0]]
+    )
+    assert not observer.is_settled(snapshot)
+
+
+def test_what_was_seen_stays_until_it_can_be_read_again(tmp_path: Path, client: RetrievalClient) -> None:
+    store = whole_store(str(tmp_path))
+    observer = observer_of(store, client)
+    before = observer.look()
+    assert before.problems == {}
+    good = store.read("CLOCK.json")
+    store.write("CLOCK.json", b"\xff")
+    assert observer.look().problems.keys() == {"CLOCK.json"}
+    store.write("CLOCK.json", good)
+    after = observer.look()
+    assert (after.problems, after.windows, after.replayed) == ({}, WINDOWS, 1.0)
+
+
+def test_a_bundle_that_is_retired_between_listing_and_reading_is_no_problem(
+    tmp_path: Path, client: RetrievalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = whole_store(str(tmp_path))
+    observer = observer_of(store, client)
+    assert observer.look().trained_sequence == WINDOWS - 2
+    listed = BundleLog.versions
+
+    def then_retired(log: BundleLog) -> list[str]:
+        found = [*listed(log), "00000000-0000000002"]
+        store.remove("bundles/00000000-0000000002")
+        return found
+
+    monkeypatch.setattr(BundleLog, "versions", then_retired)
+    snapshot = observer.look()
+    assert (snapshot.problems, snapshot.trained_sequence) == ({}, WINDOWS - 2)
+
+
+def test_a_log_that_cannot_be_listed_is_not_settled(tmp_path: Path, client: RetrievalClient) -> None:
+    store = whole_store(str(tmp_path / "store"))
+    settings = load_settings(None, {"store": store.url, "pipeline": {"log": "nowhere://at/all"}})
+    observer = Observer(store, settings, client, 0.0, None)
+    observer.look()
+    assert observer._attempt("log", observer.is_all_committed, otherwise=False) is False
+    assert "nowhere" in observer.problems["log"]
+
+
+def test_a_look_with_nothing_new_reads_the_same_in_a_young_and_in_an_old_store(
+    tmp_path: Path, client: RetrievalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: Counter[str] = Counter()
+    read = Store.read
+
+    def counted(store: Store, name: str) -> bytes:
+        reads[name] += 1
+        return read(store, name)
+
+    found = []
+    for windows in (3, 60):
+        observer = observer_of(whole_store(str(tmp_path / str(windows)), windows), client)
+        observer.look()
+        observer.look()
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "read", counted)
+            reads.clear()
+            snapshot = observer.look()
+        assert snapshot.windows == windows
+        assert snapshot.counts.events == 10 * windows
+        found.append(sorted(name.replace(CommitLog.name(windows), "the next commit") for name in reads))
+    assert found[0] == found[1] == ["CLOCK.json", "bundles/CURRENT", "the next commit"]

@@ -44,6 +44,17 @@ def test_a_port_that_somebody_listens_on_is_named() -> None:
     assert f"port {port} (gRPC, serving.port) is in use" in found
 
 
+def test_a_metrics_port_is_looked_for_where_it_will_be_bound() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.2", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        for host, held in (("127.0.0.1", False), ("127.0.0.2", True)):
+            trainer = Settings().trainer.model_copy(update={"metrics_host": host, "metrics_port": port})
+            found = busy_ports(Settings().model_copy(update={"trainer": trainer}))
+            assert (f"port {port} (trainer metrics, trainer.metrics_port) is in use" in found) == held
+
+
 def test_children_get_the_file_and_nothing_of_our_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_TRAINER__SEED", "5")
     monkeypatch.setenv("OTHER", "kept")

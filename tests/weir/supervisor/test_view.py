@@ -48,3 +48,24 @@ def test_a_terminal_gets_a_live_table() -> None:
         "trained",
     ]
     assert "ready" in file.getvalue()
+
+
+def test_what_cannot_be_read_is_said_once_until_it_can_be_read_again() -> None:
+    out, file = console(terminal=False)
+    view = View(out)
+    for problems in ({}, {"windows": "a.json: bad"}, {"windows": "a.json: bad"}, {}, {"windows": "a.json: bad"}):
+        view.show(Snapshot(seconds=1.0, replayed=None, problems=problems))
+    assert file.getvalue().count("weir | cannot read: a.json: bad\n") == 2
+
+
+def test_a_terminal_that_has_gone_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    # Rich sends the standard output of a program whose pipe has gone to nowhere.
+    monkeypatch.setattr("os.dup2", lambda *files: None)
+    for terminal in (False, True):
+        view = View(Console(file=Gone(), width=160, force_terminal=terminal))
+        view.say("trainer", "ready")
+        view.show(Snapshot(seconds=1.0, replayed=None))

@@ -208,7 +208,9 @@ class SearchParams(_message.Message):
     exact: _builtins.bool
     """Compare with every item instead of asking the approximate index."""
     nprobe: _builtins.int
-    """Lists of an inverted-file index to visit; 0 means the bundle's default. Other indexes ignore it."""
+    """Lists of an inverted-file index to visit; 0 means the bundle's default, more than Index.lists mean all. Other
+    indexes ignore it. The cost of a query grows with it: see Limits.max_cost.
+    """
     score_threshold: _builtins.float
     """Leave out items that score below this. Popular items given instead of an answer are not held to it."""
     def __init__(
@@ -637,8 +639,11 @@ class Index(_message.Message):
 
     TYPE_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    LISTS_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     """A FAISS factory string."""
+    lists: _builtins.int
+    """Inverted lists; 0 where the index has none."""
     @_builtins.property
     def parameters(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Search parameters, by FAISS name."""
@@ -648,10 +653,11 @@ class Index(_message.Message):
         *,
         type: _builtins.str = ...,
         parameters: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        lists: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lists", b"lists", "parameters", b"parameters", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -669,6 +675,9 @@ class Limits(_message.Message):
     MAX_EXCLUDED_ITEM_IDS_FIELD_NUMBER: _builtins.int
     MAX_ALLOWED_ITEM_IDS_FIELD_NUMBER: _builtins.int
     MAX_ID_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_ITEM_IDS_FIELD_NUMBER: _builtins.int
+    MAX_COST_FIELD_NUMBER: _builtins.int
+    MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
     max_queries: _builtins.int
     """Queries in a request."""
     max_k: _builtins.int
@@ -681,6 +690,18 @@ class Limits(_message.Message):
     """Allowed item ids of a filter."""
     max_id_bytes: _builtins.int
     """Bytes of an id in UTF-8."""
+    max_item_ids: _builtins.int
+    """Item ids in a request: those of all histories, the excluded and the allowed ones."""
+    max_cost: _builtins.int
+    """Estimated cost of a request, about microseconds of one core: the ids of its filter, and for each query
+
+      100 + ids of its history + excluded ids + k + search
+
+    where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), ids of
+    the filter / 512 with a filter, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW).
+    """
+    max_request_bytes: _builtins.int
+    """Bytes of a request; larger ones are RESOURCE_EXHAUSTED, unread."""
     def __init__(
         self,
         *,
@@ -690,10 +711,13 @@ class Limits(_message.Message):
         max_excluded_item_ids: _builtins.int = ...,
         max_allowed_item_ids: _builtins.int = ...,
         max_id_bytes: _builtins.int = ...,
+        max_item_ids: _builtins.int = ...,
+        max_cost: _builtins.int = ...,
+        max_request_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_excluded_item_ids", b"max_excluded_item_ids", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_k", b"max_k", "max_queries", b"max_queries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_cost", b"max_cost", "max_excluded_item_ids", b"max_excluded_item_ids", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_item_ids", b"max_item_ids", "max_k", b"max_k", "max_queries", b"max_queries", "max_request_bytes", b"max_request_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

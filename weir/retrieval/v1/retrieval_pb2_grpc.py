@@ -30,11 +30,13 @@ class RetrievalServiceStub:
 
     A call is answered from one bundle only: user tower, index and ids always belong together, also while a
     new bundle is being swapped in. A batch of queries is all-or-nothing: one bad query fails the call, and the
-    error lists every problem of the request. There is no pagination: ask for a larger k.
+    error lists the problems of the request. There is no pagination: ask for a larger k.
 
     Errors carry google.rpc.ErrorInfo with the domain "weir" and a stable reason:
 
-    INVALID_ARGUMENT     INVALID_REQUEST            with google.rpc.BadRequest, one violation per field
+    INVALID_ARGUMENT     INVALID_REQUEST            with google.rpc.BadRequest, a violation for each of the first
+    problems; the message says how many more there are
+    INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
     UNIMPLEMENTED        TAGS_NOT_SUPPORTED         the filter uses tags
     RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
     UNAVAILABLE          NO_BUNDLE                  nothing has been loaded yet
@@ -74,11 +76,13 @@ class RetrievalServiceServicer:
 
     A call is answered from one bundle only: user tower, index and ids always belong together, also while a
     new bundle is being swapped in. A batch of queries is all-or-nothing: one bad query fails the call, and the
-    error lists every problem of the request. There is no pagination: ask for a larger k.
+    error lists the problems of the request. There is no pagination: ask for a larger k.
 
     Errors carry google.rpc.ErrorInfo with the domain "weir" and a stable reason:
 
-    INVALID_ARGUMENT     INVALID_REQUEST            with google.rpc.BadRequest, one violation per field
+    INVALID_ARGUMENT     INVALID_REQUEST            with google.rpc.BadRequest, a violation for each of the first
+    problems; the message says how many more there are
+    INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
     UNIMPLEMENTED        TAGS_NOT_SUPPORTED         the filter uses tags
     RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
     UNAVAILABLE          NO_BUNDLE                  nothing has been loaded yet
@@ -142,11 +146,13 @@ class RetrievalService:
 
     A call is answered from one bundle only: user tower, index and ids always belong together, also while a
     new bundle is being swapped in. A batch of queries is all-or-nothing: one bad query fails the call, and the
-    error lists every problem of the request. There is no pagination: ask for a larger k.
+    error lists the problems of the request. There is no pagination: ask for a larger k.
 
     Errors carry google.rpc.ErrorInfo with the domain "weir" and a stable reason:
 
-    INVALID_ARGUMENT     INVALID_REQUEST            with google.rpc.BadRequest, one violation per field
+    INVALID_ARGUMENT     INVALID_REQUEST            with google.rpc.BadRequest, a violation for each of the first
+    problems; the message says how many more there are
+    INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
     UNIMPLEMENTED        TAGS_NOT_SUPPORTED         the filter uses tags
     RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
     UNAVAILABLE          NO_BUNDLE                  nothing has been loaded yet

@@ -1,0 +1,136 @@
+"""What ``weir inspect bundles`` shows: the bundles, which one is served, and why not another."""
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weir.cli.session import Session
+from weir.cli.tables import minute, print_table
+
+if TYPE_CHECKING:
+    from contracts import BundleLog, BundleManifest, Store, Withdrawal
+
+__all__ = ["BundleFacts", "StoreFacts", "facts_of", "print_bundles"]
+
+
+@dataclass(frozen=True)
+class BundleFacts:
+    """One bundle: what it says of itself, unless it is damaged, and what was said of it since."""
+
+    version: str
+    manifest: "BundleManifest | None"
+    problem: str | None
+    withdrawal: "Withdrawal | None"
+    current: bool
+    pinned: bool
+
+    @property
+    def standing(self) -> str:
+        """What became of it, in a word: the first one of the verdict where nothing else happened."""
+        if self.problem is not None or self.manifest is None:
+            return "damaged"
+        if self.pinned:
+            return "pinned"
+        return "withdrawn" if self.withdrawal else self.manifest.verdict.partition(":")[0]
+
+    @property
+    def sentence(self) -> str:
+        """Why."""
+        if self.problem is not None or self.manifest is None:
+            return self.problem or ""
+        return self.withdrawal.verdict if self.withdrawal else self.manifest.verdict
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything but the files."""
+        said = {} if self.manifest is None else self.manifest.model_dump(mode="json", exclude={"files"})
+        withdrawal = None if self.withdrawal is None else self.withdrawal.model_dump(mode="json")
+        states = {"current": self.current, "pinned": self.pinned, "standing": self.standing}
+        return {"version": self.version} | said | states | {"withdrawal": withdrawal, "problem": self.problem}
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """The newest bundles, oldest first, and what is to be said of the store."""
+
+    folder: str
+    current: str
+    remarks: list[str]
+    bundles: list[BundleFacts]
+
+
+def facts_of(store: "Store", last: int) -> StoreFacts:
+    """Read the newest bundles; what is damaged is told, and ends nothing."""
+    from contracts import BundleLog, CorruptArtefactError
+
+    log = BundleLog(store)
+    remarks: list[str] = []
+    current: str | None = None
+    pinned: str | None = None
+    try:
+        current = log.current()
+    except CorruptArtefactError as error:
+        remarks.append(str(error))
+    try:
+        if pin := log.pin():
+            pinned = pin.version
+            remarks.append(f"{pin.sentence}; `weir promote --unpin` lifts it")
+    except CorruptArtefactError as error:
+        remarks.append(f"{error}; nothing is promoted until `weir promote --unpin`")
+    found = [facts for version in log.versions() if (facts := _facts(log, version, current, pinned))]
+    found.sort(key=lambda facts: (facts.manifest.created_at if facts.manifest else 0.0, facts.version))
+    return StoreFacts(store.path(""), current or "none", remarks, found[-last:])
+
+
+def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | None) -> BundleFacts | None:
+    """Return what is known of a bundle; None if it was retired meanwhile."""
+    from contracts import CorruptArtefactError
+
+    manifest, withdrawal, problem = None, None, None
+    try:
+        manifest, withdrawal = log.manifest(version), log.withdrawal(version)
+    except FileNotFoundError:
+        return None
+    except CorruptArtefactError as error:
+        problem = str(error)
+    return BundleFacts(version, manifest, problem, withdrawal, version == current, version == pinned)
+
+
+def print_bundles(session: Session, facts: StoreFacts) -> None:
+    """Print a table of the bundles, and the reasons of those that are not simply promoted."""
+    for remark in facts.remarks:
+        _say(session, remark)
+    if not facts.bundles:
+        session.out.print(f"{facts.folder} holds no bundle yet: `weir train` exports them")
+        return
+    print_table(
+        session,
+        f"{len(facts.bundles)} bundles in {facts.folder}",
+        ["version", "commit", "items", "index", "recall@20", "created", "gate"],
+        [_row(bundle) for bundle in facts.bundles],
+    )
+    _say(session, f"current: {facts.current}")
+    for bundle in facts.bundles:
+        if bundle.standing != "promoted" or bundle.current:
+            _say(session, f"{bundle.version}: {bundle.sentence}")
+
+
+def _say(session: Session, text: str) -> None:
+    """Print a line as it is, however narrow the terminal."""
+    session.out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _row(bundle: BundleFacts) -> list[str]:
+    manifest = bundle.manifest
+    if manifest is None:
+        return [bundle.version, *"-----", bundle.standing]
+    recall = manifest.evaluation.get("recall@20")
+    return [
+        manifest.version,
+        str(manifest.trained_sequence),
+        f"{manifest.items:,}",
+        manifest.index.type,
+        "-" if recall is None else f"{recall:.3f}",
+        minute(manifest.created_at, "%H:%M:%S"),
+        bundle.standing,
+    ]

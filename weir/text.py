@@ -1,0 +1,37 @@
+"""Data on a terminal: what came from outside is shown as it is spelt, and never acts.
+
+An id, a file name or a log line may hold escape sequences, signs that turn the direction of writing, line breaks, or
+what rich takes for markup or emoji codes. Whatever prints data passes it through here.
+"""
+
+import unicodedata
+from typing import Final
+
+from rich.text import Text
+
+__all__ = ["plain", "visible"]
+
+_UNSEEN: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Controls, format characters (bidirectional ones too), surrogates, separators of lines and paragraphs."""
+
+
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def visible(text: object) -> str:
+    r"""Return a text on one line, with every control character as an escape: ``\n``, ``\x1b``, ``\u202e``."""
+    return "".join(_escaped(sign) if unicodedata.category(sign) in _UNSEEN else sign for sign in str(text))
+
+
+def plain(text: object, style: str = "") -> Text:
+    """Return `visible` text for rich, which finds neither markup nor emoji codes in it."""
+    return Text(visible(text), style=style)
+
+
+def _escaped(sign: str) -> str:
+    if sign in _SHORT:
+        return _SHORT[sign]
+    code = ord(sign)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
