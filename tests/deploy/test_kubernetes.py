@@ -90,6 +90,8 @@ def test_ports_probes_and_times_are_those_of_the_settings(overlay: str, tmp_path
     assert ports["weir-serving"] == {"grpc": config.serving.port, "metrics": config.serving.metrics_port}
     assert ports["weir-monitor"] == {"metrics": config.monitor.metrics_port}
     assert config.serving.host == "0.0.0.0"  # noqa: S104 - the network policy says who may call
+    for stage in (config.pipeline, config.trainer, config.serving, config.monitor):
+        assert stage.metrics_host == "0.0.0.0"  # noqa: S104 - Prometheus scrapes pods by their addresses
     assert config.monitor.target == f"dns:///weir-serving:{config.serving.port}"
     server = all_of["weir-serving"]["spec"]["template"]["spec"]
     before = container(all_of["weir-serving"])["lifecycle"]["preStop"]["sleep"]["seconds"]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from contracts import Store, WindowLog
+from contracts.documents import read_document
 from tests.trainer.windows import WindowWriter
 from trainer.config import TrainerConfig
 from trainer.evaluation import Evaluation
@@ -41,7 +42,7 @@ def over_last_tenth(store: Store) -> dict[str, float]:
     events = np.array([manifest.counts.events for manifest in manifests])
     chosen = np.flatnonzero(events.cumsum() > 0.9 * events.sum())
     names = [f"evaluations/{manifests[number].name}.json" for number in chosen]
-    found = [Evaluation.model_validate_json(store.read(name)) for name in names]
+    found = [read_document(store, name, Evaluation) for name in names]
     return {
         f"{name}@{k}": float(np.average([getattr(one, name)[k] for one in found], weights=events[chosen]))
         for name in ("recall", "ndcg", "popularity_recall", "novelty_bits")

@@ -1,0 +1,60 @@
+"""A hunter of one stage: ``python -m tests.campaigns.lives STAGE STORE SETTINGS KILLS``."""
+
+# ruff: noqa: PLC0415 - a hunter imports the stage that it hunts, and no other
+
+import logging
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from contracts import Store
+from tests.campaigns.hunter import hunt, moment
+
+ROOT = Path(__file__).parents[2]
+
+
+def trainer(store: Store, settings: str) -> Callable[[], Any]:
+    from trainer.config import TrainerConfig
+    from trainer.train import train
+
+    return partial(train, store, TrainerConfig.model_validate_json(settings), follow=True)
+
+
+def server(store: Store, settings: str) -> Callable[[], Any]:
+    from serving.config import ServingConfig
+    from serving.server import serve
+
+    return partial(serve, store, ServingConfig.model_validate_json(settings))
+
+
+def monitor(store: Store, settings: str) -> Callable[[], Any]:
+    from serving.monitor.config import MonitorConfig
+    from serving.monitor.loop import monitor as run
+
+    return partial(run, store, MonitorConfig.model_validate_json(settings))
+
+
+LONGEST = {"trainer": 6.0, "server": 3.0, "monitor": 2.0}
+"""Seconds that a life lasts, at most: long enough that some lives get something done on a busy machine."""
+
+
+def started(stage: str, store: Store, settings: str, kills: int, log: Path) -> "subprocess.Popen[bytes]":
+    """Start a hunter; its lives write to a log."""
+    command = [sys.executable, "-m", "tests.campaigns.lives", stage, store.url, settings, str(kills)]
+    with log.open("w") as file:
+        return subprocess.Popen(command, stderr=file, cwd=ROOT)
+
+
+def main(stage: str, url: str, settings: str, kills: str) -> None:
+    logging.basicConfig(level=logging.INFO)
+    live = {"trainer": trainer, "server": server, "monitor": monitor}[stage](Store(url), settings)
+    rng = random.Random(stage)
+    hunt(live, [partial(moment, rng, LONGEST[stage]) for _ in range(int(kills))])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

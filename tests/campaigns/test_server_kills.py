@@ -1,0 +1,95 @@
+"""A server is killed under load while bundles are promoted: each answer comes from one bundle, and it comes back."""
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from contracts import BundleLog, Store
+from serving.client import RetrievalClient, RetrievalError, by_history
+from serving.config import ServingConfig
+from tests.campaigns import lives, size
+from tests.campaigns.tally import counting
+from tests.integration.object_store import free_port
+from tests.serving.support import Catalogue, write_bundle
+
+K = 5
+HISTORY = ["shared-1", "shared-2"]
+
+
+def catalogue(number: int) -> Catalogue:
+    """Items that carry the version in their ids, but for the two of the history."""
+    made = Catalogue.random(items=60, dimension=6, seed=number, prefix=f"v{number}")
+    made.ids[1], made.ids[2] = HISTORY
+    return made
+
+
+@dataclass
+class Load:
+    """Asks without pause; a refused connection is what a kill looks like, any other refusal is wrong."""
+
+    target: str
+    catalogues: dict[str, Catalogue]
+    done: threading.Event = field(default_factory=threading.Event)
+    answers: int = 0
+    away: int = 0
+    returned: int = 0
+    versions: set[str] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        while not self.done.is_set():
+            # A new connection for each spell: one that has failed waits longer and longer before it is tried again.
+            with RetrievalClient(self.target, timeout=2) as client:
+                try:
+                    before = self.answers
+                    while not self.done.is_set():
+                        self.check(client)
+                        self.returned += self.answers == before + 1 and self.away > 0
+                        time.sleep(0.002)
+                except RetrievalError as error:
+                    self.away += 1
+                    if error.code.name not in {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"}:
+                        self.wrong.append(str(error))
+            time.sleep(0.01)
+
+    def check(self, client: RetrievalClient) -> None:
+        answer = client.retrieve([by_history(HISTORY, K)])
+        self.answers += 1
+        self.versions.add(answer.bundle_version)
+        made, [hits] = self.catalogues[answer.bundle_version], answer.hits
+        user = made.user(HISTORY)
+        scores = [float(made.vectors[made.ids.index(one)] @ user) for one in hits.item_ids]
+        if hits.item_ids != made.top(user, K) or not np.allclose(hits.scores, scores, atol=1e-5):
+            self.wrong.append(f"{answer.bundle_version} gave {hits}")
+
+
+def test_killed_under_load_its_answers_come_from_one_bundle_and_it_comes_back(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    catalogues = {f"v{number}": catalogue(number) for number in range(3)}
+    for version, made in catalogues.items():
+        write_bundle(store, version, made, promote=False)
+    rng, log = random.Random(3), BundleLog(store)
+    log.promote("v0")
+    settings = ServingConfig(port=free_port(), metrics_port=0, poll_seconds=0.02)
+    load = Load(f"127.0.0.1:{settings.port}", catalogues)
+    with counting("kills: server") as row:
+        row.faults = size.of(3, 30)
+        hunter = lives.started("server", store, settings.model_dump_json(), row.faults, tmp_path / "log")
+        asking = threading.Thread(target=load)
+        asking.start()
+        try:
+            while hunter.poll() is None:
+                log.promote(rng.choice(list(catalogues)))
+                time.sleep(rng.uniform(0, 0.3))
+        finally:
+            load.done.set()
+            asking.join()
+        assert hunter.returncode == 0, (tmp_path / "log").read_text()
+        assert load.wrong == []
+        assert load.answers > 0
+        assert load.returned > row.faults // 4, "after many a kill somebody must be answered again"
+        row.refused = row.faults

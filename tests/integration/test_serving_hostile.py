@@ -1,0 +1,102 @@
+"""Hostile clients beside good ones: the short form of `tests.integration.hostile`, against a real server process.
+
+Bounds are wide, as the machine may be busy; a server without defences misses them by far (docs/threat-model.md).
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from contracts import Store
+from serving.client import RetrievalClient, RetrievalError, by_history
+from tests.integration import hostile
+from tests.serving.process import ServerProcess
+from tests.serving.support import Catalogue, write_bundle
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    store = Store(str(tmp_path_factory.mktemp("store")))
+    write_bundle(store, "v1", Catalogue.random(items=20_000, dimension=32), index="IVF64,Flat")
+    with ServerProcess(store) as process:
+        process.serving("v1")
+        yield process
+
+
+@pytest.mark.parametrize("attack", hostile.ATTACKS)
+def test_good_calls_go_on(server: ServerProcess, attack: str) -> None:
+    found = hostile.measured(server, attack, seconds=3)
+    assert found.failed == 0
+    assert found.answered > 20
+    assert found.median < 300
+    assert server.process.poll() is None
+    assert "Traceback" not in "".join(server.lines)
+
+
+def test_memory_stays_bounded_through_all_of_it(server: ServerProcess) -> None:
+    assert server.metric("process_resident_memory_bytes") < 900 << 20
+
+
+def test_connections_are_capped_and_those_open_are_not_touched(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    write_bundle(store, "v1", Catalogue.random())
+    with (
+        ServerProcess(store, max_connections=50) as process,
+        RetrievalClient(process.target, timeout=5) as client,
+    ):
+        process.serving("v1")
+        client.retrieve(hostile.GOOD)
+        with hostile.under("idle", process.target, 30):
+            ends = time.monotonic() + 3
+            while time.monotonic() < ends:
+                client.retrieve(hostile.GOOD)
+            assert process.metric("process_open_fds") < 50 + 100
+        # Room comes back with those who leave.
+        time.sleep(0.5)
+        with RetrievalClient(process.target, timeout=10) as late:
+            late.retrieve(hostile.GOOD)
+
+
+def test_a_cancelled_call_leaves_no_traceback(server: ServerProcess) -> None:
+    with grpc.insecure_channel(server.target) as channel:
+        call = channel.unary_unary(hostile.METHOD)
+        request = hostile.pb.RetrieveRequest(queries=hostile.GOOD * 200).SerializeToString()
+        for number in range(200):
+            under_way = call.future(request)
+            time.sleep(0.001 * (number % 10))
+            under_way.cancel()
+    with RetrievalClient(server.target) as client:
+        client.retrieve(hostile.GOOD)
+    assert "Traceback" not in "".join(server.lines)
+
+
+def test_cheap_calls_pass_expensive_ones(server: ServerProcess) -> None:
+    dear = [by_history([f"item-{number}" for number in range(50)], 1000)] * 256
+    with RetrievalClient(server.target, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+        client.retrieve(hostile.GOOD)
+        start = time.monotonic()
+        whole = pool.submit(client.retrieve, dear, exact=True, exclude_seen=True)
+        answered = 0
+        while not whole.done():
+            client.retrieve(hostile.GOOD)
+            answered += 1
+        assert len(whole.result().hits) == 256
+        assert answered >= 5, f"{answered} calls in {time.monotonic() - start:.2f} s"
+
+
+def test_what_is_too_dear_is_refused_with_the_way_out(server: ServerProcess) -> None:
+    with RetrievalClient(server.target) as client:
+        dear = by_history(["item-1"] * 100, 1000)
+        excluded = [f"item-{number}" for number in range(1000)]
+        assert client.info().limits["max_cost"] == 500_000
+        with pytest.raises(RetrievalError) as refusal:
+            client.retrieve([dear] * 256, excluded_item_ids=excluded, nprobe=64)
+        assert refusal.value.code == grpc.StatusCode.INVALID_ARGUMENT
+        [advised] = re.findall(r"send at most (\d+) such queries", str(refusal.value))
+        answer = client.retrieve([dear] * int(advised), excluded_item_ids=excluded, nprobe=64)
+        assert len(answer.hits) == int(advised)
