@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 RUNTIME := pipeline,trainer,serving,cpu
+MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: demo test lint format bench deploy-check drill
+.PHONY: campaign demo test lint format bench deploy-check drill tools
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -13,16 +14,20 @@ demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log
 test: .venv/dev.stamp  ## all tests
 	$(BIN)/pytest
 
-lint: .venv/dev.stamp  ## style, types, import rules, generated code
+lint: .venv/dev.stamp .venv/buf/node_modules  ## style, types, import rules, generated code, the API as clients know it
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	proto/generate.sh --check
+	proto/breaking.sh
 
 format: .venv/dev.stamp  ## repair the style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+campaign: .venv/dev.stamp  ## kill every stage, race writers and damage every kind of file, each with an oracle; some twenty minutes
+	WEIR_CAMPAIGN=long OMP_NUM_THREADS=1 $(BIN)/pytest tests/campaigns --timeout 3600
 
 drill: .venv/dev.stamp  ## cause faults for real and see that the alerts fire and resolve; some four minutes, needs `apt install prometheus`
 	OMP_NUM_THREADS=1 $(BIN)/python -m deploy.monitoring.drill
@@ -35,9 +40,21 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules  ## a policy scanner and the operator's types over deploy/
 	deploy/check.sh
 
+tools: .venv/tools/minio  ## a real S3 server for the tests of object stores, built where there is Go; they skip without it
+
+# Releases of MinIO are no versions of a Go module: this is the commit of one.
+.venv/tools/minio:
+	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/minio/minio@$(MINIO); \
+	else echo "tools: skipped, there is no Go to build MinIO with"; fi
+
 .venv/checkov/bin/checkov: | .venv/bin/python
 	$(BIN)/python -m venv .venv/checkov
 	.venv/checkov/bin/pip install --quiet --disable-pip-version-check checkov==3.3.30
+
+.venv/buf/node_modules:
+	mkdir -p .venv/buf
+	echo '{"private": true}' > .venv/buf/package.json
+	if command -v npm > /dev/null; then npm install --silent --no-audit --no-fund --prefix .venv/buf @bufbuild/buf@1.75.0; fi
 
 .venv/operator/node_modules:
 	mkdir -p .venv/operator

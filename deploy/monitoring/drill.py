@@ -54,8 +54,6 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {
         "tower": {"dimension": 32, "history_length": 20},
         "negatives": {"uniform": 128},
         "evaluation_examples": 300,
-        # A mean over several windows falls slowly, and each bundle is compared with the one before.
-        "gate_windows": 1,
     },
     "monitor": {"examples_per_window": 200, "queries_per_request": 32},
 }
@@ -136,7 +134,7 @@ class Drill:
             Fault("the producers' clock stands still", ("WeirWatermarkStuck",), log.stuck.set, log.stuck.clear),
             Fault(
                 "events are given to the wrong users",
-                ("WeirRecallBelowPopularity", "WeirBundleHeld"),
+                ("WeirRecallBelowPopularity",),
                 log.misjoined.set,
                 log.misjoined.clear,
             ),
