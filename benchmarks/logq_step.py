@@ -15,14 +15,14 @@ import torch
 import typer
 
 from sketches import CountMinSketch
-from trainer.batches import Batch
+from trainer.step.batches import Batch
 from trainer.config import TowerConfig, TrainerConfig
-from trainer.distributed import Workers
-from trainer.item_table import FIRST_ITEM
+from trainer.ranks.workers import Workers
+from trainer.items.table import FIRST_ITEM
 from trainer.negatives import Pool, shared_pool
-from trainer.seeds import Purpose, generator
-from trainer.state import TrainerState
-from trainer.step import train_step
+from trainer.step.seeds import Purpose, generator
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, add_completion=False)
 Lives = float | tuple[float, ...]

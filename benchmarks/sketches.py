@@ -205,7 +205,7 @@ def drift_errors(estimator: Any, stream: list[tuple[I64, F64]], size: int, optio
 @app.command()
 def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, per_epoch: int = 20) -> None:
     """W of each window just after its sketch of 4 MiB was added to the view, from the second epoch on."""
-    from trainer.frequencies import FrequencyView  # noqa: PLC0415  it brings torch, which no other command needs
+    from trainer.log_q.frequencies import FrequencyView  # noqa: PLC0415  it brings torch, which no other command needs
 
     lives = [per_epoch * share for share in (0.05, 0.2, 0.8)]  # seconds, at one window a second
     views = {f"half-life {life:g} windows": FrequencyView(life) for life in lives}

@@ -36,8 +36,8 @@ from contracts import CommitLog, LogState, Store, WindowLog
 from serving.client import Info
 from serving.histories import UserHistories
 from serving.monitor.freshness import Coverage
-from trainer.distributed import Workers
-from trainer.stream import StopSignal, windows
+from trainer.ranks.workers import Workers
+from trainer.stream.windows import StopSignal, windows
 
 FLAT: Final = 1.5
 NEW: Final = 10

@@ -23,10 +23,11 @@ def _go_name(code: grpc.StatusCode) -> str:
 
 
 class MetricsInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps the handlers of unary calls."""
+    """Wraps the handlers of unary calls; `under_way` is the number of them that run."""
 
     def __init__(self, metrics: RpcMetrics) -> None:
         self._metrics = metrics
+        self.under_way = 0
 
     async def intercept_service(
         self,
@@ -48,6 +49,7 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
     def _timed(self, inner: Callable[[Any, Any], Awaitable[Any]], labels: tuple[str, str, str]) -> Any:
         async def handle(request: Any, context: Any) -> Any:
             self._metrics.started.labels(*labels).inc()
+            self.under_way += 1
             start, code = time.perf_counter(), grpc.StatusCode.OK
             try:
                 return await inner(request, context)
@@ -60,6 +62,7 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
                 code = _code_of(context)
                 raise
             finally:
+                self.under_way -= 1
                 self._metrics.handled.labels(*labels, _go_name(code)).inc()
                 self._metrics.seconds.labels(*labels).observe(time.perf_counter() - start)
 

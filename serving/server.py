@@ -57,6 +57,10 @@ _OTHER_FILES: Final = 256
 _SWITCH_SECONDS: Final = 0.001
 """How long a thread may hold the interpreter while the event loop waits for it: five times less than usual."""
 
+_LOOK_SECONDS: Final = 0.1
+_QUIET_LOOKS: Final = 10
+"""A server that stops is done after so many looks, one after the other, that find no call under way."""
+
 _STATUS = health_pb2.HealthCheckResponse
 
 
@@ -80,6 +84,7 @@ class Server:
         config = self.config
         ProcessCollector(registry=self.registry)
         self.metrics = RequestMetrics(self.registry)
+        self.calls = MetricsInterceptor(RpcMetrics(self.registry))
         self.watcher = BundleWatcher(self.store, BundleMetrics(self.registry), config.device, config.threads)
         self.histories = UserHistories(self.store)
         self.health = health.aio.HealthServicer()
@@ -125,7 +130,7 @@ class Server:
         service = RetrievalService(lambda: self.watcher.bundle, self.batcher, config, self.metrics, aside)
         decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
         server = grpc.aio.server(
-            interceptors=[MetricsInterceptor(RpcMetrics(self.registry)), decoding],
+            interceptors=[self.calls, decoding],
             options=[
                 ("grpc.max_connection_age_ms", round(1000 * config.max_connection_age_seconds)),
                 ("grpc.max_connection_idle_ms", round(1000 * config.max_connection_idle_seconds)),
@@ -204,7 +209,19 @@ class Server:
         log.info("draining")
         await self.health.enter_graceful_shutdown()
         await asyncio.sleep(self.config.drain_seconds)
-        await server.stop(self.config.grace_seconds)
+        await self._stop(server)
+
+    async def _stop(self, server: grpc.aio.Server) -> None:
+        """Wait for the calls under way, and end the connections as soon as there are none.
+
+        gRPC sometimes accepts a call at this moment and never hands it to a handler. It would hang for the whole grace;
+        cancelled, its client asks another server.
+        """
+        stopping, quiet = asyncio.create_task(server.stop(self.config.grace_seconds)), 0
+        while quiet < _QUIET_LOOKS and not (await asyncio.wait([stopping], timeout=_LOOK_SECONDS))[0]:
+            quiet = 0 if self.calls.under_way else quiet + 1
+        await server.stop(None)
+        await stopping
 
 
 def _stop_signal() -> asyncio.Event:

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from functools import partial
 
 from contracts import Store, WindowLog
-from trainer.checkpoint import CheckpointLog
+from trainer.state.checkpoint import CheckpointLog
 from trainer.config import TrainerConfig
-from trainer.distributed import Workers
-from trainer.evaluation import figures
+from trainer.ranks.workers import Workers
+from trainer.stream.ranking import figures
 from trainer.export.exporter import Exporter
-from trainer.learning import Learner
-from trainer.metrics import TrainerMetrics
-from trainer.progress import Observer, TrainProgress, TrainSummary
-from trainer.runtime import deterministic, served
-from trainer.state import TrainerState
-from trainer.stream import StopSignal, windows
+from trainer.stream.learner import Learner
+from trainer.stream.metrics import TrainerMetrics
+from trainer.stream.progress import Observer, TrainProgress, TrainSummary
+from trainer.ranks.runtime import deterministic, served
+from trainer.state.trainer_state import TrainerState
+from trainer.stream.windows import StopSignal, windows
 
 __all__ = ["train"]
 

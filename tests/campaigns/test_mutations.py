@@ -24,7 +24,7 @@ from tests.campaigns.readers import Readers, listening
 from tests.campaigns.tally import Row, counting
 from tests.pipelines import support
 from tests.serving.process import ServerProcess
-from trainer.checkpoint import CheckpointMismatchError
+from trainer.state.checkpoint import CheckpointMismatchError
 
 SEED: Final = 20
 

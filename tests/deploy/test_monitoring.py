@@ -19,7 +19,7 @@ from deploy.monitoring.prometheus import faster
 from pipelines.metrics import PipelineMetrics
 from serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
 from serving.monitor.metrics import MonitorMetrics
-from trainer.metrics import TrainerMetrics
+from trainer.stream.metrics import TrainerMetrics
 from weir.cli.main import app
 from weir.config import Settings
 

@@ -17,18 +17,18 @@ from prometheus_client import CollectorRegistry
 from contracts import Store, WindowLog, hash_ids
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
-from trainer.batches import Positives, read_positives
-from trainer.checkpoint import CheckpointLog
+from trainer.step.batches import Positives, read_positives
+from trainer.state.checkpoint import CheckpointLog
 from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
-from trainer.distributed import Workers
-from trainer.evaluation import Evaluation, figures
-from trainer.learning import Learner
-from trainer.metrics import TrainerMetrics
-from trainer.prequential import evaluate
-from trainer.progress import Observer
-from trainer.runtime import deterministic
-from trainer.state import TrainerState
-from trainer.stream import StopSignal
+from trainer.ranks.workers import Workers
+from trainer.stream.ranking import Evaluation, figures
+from trainer.stream.learner import Learner
+from trainer.stream.metrics import TrainerMetrics
+from trainer.stream.prequential import evaluate
+from trainer.stream.progress import Observer
+from trainer.ranks.runtime import deterministic
+from trainer.state.trainer_state import TrainerState
+from trainer.stream.windows import StopSignal
 
 HOUR = 3600
 ORIGIN = 1_700_000_000 // HOUR * HOUR

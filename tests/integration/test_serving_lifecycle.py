@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -120,6 +121,27 @@ def test_sigterm_drains(store: Store, catalogue: Catalogue) -> None:
             assert len(client.retrieve([by_history(["item-1"], 5)]).hits[0].item_ids) == 5
             assert ended.result() == 0
         server.said("stopped")
+
+
+def test_a_call_that_never_reaches_a_handler_does_not_hold_up_the_end(store: Store, catalogue: Catalogue) -> None:
+    """gRPC sometimes accepts a call in a server's last moment and hands it to nobody; here its message never comes."""
+    write_bundle(store, "v1", catalogue)
+    with ServerProcess(store, drain_seconds=0.1, grace_seconds=60) as server:
+        server.serving("v1")
+        never = threading.Event()
+
+        def no_message() -> Iterator[bytes]:
+            never.wait()
+            yield from ()
+
+        with grpc.insecure_channel(server.target) as channel:
+            retrieve = channel.stream_unary(f"/{SERVICE}/Retrieve")
+            call = retrieve.future(no_message())
+            time.sleep(0.3)
+            assert not call.done()
+            assert server.terminate() == 0
+            assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+            never.set()
 
 
 @pytest.mark.parametrize("on", [True, False])

@@ -16,7 +16,7 @@ from contracts import BundleLog, Store
 from tests.integration.test_training_restart import CONFIG, ENVIRONMENT, final, started
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.checkpoint import CheckpointLog
+from trainer.state.checkpoint import CheckpointLog
 
 
 def free_port() -> int:

@@ -15,7 +15,7 @@ from contracts import BundleLog, Store
 from tests.integration.test_training_nodes import free_port
 from tests.integration.test_training_restart import CONFIG, ENVIRONMENT, ROOT, wait_until
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.checkpoint import CheckpointLog
+from trainer.state.checkpoint import CheckpointLog
 
 PROC = Path("/proc")
 LISTEN = "0A"

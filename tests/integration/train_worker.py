@@ -7,7 +7,7 @@ from pathlib import Path
 
 from contracts import Store
 from trainer.config import TrainerConfig
-from trainer.progress import TrainProgress
+from trainer.stream.progress import TrainProgress
 from trainer.train import train
 
 

@@ -8,8 +8,8 @@ import torch
 from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from trainer.config import TrainerConfig
-from trainer.distributed import Workers
-from trainer.step import compute_gradients
+from trainer.ranks.workers import Workers
+from trainer.step.step import compute_gradients
 
 
 def main(url: str, config: str, out: str) -> None:

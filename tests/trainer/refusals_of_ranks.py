@@ -8,9 +8,9 @@ from pathlib import Path
 from contracts import Store, checksum
 from tests.trainer.support import absorbed, batches_of
 from trainer.config import TrainerConfig
-from trainer.distributed import Workers
-from trainer.state import TrainerState
-from trainer.step import train_step
+from trainer.ranks.workers import Workers
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
 
 
 def fingerprint(state: TrainerState) -> str:

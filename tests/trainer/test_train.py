@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-import trainer.learning
+import trainer.stream.learner
 from contracts import BundleLog, Store, WindowManifest
 from contracts.documents import read_document
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.checkpoint import CheckpointLog, CheckpointMismatchError
+from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
 from trainer.config import TrainerConfig
-from trainer.distributed import Workers
-from trainer.evaluation import Evaluation
+from trainer.ranks.workers import Workers
+from trainer.stream.ranking import Evaluation
 from trainer.export import export
-from trainer.progress import TrainProgress
+from trainer.stream.progress import TrainProgress
 from trainer.train import train
 
 
@@ -121,7 +121,7 @@ def test_a_killed_run_ends_where_it_would_have_ended(
     for store in (whole, killed):
         synthetic(WindowWriter(store), windows=3, events=200)
     train(whole, config)
-    real, count = trainer.learning.train_step, 0
+    real, count = trainer.stream.learner.train_step, 0
 
     def step(*args: object, **kwargs: object) -> object:
         nonlocal count
@@ -130,7 +130,7 @@ def test_a_killed_run_ends_where_it_would_have_ended(
             raise KilledError
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(trainer.learning, "train_step", step)
+    monkeypatch.setattr(trainer.stream.learner, "train_step", step)
     with pytest.raises(KilledError):
         train(killed, config)
     train(killed, config)

@@ -1,9 +1,9 @@
 """From the state of training to a bundle that can be served."""
 
 from contracts import BundleManifest, Store
-from trainer.checkpoint import CheckpointLog
+from trainer.state.checkpoint import CheckpointLog
 from trainer.config import TrainerConfig
-from trainer.distributed import Workers
+from trainer.ranks.workers import Workers
 from trainer.export.bundle import export_bundle
 from trainer.export.content import Content
 from trainer.export.errors import ExportError

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, FileEntry, IndexInfo, Store
 from contracts.artefacts import write_table
-from trainer.evaluation import figures
+from trainer.stream.ranking import figures
 from trainer.export.cases import Cases, RecentCases
 from trainer.export.content import Content
 from trainer.export.errors import ExportError
@@ -20,7 +20,7 @@ from trainer.export.servable import Servable
 from trainer.export.soundness import fault_of
 from trainer.export.tower import tower_to_onnx
 from trainer.export.trial import Trial, current_or_none
-from trainer.state import TrainerState
+from trainer.state.trainer_state import TrainerState
 
 __all__ = ["export_bundle"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from contracts import CorruptArtefactError, Keys, Store, WindowLog, WindowManifest
-from trainer.batches import Positives, read_positives
+from trainer.step.batches import Positives, read_positives
 from trainer.config import TrainerConfig
-from trainer.seeds import Purpose, generator
+from trainer.step.seeds import Purpose, generator
 
 __all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]
 

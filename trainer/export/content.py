@@ -12,8 +12,8 @@ import torch
 import xxhash
 
 from contracts import BUNDLE_ITEMS_SCHEMA, columns
-from trainer.item_table import FIRST_ITEM
-from trainer.state import TrainerState
+from trainer.items.table import FIRST_ITEM
+from trainer.state.trainer_state import TrainerState
 from trainer.towers import project
 
 __all__ = ["Content"]

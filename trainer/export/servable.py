@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Keys, columns
 from trainer.export.cases import Cases
-from trainer.item_table import FIRST_ITEM, PADDING, SHARED
+from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 
 __all__ = ["Servable"]
 

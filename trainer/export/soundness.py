@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainer.export.content import Content
-from trainer.state import TrainerState
+from trainer.state.trainer_state import TrainerState
 
 __all__ = ["fault_of"]
 

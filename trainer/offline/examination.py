@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.bootstrap import interval
 from trainer.offline.data import Interactions, Ints
 from trainer.offline.metrics import means, per_case
@@ -17,7 +17,7 @@ from trainer.offline.past import Past
 from trainer.offline.ranking import Cases, Ranked, each_interaction, each_user, rank, top_items_and_positives
 from trainer.offline.results import Decile, Stratum
 from trainer.offline.strata import popularity_deciles, popularity_strata
-from trainer.seeds import Purpose, derive
+from trainer.step.seeds import Purpose, derive
 from trainer.towers import project
 
 __all__ = ["Examination", "Figures", "Protocol", "Rules"]

@@ -15,12 +15,12 @@ from torch.optim import AdamW
 
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from trainer.config import TrainerConfig
-from trainer.embeddings import Embeddings
-from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.items.embeddings import Embeddings
+from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.losses import ItemCache
-from trainer.model import Position, Totals
+from trainer.step.model import Position, Totals
 from trainer.offline.data import Interactions, Ints
-from trainer.seeds import Purpose, derive, generator
+from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import build_tower, project
 from trainer.towers.lightgcn import Graph
 
@@ -41,7 +41,7 @@ def knows_users(config: TrainerConfig) -> bool:
 
 @dataclass
 class OfflineModel:
-    """A `trainer.model.Model` over I items and U users, made by `fresh`."""
+    """A `trainer.step.model.Model` over I items and U users, made by `fresh`."""
 
     config: TrainerConfig
     tower: nn.Module

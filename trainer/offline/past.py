@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.data import Interactions, Ints
 from trainer.offline.ranking import slices
 

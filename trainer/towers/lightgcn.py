@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.item_table import Rows
+from trainer.items.table import Rows
 
 __all__ = ["Graph"]
 

@@ -40,7 +40,7 @@ def evaluate(
     from trainer.offline.examination import Examination
     from trainer.offline.fit import Budget, fit
     from trainer.offline.model import OfflineModel
-    from trainer.runtime import deterministic
+    from trainer.ranks.runtime import deterministic
     from weir.cli.progress import Bar
 
     interactions, division = prepare(data, split)

@@ -16,7 +16,7 @@ from weir.text import plain
 
 if TYPE_CHECKING:
     from pipelines.ingest import IngestSummary
-    from trainer.progress import TrainProgress
+    from trainer.stream.progress import TrainProgress
 
 __all__ = ["export", "ingest", "monitor", "serve", "train", "train_worker"]
 
@@ -96,7 +96,7 @@ def _launch(ranks: int, restarts: int, command: list[str]) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from trainer.distributed import RENDEZVOUS
+    from trainer.ranks.workers import RENDEZVOUS
 
     with tempfile.TemporaryDirectory(prefix="weir-ranks-") as folder:
         os.environ[RENDEZVOUS] = f"{folder}/ranks"

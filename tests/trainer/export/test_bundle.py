@@ -13,10 +13,10 @@ from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
-from trainer.distributed import Workers
+from trainer.ranks.workers import Workers
 from trainer.export import Content, ExportError, export_bundle
-from trainer.state import TrainerState
-from trainer.step import train_step
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
 
 
 @pytest.fixture

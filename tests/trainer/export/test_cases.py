@@ -3,7 +3,7 @@ import pytest
 
 from contracts import Store, WindowLog
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.batches import read_positives
+from trainer.step.batches import read_positives
 from trainer.config import TrainerConfig
 from trainer.export.cases import Cases, RecentCases
 

@@ -9,7 +9,7 @@ from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export.content import Content
-from trainer.state import TrainerState
+from trainer.state.trainer_state import TrainerState
 
 
 @pytest.fixture

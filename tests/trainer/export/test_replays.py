@@ -9,12 +9,12 @@ import pytest
 from contracts import BundleLog, Store, WindowLog
 from tests.trainer.support import collapse
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.checkpoint import CheckpointLog
+from trainer.state.checkpoint import CheckpointLog
 from trainer.config import TrainerConfig
-from trainer.distributed import Workers
+from trainer.ranks.workers import Workers
 from trainer.export.content import Content
 from trainer.export.trial import Trial
-from trainer.state import TrainerState
+from trainer.state.trainer_state import TrainerState
 from trainer.train import train
 
 

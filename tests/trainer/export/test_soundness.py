@@ -5,11 +5,11 @@ from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import TrainerConfig
-from trainer.distributed import Workers
+from trainer.ranks.workers import Workers
 from trainer.export.content import Content
 from trainer.export.soundness import fault_of
-from trainer.state import TrainerState
-from trainer.step import train_step
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
 
 BAD = [torch.nan, torch.inf, -torch.inf, 1e30]
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import circles, log_of, small
-from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.data import Interactions, Ints
 from trainer.offline.examination import Examination, Rules
 from trainer.offline.model import OfflineModel

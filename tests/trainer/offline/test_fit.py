@@ -6,15 +6,15 @@ import torch
 
 from tests.trainer.offline.logs import circles, everything, small
 from trainer.config import TrainerConfig
-from trainer.distributed import Workers
+from trainer.ranks.workers import Workers
 from trainer.offline.examination import Examination, Rules
 from trainer.offline.examples import training_batches
 from trainer.offline.fit import Budget, Fit, fit
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
-from trainer.participants import take_part
-from trainer.runtime import deterministic
-from trainer.step import train_step
+from trainer.step.inputs import take_part
+from trainer.ranks.runtime import deterministic
+from trainer.step.step import train_step
 
 KINDS = ["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]
 LOG = circles()

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import log_of
-from trainer.item_table import FIRST_ITEM, PADDING
+from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.data import Ints
 from trainer.offline.past import Past
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.offline.ranked import lists, random_cases, random_scores
-from trainer.evaluation import rank_of
+from trainer.stream.ranking import rank_of
 from trainer.offline.data import Interactions
 from trainer.offline.ranking import Cases, Lists, each_interaction, each_user, rank, top_items_and_positives
 

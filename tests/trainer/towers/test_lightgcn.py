@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.item_table import Rows
+from trainer.items.table import Rows
 from trainer.towers.lightgcn import Graph
 
 ITEMS, USERS = range(2, 6), range(6, 10)

@@ -1,0 +1,50 @@
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.items.embeddings import Embeddings
+from trainer.items.table import PADDING, SHARED
+
+
+def fresh(capacity: int = 6, dimension: int = 4) -> Embeddings:
+    cpu = torch.device("cpu")
+    return Embeddings.fresh(capacity, dimension, torch.Generator().manual_seed(1), cpu, torch.float64)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.integers(0, 5), unique=True, min_size=1), min_size=1, max_size=8), st.floats(0.01, 1))
+def test_descent_is_adagrad_with_one_number_per_row(touched: list[list[int]], rate: float) -> None:
+    table = fresh()
+    weight, squares = table.weight.numpy().copy(), np.zeros(6)
+    draw = np.random.default_rng(0)
+    for rows in touched:
+        gradient = draw.normal(size=(len(rows), 4))
+        table.descend(torch.tensor(rows), torch.from_numpy(gradient), rate)
+        for row, slope in zip(rows, gradient, strict=True):
+            if row != PADDING:
+                squares[row] += np.mean(slope**2)
+                # The 1e-10 shows in a weight that comes to lie near 0.
+                weight[row] -= rate * slope / (np.sqrt(squares[row]) + 1e-10)
+    np.testing.assert_allclose(table.weight.numpy(), weight, rtol=1e-7)
+    assert not table.weight[PADDING].any()
+
+
+def test_growth_keeps_rows_and_reuse_forgets_them() -> None:
+    table = fresh()
+    table.descend(torch.tensor([SHARED, 2]), torch.ones(2, 4, dtype=torch.float64), 0.1)
+    before = table.weight.clone()
+    table.grow(12)
+    assert torch.equal(table.weight[:6], before)
+    assert not table.weight[6:].any()
+    table.initialise(np.array([2, 9]), torch.Generator().manual_seed(2))
+    assert table.squares[[2, 9]].tolist() == [0, 0]
+    assert table.squares[SHARED] > 0
+    assert (table.weight[[2, 9]] != 0).all()
+    assert torch.equal(table.weight[SHARED], before[SHARED])
+
+
+def test_new_rows_are_of_length_one_on_average() -> None:
+    table = Embeddings.fresh(4000, 64, torch.Generator(), torch.device("cpu"), torch.float32)
+    table.initialise(np.arange(2, 4000), torch.Generator().manual_seed(3))
+    assert abs(float(table.weight[2:].norm(dim=1).mean()) - 1) < 0.02

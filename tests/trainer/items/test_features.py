@@ -1,0 +1,167 @@
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import FeatureNames, hash_id
+from contracts.features import MAX_DENSE
+from tests.trainer.support import same_tensors
+from trainer.towers.features import FeatureTable, Moments
+from trainer.items.table import FIRST_ITEM, PADDING, SHARED
+from trainer.towers.item import FeatureInputs
+
+NAMES = FeatureNames(categorical=["genre"], dense=["price"])
+BUCKETS = 1 << 20
+floats = st.floats(-1e6, 1e6)
+
+
+def tell(table: FeatureTable, said: dict[int, tuple[list[str] | None, float | None]], event_ms: int) -> None:
+    columns = {
+        "genre": pa.array([genre for genre, _ in said.values()], pa.list_(pa.string())),
+        "price": pa.array([price for _, price in said.values()], pa.float64()),
+    }
+    table.tell(np.array(list(said), np.int64), pa.table(columns), NAMES, event_ms)
+
+
+def inputs(table: FeatureTable) -> FeatureInputs:
+    return table.inputs(torch.device("cpu"), torch.float64)
+
+
+def bags(table: FeatureTable) -> list[dict[int, float]]:
+    """Bucket -> weight, for every row."""
+    buckets, weights, _ = (part.tolist() for part in inputs(table))
+    return [{b: w for b, w in zip(*row, strict=True) if w} for row in zip(buckets, weights, strict=True)]
+
+
+def bag(name: str, *values: str) -> dict[int, float]:
+    return {hash_id(f"{name}\0{value}") % 2**64 % BUCKETS: 1 / len(values) for value in values}
+
+
+@given(st.lists(st.lists(floats, max_size=8), max_size=5), st.lists(floats, max_size=5))
+def test_moments_of_parts_are_those_of_the_whole(parts: list[list[float]], asked: list[float]) -> None:
+    moments = Moments()
+    for part in parts:
+        moments.add(np.array(part, np.float64))
+    whole, values = np.array([value for part in parts for value in part]), np.array([*asked, np.nan])
+    found = moments.standardised(values)
+    assert found[-1] == 0
+    if len(whole):
+        np.testing.assert_allclose(moments.mean, whole.mean(), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(moments.squares, whole.var() * len(whole), rtol=1e-6, atol=1e-3)
+    if len(whole) and whole.std() > 1e-3:
+        expected = np.clip((values[:-1] - whole.mean()) / whole.std(), -5, 5)
+        np.testing.assert_allclose(found[:-1], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_number_that_never_varies_says_nothing() -> None:
+    moments = Moments()
+    moments.add(np.full(3, 7.0))
+    assert moments.standardised(np.array([7.0, 9.0])).tolist() == [0, 0]
+
+
+def test_an_item_is_the_mean_of_its_values_and_numbers_are_standardised() -> None:
+    table = FeatureTable(BUCKETS, 8)
+    tell(table, {2: (["jazz"], 1.0), 3: (["rock", "pop"], 3.0), 4: (None, None), 5: ([], 2.0)}, 0)
+    found = bags(table)
+    assert found[2] == bag("genre", "jazz")
+    assert found[3] == bag("genre", "rock", "pop")
+    assert not any(found[row] for row in (PADDING, SHARED, 4, 5, 6, 7))
+    numbers = inputs(table).dense
+    assert numbers.shape == (8, MAX_DENSE)
+    np.testing.assert_allclose(numbers[2:6, 0], [-np.sqrt(1.5), np.sqrt(1.5), 0, 0])
+    assert not numbers[:, 1:].any()
+    assert table.names == NAMES
+
+
+def test_what_is_null_leaves_what_is_known_and_an_empty_list_does_not() -> None:
+    table = FeatureTable(BUCKETS, 4)
+    tell(table, {2: (["jazz"], 1.0), 3: (["pop"], 2.0)}, 0)
+    tell(table, {2: (None, 5.0), 3: ([], None)}, 1)
+    assert bags(table)[2:] == [bag("genre", "jazz"), {}]
+    assert inputs(table).dense[2, 0] > inputs(table).dense[3, 0]
+
+
+def test_a_late_window_fills_gaps_and_undoes_nothing() -> None:
+    table = FeatureTable(BUCKETS, 4)
+    tell(table, {2: (["new", "newer"], None)}, 10)
+    tell(table, {2: (["old"], 1.0), 3: (["late"], 2.0)}, 5)
+    assert bags(table)[2:] == [bag("genre", "new", "newer"), bag("genre", "late")]
+    assert inputs(table).dense[2:, 0].tolist() == [-1, 1]
+    tell(table, {2: (["newest"], None)}, 11)
+    assert bags(table)[2] == bag("genre", "newest")
+
+
+def test_items_without_a_row_are_passed_over_and_rows_are_forgotten_with_their_owner() -> None:
+    table = FeatureTable(BUCKETS, 4)
+    table.tell(
+        np.array([SHARED, 2, SHARED]),
+        pa.table({"genre": [["a"], ["b"], ["c"]], "price": [1.0, 2.0, 6.0]}),
+        NAMES,
+        7,
+    )
+    assert bags(table) == [{}, {}, bag("genre", "b"), {}]
+    table.forget(np.array([2]))
+    assert bags(table) == [{}] * 4
+    assert not inputs(table).dense.any()
+    tell(table, {2: (["older"], None)}, 3)
+    assert bags(table)[2] == bag("genre", "older")
+
+
+def test_the_same_value_under_another_name_is_another_one_and_new_names_are_taken_in() -> None:
+    table = FeatureTable(BUCKETS, 4)
+    table.tell(np.array([2]), pa.table({"a": [["x"]]}), FeatureNames(categorical=["a"]), 0)
+    table.tell(np.array([2]), pa.table({"b": [["x"]], "n": [1.0]}), FeatureNames(categorical=["b"], dense=["n"]), 1)
+    assert bags(table)[2] == bag("a", "x") | bag("b", "x")
+    assert len(bags(table)[2]) == 2
+    assert table.names == FeatureNames(categorical=["a", "b"], dense=["n"])
+
+
+def test_too_many_dense_features_are_refused() -> None:
+    table = FeatureTable(BUCKETS, 4)
+    for start in (0, 20):
+        names = FeatureNames(dense=[f"n{number}" for number in range(start, start + 20)])
+        values = pa.table({name: [1.0] for name in names.dense})
+        if start:
+            with pytest.raises(ValueError, match="name 40 dense features by now, at most 32"):
+                table.tell(np.array([2]), values, names, 0)
+        else:
+            table.tell(np.array([2]), values, names, 0)
+
+
+genres = st.one_of(st.none(), st.lists(st.sampled_from("abcdef"), max_size=4))
+windows = st.lists(
+    st.tuples(
+        st.dictionaries(st.integers(FIRST_ITEM, 7), st.tuples(genres, st.one_of(st.none(), floats)), max_size=5),
+        st.integers(0, 3),
+    ),
+    max_size=5,
+)
+
+
+@given(windows, windows, st.sampled_from([8, 16]))
+def test_a_table_survives_its_tensors_and_goes_on_bit_for_bit(before: Any, after: Any, capacity: int) -> None:
+    table = FeatureTable(16, 8)
+    for said, event_ms in before:
+        tell(table, said, event_ms)
+    other = FeatureTable.restore(16, 8, {name: value.clone() for name, value in table.state().items()})
+    for said, event_ms in after:
+        for one in (table, other):
+            tell(one, said, event_ms)
+    for one in (table, other):
+        one.grow(capacity)
+    assert same_tensors(table.state(), other.state()) == []
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(inputs(table), inputs(other), strict=True))
+    assert len(inputs(table).buckets) == capacity
+
+
+def test_without_features_there_is_nothing_to_keep() -> None:
+    table = FeatureTable(16, 8)
+    table.grow(16)
+    table.forget(np.array([3]))
+    assert table.state() == {}
+    assert not inputs(table).weights.any()
+    assert FeatureTable.restore(16, 16, {}).names == FeatureNames()

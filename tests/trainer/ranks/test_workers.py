@@ -1,0 +1,31 @@
+import pytest
+import torch
+
+from trainer.ranks.workers import Workers
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with Workers.from_environment("cpu") as workers:
+        assert (workers.rank, workers.world_size, workers.is_first) == (0, 1, True)
+        assert workers.sum(torch.ones(2)).tolist() == [1, 1]
+        assert workers.broadcast("payload") == "payload"
+        assert workers.share(6) == slice(0, 6)
+        done: list[bool] = []
+        workers.first(lambda: done.append(True))
+        assert done == [True]
+
+
+def test_torchrun_tells_a_process_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    workers = Workers.from_environment("cpu")
+    assert (workers.rank, workers.world_size, workers.is_first) == (2, 4, False)
+    assert workers.share(12) == slice(6, 9)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_missing_device_is_refused() -> None:
+    with pytest.raises(ValueError, match="device = cuda"):
+        Workers.from_environment("cuda")

@@ -1,0 +1,219 @@
+import json
+import pickle
+import random
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict_saver import save as torch_save
+
+from contracts import Store
+from contracts.checkpoint import read_checkpoint_mark
+from contracts.documents import write_document
+from tests.trainer.support import absorbed, batches_of, same_tensors
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
+from trainer.config import TrainerConfig
+from trainer.ranks.workers import Workers
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
+from trainer.state.tensor_files import write_tensors
+
+
+@pytest.fixture
+def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    train_step(state, batches_of(store, state)[0], Workers())
+    return state
+
+
+def test_what_is_saved_is_loaded_bit_for_bit(store: Store, state: TrainerState) -> None:
+    log = CheckpointLog(store)
+    log.save(state, Workers())
+    loaded = log.load(state.config, Workers())
+    assert loaded is not None
+    assert same_tensors(state.tensors(), loaded.tensors()) == []
+    assert loaded.position == state.position
+
+
+def test_a_fresh_state_can_be_saved_too(store: Store, config: TrainerConfig) -> None:
+    CheckpointLog(store).save(TrainerState.fresh(config), Workers())
+    loaded = CheckpointLog(store).load(config, Workers())
+    assert loaded is not None
+    assert loaded.frequencies.sketch is None
+
+
+def test_the_last_two_are_kept_and_ruins_are_cleared(store: Store, state: TrainerState) -> None:
+    log = CheckpointLog(store)
+    names = []
+    for batch in range(4):
+        state.position.batch = batch
+        names.append(log.save(state, Workers()))
+        store.write("checkpoints/0000000000-ruin/tensors-00000.bin", b"half")
+    assert log.names() == names[-2:]
+    log.save(state, Workers())
+    state.position.batch = 9
+    log.save(state, Workers())
+    assert len(store.glob("checkpoints/*")) == 2
+
+
+def test_an_incomplete_checkpoint_is_never_loaded(store: Store, state: TrainerState) -> None:
+    log = CheckpointLog(store)
+    log.save(state, Workers())
+    first = state.position.step
+    train_step(state, batches_of(store, state)[1], Workers())
+    newest = log.save(state, Workers())
+    # Killed before the last file: everything is there but the mark.
+    store.remove(f"checkpoints/{newest}/CHECKPOINT.json")
+    loaded = log.load(state.config, Workers())
+    assert loaded is not None
+    assert loaded.position.step == first
+    assert log.save(state, Workers()) == newest
+    again = log.load(state.config, Workers())
+    assert again is not None
+    assert torch.equal(again.embeddings.weight, state.embeddings.weight)
+
+
+def test_without_a_checkpoint_there_is_no_state(store: Store, config: TrainerConfig) -> None:
+    assert CheckpointLog(store).load(config, Workers()) is None
+
+
+def test_other_settings_are_refused_by_name_with_both_values(store: Store, state: TrainerState) -> None:
+    log = CheckpointLog(store)
+    log.save(state, Workers())
+    plain = state.config.model_dump()
+    plain["tower"]["dimension"] = 16
+    plain["admit_after"] = 3.0
+    with pytest.raises(CheckpointMismatchError) as error:
+        log.load(TrainerConfig.model_validate(plain), Workers())
+    assert "tower.dimension was 8 and is now 16" in str(error.value)
+    assert "admit_after was 1.0 and is now 3.0" in str(error.value)
+    assert "batch_size" not in str(error.value)
+    free = TrainerConfig.model_validate({**state.config.model_dump(), "export_every_windows": 9, "metrics_port": 1})
+    assert log.load(free, Workers()) is not None
+
+
+Damage = Callable[[Store, str, random.Random], str]
+"""Harms a file of a folder and returns the file's name."""
+
+
+def flip_a_bit(store: Store, folder: str, draw: random.Random) -> str:
+    # Every file alike, however small: most bytes are parameters.
+    name = draw.choice(store.glob(f"{folder}/*"))
+    data = bytearray(store.read(name))
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    store.write(name, bytes(data))
+    return name
+
+
+def truncate(store: Store, folder: str, draw: random.Random) -> str:
+    name = draw.choice(store.glob(f"{folder}/*"))
+    data = store.read(name)
+    store.write(name, data[: draw.randrange(len(data))])
+    return name
+
+
+def lose(store: Store, folder: str, draw: random.Random) -> str:
+    name = draw.choice(store.glob(f"{folder}/*.bin"))
+    store.remove(name)
+    return name
+
+
+def swap(store: Store, folder: str, draw: random.Random) -> str:
+    # The last file is shorter: the others pass for each other by size.
+    one, other = sorted(draw.sample(store.glob(f"{folder}/*.bin")[:-1], 2))
+    data = store.read(one), store.read(other)
+    store.write(one, data[1])
+    store.write(other, data[0])
+    return one
+
+
+@pytest.mark.parametrize(("damage", "times"), [(flip_a_bit, 300), (truncate, 30), (lose, 5), (swap, 5)])
+def test_every_damage_is_refused_with_the_name_of_the_file(
+    store: Store, state: TrainerState, damage: Damage, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.state.checkpoint.write_tensors", partial(write_tensors, file_bytes=1 << 14))
+    log = CheckpointLog(store)
+    log.save(state, Workers())
+    state.position.batch += 1
+    folder = f"checkpoints/{log.save(state, Workers())}"
+    whole = {name: store.read(name) for name in store.glob(f"{folder}/*")}
+    assert len(whole) > 4
+    for seed in range(times):
+        name = damage(store, folder, random.Random(seed))
+        with pytest.raises(DamagedCheckpointError) as refusal:
+            log.load(state.config, Workers())
+        assert refusal.value.path == store.path(name), seed
+        assert str(refusal.value).endswith(f"; remove {folder} to continue from the one before")
+        assert "\n" not in str(refusal.value)
+        for name, data in whole.items():
+            if not store.exists(name) or store.read(name) != data:
+                store.write(name, data)
+    assert log.load(state.config, Workers()) is not None
+    # The remedy is one.
+    damage(store, folder, random.Random(0))
+    store.remove(folder)
+    before = log.load(state.config, Workers())
+    assert before is not None
+    assert before.position.batch == state.position.batch - 1
+
+
+class Planted:
+    """Leaves a file behind wherever it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.trace,)
+
+
+def test_a_planted_pickle_is_never_executed(store: Store, state: TrainerState, tmp_path: Path) -> None:
+    log, trace = CheckpointLog(store), tmp_path / "executed"
+    folder = f"checkpoints/{log.save(state, Workers())}"
+    bomb = pickle.dumps(Planted(trace))
+    pickle.loads(bomb)  # noqa: S301 - to show that it would be seen
+    assert trace.exists()
+    trace.unlink()
+    # As the first format had it, beside what is read; loading looks at neither.
+    for name in (".metadata", "__0_0.distcp"):
+        store.write(f"{folder}/{name}", bomb)
+    assert log.load(state.config, Workers()) is not None
+    mark = read_checkpoint_mark(store, folder.split("/")[1])
+    sized = bomb + bytes(mark.files[0].size - len(bomb))
+    entry = store.write(f"{folder}/{mark.files[0].name}", sized)
+    with pytest.raises(DamagedCheckpointError):
+        log.load(state.config, Workers())
+    # A writer who also forges the mark changes parameters, and still runs nothing.
+    write_document(store, f"{folder}/CHECKPOINT.json", mark.model_copy(update={"files": (entry, *mark.files[1:])}))
+    with suppress(Exception):
+        log.load(state.config, Workers())
+    assert not trace.exists()
+
+
+def test_the_first_format_is_refused_with_what_to_do(store: Store, state: TrainerState, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch_save(state.tensors(), checkpoint_id=store.path("checkpoints/0000000001-00000000-00000001"), no_dist=True)
+    fields = {"step": 1, "sequence": 0, "batch": 1, "learnt": "", "settings": {}, "tensors": {}}
+    store.write("checkpoints/0000000001-00000000-00000001/CHECKPOINT.json", json.dumps(fields).encode())
+    with pytest.raises(
+        CheckpointMismatchError, match="remove checkpoints/, and all windows are trained on again"
+    ) as old:
+        CheckpointLog(store).load(state.config, Workers())
+    assert "\n" not in str(old.value)
+
+
+def test_the_same_store_by_url_holds_checkpoints_too(state: TrainerState) -> None:
+    # No local path: what an object store offers, and nothing else.
+    remote = Store("memory://checkpoints-of-a-test")
+    log = CheckpointLog(remote)
+    log.save(state, Workers())
+    loaded = log.load(state.config, Workers())
+    assert loaded is not None
+    assert same_tensors(state.tensors(), loaded.tensors()) == []

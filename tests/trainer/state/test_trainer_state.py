@@ -1,0 +1,122 @@
+import numpy as np
+import torch
+
+from contracts import Store, hash_id
+from tests.trainer.support import absorbed, batches_of, same_tensors
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.config import TrainerConfig
+from trainer.ranks.workers import Workers
+from trainer.items.table import FIRST_ITEM, PADDING, SHARED
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
+
+DAY = 86_400_000
+
+
+def absorb(state: TrainerState, writer: WindowWriter, items: str, day: int, *, pane: int = 0) -> tuple[int, int]:
+    """Commit a window of the named items and take it in; return how many rows were given and taken."""
+    times = np.full(len(items), day * DAY)
+    manifest = writer.commit(["u"] * len(items), list(items), times, span=(day * DAY, (day + 1) * DAY), pane=pane)
+    sketch = writer.store.read(f"{manifest.folder}/{manifest.name.sketch()}")
+    distinct = sorted(set(items))
+    arrays = (
+        np.array([hash_id(name) for name in distinct]),
+        np.array(distinct, object),
+        np.array([items.count(name) for name in distinct]),
+    )
+    changes = state.absorb(manifest, sketch, arrays)
+    return len(changes.admitted), len(changes.evicted)
+
+
+def live(state: TrainerState) -> str:
+    return "".join(sorted(state.table.ids[state.table.live]))
+
+
+def test_every_item_is_admitted_at_once_by_default_late_panes_included(writer: WindowWriter) -> None:
+    state = TrainerState.fresh(TrainerConfig(half_life_seconds=60))
+    assert absorb(state, writer, "aab", 5) == (2, 0)
+    assert absorb(state, writer, "c", 1, pane=1) == (1, 0)
+    assert live(state) == "abc"
+
+
+def test_an_item_is_admitted_when_it_has_been_seen_often_enough_lately(writer: WindowWriter) -> None:
+    state = TrainerState.fresh(TrainerConfig(admit_after=2.5, half_life_seconds=86400))
+    absorb(state, writer, "aaab", 0)
+    assert live(state) == "a"
+    # One of day 0 counts half on day 1: 0.5 + 1 is not enough, (0.5 + 1) / 2 + 2 is.
+    absorb(state, writer, "b", 1)
+    assert live(state) == "a"
+    absorb(state, writer, "bb", 2)
+    assert live(state) == "ab"
+
+
+def test_items_expire_by_event_time_and_return_as_new(writer: WindowWriter) -> None:
+    state = TrainerState.fresh(TrainerConfig(item_ttl_seconds=2 * 86400))
+    absorb(state, writer, "ab", 0)
+    row = int(state.table.rows(np.array([hash_id("a")]))[0])
+    state.embeddings.weight[row] = 7
+    absorb(state, writer, "b", 2)
+    assert live(state) == "ab"
+    assert absorb(state, writer, "b", 3) == (0, 1)
+    assert live(state) == "b"
+    assert state.table.rows(np.array([hash_id("a")])).tolist() == [SHARED]
+    assert absorb(state, writer, "a", 3) == (1, 0)
+    assert state.table.rows(np.array([hash_id("a")])).tolist() == [row]
+    assert not (state.embeddings.weight[row] == 7).any()
+
+
+def test_the_embeddings_grow_with_the_table_and_log_q_covers_it(writer: WindowWriter) -> None:
+    state = TrainerState.fresh(TrainerConfig())
+    many = [chr(0x4E00 + number) for number in range(1500)]
+    absorb(state, writer, "".join(many), 0)
+    assert len(state.table) == 1500
+    assert state.table.capacity == len(state.embeddings.weight) == len(state.log_q) == 2048
+    rows = torch.from_numpy(state.table.live)
+    assert abs(float(state.log_q[rows].exp().sum()) - 1) < 1e-4
+    assert (state.embeddings.weight[rows] != 0).any(1).all()
+    assert not state.embeddings.weight[PADDING].any()
+    assert int(rows.min()) == FIRST_ITEM
+
+
+def test_log_q_is_the_share_of_each_item_in_the_batches(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1, events=640)
+    state = absorbed(store, config)
+    drawn = torch.cat([batch.positives for batch in batches_of(store, state)])
+    share = torch.bincount(drawn, minlength=state.table.capacity)[state.table.live] / len(drawn)
+    torch.testing.assert_close(state.log_q[state.table.live].exp(), share, rtol=1e-3, atol=1e-4)
+
+
+def test_a_state_survives_its_tensors_and_goes_on_bit_for_bit(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    dealt = batches_of(store, state)
+    for batch in dealt[:3]:
+        train_step(state, batch, Workers())
+    copied = {name: value.clone() for name, value in state.tensors().items()}
+    other = TrainerState.restore(config, copied, torch.device("cpu"))
+    assert same_tensors(state.tensors(), other.tensors()) == []
+    for batch in dealt[3:]:
+        train_step(state, batch, Workers())
+        train_step(other, batch, Workers())
+    assert same_tensors(state.tensors(), other.tensors()) == []
+    assert torch.equal(state.log_q, other.log_q)
+
+
+def test_the_cache_of_a_table_that_lost_all_items_begins_anew(writer: WindowWriter) -> None:
+    """Rows that nobody owns any more must never come out of it, whatever is admitted later."""
+    loss, negatives = {"kind": "resampled_softmax", "cache": 16}, {"uniform": 0}
+    settings = {"loss": loss, "negatives": negatives, "item_ttl_seconds": 86400, "admit_after": 2.0}
+    state = TrainerState.fresh(TrainerConfig.model_validate(settings | {"half_life_seconds": 86400}))
+    absorb(state, writer, "aabbcc", 0)
+    assert state.cache is not None
+    assert absorb(state, writer, "d", 3) == (0, 3)
+    assert state.cache is None
+    absorb(state, writer, "ee", 4)
+    assert state.cache is not None
+    for _ in range(5):
+        assert torch.isin(state.cache.items, state.live).all()
+        state.cache.redraw()

@@ -1,0 +1,176 @@
+"""Who takes part in a step: of a window's batches, of histories read out at every position, over several ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from contracts import Store
+from tests.trainer.support import absorbed, batches_of
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.step.batches import Batch
+from trainer.config import TrainerConfig
+from trainer.ranks.workers import Workers
+from trainer.items.table import PADDING
+from trainer.step.inputs import Participants, take_part
+from trainer.state.trainer_state import TrainerState
+
+OWN = {"in_batch": False, "uniform": 0, "per_row": 3}
+BATCH = {"in_batch": True, "uniform": 0}
+Prepare = Callable[..., TrainerState]
+
+
+@pytest.fixture
+def prepare(store: Store, writer: WindowWriter, config: TrainerConfig) -> Prepare:
+    """Return a function that gives the state with changed settings, a window of 75 examples taken in."""
+    synthetic(writer, windows=1, events=75)
+
+    def prepare(**sections: dict[str, Any]) -> TrainerState:
+        plain = config.model_dump()
+        for name, values in sections.items():
+            plain[name] |= values
+        return absorbed(store, TrainerConfig.model_validate(plain))
+
+    return prepare
+
+
+def last_batch(store: Store, state: TrainerState) -> Batch:
+    """Return the batch of 11 examples and 21 rows of padding."""
+    batch = batches_of(store, state)[-1]
+    assert int(batch.real.sum()) == 11
+    return batch
+
+
+def every_position(batch: Batch) -> Batch:
+    """Return the same histories, read out at all positions that hold an item."""
+    return batch._replace(positives=batch.histories.roll(-1, 1), real=batch.histories != PADDING)
+
+
+def whole(state: TrainerState, batch: Batch) -> Participants:
+    return take_part(state, batch, Workers())[0]
+
+
+@pytest.mark.parametrize("read_out", ["last", "every"])
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"negatives": OWN, "loss": {"kind": "dpl", "companions": 2}},
+        {"negatives": BATCH, "loss": {"kind": "resampled_softmax", "cache": 8}},
+    ],
+    ids=["shared", "own", "cached"],
+)
+def test_padding_is_never_real_and_shares_make_the_whole(
+    store: Store, prepare: Prepare, sections: dict[str, Any], read_out: str
+) -> None:
+    state = prepare(**sections)
+    batch = last_batch(store, state)
+    if read_out == "every":
+        batch = every_position(batch)
+        batch = batch._replace(real=batch.real & (batch.positives != PADDING))
+    alone, used = take_part(state, batch, Workers())
+    assert torch.equal(alone.share.rows.positives, batch.positives[batch.real])
+    for taking_part in (alone.columns, alone.cached, alone.share.rows.own, alone.share.rows.companions):
+        assert not (taking_part == PADDING).any()
+    assert alone.pool.positives == int(batch.real.sum())
+    for count in (2, 4):
+        dealt = [take_part(state, batch, Workers(rank, count)) for rank in range(count)]
+        for one, theirs in dealt:
+            # Whatever a rank looks up is known to all, and the shared parts are the same.
+            assert torch.equal(theirs, used)
+            assert torch.equal(one.columns, alone.columns)
+            assert torch.equal(one.cached, alone.cached)
+            assert one.pool == alone.pool
+        shares = [one.share for one, _ in dealt]
+        for parts, expected in zip(zip(*(share.rows for share in shares), strict=True), alone.share.rows, strict=True):
+            assert torch.equal(torch.cat(parts), expected)
+        assert torch.equal(torch.cat([share.histories for share in shares]), batch.histories)
+        size = batch.positives.numel() // count
+        offsets = [share.positions + rank * size for rank, share in enumerate(shares)]
+        assert torch.equal(torch.cat(offsets), alone.share.positions)
+
+
+def test_a_step_knows_all_rows_that_it_looks_up(store: Store, prepare: Prepare) -> None:
+    state = prepare(negatives=OWN, loss={"kind": "dpl", "companions": 2})
+    batch = last_batch(store, state)
+    one, used = take_part(state, batch, Workers())
+    rows = one.share.rows
+    looked_up = [rows.positives, one.share.histories, rows.own, rows.companions, one.columns, one.cached]
+    assert set(torch.cat([part.flatten() for part in looked_up]).tolist()) <= set(used.tolist())
+
+
+def test_companions_are_known_positives(store: Store, prepare: Prepare) -> None:
+    state = prepare(negatives=OWN, loss={"kind": "dpl", "companions": 5})
+    for batch in batches_of(store, state):
+        rows = whole(state, batch).share.rows
+        assert rows.companions.shape == (len(rows.positives), 5)
+        known = batch.known[batch.real]
+        for positive, companions, all_known in zip(
+            *map(torch.Tensor.tolist, (*rows[:1], rows.companions, known)), strict=True
+        ):
+            allowed = set(all_known) - {PADDING} or {positive}
+            assert set(companions) <= allowed
+
+
+def test_an_only_positive_stands_for_itself(store: Store, prepare: Prepare) -> None:
+    state = prepare(negatives=OWN, loss={"kind": "dpl", "companions": 4})
+    batch = last_batch(store, state)
+    batch = batch._replace(known=torch.full_like(batch.known, PADDING))
+    rows = whole(state, batch).share.rows
+    assert torch.equal(rows.companions, rows.positives[:, None].expand(-1, 4))
+
+
+def test_companions_of_every_position_are_those_of_its_history(store: Store, prepare: Prepare) -> None:
+    state = prepare(negatives=OWN, loss={"kind": "dpl", "companions": 3})
+    batch = every_position(last_batch(store, state))
+    share = whole(state, batch).share
+    history = share.positions // batch.positives.shape[1]
+    known = batch.known[history]
+    assert (known != PADDING).any(1).all()
+    assert (share.rows.companions[:, :, None] == known[:, None, :]).any(2).all()
+    assert torch.equal(share.rows.weights, batch.weights[history])
+
+
+@pytest.mark.parametrize("candidates", [0, 1, 4])
+def test_every_row_gets_its_candidates(store: Store, prepare: Prepare, candidates: int) -> None:
+    state = prepare(negatives=OWN | {"bayesian_candidates": candidates}, loss={"kind": "bpr"})
+    own = whole(state, last_batch(store, state)).share.rows.own
+    assert own.shape == (11, 3 * max(candidates, 1))
+    assert torch.isin(own, state.live).all()
+
+
+@pytest.mark.parametrize("mask_history", [True, False])
+def test_forbidden_are_the_positive_and_the_masked_history(store: Store, prepare: Prepare, mask_history: bool) -> None:
+    state = prepare(negatives={"mask_history": mask_history})
+    batch = last_batch(store, state)
+    rows = whole(state, batch).share.rows
+    wanted = [rows.positives[:, None], batch.known[batch.real]] if mask_history else [rows.positives[:, None]]
+    assert torch.equal(rows.forbidden, torch.cat(wanted, 1))
+
+
+def test_columns_are_the_pool_that_is_configured(store: Store, prepare: Prepare) -> None:
+    state = prepare()
+    batch = last_batch(store, state)
+    columns = whole(state, batch).columns
+    assert torch.equal(columns[:11], batch.positives[batch.real])
+    assert len(columns) == 11 + state.config.negatives.uniform
+    state = prepare(loss={"kind": "full_softmax"})
+    assert torch.equal(whole(state, batch).columns, state.live)
+
+
+def test_the_cache_takes_part_as_it_stands(store: Store, prepare: Prepare) -> None:
+    state = prepare(negatives=BATCH, loss={"kind": "resampled_softmax", "cache": 8})
+    assert state.cache is not None
+    batch = last_batch(store, state)
+    assert torch.equal(whole(state, batch).cached, state.cache.items)
+    assert not len(whole(prepare(), batch).cached)
+
+
+def test_draws_change_from_step_to_step_only(store: Store, prepare: Prepare) -> None:
+    state = prepare()
+    batch = last_batch(store, state)
+    first = whole(state, batch).columns
+    assert torch.equal(whole(state, batch).columns, first)
+    state.position.step += 1
+    assert not torch.equal(whole(state, batch).columns, first)

@@ -1,0 +1,243 @@
+"""Each objective against a direct call of its loss on matrices built by hand, for value and gradient."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.step.objectives.support import LEAVES, Dense, dense, random_view
+from trainer import losses
+from trainer.config import LossKind, TrainerConfig
+from trainer.step.objectives import View, evaluate
+
+Oracle = Callable[[View, Dense], Tensor]
+UNIFORM = {"in_batch": False, "uniform": 8}
+OWN = {"in_batch": False, "uniform": 0, "per_row": 1}
+BATCH = {"in_batch": True, "uniform": 0}
+
+
+def configured(kind: str, negatives: dict[str, Any] | None = None, **loss: Any) -> TrainerConfig:
+    return TrainerConfig.model_validate({"loss": {"kind": kind, **loss}, "negatives": negatives or {}})
+
+
+def softmax(view: View, of: Dense, correction: str) -> Tensor:
+    log_q_neg = view.log_q_columns
+    if correction == "improved":
+        log_q_neg = losses.exclude_positive(log_q_neg, view.log_q_pos)
+    return losses.sampled_softmax(
+        of.pos, of.columns, log_q_pos=view.log_q_pos, log_q_neg=log_q_neg, keep=of.keep, correction=correction
+    )
+
+
+def unlabelled(of: Dense) -> Tensor:
+    return torch.cat([of.columns, of.own], 1)
+
+
+def positives(of: Dense) -> Tensor:
+    return torch.cat([of.pos[:, None], of.companions], 1)
+
+
+def pairwise(of: Dense) -> Tensor:
+    """The mean of -log sigmoid over the row's negatives."""
+    return torch.stack([losses.bpr(of.pos, neg) for neg in unlabelled(of).T]).mean(0)
+
+
+def anchored(view: View, of: Dense) -> Tensor:
+    self_logit = torch.stack([user.dot(user) for user in view.users]) / view.temperature
+    return losses.debiased_positive(positives(of), unlabelled(of), tau_plus=0.05, self_logit=self_logit)
+
+
+def population(view: View, rows: slice = slice(None), columns: slice = slice(None)) -> dict[str, Any]:
+    assert view.population is not None
+    known = view.population
+    counts = {"row_count": known.row_count[rows], "col_count": known.column_count[columns]}
+    return counts | {"num_positives": known.positives, "shape": known.shape}
+
+
+def grid(view: View) -> Tensor:
+    return torch.stack([torch.stack([user.dot(item) for item in view.positives]) for user in view.users])
+
+
+def pointwise(view: View, objective: str, link: str, omega: float) -> Tensor:
+    scores = grid(view) / view.temperature
+    settings = {"objective": objective, "link": link, "omega": omega}
+    return losses.pointwise_in_batch(scores, **settings, **population(view)).expand(len(view.users))
+
+
+def sogram(view: View, of: Dense) -> Tensor:
+    """The pairs of the first half of the batch, the items of the second."""
+    half = len(view.users) // 2
+    first, second = slice(half), slice(half, None)
+    cross = grid(view)[first, second] / view.temperature
+    return losses.sogram(of.pos[first], cross, **population(view, first, second)).expand(len(view.users))
+
+
+def resampled(view: View, of: Dense, weight: float) -> Tensor:
+    """The batch is drawn from first, then the cache, of the same seed."""
+    draw = torch.Generator()
+    draw.set_state(view.generator.get_state())
+    parts = []
+    for scores, log_q in ((of.columns, view.log_q_columns), (of.cached, view.log_q_cached)):
+        count = scores.shape[1] // 2 if weight else scores.shape[1]
+        parts.append(losses.resampled_softmax(of.pos, scores, losses.resample(scores, log_q, count, draw)))
+        if not weight:
+            return parts[0]
+    return weight * parts[1] + (1 - weight) * parts[0]
+
+
+CASES: dict[str, tuple[TrainerConfig, Oracle]] = {
+    **{
+        f"sampled_softmax, {one}": (
+            configured("sampled_softmax", {"correction": one}),
+            lambda view, of, one=one: softmax(view, of, one),
+        )
+        for one in ("none", "standard", "improved")
+    },
+    "info_nce": (configured("info_nce"), lambda _, of: losses.info_nce(of.pos, of.columns, of.keep)),
+    "bce": (configured("bce"), lambda _, of: losses.bce(of.pos, of.columns, of.keep)),
+    "gbce": (
+        configured("gbce", calibration=0.6),
+        lambda _, of: losses.gbce(of.pos, of.columns, catalog_size=50, calibration=0.6, keep=of.keep),
+    ),
+    "debiased_contrastive": (
+        configured("debiased_contrastive", UNIFORM, tau_plus=0.05),
+        lambda view, of: losses.debiased_contrastive(
+            positives(of), unlabelled(of), tau_plus=0.05, temperature=view.temperature
+        ),
+    ),
+    "hard_contrastive": (
+        configured("hard_contrastive", UNIFORM, tau_plus=0.05, beta=0.7),
+        lambda view, of: losses.hard_contrastive(
+            positives(of), unlabelled(of), tau_plus=0.05, beta=0.7, temperature=view.temperature
+        ),
+    ),
+    "debiased_positive": (configured("debiased_positive", UNIFORM, tau_plus=0.05, companions=2), anchored),
+    "bpr": (configured("bpr", OWN), lambda _, of: pairwise(of)),
+    "dpl": (
+        configured("dpl", UNIFORM, tau_plus=0.05, floor=0.02, companions=2),
+        lambda _, of: losses.dpl(of.pos, of.companions, unlabelled(of), tau_plus=0.05, floor=0.02),
+    ),
+    "pointwise, unbiased": (
+        configured("pointwise", BATCH),
+        lambda view, _: pointwise(view, "unbiased", "logistic", 1.0),
+    ),
+    "pointwise, omega": (
+        configured("pointwise", BATCH, objective="unbiased_omega", link="square", omega=0.3),
+        lambda view, _: pointwise(view, "unbiased_omega", "square", 0.3),
+    ),
+    "sogram": (configured("sogram", BATCH), sogram),
+    "xir": (
+        configured("resampled_softmax", BATCH, cache=4, cache_share=0.3),
+        lambda view, of: resampled(view, of, 0.3),
+    ),
+}
+
+
+def value_and_gradients(view: View, found: Tensor) -> list[Tensor]:
+    """Return the losses and the gradients of their weighted sum by every vector of the view."""
+    weight = torch.linspace(0.5, 2, len(found), dtype=torch.float64)
+    leaves = [getattr(view, name) for name in LEAVES]
+    gradients = torch.autograd.grad((found * weight).sum(), leaves, allow_unused=True, materialize_grads=True)
+    return [found.detach(), *gradients]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CASES)
+def test_is_the_loss_called_directly(name: str, seed: int) -> None:
+    config, oracle = CASES[name]
+    view = random_view(seed)
+    wanted = value_and_gradients(view, oracle(view, dense(view)))
+    found = value_and_gradients(view, evaluate(view, config).losses)
+    assert any(gradient.any() for gradient in wanted[1:])
+    for mine, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_resampling_without_a_cache_draws_as_many_as_there_are_columns(seed: int) -> None:
+    view = random_view(seed)
+    view = replace(view, cached=view.cached[:0].detach().requires_grad_(), log_q_cached=view.log_q_cached[:0])
+    full = replace(view, cached=random_view(seed).cached)
+    wanted = value_and_gradients(view, resampled(view, dense(full), 0.0))
+    result = evaluate(view, configured("resampled_softmax", BATCH))
+    for mine, other in zip(value_and_gradients(view, result.losses), wanted, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
+    assert result.drawn is not None
+    assert result.drawn.shape == (len(view.users), len(view.columns))
+
+
+def test_resampling_names_the_columns_that_it_drew_and_the_cache_after_them() -> None:
+    view = random_view(3)
+    drawn = evaluate(view, CASES["xir"][0]).drawn
+    assert drawn is not None
+    columns, cached = len(view.columns), len(view.cached)
+    assert drawn.shape == (len(view.users), columns // 2 + cached // 2)
+    assert int(drawn[:, : columns // 2].max()) < columns
+    assert int(drawn[:, columns // 2 :].min()) >= columns
+    assert int(drawn.max()) < columns + cached
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_full_softmax_over_the_catalogue(seed: int) -> None:
+    """The columns are all items, and a row leaves its own out, which stands as the positive."""
+    view = random_view(seed, columns=9)
+    target = torch.randint(9, (len(view.users),), generator=torch.Generator().manual_seed(seed))
+    own = torch.stack([torch.arange(len(target)), target], 1)
+    view = replace(view, positives=view.columns[target], hits=own)
+    logits = dense(view).columns
+    wanted = losses.full_softmax(logits, target)
+    found = evaluate(view, configured("full_softmax")).losses
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+    leaves = (view.users, view.columns)
+    for mine, other in zip(
+        torch.autograd.grad(found.sum(), leaves), torch.autograd.grad(wanted.sum(), leaves), strict=True
+    ):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sampled_softmax", "full_softmax", "info_nce", "bce", "gbce"])
+def test_what_is_hit_is_no_negative(kind: str) -> None:
+    """A column that every row leaves out may lie anywhere; where one row keeps it, that row notices."""
+    view = random_view(4)
+    column = torch.full((len(view.users),), 2)
+    everywhere = torch.stack([torch.arange(len(column)), column], 1)
+    moved = view.columns.detach().clone()
+    moved[2] *= -3
+    before, after = (
+        evaluate(replace(view, hits=everywhere, columns=columns), configured(kind)).losses
+        for columns in (view.columns, moved)
+    )
+    torch.testing.assert_close(after, before, rtol=1e-12, atol=0)
+    before, after = (
+        evaluate(replace(view, hits=everywhere[1:], columns=columns), configured(kind)).losses
+        for columns in (view.columns, moved)
+    )
+    assert before[0] != after[0]
+    torch.testing.assert_close(after[1:], before[1:], rtol=1e-12, atol=0)
+
+
+def test_every_kind_is_tested() -> None:
+    assert {config.loss.kind for config, _ in CASES.values()} | {"full_softmax"} == set(get_args(LossKind))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rank_without_rows_has_no_losses_and_no_gradient(name: str) -> None:
+    view = random_view(5, rows=1)
+    empty = replace(
+        view,
+        **{part: getattr(view, part)[:0] for part in ("users", "positives", "hits", "log_q_pos", "own", "companions")},
+    )
+    found = evaluate(empty, CASES[name][0]).losses
+    assert found.shape == (0,)
+    (gradient,) = torch.autograd.grad(found.sum(), view.users)
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("kind", ["gbce", "pointwise", "sogram"])
+def test_asks_for_the_population(kind: str) -> None:
+    config = configured(kind, {} if kind == "gbce" else BATCH)
+    with pytest.raises(ValueError, match="population must be given for this loss, got None"):
+        evaluate(replace(random_view(6), population=None), config)

@@ -1,0 +1,271 @@
+import json
+import os
+import subprocess
+import sys
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contracts import Store
+from tests.trainer.support import absorbed, batches_of
+from tests.trainer.windows import FEATURES, WindowWriter, synthetic
+from trainer.step import objectives
+from trainer.step.batches import Batch
+from trainer.config import TrainerConfig
+from trainer.ranks.workers import Workers
+from trainer.items.table import PADDING
+from trainer.losses import exclude_positive, sampled_softmax
+from trainer.negatives import Pool, draw_uniform, shared_pool
+from trainer.step.seeds import Purpose, generator
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import StepResult, compute_gradients, train_step
+
+ROOT = Path(__file__).parents[2]
+
+
+def changed(config: TrainerConfig, **sections: dict[str, Any]) -> TrainerConfig:
+    plain = config.model_dump()
+    for name, values in sections.items():
+        plain[name] |= values
+    return TrainerConfig.model_validate(plain)
+
+
+def resampling(config: TrainerConfig) -> TrainerConfig:
+    """Return settings under which batch and cache are resampled."""
+    return changed(config, negatives={"uniform": 0}, loss={"kind": "resampled_softmax", "cache": 8})
+
+
+def two_ranks(script: str, store: Store, config: TrainerConfig, out: Path) -> None:
+    """Run a script of this folder under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    arguments = [str(ROOT / "tests/trainer" / script), store.url, config.model_dump_json(), str(out)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command + arguments, env=environment, check=True, timeout=120, capture_output=True)
+
+
+def naive_loss(state: TrainerState, batch: Batch, weight: torch.Tensor) -> torch.Tensor:
+    """The loss of a step, example by example, over the dense table."""
+    config, total = state.config, torch.zeros((), dtype=weight.dtype)
+    live = torch.from_numpy(state.table.live)
+    draw = generator(config.seed, Purpose.NEGATIVES, state.position.step)
+    columns = [int(row) for row in batch.positives[batch.real]] if config.negatives.in_batch else []
+    columns += draw_uniform(live, config.negatives.uniform, draw).tolist()
+    pool = Pool.of(batch.positives, batch.real).others
+    density = shared_pool(config.negatives, state.log_q, live).log_q(torch.arange(len(state.log_q)), pool)
+
+    def item(row: int) -> torch.Tensor:
+        return weight[row] / weight[row].norm() if config.tower.normalised else weight[row]
+
+    known_rows = batch.known.tolist()
+    for (positive, history, factor, real), known in zip(
+        zip(*(column.tolist() for column in batch[:4]), strict=True), known_rows, strict=True
+    ):
+        if not real:
+            continue
+        rows = torch.tensor(history)
+        user = state.tower(weight[rows][None], (rows != PADDING)[None])[0]
+        user = user / user.norm() if config.tower.normalised else user
+        banned = {positive, *(known if config.negatives.mask_history else [])}
+        kept = [row for row in columns if row not in banned]
+        pos = (user @ item(positive) / config.tower.temperature)[None]
+        neg = torch.stack([user @ item(row) for row in kept])[None] / config.tower.temperature
+        log_q_pos, log_q_neg = density[[positive]], density[kept]
+        if config.negatives.correction == "improved":
+            log_q_neg = exclude_positive(log_q_neg, log_q_pos)
+        kind = config.negatives.correction
+        total = total + factor * sampled_softmax(pos, neg, log_q_pos=log_q_pos, log_q_neg=log_q_neg, correction=kind)[0]
+    return total / batch.real.sum()
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"negatives": {"correction": "standard", "mask_history": False}},
+        {"negatives": {"correction": "none", "uniform": 0}},
+        {"negatives": {"in_batch": False}},
+        {"tower": {"kind": "mean_pooling", "normalised": False, "temperature": 1.0}},
+    ],
+)
+def test_gradients_are_those_of_the_loss_written_down_plainly(
+    store: Store, writer: WindowWriter, config: TrainerConfig, sections: dict[str, dict[str, Any]]
+) -> None:
+    synthetic(writer, windows=1, events=70)
+    config = changed(config, **{**sections, "tower": {"dropout": 0.0, **sections.get("tower", {})}})
+    state = absorbed(store, config, dtype=torch.float64)
+    batch = batches_of(store, state)[-1]
+    batch = batch._replace(weights=torch.linspace(0.5, 2, len(batch.weights)) * batch.real)
+    found = compute_gradients(state, batch, Workers())
+    weight = state.embeddings.weight.clone().requires_grad_()
+    loss = naive_loss(state, batch, weight)
+    wanted = torch.autograd.grad(loss, [weight, *state.tower.parameters()], allow_unused=True, materialize_grads=True)
+    assert found.totals[0].item() == pytest.approx(loss.item(), rel=1e-9)
+    dense = torch.zeros_like(weight)
+    dense[found.rows] = found.embeddings
+    for mine, oracle in zip([dense, *found.tower], wanted, strict=True):
+        torch.testing.assert_close(mine, oracle, rtol=1e-9, atol=1e-12)
+
+
+def test_known_positives_that_do_not_take_part_mask_nothing(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1, events=70)
+    state = absorbed(store, changed(config, tower={"dropout": 0.0}), dtype=torch.float64)
+    batch = batches_of(store, state)[0]
+    # Without padding the first place among the step's rows is an item's.
+    full = torch.where(batch.histories == PADDING, int(state.live[0]), batch.histories)
+    batch = batch._replace(histories=full, known=full)
+    rows = compute_gradients(state, batch, Workers()).rows
+    assert rows[0] == state.live[0]
+    absent = state.live[~torch.isin(state.live, rows)]
+    assert len(absent) > 1
+    # Half of what is known has no part in the step.
+    known = batch.known.clone()
+    known[:, ::2] = absent[torch.arange(len(known)) % len(absent)][:, None]
+    batch = batch._replace(known=known)
+    found = compute_gradients(state, batch, Workers())
+    weight = state.embeddings.weight.clone().requires_grad_()
+    loss = naive_loss(state, batch, weight)
+    assert found.totals[0].item() == pytest.approx(loss.item(), rel=1e-9)
+    dense = torch.zeros_like(weight)
+    dense[found.rows] = found.embeddings
+    torch.testing.assert_close(dense, torch.autograd.grad(loss, weight)[0], rtol=1e-9, atol=1e-12)
+
+
+def test_resampling_draws_where_the_logits_are(
+    store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, resampling(config))
+    seen = []
+    plain = objectives.evaluate
+    monkeypatch.setattr("trainer.step.objectives.evaluate", lambda view, config: seen.append(view) or plain(view, config))
+    train_step(state, batches_of(store, state)[0], Workers())
+    assert [view.generator.device for view in seen] == [view.users.device for view in seen] == [torch.device("cpu")]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_resampling_learns_on_a_gpu(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, resampling(config), device=torch.device("cuda"))
+    assert all(isfinite(train_step(state, batch, Workers()).loss) for batch in batches_of(store, state))
+
+
+@pytest.mark.parametrize("features", [{}, FEATURES], ids=["no features", "features"])
+def test_two_ranks_compute_what_one_rank_does(
+    store: Store, writer: WindowWriter, config: TrainerConfig, tmp_path: Path, features: dict[str, dict[str, Any]]
+) -> None:
+    writer.features = features
+    synthetic(writer, windows=1, events=75)
+    config = changed(config, tower={"dropout": 0.0})
+    two_ranks("gradients_of_ranks.py", store, config, tmp_path)
+    state = absorbed(store, config, dtype=torch.float64)
+    dealt = batches_of(store, state)
+    assert not dealt[-1].real.all()
+    alone = [compute_gradients(state, batch, Workers()) for batch in (dealt[0], dealt[-1])]
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+    for one, left, right in zip(alone, first, second, strict=True):
+        rows, embeddings, tower, totals, _ = left
+        assert torch.equal(rows, one.rows)
+        wanted = [one.embeddings, *one.tower, one.totals[:2]]
+        for mine, ours in zip([embeddings, *tower, totals[:2]], wanted, strict=True):
+            torch.testing.assert_close(mine, ours, rtol=0, atol=1e-12)
+        # One rank was told to stop: all know.
+        assert totals[2] == 1
+        assert all(torch.equal(a, b) for a, b in zip([*tower, embeddings], [*right[2], right[1]], strict=True))
+
+
+def test_a_step_moves_what_took_part_only(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    batch = batches_of(store, state)[0]
+    rows = compute_gradients(state, batch, Workers()).rows
+    before = state.embeddings.weight.clone()
+    result = train_step(state, batch, Workers())
+    moved = (state.embeddings.weight != before).any(1).nonzero()[:, 0]
+    assert set(moved.tolist()) <= set(rows.tolist()) - {PADDING}
+    assert set(batch.positives.tolist()) <= set(moved.tolist())
+    assert (state.position.step, state.position.batch) == (1, 1)
+    assert result.loss == pytest.approx(float(result.loss))
+    assert not result.stop
+    assert result.accidental_hits > 0
+
+
+def test_steps_lower_the_loss(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    dealt = batches_of(store, state)
+    losses = [train_step(state, batch, Workers()).loss for _ in range(8) for batch in dealt]
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size = 33 does not divide by the 2 ranks"):
+        Workers(1, 2).share(33)
+
+
+def everything_of(state: TrainerState) -> dict[str, bytes]:
+    """Return all that a step may change, bit by bit."""
+    return {name: value.numpy().tobytes() for name, value in state.tensors().items() if name != "progress"}
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 3e38])
+@pytest.mark.parametrize("loss", ["sampled_softmax", "resampled_softmax"])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(
+    store: Store, writer: WindowWriter, config: TrainerConfig, weight: float, loss: str
+) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config if loss == "sampled_softmax" else resampling(config))
+    first, second, *_ = batches_of(store, state)
+    train_step(state, first, Workers())
+    before = everything_of(state)
+    weights = second.weights.clone()
+    weights[3:5] = weight
+    result = train_step(state, second._replace(weights=weights), Workers())
+    assert result.refused
+    assert everything_of(state) == before
+    # The batch is done with, so that no restart comes back to it.
+    assert (state.position.step, state.position.batch) == (2, 2)
+    assert not train_step(state, second, Workers()).refused
+    assert everything_of(state) != before
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_is_refused_on_all(
+    store: Store, writer: WindowWriter, config: TrainerConfig, tmp_path: Path
+) -> None:
+    synthetic(writer, windows=1)
+    two_ranks("refusals_of_ranks.py", store, config, tmp_path)
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    before, refused, after, refused_too, learnt = first
+    assert (refused, refused_too) == (True, False)
+    assert before == after != learnt
+
+
+def test_gradients_are_scaled_down_to_the_maximum_norm_and_else_left_alone(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+
+    def after(limit: float | None, weight: float) -> tuple[StepResult, TrainerState]:
+        state = absorbed(store, changed(config, optimizer={"max_gradient_norm": limit}))
+        batch = batches_of(store, state)[0]
+        return train_step(state, batch._replace(weights=weight * batch.weights), Workers()), state
+
+    plain, free = after(None, 1.0)
+    at_limit, bounded = after(plain.norm, 1.0)
+    assert (plain.clipped, at_limit.clipped) == (False, False)
+    assert everything_of(free) == everything_of(bounded)
+    # Whatever the weight, the step is that of the gradient of this norm.
+    result, clipped = after(plain.norm, 1e6)
+    assert result.clipped
+    assert result.norm == pytest.approx(1e6 * plain.norm, rel=1e-4)
+    # AdamW divides by the gradient's size, so that a first step says little of it; the moments do.
+    moments = [name for name in free.tensors() if name.endswith((".exp_avg", ".exp_avg_sq", ".squares"))]
+    assert len(moments) > 10
+    for name in moments:
+        torch.testing.assert_close(clipped.tensors()[name], free.tensors()[name], rtol=1e-3, atol=1e-7)

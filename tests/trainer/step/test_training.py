@@ -1,0 +1,89 @@
+"""Every loss of the configuration trains in the stream: steps lower it, or raise the recall where it is not a mean."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from contracts import Store
+from tests.trainer.support import absorbed, batches_of
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.config import TrainerConfig
+from trainer.ranks.workers import Workers
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
+
+UNIFORM = {"in_batch": False, "uniform": 16}
+OWN = {"in_batch": False, "uniform": 0, "per_row": 4}
+BATCH = {"in_batch": True, "uniform": 0}
+KINDS: dict[str, dict[str, dict[str, Any]]] = {
+    "limited": {"negatives": {"in_batch_limit": 8}},
+    "deduplicated": {"negatives": {"deduplicate": True, "uniform": 0}},
+    "unigram": {"negatives": {"density": "unigram", "correction": "standard"}},
+    "full softmax": {"loss": {"kind": "full_softmax"}},
+    "info_nce": {"loss": {"kind": "info_nce"}, "negatives": UNIFORM},
+    "bce": {"loss": {"kind": "bce"}, "negatives": UNIFORM},
+    "gbce": {"loss": {"kind": "gbce"}, "negatives": UNIFORM},
+    "debiased": {"loss": {"kind": "debiased_contrastive"}, "negatives": UNIFORM},
+    "debiased, companions": {"loss": {"kind": "debiased_contrastive", "companions": 3}, "negatives": OWN},
+    "hard": {"loss": {"kind": "hard_contrastive", "beta": 0.5}, "negatives": UNIFORM},
+    # The anchor's own e^(1/temperature) stands in the numerator: a low temperature leaves little gradient.
+    "debiased positive": {
+        "loss": {"kind": "debiased_positive", "companions": 2},
+        "negatives": UNIFORM,
+        "tower": {"temperature": 1.0},
+    },
+    "bpr": {"loss": {"kind": "bpr"}, "negatives": OWN | {"per_row": 1}},
+    "bpr, bayesian": {"loss": {"kind": "bpr"}, "negatives": OWN | {"per_row": 1, "bayesian_candidates": 5}},
+    "dpl": {"loss": {"kind": "dpl", "companions": 2}, "negatives": OWN},
+    "bir": {"loss": {"kind": "resampled_softmax"}, "negatives": BATCH},
+    "xir": {"loss": {"kind": "resampled_softmax", "cache": 16}, "negatives": BATCH},
+    "pointwise": {"loss": {"kind": "pointwise", "objective": "in_batch"}, "negatives": BATCH},
+    "unbiased": {"loss": {"kind": "pointwise"}, "negatives": BATCH},
+    "sogram": {"loss": {"kind": "sogram"}, "negatives": BATCH},
+}
+
+
+def configured(config: TrainerConfig, sections: dict[str, dict[str, Any]]) -> TrainerConfig:
+    plain = config.model_dump()
+    for name, values in sections.items():
+        plain[name] |= values
+    return TrainerConfig.model_validate(plain)
+
+
+def mean_rank(state: TrainerState, store: Store) -> float:
+    """The mean rank of the window's positives."""
+    state.tower.eval()
+    ranks = []
+    for batch in batches_of(store, state):
+        items = torch.nn.functional.normalize(state.embeddings.weight, dim=1)
+        vectors = torch.nn.functional.embedding(batch.histories, state.embeddings.weight)
+        with torch.no_grad():
+            scores = state.tower(vectors, batch.histories > 0) @ items[state.live].T
+        own = scores.gather(1, torch.searchsorted(state.live, batch.positives)[:, None].clamp(max=len(state.live) - 1))
+        ranks.append(((scores > own).sum(1) + 1)[batch.real].float())
+    return float(torch.cat(ranks).mean())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_training_ranks_the_positives_higher(
+    store: Store, writer: WindowWriter, config: TrainerConfig, name: str
+) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, configured(config, KINDS[name]))
+    before = mean_rank(state, store)
+    dealt = batches_of(store, state)
+    results = [train_step(state, batch, Workers()) for _ in range(10) for batch in dealt]
+    assert all(torch.isfinite(torch.tensor(result.loss)) for result in results)
+    assert mean_rank(state, store) < 0.9 * before
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_lone_row_stops_nothing(store: Store, writer: WindowWriter, config: TrainerConfig, name: str) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, configured(config, KINDS[name]))
+    batch = batches_of(store, state)[0]
+    lone = torch.arange(len(batch.real)) == 0
+    result = train_step(state, batch._replace(real=lone, positives=batch.positives * lone), Workers())
+    assert torch.isfinite(torch.tensor(result.loss))
+    assert state.embeddings.weight.isfinite().all()

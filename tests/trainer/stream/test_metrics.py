@@ -1,0 +1,64 @@
+import math
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from sketches import CountMinSketch, health
+from trainer.stream.ranking import Evaluation
+from trainer.items.table import RowChanges
+from trainer.stream.metrics import TrainerMetrics
+from trainer.step.step import StepResult
+
+
+def test_what_happens_is_told_under_stable_names() -> None:
+    registry = CollectorRegistry()
+    metrics = TrainerMetrics(registry)
+    metrics.stepped(StepResult(0.5, 3, stop=False, seconds={"gradients": 0.2, "update": 0.1}), 30)
+    metrics.stepped(StepResult(0.5, 0, stop=False, seconds={}, norm=2.0, clipped=True), 0)
+    metrics.stepped(StepResult(math.nan, 9, stop=False, seconds={}, norm=math.inf, refused=True), 30)
+    metrics.absorbed(RowChanges(np.arange(4), np.arange(1)), 9, 2)
+    facts = {"window": "w/0000", "sequence": 0, "step": 0, "events": 5, "known": 4, "items": 9, "seen_filtered": False}
+    figures = {"recall": {20: 0.25}, "popularity_recall": {20: 0.125}}
+    metrics.evaluated(Evaluation.model_validate({**facts, **figures, "novelty_bits": {20: 10.0}}))
+    metrics.learnt(7)
+    value = registry.get_sample_value
+    assert value("weir_trainer_examples_total") == 30
+    assert value("weir_trainer_accidental_hits_total") == 3
+    assert value("weir_trainer_loss") == 0.5
+    assert value("weir_trainer_gradient_norm") == 2
+    assert value("weir_trainer_clipped_steps_total") == 1
+    assert value("weir_trainer_refused_steps_total") == 1
+    assert value("weir_trainer_step_seconds_count", {"part": "update"}) == 1
+    assert value("weir_trainer_item_table_rows") == 9
+    assert value("weir_trainer_items_admitted_total") == 4
+    assert value("weir_trainer_items_evicted_total") == 1
+    assert value("weir_trainer_unadmitted_examples_total") == 2
+    assert value("weir_trainer_prequential_recall", {"k": "20"}) == 0.25
+    assert value("weir_trainer_popularity_recall", {"k": "20"}) == 0.125
+    assert value("weir_trainer_novelty_nats", {"k": "20"}) == pytest.approx(6.931, abs=0.001)
+    assert value("weir_trainer_window_sequence") == 7
+    assert value("weir_bundle_exports_total", {"outcome": "held"}) == 0
+
+
+def test_every_metric_has_the_prefix_and_a_sentence() -> None:
+    registry = CollectorRegistry()
+    TrainerMetrics(registry)
+    text = generate_latest(registry).decode()
+    help_lines = [line for line in text.splitlines() if line.startswith("# HELP") and "_created" not in line]
+    assert len(help_lines) > 15
+    for line in help_lines:
+        _, _, name, sentence = line.split(" ", 3)
+        assert name.startswith(("weir_trainer_", "weir_bundle", "weir_sketch_"))
+        assert sentence.endswith(".")
+
+
+def test_the_sketch_behind_log_q_is_examined() -> None:
+    registry, sketch = CollectorRegistry(), CountMinSketch(256)
+    sketch.update(np.arange(400))
+    TrainerMetrics(registry).counted(sketch)
+    found = health(sketch)
+    for name, wanted in {"fill_ratio": found.fill, "distinct_keys": found.distinct}.items():
+        assert registry.get_sample_value(f"weir_sketch_{name}", {"scope": "view"}) == wanted
+    error = registry.get_sample_value("weir_sketch_log_q_error_nats", {"scope": "view"})
+    assert error == found.log_q_error > 0.01

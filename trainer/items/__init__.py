@@ -1,0 +1,1 @@
+"""The item table: rows, admission and vectors."""

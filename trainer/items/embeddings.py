@@ -1,0 +1,63 @@
+"""Item embeddings and their optimiser, which touches only the rows of a batch.
+
+Row-wise Adagrad keeps one number per row, the sum of the mean squared gradients, and moves the row by
+``learning_rate * gradient / sqrt(sum)``: Duchi et al., "Adaptive Subgradient Methods", JMLR 2011, with the
+diagonal shared within a row. Dense Adam over the table would cost more than the rest of a step.
+"""
+
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.items.table import PADDING, SHARED, Rows
+
+__all__ = ["Embeddings"]
+
+_EPSILON: Final = 1e-10
+
+
+class Embeddings:
+    """The `weight` (capacity, dimension) of a table's rows and the `squares` (capacity,) of their gradients.
+
+    Parameters
+    ----------
+    weight
+        Initial rows; row 0 stands for padding and must be zeros.
+    """
+
+    def __init__(self, weight: Tensor, squares: Tensor | None = None) -> None:
+        self.weight = weight
+        self.squares = weight.new_zeros(len(weight)) if squares is None else squares
+
+    @classmethod
+    def fresh(
+        cls, capacity: int, dimension: int, generator: torch.Generator, device: torch.device, dtype: torch.dtype
+    ) -> "Embeddings":
+        """Return a table whose shared row is random and whose other rows wait for their items."""
+        table = cls(torch.zeros(capacity, dimension, device=device, dtype=dtype))
+        table.initialise(np.array([SHARED]), generator)
+        return table
+
+    def grow(self, capacity: int) -> None:
+        """Append zero rows up to `capacity`."""
+        missing = capacity - len(self.weight)
+        self.weight = functional.pad(self.weight, (0, 0, 0, missing))
+        self.squares = functional.pad(self.squares, (0, missing))
+
+    def initialise(self, rows: Rows, generator: torch.Generator) -> None:
+        """Draw new vectors of expected length 1 for rows and forget their gradients."""
+        shape = (len(rows), self.weight.shape[1])
+        values = torch.randn(shape, generator=generator, dtype=torch.float64) / shape[1] ** 0.5
+        index = torch.from_numpy(rows).to(self.weight.device)
+        self.weight[index] = values.to(self.weight)
+        self.squares[index] = 0
+
+    def descend(self, rows: Tensor, gradient: Tensor, learning_rate: float) -> None:
+        """Move distinct `rows` (n,) against their `gradient` (n, dimension); padding stays zeros."""
+        gradient = gradient.masked_fill((rows == PADDING)[:, None], 0)
+        squares = self.squares[rows] + gradient.square().mean(1)
+        self.squares[rows] = squares
+        self.weight[rows] -= learning_rate * gradient / (squares.sqrt() + _EPSILON)[:, None]

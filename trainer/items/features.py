@@ -1,0 +1,216 @@
+"""What is known of the items of the table, by row.
+
+The names come from the windows' manifests; a feature that appears later is taken in when it does. Values change between
+windows only, from what the committed windows say, so every rank that follows the commit order knows the same.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from contracts import FeatureNames, hash_ids
+from contracts.features import MAX_DENSE
+from trainer.items.table import FIRST_ITEM, Rows
+from trainer.towers.item import FeatureInputs
+
+__all__ = ["FeatureTable", "Moments"]
+
+Floats = npt.NDArray[np.float64]
+
+_NEVER: Final = np.iinfo(np.int64).min
+_LARGEST: Final = 5.0
+"""Standard deviations; what lies further out counts as this far."""
+
+
+class Moments:
+    """Count, mean and sum of squared deviations of all numbers seen, merged window by window.
+
+    Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979, eq. 2.1.
+    """
+
+    def __init__(self, count: float = 0.0, mean: float = 0.0, squares: float = 0.0) -> None:
+        self.count, self.mean, self.squares = count, mean, squares
+
+    def add(self, values: Floats) -> None:
+        """Take values (n,) in."""
+        if not len(values):
+            return
+        total, mean = self.count + len(values), float(values.mean())
+        shift = mean - self.mean
+        self.squares += float(np.square(values - mean).sum()) + shift**2 * self.count * len(values) / total
+        self.mean += shift * len(values) / total
+        self.count = total
+
+    def standardised(self, values: Floats) -> Floats:
+        """Return values less the mean, in standard deviations, cut at 5; unknown ones (NaN) and a lone one are 0."""
+        deviation = (self.squares / max(self.count, 1)) ** 0.5
+        if not deviation:
+            return np.zeros_like(values)
+        scaled: Floats = np.clip((values - self.mean) / deviation, -_LARGEST, _LARGEST)
+        return np.nan_to_num(scaled)
+
+
+@dataclass
+class _Column:
+    """One feature: its `values` (capacity, width), and the event time (capacity,) of the window that told each."""
+
+    unknown: int | float
+    values: npt.NDArray[Any]
+    told_ms: npt.NDArray[np.int64]
+
+    def grow(self, capacity: int) -> None:
+        missing = capacity - len(self.values)
+        self.values = np.pad(self.values, ((0, missing), (0, 0)), constant_values=self.unknown)
+        self.told_ms = np.pad(self.told_ms, (0, missing), constant_values=_NEVER)
+
+    def forget(self, rows: Rows) -> None:
+        self.values[rows], self.told_ms[rows] = self.unknown, _NEVER
+
+    def tell(self, rows: Rows, values: npt.NDArray[Any], event_ms: int) -> None:
+        """Set rows (n,) to values (n, w), unless something newer is known of them."""
+        wider = values.shape[1] - self.values.shape[1]
+        self.values = np.pad(self.values, ((0, 0), (0, max(wider, 0))), constant_values=self.unknown)
+        new = self.told_ms[rows] <= event_ms
+        self.forget(rows[new])
+        self.values[rows[new], : values.shape[1]] = values[new]
+        self.told_ms[rows[new]] = event_ms
+
+
+class FeatureTable:
+    """Features by row of the item table; rows without an item know nothing.
+
+    Parameters
+    ----------
+    buckets
+        Values are hashed to numbers below it.
+    capacity
+        Rows of the item table.
+    """
+
+    def __init__(self, buckets: int, capacity: int) -> None:
+        self.buckets = buckets
+        self.capacity = capacity
+        self._categorical: dict[str, _Column] = {}
+        self._dense: dict[str, _Column] = {}
+        self._moments: dict[str, Moments] = {}
+
+    @property
+    def names(self) -> FeatureNames:
+        """The features seen so far, in order of their first appearance."""
+        return FeatureNames(categorical=tuple(self._categorical), dense=tuple(self._dense))
+
+    def grow(self, capacity: int) -> None:
+        """Append rows of which nothing is known, up to `capacity`."""
+        self.capacity = capacity
+        for column in self._columns:
+            column.grow(capacity)
+
+    def forget(self, rows: Rows) -> None:
+        """Know nothing of rows that have a new owner, or none."""
+        for column in self._columns:
+            column.forget(rows)
+
+    def tell(self, rows: Rows, items: pa.Table, names: FeatureNames, event_ms: int) -> None:
+        """Take a window's features in.
+
+        Parameters
+        ----------
+        rows
+            Table rows (n,) of the items; what is said of items without a row of their own is passed over.
+        items
+            Columns of `names`, of n rows; null leaves what is known.
+        names
+            Of the window's features.
+        event_ms
+            Newest event of the window; a window that comes late does not undo what a newer one has told.
+
+        Raises
+        ------
+        ValueError
+            If the windows have named more dense features than there is room for.
+        """
+        for name in names.categorical:
+            column = self._categorical.setdefault(name, self._column(-1, np.int32))
+            known = np.flatnonzero((rows >= FIRST_ITEM) & items[name].is_valid().to_numpy())
+            column.tell(rows[known], self._hashed(name, items[name].take(pa.array(known))), event_ms)
+        for name in names.dense:
+            column = self._dense.setdefault(name, self._column(np.nan, np.float64))
+            values = items[name].to_numpy()
+            self._moments.setdefault(name, Moments()).add(values[~np.isnan(values)])
+            known = np.flatnonzero((rows >= FIRST_ITEM) & ~np.isnan(values))
+            column.tell(rows[known], values[known, None], event_ms)
+        if len(self._dense) > MAX_DENSE:
+            raise ValueError(
+                f"the windows name {len(self._dense)} dense features by now, at most {MAX_DENSE} have room"
+            )
+
+    def inputs(self, device: torch.device, dtype: torch.dtype) -> FeatureInputs:
+        """Return all rows as the tower reads them: the mean over each feature's values, numbers standardised."""
+        parts = [column.values for column in self._categorical.values()]
+        present = [part >= 0 for part in parts]
+        weights = [there / np.maximum(there.sum(1, keepdims=True), 1) for there in present]
+        # A bag may not be without any place.
+        none = np.zeros((self.capacity, 1), np.int32)
+        dense = np.zeros((self.capacity, MAX_DENSE))
+        for number, (name, column) in enumerate(self._dense.items()):
+            dense[:, number] = self._moments[name].standardised(column.values[:, 0])
+        return FeatureInputs(
+            torch.from_numpy(np.maximum(np.concatenate([none, *parts], 1), 0)).to(device),
+            torch.from_numpy(np.concatenate([none, *weights], 1)).to(device, dtype),
+            torch.from_numpy(dense).to(device, dtype),
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the table as tensors, for the checkpoint; empty where no feature has been seen."""
+        if not self._columns:
+            return {}
+        names = json.dumps([list(self._categorical), list(self._dense)]).encode()
+        moments = [(one.count, one.mean, one.squares) for one in self._moments.values()]
+        flat = {"names": torch.frombuffer(bytearray(names), dtype=torch.uint8)}
+        flat |= {"moments": torch.tensor(moments, dtype=torch.float64).view(-1, 3)}
+        for number, column in enumerate(self._columns):
+            flat[f"{number}.values"] = torch.from_numpy(column.values)
+            flat[f"{number}.told_ms"] = torch.from_numpy(column.told_ms)
+        return flat
+
+    @classmethod
+    def restore(cls, buckets: int, capacity: int, state: dict[str, Tensor]) -> "FeatureTable":
+        """Return the table that `state` describes."""
+        table = cls(buckets, capacity)
+        if not state:
+            return table
+        categorical, dense = json.loads(state["names"].numpy().tobytes())
+        table._categorical = {name: table._column(-1, np.int32) for name in categorical}
+        table._dense = {name: table._column(np.nan, np.float64) for name in dense}
+        table._moments = dict(zip(dense, (Moments(*row) for row in state["moments"].tolist()), strict=True))
+        for number, column in enumerate(table._columns):
+            column.values = state[f"{number}.values"].numpy().copy()
+            column.told_ms = state[f"{number}.told_ms"].numpy().copy()
+        return table
+
+    @property
+    def _columns(self) -> list[_Column]:
+        return [*self._categorical.values(), *self._dense.values()]
+
+    def _column(self, unknown: float, kind: type[np.generic]) -> _Column:
+        values = np.full((self.capacity, 1), unknown, kind)
+        return _Column(unknown, values, np.full(self.capacity, _NEVER))
+
+    def _hashed(self, name: str, lists: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+        """Return the buckets of lists of values (n, longest), -1 where there is none."""
+        lists = lists.combine_chunks()
+        place = pc.list_parent_indices(lists).to_numpy()
+        counts = np.bincount(place, minlength=len(lists))
+        within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
+        found = np.full((len(lists), max(counts.max(initial=0), 1)), -1, np.int32)
+        # The name is part of what is hashed: a value means something else under another name.
+        spelled = pc.binary_join_element_wise(name, lists.flatten(), "\0")
+        found[place, within] = hash_ids(spelled).view(np.uint64) % self.buckets
+        return found

@@ -1,0 +1,1 @@
+"""How often the stream carries each item and user, as log Q."""

@@ -1,0 +1,1 @@
+"""All that training remembers, and its checkpoint."""

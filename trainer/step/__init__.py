@@ -1,0 +1,1 @@
+"""One training step, from the rows of a batch to gradients."""

@@ -1,0 +1,119 @@
+"""From a committed window to batches of table rows."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from contracts import Keys, WindowLog, WindowManifest, columns
+from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
+from trainer.log_q.users import Users
+
+__all__ = ["Batch", "Examples", "Positives", "batches", "read_positives"]
+
+
+class Positives(NamedTuple):
+    """A window's positive examples as keys: `users` and `items` (n,), `histories` (n, L) and `weights` (n,)."""
+
+    users: Keys
+    items: Keys
+    histories: Keys
+    weights: npt.NDArray[np.float32]
+
+
+class Examples(NamedTuple):
+    """The same as table rows: `positives` (n,), `histories` (n, L), `weights` (n,) and `user_counts` (n,).
+
+    `user_counts` are the occurrences of each example's user in the stream, where a loss asks for them, else 1.
+    """
+
+    positives: Tensor
+    histories: Tensor
+    weights: Tensor
+    user_counts: Tensor
+
+    @classmethod
+    def of(cls, found: Positives, table: ItemTable, users: Users | None = None) -> "Examples":
+        """Look up all keys; an item without a row of its own becomes the shared row."""
+        rows = torch.from_numpy(table.rows(found.items))
+        histories = torch.from_numpy(table.rows(found.histories))
+        weights = torch.from_numpy(found.weights.copy())
+        if users is None:
+            return cls(rows, histories, weights, torch.ones_like(weights))
+        return cls(rows, histories, weights, torch.from_numpy(users.counts(found.users)))
+
+    def admitted(self) -> "Examples":
+        """Return the examples whose positive has a row of its own; the others cannot be learnt from."""
+        return self.take(torch.nonzero(self.positives >= FIRST_ITEM)[:, 0])
+
+    def take(self, index: Tensor) -> "Examples":
+        """Return the examples at `index`."""
+        return Examples(*(column[index] for column in self))
+
+    def __len__(self) -> int:
+        return len(self.positives)
+
+
+class Batch(NamedTuple):
+    """The B histories of one step over all ranks and what came after them; where `real` is False is padding.
+
+    `positives` and `real` are (B,), or (B, L) where every position of a history is learnt from; `histories` (B, L),
+    `weights` and `user_counts` (B,). `known` (B, K) are further positives of each row's user. `labels` tell which of
+    the pairs (B,), or of all combinations (B, B), are positive, where a loss samples both kinds.
+    """
+
+    positives: Tensor
+    histories: Tensor
+    weights: Tensor
+    real: Tensor
+    user_counts: Tensor
+    known: Tensor
+    labels: Tensor = torch.empty(0, dtype=torch.bool)
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch on a device."""
+        return Batch(*(tensor.to(device) for tensor in self))
+
+
+def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int) -> Positives:
+    """Read a window's positives, shard by shard, with the newest `history_length` items of each history."""
+    wanted = [columns.USER_KEY, columns.ITEM_KEY, columns.HISTORY, columns.WEIGHT, columns.LABEL]
+    table = log.all_examples(manifest, wanted)
+    table = table.filter(pc.greater(table[columns.LABEL], 0)).combine_chunks()
+    flat = pa.chunked_array(chunk.flatten() for chunk in table[columns.HISTORY].chunks) if len(table) else None
+    keys = np.empty(0, np.int64) if flat is None else flat.to_numpy()
+    histories = keys.reshape(len(table), manifest.history_length)[:, -history_length:]
+    users, items, weights = (table[name].to_numpy() for name in (columns.USER_KEY, columns.ITEM_KEY, columns.WEIGHT))
+    return Positives(users, items, histories, weights)
+
+
+def batches(examples: Examples, size: int, generator: torch.Generator, start: int = 0) -> Iterator[Batch]:
+    """Deal examples out in a seeded order, from batch `start` on.
+
+    The last batch is padded to the full size, so that every rank has as many rows in every step.
+    """
+    order = torch.randperm(len(examples), generator=generator)
+    for first in range(start * size, len(order), size):
+        yield _padded(examples.take(order[first : first + size]), size)
+
+
+def _padded(examples: Examples, size: int) -> Batch:
+    missing = size - len(examples)
+    real = torch.arange(size) < len(examples)
+    positives = functional.pad(examples.positives, (0, missing), value=PADDING)
+    histories = functional.pad(_trimmed(examples.histories), (0, 0, 0, missing), value=PADDING)
+    weights = functional.pad(examples.weights, (0, missing))
+    counts = functional.pad(examples.user_counts, (0, missing), value=1.0)
+    return Batch(positives, histories, weights, real, counts, histories)
+
+
+def _trimmed(histories: Tensor) -> Tensor:
+    """Cut the columns off that are padding in every row of the batch; one is left."""
+    used = int((histories != PADDING).any(0).sum())
+    return histories[:, -max(used, 1) :]

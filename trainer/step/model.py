@@ -1,0 +1,74 @@
+"""What a training step asks of the thing that learns: the state of a stream, or of an offline run."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn, optim
+
+from trainer.config import TrainerConfig
+from trainer.items.embeddings import Embeddings
+from trainer.losses import ItemCache
+
+__all__ = ["Model", "Position", "Totals"]
+
+
+@dataclass
+class Position:
+    """Batches before `batch` of window `sequence` have been learnt, and all windows before it.
+
+    `step` counts steps since the beginning; `learnt` names the newest window that any step has touched (its
+    sequence is `learnt_sequence`), `max_event_ms` is the newest event in any of them.
+    """
+
+    sequence: int = 0
+    batch: int = 0
+    step: int = 0
+    learnt: str = ""
+    learnt_sequence: int = -1
+    max_event_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The label matrix as far as it is known: the number of positives, of users and of items."""
+
+    positives: float
+    users: int
+    items: int
+
+
+class Model(Protocol):
+    """Towers, item embeddings and frequencies, all by table row."""
+
+    config: TrainerConfig
+    tower: nn.Module
+    optimizer: optim.AdamW
+    embeddings: Embeddings
+    position: Position
+    log_q: Tensor
+    """Log-probability that the stream carries each item, (capacity,)."""
+    cache: ItemCache | None
+    """Of `resampled_softmax`; its ids are table rows."""
+
+    @property
+    def live(self) -> Tensor:
+        """Rows that items own, (V,)."""
+        ...
+
+    @property
+    def item_counts(self) -> Tensor:
+        """Occurrences of the item of each row, (capacity,)."""
+        ...
+
+    @property
+    def totals(self) -> Totals:
+        """The size of the label matrix."""
+        ...
+
+    def select(self, used: Tensor) -> Tensor:
+        """Return the distinct rows (n,) whose embeddings a step needs for `used` ones (m,)."""
+        ...
+
+    def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
+        """Return what the towers read, (n, d), given the embeddings (n, d) of `rows` (n,); differentiable."""
+        ...

@@ -1,0 +1,92 @@
+"""What happens to one window: it tests the model, then its items and frequencies enter, then it is learnt."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from contracts import Keys, WindowLog, WindowManifest
+from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
+from trainer.step.batches import Examples, Positives, batches, read_positives
+from trainer.state.checkpoint import CheckpointLog
+from trainer.ranks.workers import Workers
+from trainer.stream.prequential import evaluate
+from trainer.stream.progress import Observer
+from trainer.step.seeds import Purpose, generator
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
+from trainer.stream.windows import StopSignal
+
+__all__ = ["Learner"]
+
+
+@dataclass
+class Learner:
+    """Carries the state through windows, on every rank alike.
+
+    `review` gets each window and its positives on rank 0 before they are trained on, to test anything else on them.
+    """
+
+    state: TrainerState
+    log: WindowLog
+    workers: Workers
+    stop: StopSignal
+    observer: Observer
+    checkpoints: CheckpointLog
+    review: Callable[[WindowManifest, Positives], None] | None = None
+
+    def follow(self, manifest: WindowManifest) -> bool:
+        """Test on a window and learn it; return False if a signal came before its end."""
+        found = read_positives(self.log, manifest, self.state.config.tower.history_length)
+        if self.state.position.batch == 0:
+            self._test(manifest, found)
+            self._absorb(manifest, found)
+        examples = Examples.of(found, self.state.table, self.state.users).admitted()
+        if not self._learn(manifest, examples):
+            return False
+        position = self.state.position
+        position.sequence, position.batch = manifest.sequence + 1, 0
+        return True
+
+    def _test(self, manifest: WindowManifest, found: Positives) -> None:
+        evaluation = evaluate(self.state, manifest, found, self.workers)
+        self.observer.evaluated(evaluation)
+        if evaluation.recall:
+            self.state.recent.append(evaluation)
+        if self.review is not None and self.workers.is_first:
+            self.review(manifest, found)
+
+    def _absorb(self, manifest: WindowManifest, found: Positives) -> None:
+        items = self.log.items(manifest)
+        arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
+        features = self.log.item_features(manifest) if manifest.item_features.all else None
+        users = self._users(manifest, found)
+        changes = self.state.absorb(manifest, self.log.sketch(manifest), arrays, users, features)
+        unadmitted = len(found.items) - len(Examples.of(found, self.state.table).admitted())
+        self.observer.absorbed(changes, len(self.state.table), unadmitted)
+        self.observer.counted(self.state.frequencies.sketch)
+
+    def _users(self, manifest: WindowManifest, found: Positives) -> tuple[bytes, Keys] | None:
+        """Read the sketch of users where the loss asks for it."""
+        if not self.state.config.loss.asks_for_users:
+            return None
+        sketch = self.log.user_sketch(manifest)
+        if sketch is None:
+            kind = self.state.config.loss.kind
+            raise ValueError(f"loss.kind = {kind} needs the sketch of users, which window {manifest.name} has not")
+        return sketch, found.users
+
+    def _learn(self, manifest: WindowManifest, examples: Examples) -> bool:
+        state, config, at = self.state, self.state.config, self.state.position
+        steps = -(-len(examples) // config.batch_size)
+        self.observer.begun(str(manifest.name), manifest.sequence, steps, at.batch, at.step)
+        at.learnt, at.learnt_sequence = str(manifest.name), manifest.sequence
+        at.max_event_ms = max(at.max_event_ms, manifest.max_event_ms)
+        order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
+        for batch in batches(examples, config.batch_size, order, at.batch):
+            result = train_step(state, batch, self.workers, stop=self.stop.requested)
+            self.observer.stepped(result, int(batch.real.sum()), at.batch, at.step)
+            if result.stop and at.batch < steps:
+                return False
+            if at.step % config.checkpoint_every_steps == 0 and at.batch < steps:
+                self.checkpoints.save(state, self.workers)
+        self.observer.learnt(manifest.sequence, steps, at.step)
+        return True

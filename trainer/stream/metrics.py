@@ -1,0 +1,173 @@
+"""What the trainer tells Prometheus, from rank 0."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+from contracts import BundleManifest, EventClock
+from sketches import FrequencyEstimator, health
+from trainer.stream.ranking import Evaluation
+from trainer.items.table import RowChanges
+from trainer.step.step import StepResult
+
+__all__ = ["TrainerMetrics"]
+
+_STEP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_EXPORT_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_SERVABLE_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 7200.0)
+
+
+@dataclass
+class TrainerMetrics:
+    """The trainer's metrics, in a registry of their own unless one is given."""
+
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        registry = self.registry
+        self.examples = Counter("weir_trainer_examples", "Positive examples learnt from.", registry=registry)
+        self.unadmitted = Counter(
+            "weir_trainer_unadmitted_examples", "Examples left out: their item has no row yet.", registry=registry
+        )
+        self.hits = Counter(
+            "weir_trainer_accidental_hits", "Negatives masked: the row's own items drawn again.", registry=registry
+        )
+        self.windows = Counter("weir_trainer_windows", "Windows learnt completely.", registry=registry)
+        self.sequence = Gauge(
+            "weir_trainer_window_sequence",
+            "Commit number of the newest window learnt, -1 before the first.",
+            registry=registry,
+        )
+        self.loss = Gauge("weir_trainer_loss", "Mean loss of the newest step.", registry=registry)
+        self.norm = Gauge(
+            "weir_trainer_gradient_norm",
+            "Norm of all gradients of the newest step, before clipping.",
+            registry=registry,
+        )
+        self.clipped = Counter(
+            "weir_trainer_clipped_steps",
+            "Steps whose gradients were scaled down to the maximum norm.",
+            registry=registry,
+        )
+        self.refused = Counter(
+            "weir_trainer_refused_steps", "Steps left out: loss or gradients were not finite.", registry=registry
+        )
+        self.step_seconds = Histogram(
+            "weir_trainer_step_seconds", "Time of a step, by part.", ["part"], buckets=_STEP_BUCKETS, registry=registry
+        )
+        self.rows = Gauge("weir_trainer_item_table_rows", "Items that own a row.", registry=registry)
+        self.admitted = Counter("weir_trainer_items_admitted", "Items given a row.", registry=registry)
+        self.evicted = Counter("weir_trainer_items_evicted", "Items whose row was taken.", registry=registry)
+        self._add_evaluation(registry)
+        self._add_bundles(registry)
+        self._add_sketches(registry)
+
+    def _add_sketches(self, registry: CollectorRegistry) -> None:
+        # The pipeline has the same of each window's own sketch, of other scopes.
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"weir_sketch_{name}", text, ["scope"], registry=registry)
+
+        self.sketches = {
+            "fill": gauge("fill_ratio", "Share of cells in use, frequencies behind log Q."),
+            "distinct": gauge("distinct_keys", "Distinct ids counted, estimated from the frequencies themselves."),
+            "log_q_error": gauge(
+                "log_q_error_nats", "Mean error of log Q over events that collisions cause, estimated from phantom ids."
+            ),
+        }
+
+    def _add_evaluation(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(name, f"{text}, newest window, macro over events.", ["k"], registry=registry)
+
+        self.evaluation = {
+            "recall": gauge("weir_trainer_prequential_recall", "Recall of the model before it learns a window"),
+            "ndcg": gauge("weir_trainer_prequential_ndcg", "NDCG (ideal: the item first) before it learns a window"),
+            "popularity_recall": gauge("weir_trainer_popularity_recall", "Recall of the most popular items"),
+            "popularity_ndcg": gauge("weir_trainer_popularity_ndcg", "NDCG of the most popular items"),
+            "recommended_count": gauge("weir_trainer_recommended_popularity", "Decayed count of what it recommends"),
+        }
+        # Nats, as log Q has them: to promtool, bits are bytes misspelt.
+        self.novelty = gauge("weir_trainer_novelty_nats", "Self-information of what the model recommends")
+
+    def _add_bundles(self, registry: CollectorRegistry) -> None:
+        self.bundle = Info("weir_bundle", "The newest bundle exported.", registry=registry)
+        self.max_event = Gauge(
+            "weir_bundle_max_event_timestamp_seconds", "Newest event learnt by the newest bundle.", registry=registry
+        )
+        self.outcomes = Counter(
+            "weir_bundle_exports",
+            "Exports by outcome: promoted, held, pinned or failed.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in ("promoted", "held", "pinned", "failed"):
+            self.outcomes.labels(outcome)
+        self.pinned = Gauge(
+            "weir_trainer_bundle_pinned", "1 while an operator's pin keeps bundles from promotion.", registry=registry
+        )
+        self.rollbacks = Counter(
+            "weir_trainer_bundle_rollbacks",
+            "Promoted bundles withdrawn after a fall on events they had not been trained on.",
+            registry=registry,
+        )
+        self.export_seconds = Histogram(
+            "weir_bundle_export_seconds", "Time to export a bundle.", buckets=_EXPORT_BUCKETS, registry=registry
+        )
+        self.servable = Histogram(
+            "weir_bundle_event_to_servable_seconds",
+            "Wall time from a bundle's newest event to its promotion.",
+            buckets=_SERVABLE_BUCKETS,
+            registry=registry,
+        )
+
+    def stepped(self, result: StepResult, examples: int) -> None:
+        """Note a step on `examples` rows; from one that was refused, nothing was trained."""
+        self.refused.inc(result.refused)
+        if result.refused:
+            return
+        self.examples.inc(examples)
+        self.hits.inc(result.accidental_hits)
+        self.loss.set(result.loss)
+        self.norm.set(result.norm)
+        self.clipped.inc(result.clipped)
+        for part, seconds in result.seconds.items():
+            self.step_seconds.labels(part).observe(seconds)
+
+    def absorbed(self, changes: RowChanges, rows: int, unadmitted: int) -> None:
+        """Note a window's entry into the item table."""
+        self.admitted.inc(len(changes.admitted))
+        self.evicted.inc(len(changes.evicted))
+        self.rows.set(rows)
+        self.unadmitted.inc(unadmitted)
+
+    def counted(self, frequencies: FrequencyEstimator) -> None:
+        """Examine the view of recent frequencies."""
+        figures = health(frequencies)
+        for name, gauge in self.sketches.items():
+            gauge.labels("view").set(getattr(figures, name))
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Show a window's figures."""
+        for name, gauge in self.evaluation.items():
+            for k, value in getattr(evaluation, name).items():
+                gauge.labels(str(k)).set(value)
+        for k, bits in evaluation.novelty_bits.items():
+            self.novelty.labels(str(k)).set(bits * math.log(2))
+
+    def learnt(self, sequence: int) -> None:
+        """Note that a window has been learnt."""
+        self.windows.inc()
+        self.sequence.set(sequence)
+
+    def exported(self, bundle: BundleManifest, seconds: float, clock: EventClock, *, pinned: bool = False) -> None:
+        """Note a bundle; `pinned` says that it was not promoted because another one is to stay."""
+        self.export_seconds.observe(seconds)
+        promoted = bundle.promoted and not pinned
+        self.outcomes.labels("promoted" if promoted else "pinned" if bundle.promoted else "held").inc()
+        facts = {"version": bundle.version, "window": bundle.trained_window, "index": bundle.index.type}
+        self.bundle.info(facts | {"promoted": str(promoted).lower()})
+        self.max_event.set(bundle.max_event_ms / 1000)
+        if promoted:
+            self.servable.observe(max(bundle.created_at - clock.wall_time(bundle.max_event_ms), 0.0))

@@ -1,0 +1,63 @@
+"""The committed windows as they come, the same on all ranks, until they end or somebody says stop."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from types import FrameType, TracebackType
+from typing import Final
+
+from contracts import WindowLog, WindowManifest
+from trainer.ranks.workers import Workers
+
+__all__ = ["StopSignal", "windows"]
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopSignal(AbstractContextManager["StopSignal"]):
+    """Turns SIGTERM and SIGINT into a flag that is looked at between steps; outside the main thread it hears none."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> "StopSignal":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        logger.info("stop at the next step, for %s", signal.Signals(number).name)
+        self.requested = True
+
+
+def windows(
+    log: WindowLog, after: int, workers: Workers, stop: StopSignal, *, follow: bool, poll_seconds: float
+) -> Iterator[WindowManifest | None]:
+    """Yield the windows committed after a sequence, and None after each look in vain; all ranks must iterate alike.
+
+    Rank 0 looks and tells the others: on a shared disk, not everybody sees a new file at the same time.
+    """
+    while True:
+        found, stopped = workers.broadcast((log.committed(after) if workers.is_first else [], stop.requested))
+        if stopped or (not found and not follow):
+            return
+        if not found:
+            yield None
+            time.sleep(poll_seconds)
+        for manifest in found:
+            if workers.broadcast(stop.requested):
+                return
+            yield manifest
+            after = manifest.sequence
