@@ -23,12 +23,12 @@ import typer
 from benchmarks.serving import filled
 from contracts import Events, Histories, Store, WindowLog
 from contracts.columns import ITEM_ID, ITEM_KEY
-from trainer.step.batches import Examples, read_positives
-from trainer.state.checkpoint import CheckpointLog
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.export import export_bundle
 from trainer.items.table import ItemTable
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.step.batches import Examples, read_positives
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 HISTORY: Final = 50

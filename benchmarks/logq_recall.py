@@ -28,16 +28,16 @@ from torch.nn import functional
 
 from contracts import Events, Histories, Keys, hash_ids
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
-from trainer.step.batches import Examples, Positives, batches
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.stream.ranking import rank_of
-from trainer.log_q.frequencies import FrequencyView, Memory
 from trainer.items.table import FIRST_ITEM, PADDING
+from trainer.log_q.frequencies import FrequencyView, Memory
 from trainer.ranks.runtime import deterministic
-from trainer.step.seeds import Purpose, generator
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Examples, Positives, batches
+from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
+from trainer.stream.ranking import rank_of
 from trainer.towers import project
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)

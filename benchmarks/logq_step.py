@@ -15,13 +15,13 @@ import torch
 import typer
 
 from sketches import CountMinSketch
-from trainer.step.batches import Batch
 from trainer.config import TowerConfig, TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.items.table import FIRST_ITEM
 from trainer.negatives import Pool, shared_pool
-from trainer.step.seeds import Purpose, generator
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Batch
+from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, add_completion=False)

@@ -44,8 +44,8 @@ from sketches import CountMinSketch
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.index import factory
-from trainer.step.seeds import Purpose, generator
 from trainer.state.trainer_state import TrainerState
+from trainer.step.seeds import Purpose, generator
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)

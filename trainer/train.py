@@ -10,16 +10,16 @@ from collections.abc import Callable
 from functools import partial
 
 from contracts import Store, WindowLog
-from trainer.state.checkpoint import CheckpointLog
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.stream.ranking import figures
 from trainer.export.exporter import Exporter
+from trainer.ranks.runtime import deterministic, served
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.evaluation import mean_metrics
+from trainer.state.trainer_state import TrainerState
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import Observer, TrainProgress, TrainSummary
-from trainer.ranks.runtime import deterministic, served
-from trainer.state.trainer_state import TrainerState
 from trainer.stream.windows import StopSignal, windows
 
 __all__ = ["train"]
@@ -93,7 +93,7 @@ def _summary(
         unadmitted=observer.unadmitted,
         steps=state.position.step,
         seconds=time.monotonic() - begun,
-        evaluation=figures(state.recent),
+        evaluation=mean_metrics(state.recent),
         bundle=bundle.version if bundle else None,
         verdict=bundle.verdict if bundle else None,
         stopped=stopped,

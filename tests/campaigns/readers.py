@@ -26,8 +26,8 @@ from serving.retriever import Retriever
 from serving.watcher import BundleWatcher
 from tests.campaigns import real_store
 from tests.pipelines import support
-from trainer.state.checkpoint import CheckpointLog
 from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
 from trainer.train import train
 from weir.cli.main import app
 

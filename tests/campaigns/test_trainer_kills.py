@@ -9,9 +9,9 @@ from tests.campaigns import lives, size
 from tests.campaigns.tally import counting
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.state.checkpoint import CheckpointLog
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
 from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
 from trainer.train import train
 

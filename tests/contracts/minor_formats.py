@@ -19,7 +19,7 @@ from contracts.format import FORMAT
 from contracts.log_state import _Snapshot
 from contracts.storage import checksum
 from serving.monitor.results import WindowRecall
-from trainer.stream.ranking import Evaluation
+from trainer.state.evaluation import Evaluation
 
 KINDS: dict[str, type[BaseModel]] = {
     "STORE.json": StoreFormat,

@@ -17,17 +17,17 @@ from prometheus_client import CollectorRegistry
 from contracts import Store, WindowLog, hash_ids
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
-from trainer.step.batches import Positives, read_positives
-from trainer.state.checkpoint import CheckpointLog
 from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from trainer.ranks.runtime import deterministic
 from trainer.ranks.workers import Workers
-from trainer.stream.ranking import Evaluation, figures
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.evaluation import Evaluation, mean_metrics
+from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Positives, read_positives
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.prequential import evaluate
 from trainer.stream.progress import Observer
-from trainer.ranks.runtime import deterministic
-from trainer.state.trainer_state import TrainerState
 from trainer.stream.windows import StopSignal
 
 HOUR = 3600
@@ -88,7 +88,7 @@ def figures_on_fresh_items(folder: Path, log: Path, features: dict[str, list[str
             asked = about_items_of(number - 1, read_positives(windows, manifest, 10))
             found.append(evaluate(state, manifest, asked, workers))
         assert learner.follow(manifest)
-    return figures(found)
+    return mean_metrics(found)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -15,7 +15,7 @@ from contracts import Store, WindowLog
 from contracts.documents import read_document
 from tests.trainer.windows import WindowWriter
 from trainer.config import TrainerConfig
-from trainer.stream.ranking import Evaluation
+from trainer.state.evaluation import Evaluation
 from trainer.train import train
 
 DATA = Path(os.environ.get("WEIR_DATA", Path(__file__).parents[3] / "shared/data")) / "ml-1m/interactions.parquet"

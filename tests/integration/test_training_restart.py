@@ -14,11 +14,11 @@ import pytest
 from contracts import BundleLog, Store
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.state.checkpoint import CheckpointLog
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
 from trainer.ranks.workers import Workers
-from trainer.stream.progress import TrainSummary
+from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
+from trainer.stream.progress import TrainSummary
 
 ROOT = Path(__file__).parents[2]
 WORKER = ROOT / "tests/integration/train_worker.py"

@@ -6,10 +6,10 @@ import torch
 
 from contracts import Store, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
-from trainer.step.batches import Batch, Examples, batches, read_positives
 from trainer.config import TrainerConfig
-from trainer.step.seeds import Purpose, generator
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Batch, Examples, batches, read_positives
+from trainer.step.seeds import Purpose, generator
 
 
 def absorbed(

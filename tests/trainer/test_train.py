@@ -14,11 +14,11 @@ from contracts import BundleLog, Store, WindowManifest
 from contracts.documents import read_document
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.stream.ranking import Evaluation
 from trainer.export import export
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
+from trainer.state.evaluation import Evaluation
 from trainer.stream.progress import TrainProgress
 from trainer.train import train
 

@@ -1,13 +1,13 @@
 """From the state of training to a bundle that can be served."""
 
 from contracts import BundleManifest, Store
-from trainer.state.checkpoint import CheckpointLog
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.export.bundle import export_bundle
 from trainer.export.content import Content
 from trainer.export.errors import ExportError
 from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
 
 __all__ = ["Content", "Evidence", "ExportError", "Gate", "PairedGate", "Verdict", "export", "export_bundle"]
 

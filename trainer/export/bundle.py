@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, FileEntry, IndexInfo, Store
 from contracts.artefacts import write_table
-from trainer.stream.ranking import figures
 from trainer.export.cases import Cases, RecentCases
 from trainer.export.content import Content
 from trainer.export.errors import ExportError
@@ -20,6 +19,7 @@ from trainer.export.servable import Servable
 from trainer.export.soundness import fault_of
 from trainer.export.tower import tower_to_onnx
 from trainer.export.trial import Trial, current_or_none
+from trainer.state.evaluation import mean_metrics
 from trainer.state.trainer_state import TrainerState
 
 __all__ = ["export_bundle"]
@@ -118,7 +118,7 @@ class _Export:
             metric="cosine" if tower.normalised else "inner_product",
             history_length=tower.history_length,
             index=index,
-            evaluation=figures(self.state.recent),
+            evaluation=mean_metrics(self.state.recent),
             promoted=False,
             verdict="",
             software_version=version("weir"),

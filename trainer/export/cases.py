@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from contracts import CorruptArtefactError, Keys, Store, WindowLog, WindowManifest
-from trainer.step.batches import Positives, read_positives
 from trainer.config import TrainerConfig
+from trainer.step.batches import Positives, read_positives
 from trainer.step.seeds import Purpose, generator
 
 __all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]

@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowManifest
-from trainer.step.batches import Positives
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.cases import RecentCases
 from trainer.export.gate import Gate, PairedGate
 from trainer.export.tower import trace_tower
 from trainer.export.trial import Trials
-from trainer.stream.metrics import TrainerMetrics
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Positives
+from trainer.stream.metrics import TrainerMetrics
 
 __all__ = ["Exporter"]
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from contracts import WindowManifest
-from trainer.towers.features import FeatureTable
+from trainer.items.features import FeatureTable
 from trainer.items.table import RowChanges, Rows
 from trainer.towers.item import FeatureInputs, ItemFeatures
 

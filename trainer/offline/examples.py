@@ -6,13 +6,13 @@ from typing import Final
 import numpy as np
 import torch
 
-from trainer.step.batches import Batch
 from trainer.config import TrainerConfig
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.negatives.pairs import Positives, cross, naive
 from trainer.offline.data import Interactions, InteractionsError, Ints
 from trainer.offline.model import knows_users
 from trainer.offline.past import user_starts, windows
+from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, derive
 
 __all__ = ["training_batches"]

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainer.ranks.workers import Workers
 from trainer.offline.data import Interactions, Ints
 from trainer.offline.examination import Examination
 from trainer.offline.examples import training_batches
 from trainer.offline.model import OfflineModel
 from trainer.offline.results import CurvePoint
+from trainer.ranks.workers import Workers
 from trainer.step.step import train_step
 
 __all__ = ["Budget", "Fit", "Report", "fit"]

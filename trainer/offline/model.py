@@ -18,8 +18,8 @@ from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.losses import ItemCache
-from trainer.step.model import Position, Totals
 from trainer.offline.data import Interactions, Ints
+from trainer.step.model import Position, Totals
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import build_tower, project
 from trainer.towers.lightgcn import Graph

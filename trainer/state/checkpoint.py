@@ -20,8 +20,8 @@ from contracts.checkpoint import (
 from contracts.documents import write_document
 from trainer.config import TrainerConfig
 from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
+from trainer.state.trainer_state import TrainerState
 
 __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
 

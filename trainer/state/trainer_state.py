@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from contracts import Keys, WindowManifest
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
-from trainer.stream.ranking import Evaluation
 from trainer.items.featured import FeaturedItems
-from trainer.log_q.frequencies import FrequencyView
 from trainer.items.table import ItemTable, RowChanges, Rows
+from trainer.log_q.frequencies import FrequencyView
+from trainer.log_q.users import Users
 from trainer.losses import ItemCache
+from trainer.state.evaluation import Evaluation
 from trainer.step.model import Position, Totals
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import build_tower
-from trainer.log_q.users import Users
 
 __all__ = ["TrainerState"]
 

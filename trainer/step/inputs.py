@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.step.batches import Batch
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.items.table import PADDING
-from trainer.step.model import Model
 from trainer.negatives import Cached, PerRow, Pool, shared_pool
+from trainer.ranks.workers import Workers
+from trainer.step.batches import Batch
+from trainer.step.model import Model
 from trainer.step.seeds import Purpose, generator
 
 __all__ = ["Participants", "Share", "take_part"]

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer.config import TrainerConfig
+from trainer.items.table import PADDING
+from trainer.negatives import accidental_hits, bayesian_choice, shared_pool
+from trainer.ranks.workers import Workers
 from trainer.step import objectives
 from trainer.step.batches import Batch
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.items.table import PADDING
-from trainer.step.model import Model
-from trainer.negatives import accidental_hits, bayesian_choice, shared_pool
-from trainer.step.objectives import Population, View
 from trainer.step.inputs import Participants, Rows, take_part
+from trainer.step.model import Model
+from trainer.step.objectives import Population, View
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import project, read_out
 

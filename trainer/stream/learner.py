@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from contracts import Keys, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
-from trainer.step.batches import Examples, Positives, batches, read_positives
-from trainer.state.checkpoint import CheckpointLog
 from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Examples, Positives, batches, read_positives
+from trainer.step.seeds import Purpose, generator
+from trainer.step.step import train_step
 from trainer.stream.prequential import evaluate
 from trainer.stream.progress import Observer
-from trainer.step.seeds import Purpose, generator
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
 from trainer.stream.windows import StopSignal
 
 __all__ = ["Learner"]

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from contracts import BundleManifest, EventClock
 from sketches import FrequencyEstimator, health
-from trainer.stream.ranking import Evaluation
 from trainer.items.table import RowChanges
+from trainer.state.evaluation import Evaluation
 from trainer.step.step import StepResult
 
 __all__ = ["TrainerMetrics"]

@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from contracts import WindowManifest
-from trainer.step.batches import Examples, Positives
-from trainer.ranks.workers import Workers
-from trainer.stream.ranking import Evaluation, Totals, rank_of
 from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.step.seeds import Purpose, generator
+from trainer.ranks.workers import Workers
+from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Examples, Positives
+from trainer.step.seeds import Purpose, generator
+from trainer.stream.ranking import Totals, rank_of
 from trainer.towers import project
 
 __all__ = ["evaluate"]

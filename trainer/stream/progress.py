@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from contracts import Store
 from sketches import FrequencyEstimator
-from trainer.stream.ranking import Evaluation, save
 from trainer.items.table import RowChanges
-from trainer.stream.metrics import TrainerMetrics
+from trainer.state.evaluation import Evaluation, save
 from trainer.step.step import StepResult
+from trainer.stream.metrics import TrainerMetrics
 
 __all__ = ["Observer", "TrainProgress", "TrainSummary"]
 

@@ -1,4 +1,4 @@
-"""Prequential evaluation: every window is a test before it is a lesson.
+"""Ranks of held-out items among all items, and the metrics made of them.
 
 Each sampled positive is ranked against all items of the table, by the model and by popularity alone. All figures are
 means over events (macro: an event counts once, whoever caused it). One item is relevant per event, so Recall@k is the
@@ -6,57 +6,14 @@ share of events whose item is among the first k, and NDCG@k is the mean of 1 / l
 others; the ideal ranking has the item first, at 1. An item outside the table is a miss, for both rankings.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from contracts import Document, Store
-from contracts.documents import write_document
-
-__all__ = ["Evaluation", "Totals", "figures", "rank_of", "save"]
-
-
-class Evaluation(Document):
-    """``evaluations/<window>/<pane>.json``: how well the model foretold a window; every mapping is by k.
-
-    `novelty_bits` is the mean self-information -log2 Q of the first k recommended items, and `recommended_count` their
-    mean decayed count: correcting log Q moves both. Figures are absent where no event or no item was there to rank.
-    """
-
-    window: str
-    sequence: int = Field(ge=0)
-    step: int = Field(ge=0, description="steps learnt before")
-    events: int = Field(ge=0, description="positive events evaluated")
-    known: int = Field(ge=0, description="of these, events whose item was in the table")
-    items: int = Field(ge=0, description="items ranked")
-    seen_filtered: bool = Field(description="whether the user's recent items were left out of the rankings")
-    recall: dict[int, float] = Field(default_factory=dict)
-    ndcg: dict[int, float] = Field(default_factory=dict)
-    popularity_recall: dict[int, float] = Field(default_factory=dict)
-    popularity_ndcg: dict[int, float] = Field(default_factory=dict)
-    novelty_bits: dict[int, float] = Field(default_factory=dict)
-    recommended_count: dict[int, float] = Field(default_factory=dict)
-
-
-def figures(evaluations: Iterable[Evaluation]) -> dict[str, float]:
-    """Return means over events as ``recall@20`` and so on; empty where nothing has been evaluated."""
-    counted = [evaluation for evaluation in evaluations if evaluation.recall]
-    total = sum(evaluation.events for evaluation in counted)
-    means: dict[str, float] = {}
-    for name in ("recall", "ndcg", "popularity_recall", "popularity_ndcg", "novelty_bits"):
-        for k in counted[0].recall if counted else ():
-            means[f"{name}@{k}"] = sum(getattr(one, name)[k] * one.events for one in counted) / total
-    return means
-
-
-def save(store: Store, evaluation: Evaluation) -> None:
-    """Write an evaluation; the same stream gives the same bytes."""
-    write_document(store, f"evaluations/{evaluation.window}.json", evaluation)
+__all__ = ["Totals", "rank_of"]
 
 
 def rank_of(scores: Tensor, target: Tensor, excluded: Tensor | None = None) -> Tensor:

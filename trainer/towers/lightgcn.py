@@ -9,16 +9,17 @@ ever, and one edge changes the vectors of all users and items within as many ste
 served would depend on all users, and a user on more than her history.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.items.table import Rows
-
 __all__ = ["Graph"]
+
+Rows: TypeAlias = npt.NDArray[np.int64]
 
 
 class Graph:

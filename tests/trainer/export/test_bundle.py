@@ -13,8 +13,8 @@ from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.export import Content, ExportError, export_bundle
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
 

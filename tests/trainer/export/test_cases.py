@@ -3,9 +3,9 @@ import pytest
 
 from contracts import Store, WindowLog
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.step.batches import read_positives
 from trainer.config import TrainerConfig
 from trainer.export.cases import Cases, RecentCases
+from trainer.step.batches import read_positives
 
 
 def noted(store: Store, config: TrainerConfig, last: int) -> RecentCases:

@@ -4,11 +4,11 @@ from prometheus_client import CollectorRegistry
 from contracts import BundleLog, Pin, Store, WindowLog
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.step.batches import read_positives
 from trainer.config import TrainerConfig
 from trainer.export.exporter import Exporter
-from trainer.stream.metrics import TrainerMetrics
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import read_positives
+from trainer.stream.metrics import TrainerMetrics
 
 
 @pytest.fixture

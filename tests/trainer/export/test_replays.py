@@ -9,11 +9,11 @@ import pytest
 from contracts import BundleLog, Store, WindowLog
 from tests.trainer.support import collapse
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.state.checkpoint import CheckpointLog
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.export.content import Content
 from trainer.export.trial import Trial
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
 from trainer.train import train
 

@@ -5,13 +5,13 @@ from contracts import BundleFile, BundleLog, CorruptArtefactError, Store, Window
 from serving.bundle import load_bundle
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.step.batches import read_positives
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.export import export_bundle
 from trainer.export.cases import Cases
 from trainer.export.servable import Servable
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import read_positives
 from trainer.step.step import train_step
 
 

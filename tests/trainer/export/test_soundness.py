@@ -5,9 +5,9 @@ from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.export.content import Content
 from trainer.export.soundness import fault_of
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
 

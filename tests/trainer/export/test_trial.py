@@ -12,17 +12,17 @@ from contracts import BundleLog, Pin, Store, WindowLog, WindowManifest, Withdraw
 from contracts.documents import write_document
 from tests.trainer.support import absorb, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.step.batches import read_positives
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.export import export_bundle
 from trainer.export.cases import RecentCases
 from trainer.export.exporter import Exporter
 from trainer.export.gate import PairedGate
 from trainer.export.trial import Trial, Trials
-from trainer.stream.metrics import TrainerMetrics
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import read_positives
 from trainer.step.step import train_step
+from trainer.stream.metrics import TrainerMetrics
 
 
 @dataclass

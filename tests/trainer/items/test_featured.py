@@ -9,16 +9,16 @@ import torch
 from contracts import BundleFile, BundleLog, Store, WindowLog, hash_id
 from tests.trainer.support import absorb, absorbed, batches_of, same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from trainer.step.batches import read_positives
-from trainer.state.checkpoint import CheckpointLog
 from trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.export import export_bundle
 from trainer.items.featured import FeaturedItems
 from trainer.items.table import PADDING, SHARED
-from trainer.stream.prequential import evaluate
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import read_positives
 from trainer.step.step import compute_gradients, train_step
+from trainer.stream.prequential import evaluate
 
 HOUR = 3_600_000
 

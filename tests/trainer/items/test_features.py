@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from contracts import FeatureNames, hash_id
 from contracts.features import MAX_DENSE
 from tests.trainer.support import same_tensors
-from trainer.towers.features import FeatureTable, Moments
+from trainer.items.features import FeatureTable, Moments
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.towers.item import FeatureInputs
 

@@ -6,14 +6,14 @@ import torch
 
 from tests.trainer.offline.logs import circles, everything, small
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.offline.examination import Examination, Rules
 from trainer.offline.examples import training_batches
 from trainer.offline.fit import Budget, Fit, fit
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
-from trainer.step.inputs import take_part
 from trainer.ranks.runtime import deterministic
+from trainer.ranks.workers import Workers
+from trainer.step.inputs import take_part
 from trainer.step.step import train_step
 
 KINDS = ["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]

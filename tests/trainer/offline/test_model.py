@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.trainer.offline.logs import circles, everything, log_of, small
-from trainer.ranks.workers import Workers
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.offline.data import Interactions
 from trainer.offline.examples import training_batches
 from trainer.offline.model import Estimator, OfflineModel, knows_users
+from trainer.ranks.workers import Workers
 from trainer.step.step import compute_gradients, train_step
 
 KINDS = ["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]

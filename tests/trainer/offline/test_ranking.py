@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.offline.ranked import lists, random_cases, random_scores
-from trainer.stream.ranking import rank_of
 from trainer.offline.data import Interactions
 from trainer.offline.ranking import Cases, Lists, each_interaction, each_user, rank, top_items_and_positives
+from trainer.stream.ranking import rank_of
 
 seeds = st.integers(0, 10_000)
 

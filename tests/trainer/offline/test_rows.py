@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import everything, log_of, small
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.offline.examples import training_batches
 from trainer.offline.model import OfflineModel
 from trainer.offline.results import slug
 from trainer.offline.rows import FAMILIES, ROWS, choose_rows
+from trainer.ranks.workers import Workers
 from trainer.step.step import train_step
 
 # Fewer items than the 256 negatives that the rows draw.

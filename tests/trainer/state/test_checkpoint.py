@@ -16,12 +16,12 @@ from contracts.checkpoint import read_checkpoint_mark
 from contracts.documents import write_document
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
 from trainer.config import TrainerConfig
 from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
+from trainer.state.tensor_files import write_tensors
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
-from trainer.state.tensor_files import write_tensors
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from contracts import Store, hash_id
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from contracts import Store, WindowLog, hash_id
 from tests.trainer.windows import WindowWriter
-from trainer.step.batches import Batch, Examples, batches, read_positives
 from trainer.items.table import PADDING, SHARED, ItemTable
+from trainer.step.batches import Batch, Examples, batches, read_positives
 
 
 def some(n: int) -> Examples:

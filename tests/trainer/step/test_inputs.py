@@ -9,12 +9,12 @@ import torch
 from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.step.batches import Batch
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.items.table import PADDING
-from trainer.step.inputs import Participants, take_part
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Batch
+from trainer.step.inputs import Participants, take_part
 
 OWN = {"in_batch": False, "uniform": 0, "per_row": 3}
 BATCH = {"in_batch": True, "uniform": 0}

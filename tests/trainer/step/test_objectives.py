@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.trainer.step.objectives.support import LEAVES, Dense, dense, random_view
+from tests.trainer.step.views import LEAVES, Dense, dense, random_view
 from trainer import losses
 from trainer.config import LossKind, TrainerConfig
 from trainer.step.objectives import View, evaluate

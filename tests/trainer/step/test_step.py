@@ -12,18 +12,18 @@ import torch
 from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from trainer.step import objectives
-from trainer.step.batches import Batch
 from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
 from trainer.items.table import PADDING
 from trainer.losses import exclude_positive, sampled_softmax
 from trainer.negatives import Pool, draw_uniform, shared_pool
-from trainer.step.seeds import Purpose, generator
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
+from trainer.step import objectives
+from trainer.step.batches import Batch
+from trainer.step.seeds import Purpose, generator
 from trainer.step.step import StepResult, compute_gradients, train_step
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def changed(config: TrainerConfig, **sections: dict[str, Any]) -> TrainerConfig:
@@ -41,7 +41,7 @@ def resampling(config: TrainerConfig) -> TrainerConfig:
 def two_ranks(script: str, store: Store, config: TrainerConfig, out: Path) -> None:
     """Run a script of this folder under torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    arguments = [str(ROOT / "tests/trainer" / script), store.url, config.model_dump_json(), str(out)]
+    arguments = [str(Path(__file__).parent / script), store.url, config.model_dump_json(), str(out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run(command + arguments, env=environment, check=True, timeout=120, capture_output=True)
 
@@ -142,7 +142,9 @@ def test_resampling_draws_where_the_logits_are(
     state = absorbed(store, resampling(config))
     seen = []
     plain = objectives.evaluate
-    monkeypatch.setattr("trainer.step.objectives.evaluate", lambda view, config: seen.append(view) or plain(view, config))
+    monkeypatch.setattr(
+        "trainer.step.objectives.evaluate", lambda view, config: seen.append(view) or plain(view, config)
+    )
     train_step(state, batches_of(store, state)[0], Workers())
     assert [view.generator.device for view in seen] == [view.users.device for view in seen] == [torch.device("cpu")]
 

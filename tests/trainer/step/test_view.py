@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.step.objectives.support import dense, random_view
+from tests.trainer.step.views import dense, random_view
 
 SIZES = {"rows": st.integers(1, 5), "columns": st.integers(2, 6), "own": st.integers(1, 3)}
 

@@ -5,10 +5,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sketches import CountMinSketch, health
-from trainer.stream.ranking import Evaluation
 from trainer.items.table import RowChanges
-from trainer.stream.metrics import TrainerMetrics
+from trainer.state.evaluation import Evaluation
 from trainer.step.step import StepResult
+from trainer.stream.metrics import TrainerMetrics
 
 
 def test_what_happens_is_told_under_stable_names() -> None:

@@ -5,13 +5,13 @@ import torch
 from contracts import Store, WindowLog
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.step.batches import Positives, read_positives
 from trainer.config import TrainerConfig
 from trainer.ranks.workers import Workers
-from trainer.stream.ranking import Evaluation
-from trainer.stream.prequential import evaluate
+from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Positives, read_positives
 from trainer.step.step import train_step
+from trainer.stream.prequential import evaluate
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from contracts import Store
-from trainer.stream.ranking import Evaluation
 from trainer.items.table import RowChanges
+from trainer.state.evaluation import Evaluation
+from trainer.step.step import StepResult
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import Observer, TrainProgress
-from trainer.step.step import StepResult
 
 STEP = StepResult(1.5, 2, stop=False, seconds={"gradients": 0.1})
 EVALUATION = Evaluation(window="w/0000", sequence=3, step=0, events=1, known=1, items=1, seen_filtered=False)

@@ -6,9 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import Store
-from contracts.documents import read_document
-from trainer.stream.ranking import Evaluation, Totals, figures, rank_of, save
+from trainer.stream.ranking import Totals, rank_of
 
 scores = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=6, max_size=6), min_size=1, max_size=8)
 
@@ -48,32 +46,3 @@ def test_novelty_is_the_mean_self_information_of_what_is_recommended() -> None:
     means = totals.means(2)
     assert means["novelty_bits"] == {1: pytest.approx(1.5), 2: pytest.approx(1.75)}
     assert means["recommended_count"] == {1: pytest.approx(6), 2: pytest.approx(5)}
-
-
-def evaluation(sequence: int, events: int, recall: float | None) -> Evaluation:
-    by_k = {} if recall is None else {20: recall}
-    rest = dict.fromkeys(("ndcg", "popularity_recall", "popularity_ndcg", "novelty_bits"), by_k)
-    facts = {
-        "window": f"w{sequence}/0000",
-        "sequence": sequence,
-        "step": 0,
-        "known": 0,
-        "items": 9,
-        "events": events,
-    }
-    return Evaluation.model_validate({**facts, "seen_filtered": False, "recall": by_k, **rest})
-
-
-def test_figures_are_means_over_events_not_windows() -> None:
-    means = figures([evaluation(0, 0, None), evaluation(1, 30, 0.1), evaluation(2, 10, 0.5)])
-    assert means["recall@20"] == pytest.approx(0.2)
-    assert figures([evaluation(0, 3, None)]) == {}
-
-
-def test_evaluations_are_stored_by_window_and_read_back(store: Store) -> None:
-    wanted = evaluation(3, 30, 0.1)
-    save(store, wanted)
-    data = store.read("evaluations/w3/0000.json")
-    assert read_document(store, "evaluations/w3/0000.json", Evaluation) == wanted
-    save(store, wanted)
-    assert store.read("evaluations/w3/0000.json") == data
