@@ -5,6 +5,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from trainer.loss_config import LossConfig, NegativesConfig
+
 __all__ = ["FeaturesConfig", "LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
 
 _OPERATIONAL: Final = frozenset(
@@ -57,114 +59,6 @@ class TowerConfig(_Model):
         if self.dimension % self.heads:
             raise ValueError(f"heads = {self.heads} does not divide dimension = {self.dimension}")
         return self
-
-
-class NegativesConfig(_Model):
-    """Which items stand against the positive, and how their sampling bias is taken out."""
-
-    in_batch: bool = Field(default=True, description="take the positives of the other rows of the global batch")
-    in_batch_limit: int | None = Field(
-        default=None, ge=1, description="at most so many of them, drawn anew for every step; null: all"
-    )
-    deduplicate: bool = Field(default=False, description="an item stands once among them, however often it occurs")
-    uniform: int = Field(default=256, ge=0, description="items drawn uniformly from the table, per batch")
-    per_row: int = Field(default=0, ge=0, description="items drawn uniformly for every row alone")
-    bayesian_candidates: int = Field(
-        default=0, ge=0, description="draws among which each per_row item is chosen as hard and likely true; 0: none"
-    )
-    mask_history: bool = Field(default=True, description="a user's own recent items are never negatives")
-    correction: Literal["none", "standard", "improved"] = Field(
-        default="improved", description="what is done about log Q; see trainer.losses.sampled_softmax"
-    )
-    density: Literal["mixture", "unigram"] = Field(
-        default="mixture", description="log Q of mixed negatives: of the whole pool, or the in-batch one for all"
-    )
-
-    @model_validator(mode="after")
-    def _candidates_for_rows(self) -> Self:
-        if self.bayesian_candidates and not self.per_row:
-            raise ValueError("bayesian_candidates are drawn for per_row negatives: set per_row to 1 or more")
-        return self
-
-
-LossKind = Literal[
-    "sampled_softmax",
-    "full_softmax",
-    "bce",
-    "gbce",
-    "info_nce",
-    "debiased_contrastive",
-    "hard_contrastive",
-    "debiased_positive",
-    "bpr",
-    "dpl",
-    "resampled_softmax",
-    "pointwise",
-    "sogram",
-]
-_POOLED: Final = frozenset({"sampled_softmax", "info_nce", "bce", "gbce"})
-_UNLABELLED: Final = frozenset({"debiased_contrastive", "hard_contrastive", "debiased_positive", "bpr", "dpl"})
-
-_BATCH_ONLY: Final = frozenset({"resampled_softmax", "pointwise", "sogram"})
-
-
-class LossConfig(_Model):
-    """What is minimised; the functions of `trainer.losses` say what each setting means."""
-
-    kind: LossKind = Field(default="sampled_softmax", description="see docs/losses.md for which to take")
-    calibration: float = Field(default=0.75, ge=0, le=1, description="gbce: 0 is bce, 1 aims at probabilities")
-    tau_plus: float = Field(
-        default=0.01, gt=0, lt=1, description="debiased losses: chance that an unlabelled item is a positive"
-    )
-    beta: float = Field(default=1.0, ge=0, description="hard_contrastive: how much harder negatives weigh")
-    floor: float = Field(default=0.01, gt=0, description="dpl: lower bound of the debiased term")
-    companions: int = Field(
-        default=0, ge=0, description="debiased losses: further positives of the same user beside each positive"
-    )
-    cache: int = Field(default=0, ge=0, description="resampled_softmax: slots of the item cache (XIR); 0: none (BIR)")
-    cache_share: float = Field(default=0.5, ge=0, le=1, description="resampled_softmax: weight of the cache's part")
-    objective: Literal["in_batch", "popularity", "pos_neg", "unbiased", "unbiased_omega"] = Field(
-        default="unbiased", description="pointwise: which bias is taken out"
-    )
-    sampling: Literal["in_batch", "cross", "naive"] = Field(
-        default="in_batch",
-        description="pointwise: all pairs of the batch's users and items; of users and items drawn for themselves; or "
-        "pairs drawn one by one (the last two, which need no correction, in `weir evaluate` and `weir bench` only)",
-    )
-    link: Literal["square", "logistic"] = Field(default="logistic", description="pointwise, sogram: loss of a score")
-    omega: float = Field(default=1.0, ge=0, description="unbiased_omega: weight of the negatives")
-
-    @property
-    def asks_for_labels(self) -> bool:
-        """Whether the loss samples cells of the label matrix, and must know which are positive."""
-        return self.kind == "pointwise" and self.sampling != "in_batch"
-
-    @property
-    def asks_for_users(self) -> bool:
-        """Whether the loss corrects for the frequency of users."""
-        return self.kind in {"pointwise", "sogram"}
-
-    def problem(self, negatives: NegativesConfig) -> str | None:
-        """Say why these negatives do not fit the loss; None if they do."""
-        own, uniform, in_batch = negatives.per_row > 0, negatives.uniform > 0, negatives.in_batch
-        unlabelled, batch_only = self.kind in _UNLABELLED, self.kind in _BATCH_ONLY
-        problems = {
-            "takes a pool that all rows share: set negatives.in_batch or negatives.uniform, and per_row = 0": (
-                self.kind in _POOLED and (own or not (in_batch or uniform))
-            ),
-            "takes uniform negatives: set negatives.in_batch = false": unlabelled and in_batch,
-            "takes negatives of every row's own: set negatives.per_row = 1 and negatives.uniform = 0": (
-                self.kind == "bpr" and (uniform or not own)
-            ),
-            "has no negatives: set negatives.uniform or negatives.per_row": unlabelled and not (uniform or own),
-            "takes in-batch negatives only: set negatives.in_batch = true, uniform = 0, per_row = 0": (
-                batch_only and (uniform or own or not in_batch)
-            ),
-            "needs further positives of the user: set loss.companions to 1 or more": (
-                self.kind in {"debiased_positive", "dpl"} and not self.companions
-            ),
-        }
-        return next((problem for problem, holds in problems.items() if holds), None)
 
 
 class FeaturesConfig(_Model):
@@ -256,7 +150,7 @@ class TrainerConfig(_Model):
     def _negatives_fit_the_loss(self) -> Self:
         if problem := self.loss.problem(self.negatives):
             raise ValueError(f"loss.kind = {self.loss.kind} {problem}")
-        if self.loss.asks_for_labels and self.tower.kind not in {"matrix_factorisation", "lightgcn"}:
+        if self.loss.needs_labels and self.tower.kind not in {"matrix_factorisation", "lightgcn"}:
             raise ValueError(
                 f"loss.sampling = {self.loss.sampling} draws users: set tower.kind = matrix_factorisation or lightgcn"
             )

@@ -79,7 +79,7 @@ def _check(config: TrainerConfig, workers: Workers) -> None:
             f"tower.kind = {config.tower.kind} knows users by id and learns in `weir evaluate` and `weir bench` only; "
             "allowed here: sasrec, mean_pooling"
         )
-    if config.loss.asks_for_users and workers.world_size > 1:
+    if config.loss.needs.user_counts and workers.world_size > 1:
         raise ValueError(f"loss.kind = {config.loss.kind} is a loss of the whole batch: train it with one rank")
 
 

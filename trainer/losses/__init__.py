@@ -1,12 +1,17 @@
-"""Training losses and samplers as pure functions of tensors: one loss per row, everything in the log domain."""
+"""Training losses as pure functions of tensors: one loss per row, everything in the log domain.
+
+Beside each loss is its adapter for the training step (``gbce`` and ``gbce_of``), which `trainer.loss_config.LOSSES`
+names. `trainer.losses.reference` holds the softmax losses on whole matrices, which no step computes.
+"""
 
 from trainer.losses.binary import bce, gbce
-from trainer.losses.chunked import sampled_softmax_in_batch
-from trainer.losses.contrastive import debiased_contrastive, debiased_positive, hard_contrastive, info_nce
+from trainer.losses.contrastive import debiased_contrastive, debiased_positive, hard_contrastive
+from trainer.losses.densities import mixture_log_q
 from trainer.losses.pairwise import bpr, dpl
 from trainer.losses.pointwise import pointwise_in_batch, pointwise_labelled, sogram
+from trainer.losses.reference import exclude_positive, full_softmax, info_nce, sampled_softmax
 from trainer.losses.resampling import ItemCache, resample, resampled_softmax, resampling_log_weights
-from trainer.losses.sampled_softmax import exclude_positive, full_softmax, mixture_log_q, sampled_softmax
+from trainer.losses.softmax import sampled_softmax_in_batch
 
 __all__ = [
     "ItemCache",

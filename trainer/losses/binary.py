@@ -6,8 +6,22 @@ Source: gSASRec (Petrov and Macdonald, RecSys 2023) as used in Khrylchenko et al
 import torch
 from torch import Tensor
 
+from trainer.config import TrainerConfig
 from trainer.losses import _checks as checks
 from trainer.losses._logspace import count_kept, no_negatives, softplus, widen
+from trainer.losses.inputs import LossInputs
+
+
+def bce_of(step: LossInputs, _: TrainerConfig) -> Tensor:
+    """Return the losses (b,) of `loss.kind = bce`."""
+    return bce(step.pos, step.pooled, step.keep)
+
+
+def gbce_of(step: LossInputs, config: TrainerConfig) -> Tensor:
+    """Return the losses (b,) of `loss.kind = gbce`."""
+    # A young table has fewer items than the pool has draws.
+    size = max(step.given("population").shape[1], step.pooled.shape[1] + 1)
+    return gbce(step.pos, step.pooled, catalog_size=size, calibration=config.loss.calibration, keep=step.keep)
 
 
 def bce(pos: Tensor, neg: Tensor, keep: Tensor | None = None) -> Tensor:

@@ -12,17 +12,29 @@ import math
 import torch
 from torch import Tensor
 
+from trainer.config import TrainerConfig
 from trainer.losses import _checks as checks
 from trainer.losses._logspace import log_diff_exp, log_mean_exp, softplus, widen
-from trainer.losses.sampled_softmax import sampled_softmax
+from trainer.losses.inputs import LossInputs
 
 
-def info_nce(pos: Tensor, neg: Tensor, keep: Tensor | None = None) -> Tensor:
-    """InfoNCE, which is the multi-class N-pair loss: -log(e^f(p) / (e^f(p) + sum_kept e^f(d))), (B,).
+def debiased_contrastive_of(step: LossInputs, config: TrainerConfig) -> Tensor:
+    """Return the losses (b,) of `loss.kind = debiased_contrastive`."""
+    tau_plus = config.loss.tau_plus
+    return debiased_contrastive(step.all_positives, step.unlabelled, tau_plus=tau_plus, temperature=step.temperature)
 
-    Equation 1. The same as `sampled_softmax` without correction, whose parameters and errors it shares.
-    """
-    return sampled_softmax(pos, neg, keep=keep, correction="none")
+
+def hard_contrastive_of(step: LossInputs, config: TrainerConfig) -> Tensor:
+    """Return the losses (b,) of `loss.kind = hard_contrastive`."""
+    settings = {"tau_plus": config.loss.tau_plus, "beta": config.loss.beta, "temperature": step.temperature}
+    return hard_contrastive(step.all_positives, step.unlabelled, **settings)
+
+
+def debiased_positive_of(step: LossInputs, config: TrainerConfig) -> Tensor:
+    """Return the losses (b,) of `loss.kind = debiased_positive`."""
+    self_logit = step.users.square().sum(1) / step.temperature
+    tau_plus = config.loss.tau_plus
+    return debiased_positive(step.all_positives, step.unlabelled, tau_plus=tau_plus, self_logit=self_logit)
 
 
 def debiased_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, temperature: float = 1.0) -> Tensor:

@@ -7,8 +7,22 @@ import math
 
 from torch import Tensor
 
+from trainer.config import TrainerConfig
 from trainer.losses import _checks as checks
 from trainer.losses._logspace import log_diff_exp, log_mean_exp, softplus, widen
+from trainer.losses.inputs import LossInputs
+
+
+def bpr_of(step: LossInputs, _: TrainerConfig) -> Tensor:
+    """Return the losses (b,) of `loss.kind = bpr`, the mean over each row's negatives."""
+    neg = step.unlabelled
+    return bpr(step.pos.repeat_interleave(neg.shape[1]), neg.flatten()).view_as(neg).mean(1)
+
+
+def dpl_of(step: LossInputs, config: TrainerConfig) -> Tensor:
+    """Return the losses (b,) of `loss.kind = dpl`."""
+    extra = step.all_positives[:, 1:]
+    return dpl(step.pos, extra, step.unlabelled, tau_plus=config.loss.tau_plus, floor=config.loss.floor)
 
 
 def bpr(pos: Tensor, neg: Tensor) -> Tensor:

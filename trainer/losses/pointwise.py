@@ -9,11 +9,52 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainer.config import TrainerConfig
 from trainer.losses import _checks as checks
 from trainer.losses._logspace import softplus, widen
+from trainer.losses.inputs import LossInputs
 
 OBJECTIVES = ("in_batch", "popularity", "pos_neg", "unbiased", "unbiased_omega")
 LINKS = ("square", "logistic")
+
+
+def pointwise_of(step: LossInputs, config: TrainerConfig) -> Tensor:
+    """Return the loss of `loss.kind = pointwise`, for each of the b rows the same."""
+    settings = config.loss
+    grid = step.users @ step.positives.T / step.temperature
+    if settings.needs_labels:
+        scores = grid if settings.sampling == "cross" else step.pos
+        return pointwise_labelled(scores, step.given("labels"), link=settings.link).expand(len(grid))
+    population = step.given("population")
+    total = pointwise_in_batch(
+        grid,
+        row_count=population.row_count,
+        col_count=population.column_count,
+        num_positives=population.positives,
+        shape=population.shape,
+        objective=settings.objective,
+        link=settings.link,
+        omega=settings.omega,
+    )
+    return total.expand(len(grid))
+
+
+def sogram_of(step: LossInputs, config: TrainerConfig) -> Tensor:
+    """Return the loss of `loss.kind = sogram`, for each of the b rows the same.
+
+    The batch is split: the pairs of one half, the items of the other.
+    """
+    population, half = step.given("population"), len(step.users) // 2
+    total = sogram(
+        step.pos[:half],
+        step.users[:half] @ step.positives[half:].T / step.temperature,
+        row_count=population.row_count[:half],
+        col_count=population.column_count[half:],
+        num_positives=population.positives,
+        shape=population.shape,
+        link=config.loss.link,
+    )
+    return total.expand(len(step.users))
 
 
 def pointwise_in_batch(

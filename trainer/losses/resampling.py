@@ -11,8 +11,32 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer.config import TrainerConfig
 from trainer.losses import _checks as checks
 from trainer.losses._logspace import softplus, widen
+from trainer.losses.inputs import LossInputs, LossResult
+
+
+def resampled_softmax_of(step: LossInputs, config: TrainerConfig) -> LossResult:
+    """Return the losses (b,) of `loss.kind = resampled_softmax` (algorithms 1 and 2), and the columns drawn (b, D).
+
+    The columns are those of the pool, then, counted on from them, those of the cache. Each part draws as many
+    candidates as it holds; with a cache, half as many.
+    """
+    columns, cached = step.given("columns"), step.cached
+    share = 1 if cached is None else 2
+    batch, drawn = _part(step, columns, step.given("log_q_columns"), share)
+    if cached is None:
+        return LossResult(batch, drawn)
+    cache, slots = _part(step, cached, step.given("log_q_cached"), share)
+    weight = config.loss.cache_share
+    return LossResult(weight * cache + (1 - weight) * batch, torch.cat([drawn, slots + len(columns)], 1))
+
+
+def _part(step: LossInputs, candidates: Tensor, log_q: Tensor, share: int) -> tuple[Tensor, Tensor]:
+    scores = step.users @ candidates.T / step.temperature
+    drawn = resample(scores.detach(), log_q, max(len(candidates) // share, 1), step.given("generator"))
+    return resampled_softmax(step.pos, scores, drawn), drawn
 
 
 def resampling_log_weights(scores: Tensor, log_pop: Tensor) -> Tensor:
@@ -35,10 +59,6 @@ def resampling_log_weights(scores: Tensor, log_pop: Tensor) -> Tensor:
     ValueError
         For wrong shapes or dtypes, no candidates, or popularities that are NaN or infinite.
     """
-    return _log_weights(scores, log_pop).to(scores.dtype)
-
-
-def _log_weights(scores: Tensor, log_pop: Tensor) -> Tensor:
     checks.check_logits(scores=scores)
     checks.check_shape("scores", scores, B=None, C=None)
     checks.check_not_empty("scores", scores, 1)
@@ -46,7 +66,7 @@ def _log_weights(scores: Tensor, log_pop: Tensor) -> Tensor:
     checks.check_shape("log_pop", log_pop, C=scores.shape[1])
     checks.check_finite("log_pop", log_pop)
     (wide,) = widen(scores)
-    return functional.log_softmax(wide - log_pop.to(wide.dtype), dim=1)
+    return functional.log_softmax(wide - log_pop.to(wide.dtype), dim=1).to(scores.dtype)
 
 
 @torch.no_grad()
@@ -75,7 +95,8 @@ def resample(scores: Tensor, log_pop: Tensor, num_samples: int, generator: torch
     """
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-    weights = _log_weights(scores, log_pop).exp()
+    (wide,) = widen(scores)
+    weights = resampling_log_weights(wide, log_pop).exp()
     return torch.multinomial(weights, num_samples, replacement=True, generator=generator)
 
 

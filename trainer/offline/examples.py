@@ -36,7 +36,7 @@ def training_batches(config: TrainerConfig, interactions: Interactions, train: I
     epoch = 0
     while True:
         draw = np.random.default_rng(derive(config.seed, Purpose.SHUFFLE, epoch))
-        if config.loss.asks_for_labels:
+        if config.loss.needs_labels:
             yield from by_user.cells(config, draw)
         else:
             yield from (by_user.pairs if knows_users(config) else by_user.histories)(config, draw)

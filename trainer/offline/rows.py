@@ -83,8 +83,8 @@ _PAIRWISE: Final = {
     "InfoNCE": Row(_UNIFORM, {"kind": "info_nce"}),
     "DCL": Row(_UNIFORM, {"kind": "debiased_contrastive", "tau_plus": 0.001}),
     "HCL": Row(_UNIFORM, {"kind": "hard_contrastive", "tau_plus": 0.001, "beta": 0.5}),
-    "debiased positives": Row(_UNIFORM, {"kind": "debiased_positive", "tau_plus": 0.01, "companions": 2}),
-    "DPL": Row(_UNIFORM, {"kind": "dpl", "tau_plus": 0.001, "companions": 5}),
+    "debiased positives": Row(_UNIFORM, {"kind": "debiased_positive", "tau_plus": 0.01, "extra_positives": 2}),
+    "DPL": Row(_UNIFORM, {"kind": "dpl", "tau_plus": 0.001, "extra_positives": 5}),
 }
 """Liu et al., "Debiased Pairwise Learning"; Troeshestova and Isachenko, for the debiased positives."""
 

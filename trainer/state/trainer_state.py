@@ -47,7 +47,7 @@ class TrainerState:
     log_q: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.users is None and self.config.loss.asks_for_users:
+        if self.users is None and self.config.loss.needs.user_counts:
             self.users = Users(FrequencyView(self.config.half_life_seconds))
         self.recent = deque(self.recent, maxlen=self.config.gate_windows)
         self.refresh_frequencies()

@@ -1,7 +1,7 @@
-"""Who takes part in a step: the rows of the batch, the negatives they share or own, further positives, the cache.
+"""The table rows of a step: the rows of the batch, and what the loss compares them with.
 
-Everything is drawn for the whole batch from a generator that all ranks seed alike, so all of them know the same table
-rows to take part; a rank then keeps its share of the batch.
+All random draws are for the whole batch, from a generator that all ranks seed alike, so every rank knows every table
+row that any rank uses. A rank then keeps its share of the batch.
 """
 
 from typing import NamedTuple
@@ -17,74 +17,87 @@ from trainer.step.batches import Batch
 from trainer.step.model import Model
 from trainer.step.seeds import Purpose, generator
 
-__all__ = ["Participants", "Share", "take_part"]
+__all__ = ["BatchRows", "RankShare", "SampledInputs", "sample_inputs"]
 
 
-class Rows(NamedTuple):
-    """What belongs to the b positions that are learnt from.
+class BatchRows(NamedTuple):
+    """What belongs to each of the b positions that a loss is computed for; None where the loss does not need it.
 
-    Table rows: the `positives` (b,), the negatives of every row's `own` (b, N), its `companions` (b, M) and the items
-    that are `forbidden` as negatives (b, F); and the `weights` and `user_counts` (b,).
+    Table rows: the `positives` (b,), the negatives of each row's `own` (b, N), its `extra_positives` (b, M) and the
+    items that are `forbidden` as negatives (b, F); and the `weights` and `user_counts` (b,).
     """
 
     positives: Tensor
-    own: Tensor
-    companions: Tensor
-    forbidden: Tensor
     weights: Tensor
     user_counts: Tensor
+    own: Tensor | None
+    extra_positives: Tensor | None
+    forbidden: Tensor | None
 
 
-class Share(NamedTuple):
-    """A rank's `histories` (s, L), which of the `positions` read out of them are learnt from (b,), and their `rows`."""
+class RankShare(NamedTuple):
+    """A rank's `histories` (s, L), which of their `positions` have a loss (b,), and the `rows` of these positions."""
 
     histories: Tensor
     positions: Tensor
-    rows: Rows
+    rows: BatchRows
 
 
-class Participants(NamedTuple):
-    """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share."""
+class SampledInputs(NamedTuple):
+    """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
 
-    columns: Tensor
+    `used` (m,) are all table rows, repeated or not, that any rank uses in the step.
+    """
+
+    columns: Tensor | None
     pool: Pool
-    cached: Tensor
-    share: Share
+    cached: Tensor | None
+    share: RankShare
+    used: Tensor
 
 
-def take_part(model: Model, batch: Batch, workers: Workers) -> tuple[Participants, Tensor]:
-    """Return who takes part, and every table row (m,), repeated or not, that any rank uses in the step."""
-    config = model.config
+def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs:
+    """Draw what the loss needs beside the batch; the same on every rank, but for its share."""
+    config, needs = model.config, model.config.loss.needs
     draw = generator(config.seed, Purpose.NEGATIVES, model.position.step)
     positives, real = batch.positives.flatten(), batch.real.flatten()
-    columns = _columns(model, positives, real, draw)
-    per_row = config.negatives.per_row * max(config.negatives.bayesian_candidates, 1)
-    own = PerRow(model.live, per_row).draw(positives, real, draw).items if per_row else positives[:, None][:, :0]
-    known = _of_positions(batch.known, batch)
-    companions = _companions(config, positives, known, draw)
-    cached = positives[:0] if model.cache is None else Cached(model.cache).draw(positives, real, draw).items
-    used = torch.cat([tensor.flatten() for tensor in (positives, batch.histories, columns, own, companions, cached)])
-    forbidden = positives[:, None]
-    if config.negatives.mask_history:
+    columns = _columns(model, positives, real, draw) if needs.columns else None
+    own = _own(model, positives, real, draw)
+    known = _by_position(batch.known, batch)
+    extra = _extra_positives(config, positives, known, draw)
+    cached = None if model.cache is None else Cached(model.cache).draw(positives, real, draw).items
+    forbidden = positives[:, None] if needs.masks_hits else None
+    if forbidden is not None and config.negatives.mask_history:
         forbidden = torch.cat([forbidden, known], 1)
-    weights, counts = (_of_positions(values, batch) for values in (batch.weights, batch.user_counts))
-    rows = Rows(positives, own, companions, forbidden, weights, counts)
+    weights, counts = (_by_position(values, batch) for values in (batch.weights, batch.user_counts))
+    rows = BatchRows(positives, weights, counts, own, extra, forbidden)
     share = _share(rows, batch, workers.share(len(batch.positives)))
-    return Participants(columns, Pool.of(positives, real), cached, share), used
+    parts = (positives, batch.histories, columns, own, extra, cached)
+    used = torch.cat([part.flatten() for part in parts if part is not None])
+    return SampledInputs(columns, Pool.of(positives, real), cached, share, used)
 
 
 def _columns(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -> Tensor:
-    if model.config.loss.kind == "full_softmax":
+    if model.config.loss.needs.negatives == "catalogue":
         return model.live
     drawn = shared_pool(model.config.negatives, model.log_q, model.live).draw(positives, real, draw)
     return drawn.items[drawn.real]
 
 
-def _companions(config: TrainerConfig, positives: Tensor, known: Tensor, draw: torch.Generator) -> Tensor:
-    """Draw further positives of the same user (B, M) among those known; her only one stands for itself."""
-    count = config.loss.companions
-    if not count:
-        return known[:, :0]
+def _own(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -> Tensor | None:
+    """Draw each row's own negatives (B, N), or candidates for them."""
+    negatives = model.config.negatives
+    if not (negatives.per_row and model.config.loss.needs.own):
+        return None
+    count = negatives.per_row * max(negatives.bayesian_candidates, 1)
+    return PerRow(model.live, count).draw(positives, real, draw).items
+
+
+def _extra_positives(config: TrainerConfig, positives: Tensor, known: Tensor, draw: torch.Generator) -> Tensor | None:
+    """Draw further positives of the same user (B, M) from the known ones (B, K); a single positive is repeated."""
+    count = config.loss.extra_positives
+    if not count or config.loss.needs.extra_positives == "none":
+        return None
     chance = (known != PADDING).float().cpu()
     some = chance.any(1)
     chance[~some] = 1.0
@@ -92,14 +105,15 @@ def _companions(config: TrainerConfig, positives: Tensor, known: Tensor, draw: t
     return torch.where(some[:, None].to(known.device), drawn, positives[:, None])
 
 
-def _of_positions(values: Tensor, batch: Batch) -> Tensor:
-    """Repeat what a history has (B, ...) for every position that is read out of it."""
+def _by_position(values: Tensor, batch: Batch) -> Tensor:
+    """Repeat what a history has (B, ...) for each of its positions that a loss is computed for."""
     return values.repeat_interleave(batch.positives[0].numel(), 0)
 
 
-def _share(rows: Rows, batch: Batch, here: slice) -> Share:
-    """Keep the real positions of the histories that are this rank's."""
-    read_out = batch.positives[0].numel()
-    first, last = here.start * read_out, here.stop * read_out
+def _share(rows: BatchRows, batch: Batch, here: slice) -> RankShare:
+    """Keep the real positions of this rank's histories."""
+    per_history = batch.positives[0].numel()
+    first, last = here.start * per_history, here.stop * per_history
     positions = torch.nonzero(batch.real.flatten()[first:last])[:, 0]
-    return Share(batch.histories[here], positions, Rows(*(tensor[first:last][positions] for tensor in rows)))
+    kept = (None if part is None else part[first:last][positions] for part in rows)
+    return RankShare(batch.histories[here], positions, BatchRows(*kept))  # type: ignore[arg-type]

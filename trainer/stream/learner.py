@@ -66,7 +66,7 @@ class Learner:
 
     def _users(self, manifest: WindowManifest, found: Positives) -> tuple[bytes, Keys] | None:
         """Read the sketch of users where the loss asks for it."""
-        if not self.state.config.loss.asks_for_users:
+        if not self.state.config.loss.needs.user_counts:
             return None
         sketch = self.log.user_sketch(manifest)
         if sketch is None:

@@ -34,16 +34,6 @@ def positive_by_formula(pos: Array, neg: Array, *, tau_plus: float, self_logit: 
     return -np.log(np.where(numerator > floor, numerator / denominator, held)).mean(1)
 
 
-def test_info_nce_is_uncorrected_sampled_softmax(draw: Draw) -> None:
-    pos, neg = draw(0, 3), draw(1, 3, 5)
-    keep = torch.tensor([[1, 1, 0, 1, 0], [0] * 5, [1] * 5], dtype=torch.bool)
-    expected = losses.sampled_softmax(pos, neg, keep=keep, correction="none")
-    torch.testing.assert_close(losses.info_nce(pos, neg, keep), expected, rtol=0, atol=0)
-    positive, others = np.exp(pos[2].numpy()), np.exp(neg[2].numpy())
-    by_hand = -np.log(positive / (positive + others.sum()))
-    assert losses.info_nce(pos, neg, keep)[2] == pytest.approx(by_hand, rel=1e-12)
-
-
 class TestDebiasedNegatives:
     @settings(max_examples=60, deadline=None)
     @given(

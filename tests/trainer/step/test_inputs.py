@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from contracts import Store
 from tests.trainer.support import absorbed, batches_of
@@ -14,7 +15,7 @@ from trainer.items.table import PADDING
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch
-from trainer.step.inputs import Participants, take_part
+from trainer.step.inputs import SampledInputs, sample_inputs
 
 OWN = {"in_batch": False, "uniform": 0, "per_row": 3}
 BATCH = {"in_batch": True, "uniform": 0}
@@ -47,8 +48,12 @@ def every_position(batch: Batch) -> Batch:
     return batch._replace(positives=batch.histories.roll(-1, 1), real=batch.histories != PADDING)
 
 
-def whole(state: TrainerState, batch: Batch) -> Participants:
-    return take_part(state, batch, Workers())[0]
+def whole(state: TrainerState, batch: Batch) -> SampledInputs:
+    return sample_inputs(state, batch, Workers())
+
+
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other is None or (one is not None and other is not None and torch.equal(one, other))
 
 
 @pytest.mark.parametrize("read_out", ["last", "every"])
@@ -56,7 +61,7 @@ def whole(state: TrainerState, batch: Batch) -> Participants:
     "sections",
     [
         {},
-        {"negatives": OWN, "loss": {"kind": "dpl", "companions": 2}},
+        {"negatives": OWN, "loss": {"kind": "dpl", "extra_positives": 2}},
         {"negatives": BATCH, "loss": {"kind": "resampled_softmax", "cache": 8}},
     ],
     ids=["shared", "own", "cached"],
@@ -69,22 +74,22 @@ def test_padding_is_never_real_and_shares_make_the_whole(
     if read_out == "every":
         batch = every_position(batch)
         batch = batch._replace(real=batch.real & (batch.positives != PADDING))
-    alone, used = take_part(state, batch, Workers())
+    alone = sample_inputs(state, batch, Workers())
     assert torch.equal(alone.share.rows.positives, batch.positives[batch.real])
-    for taking_part in (alone.columns, alone.cached, alone.share.rows.own, alone.share.rows.companions):
-        assert not (taking_part == PADDING).any()
+    for part in (alone.columns, alone.cached, alone.share.rows.own, alone.share.rows.extra_positives):
+        assert part is None or not (part == PADDING).any()
     assert alone.pool.positives == int(batch.real.sum())
     for count in (2, 4):
-        dealt = [take_part(state, batch, Workers(rank, count)) for rank in range(count)]
-        for one, theirs in dealt:
+        dealt = [sample_inputs(state, batch, Workers(rank, count)) for rank in range(count)]
+        for one in dealt:
             # Whatever a rank looks up is known to all, and the shared parts are the same.
-            assert torch.equal(theirs, used)
-            assert torch.equal(one.columns, alone.columns)
-            assert torch.equal(one.cached, alone.cached)
+            assert torch.equal(one.used, alone.used)
+            assert same(one.columns, alone.columns)
+            assert same(one.cached, alone.cached)
             assert one.pool == alone.pool
-        shares = [one.share for one, _ in dealt]
+        shares = [one.share for one in dealt]
         for parts, expected in zip(zip(*(share.rows for share in shares), strict=True), alone.share.rows, strict=True):
-            assert torch.equal(torch.cat(parts), expected)
+            assert same(None if parts[0] is None else torch.cat(parts), expected)
         assert torch.equal(torch.cat([share.histories for share in shares]), batch.histories)
         size = batch.positives.numel() // count
         offsets = [share.positions + rank * size for rank, share in enumerate(shares)]
@@ -92,43 +97,45 @@ def test_padding_is_never_real_and_shares_make_the_whole(
 
 
 def test_a_step_knows_all_rows_that_it_looks_up(store: Store, prepare: Prepare) -> None:
-    state = prepare(negatives=OWN, loss={"kind": "dpl", "companions": 2})
+    state = prepare(negatives=OWN, loss={"kind": "dpl", "extra_positives": 2})
     batch = last_batch(store, state)
-    one, used = take_part(state, batch, Workers())
+    one = sample_inputs(state, batch, Workers())
     rows = one.share.rows
-    looked_up = [rows.positives, one.share.histories, rows.own, rows.companions, one.columns, one.cached]
-    assert set(torch.cat([part.flatten() for part in looked_up]).tolist()) <= set(used.tolist())
+    looked_up = [rows.positives, one.share.histories, rows.own, rows.extra_positives, one.columns, one.cached]
+    given = [part.flatten() for part in looked_up if part is not None]
+    assert len(given) == 5
+    assert set(torch.cat(given).tolist()) <= set(one.used.tolist())
 
 
-def test_companions_are_known_positives(store: Store, prepare: Prepare) -> None:
-    state = prepare(negatives=OWN, loss={"kind": "dpl", "companions": 5})
+def test_extra_positives_are_known_positives(store: Store, prepare: Prepare) -> None:
+    state = prepare(negatives=OWN, loss={"kind": "dpl", "extra_positives": 5})
     for batch in batches_of(store, state):
         rows = whole(state, batch).share.rows
-        assert rows.companions.shape == (len(rows.positives), 5)
+        assert rows.extra_positives.shape == (len(rows.positives), 5)
         known = batch.known[batch.real]
-        for positive, companions, all_known in zip(
-            *map(torch.Tensor.tolist, (*rows[:1], rows.companions, known)), strict=True
+        for positive, extra_positives, all_known in zip(
+            *map(torch.Tensor.tolist, (*rows[:1], rows.extra_positives, known)), strict=True
         ):
             allowed = set(all_known) - {PADDING} or {positive}
-            assert set(companions) <= allowed
+            assert set(extra_positives) <= allowed
 
 
 def test_an_only_positive_stands_for_itself(store: Store, prepare: Prepare) -> None:
-    state = prepare(negatives=OWN, loss={"kind": "dpl", "companions": 4})
+    state = prepare(negatives=OWN, loss={"kind": "dpl", "extra_positives": 4})
     batch = last_batch(store, state)
     batch = batch._replace(known=torch.full_like(batch.known, PADDING))
     rows = whole(state, batch).share.rows
-    assert torch.equal(rows.companions, rows.positives[:, None].expand(-1, 4))
+    assert torch.equal(rows.extra_positives, rows.positives[:, None].expand(-1, 4))
 
 
-def test_companions_of_every_position_are_those_of_its_history(store: Store, prepare: Prepare) -> None:
-    state = prepare(negatives=OWN, loss={"kind": "dpl", "companions": 3})
+def test_extra_positives_of_every_position_are_those_of_its_history(store: Store, prepare: Prepare) -> None:
+    state = prepare(negatives=OWN, loss={"kind": "dpl", "extra_positives": 3})
     batch = every_position(last_batch(store, state))
     share = whole(state, batch).share
     history = share.positions // batch.positives.shape[1]
     known = batch.known[history]
     assert (known != PADDING).any(1).all()
-    assert (share.rows.companions[:, :, None] == known[:, None, :]).any(2).all()
+    assert (share.rows.extra_positives[:, :, None] == known[:, None, :]).any(2).all()
     assert torch.equal(share.rows.weights, batch.weights[history])
 
 
@@ -164,7 +171,7 @@ def test_the_cache_takes_part_as_it_stands(store: Store, prepare: Prepare) -> No
     assert state.cache is not None
     batch = last_batch(store, state)
     assert torch.equal(whole(state, batch).cached, state.cache.items)
-    assert not len(whole(prepare(), batch).cached)
+    assert whole(prepare(), batch).cached is None
 
 
 def test_draws_change_from_step_to_step_only(store: Store, prepare: Prepare) -> None:
@@ -174,3 +181,24 @@ def test_draws_change_from_step_to_step_only(store: Store, prepare: Prepare) -> 
     assert torch.equal(whole(state, batch).columns, first)
     state.position.step += 1
     assert not torch.equal(whole(state, batch).columns, first)
+
+
+@pytest.mark.parametrize(
+    ("sections", "built"),
+    [
+        ({}, {"columns", "forbidden"}),
+        ({"loss": {"kind": "full_softmax"}}, {"columns", "forbidden"}),
+        ({"negatives": OWN, "loss": {"kind": "bpr"}}, {"own"}),
+        ({"negatives": OWN, "loss": {"kind": "dpl", "extra_positives": 2}}, {"columns", "own", "extra_positives"}),
+        ({"negatives": BATCH, "loss": {"kind": "resampled_softmax", "cache": 8}}, {"columns", "cached"}),
+        ({"negatives": BATCH, "loss": {"kind": "pointwise"}}, set()),
+    ],
+)
+def test_only_what_the_loss_needs_is_drawn(
+    store: Store, prepare: Prepare, sections: dict[str, Any], built: set[str]
+) -> None:
+    state = prepare(**sections)
+    drawn = whole(state, last_batch(store, state))
+    parts = {"columns": drawn.columns, "cached": drawn.cached}
+    parts |= {name: getattr(drawn.share.rows, name) for name in ("own", "extra_positives", "forbidden")}
+    assert {name for name, part in parts.items() if part is not None} == built

@@ -15,10 +15,11 @@ from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.items.table import PADDING
 from trainer.losses import exclude_positive, sampled_softmax
+from trainer.losses.inputs import LossInputs, LossResult
+from trainer.losses.step_loss import step_loss
 from trainer.negatives import Pool, draw_uniform, shared_pool
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
-from trainer.step import objectives
 from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import StepResult, compute_gradients, train_step
@@ -141,12 +142,14 @@ def test_resampling_draws_where_the_logits_are(
     synthetic(writer, windows=1)
     state = absorbed(store, resampling(config))
     seen = []
-    plain = objectives.evaluate
-    monkeypatch.setattr(
-        "trainer.step.objectives.evaluate", lambda view, config: seen.append(view) or plain(view, config)
-    )
+
+    def spy(step: LossInputs, config: TrainerConfig) -> LossResult:
+        seen.append(step)
+        return step_loss(step, config)
+
+    monkeypatch.setattr("trainer.step.step.step_loss", spy)
     train_step(state, batches_of(store, state)[0], Workers())
-    assert [view.generator.device for view in seen] == [view.users.device for view in seen] == [torch.device("cpu")]
+    assert [step.generator.device for step in seen] == [step.users.device for step in seen] == [torch.device("cpu")]
 
 
 @pytest.mark.gpu

@@ -1,10 +1,10 @@
-"""Sampled softmax, its logQ corrections, and the densities they are corrected by.
+"""The reference of the softmax losses, on whole matrices of logits; `trainer.losses.softmax` is what trains.
+
+Use it for small experiments and as an oracle: the tests hold the trained loss against it, for value and gradient.
 
 Source: Khrylchenko et al., "Correcting the LogQ Correction: Revisiting Sampled Softmax for Large-Scale Retrieval",
 RecSys 2025, sections 3.2 and 3.3.
 """
-
-import math
 
 import torch
 from torch import Tensor
@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from trainer.losses import _checks as checks
 from trainer.losses._logspace import count_kept, logsumexp_kept, no_negatives, softplus, widen
-
-CORRECTIONS = ("none", "standard", "improved")
+from trainer.losses.densities import CORRECTIONS, log_without_positive
 
 
 def sampled_softmax(
@@ -144,13 +143,6 @@ def exclude_positive(log_q_neg: Tensor, log_q_pos: Tensor) -> Tensor:
     return (wide_neg - log_without_positive(wide_pos).to(wide_neg.dtype)[:, None]).to(log_q_neg.dtype)
 
 
-def log_without_positive(log_q_pos: Tensor) -> Tensor:
-    """Return log(1 - Q(p)), refusing Q(p) >= 1."""
-    if bool((log_q_pos >= 0).any()):
-        raise ValueError(f"log_q_pos must be below 0 (Q(p) < 1), got a maximum of {float(log_q_pos.max())}")
-    return torch.log(-torch.expm1(log_q_pos))
-
-
 def full_softmax(logits: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy over the whole catalogue: what the sampled losses estimate (section 3.1).
 
@@ -179,45 +171,10 @@ def full_softmax(logits: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(wide, target.long(), reduction="none").to(logits.dtype)
 
 
-def mixture_log_q(log_q_in_batch: Tensor, log_q_uniform: Tensor | float, num_in_batch: int, num_uniform: int) -> Tensor:
-    """Log-density of a negative drawn from in-batch items and uniform items together.
+def info_nce(pos: Tensor, neg: Tensor, keep: Tensor | None = None) -> Tensor:
+    """InfoNCE, which is the multi-class N-pair loss: -log(e^f(p) / (e^f(p) + sum_kept e^f(d))), (B,).
 
-    A pool of n_b in-batch and n_u uniform negatives is a sample of the mixture
-    Q(d) = (n_b Q_b(d) + n_u Q_u(d)) / (n_b + n_u), whichever half an item came from. (The paper keeps the unigram log Q
-    for both halves in its mixed setting; pass `num_uniform=0` for that.)
-
-    Parameters
-    ----------
-    log_q_in_batch
-        log Q_b(d), any shape. -inf for items that a batch never holds.
-    log_q_uniform
-        log Q_u(d), of the same shape or a scalar, usually -log(catalogue size).
-    num_in_batch, num_uniform
-        Numbers of negatives drawn from either source; one of them may be 0.
-
-    Returns
-    -------
-    Tensor
-        log Q(d), in the dtype of `log_q_in_batch`.
-
-    Raises
-    ------
-    ValueError
-        For NaN, shapes that do not broadcast, negative counts, or both counts 0.
+    Equation 1 of Troeshestova and Isachenko, "Mitigating Distributional Biases in Contrastive Learning". The same as
+    `sampled_softmax` without correction, whose parameters and errors it shares.
     """
-    checks.check_log_density("log_q_in_batch", log_q_in_batch)
-    dtype = log_q_in_batch.dtype
-    uniform = torch.as_tensor(log_q_uniform, dtype=dtype, device=log_q_in_batch.device)
-    checks.check_log_density("log_q_uniform", uniform)
-    if uniform.ndim:
-        checks.check_shape("log_q_uniform", uniform, **{f"D{i}": size for i, size in enumerate(log_q_in_batch.shape)})
-    checks.check_non_negative("num_in_batch", num_in_batch)
-    checks.check_non_negative("num_uniform", num_uniform)
-    total = num_in_batch + num_uniform
-    if total == 0:
-        raise ValueError("num_in_batch and num_uniform must not both be 0, got 0 and 0")
-    in_batch, uniform = widen(log_q_in_batch, uniform)
-    parts = [(in_batch, num_in_batch), (uniform.expand_as(in_batch), num_uniform)]
-    weighted = [part + math.log(count / total) for part, count in parts if count]
-    mixed = weighted[0] if len(weighted) == 1 else torch.logaddexp(*weighted)
-    return mixed.to(dtype)
+    return sampled_softmax(pos, neg, keep=keep, correction="none")

@@ -1,10 +1,9 @@
 """Sampled softmax over all columns of a batch, without ever holding the whole matrix of logits.
 
 Cost: the three products that loss and gradient need (logits, gradient of the queries, gradient of the items), and
-memory for `chunk_rows` x N logits beside O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. What
-`sampled_softmax` takes as (B, N) matrices is given here in the small form that training has it in: embeddings instead
-of logits, a list of masked pairs instead of a mask, and log Q as one number per column. Prefer `sampled_softmax` where
-the negatives differ from row to row.
+memory for `chunk_rows` x N logits beside O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. What the
+reference (`trainer.losses.reference`) takes as (B, N) matrices is given here in the small form that training has it in:
+embeddings instead of logits, a list of masked pairs instead of a mask, and log Q as one number per column.
 """
 
 import itertools
@@ -16,9 +15,34 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from trainer.config import TrainerConfig
 from trainer.losses import _checks as checks
 from trainer.losses._logspace import softplus, widen
-from trainer.losses.sampled_softmax import CORRECTIONS, log_without_positive
+from trainer.losses.densities import CORRECTIONS, log_without_positive
+from trainer.losses.inputs import LossInputs
+
+
+def sampled_softmax_of(step: LossInputs, config: TrainerConfig) -> Tensor:
+    """Return the losses (b,) of `loss.kind = sampled_softmax`."""
+    return _of(step, config.negatives.correction)
+
+
+def softmax_of(step: LossInputs, _: TrainerConfig) -> Tensor:
+    """Return the losses (b,) of `loss.kind = full_softmax`, whose columns are all items, and of ``info_nce``."""
+    return _of(step, "none")
+
+
+def _of(step: LossInputs, correction: str) -> Tensor:
+    return sampled_softmax_in_batch(
+        step.users,
+        step.given("columns"),
+        pos=step.pos,
+        hits=step.given("hits"),
+        log_q_pos=step.log_q_pos,
+        log_q_neg=step.log_q_columns,
+        correction=correction,
+        temperature=step.temperature,
+    )
 
 
 def sampled_softmax_in_batch(

@@ -1,26 +1,26 @@
-"""Random views of a step, and their logits worked out one inner product at a time."""
+"""Random inputs of a loss, and their logits worked out one inner product at a time."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from trainer.step.objectives import Population, View
+from trainer.losses.inputs import LossInputs, Population
 
-LEAVES = ("users", "positives", "columns", "own", "companions", "cached")
+LEAVES = ("users", "positives", "columns", "own", "extra_positives", "cached")
 
 
-def random_view(
+def random_inputs(
     seed: int,
     *,
     rows: int = 6,
     columns: int = 8,
     own: int = 3,
-    companions: int = 2,
+    extra_positives: int = 2,
     cached: int = 4,
     temperature: float = 0.5,
-) -> View:
-    """Return a view in float64 whose vectors ask for gradients; every row leaves two columns out."""
+) -> LossInputs:
+    """Return inputs in float64 whose vectors ask for gradients; every row leaves two columns out."""
     draw = torch.Generator().manual_seed(seed)
 
     def vectors(*shape: int) -> Tensor:
@@ -31,7 +31,7 @@ def random_view(
 
     left_out = torch.stack([torch.randperm(columns, generator=draw)[:2] for _ in range(rows)]).flatten()
     counts = torch.empty(2, rows, dtype=torch.float64).uniform_(1, 9, generator=draw)
-    return View(
+    return LossInputs(
         users=vectors(rows),
         positives=vectors(rows),
         columns=vectors(columns),
@@ -39,7 +39,7 @@ def random_view(
         log_q_pos=log_q(rows),
         log_q_columns=log_q(columns),
         own=vectors(rows, own),
-        companions=vectors(rows, companions),
+        extra_positives=vectors(rows, extra_positives),
         cached=vectors(cached),
         log_q_cached=log_q(cached),
         population=Population(counts[0], counts[1], 90.0, (40, 50)),
@@ -49,29 +49,29 @@ def random_view(
 
 
 class Dense(NamedTuple):
-    """Logits of the positives (b,), columns (b, C), own negatives (b, N), companions (b, M), cache (b, S); `keep`."""
+    """Logits of the positives (b,), columns (b, C), own negatives (b, N), extra positives (b, M), cache (b, S)."""
 
     pos: Tensor
     columns: Tensor
     own: Tensor
-    companions: Tensor
+    extra_positives: Tensor
     cached: Tensor
     keep: Tensor
 
 
-def dense(view: View) -> Dense:
-    """Return all logits of a view, by loops."""
-    keep = torch.ones(len(view.users), len(view.columns), dtype=torch.bool)
-    for row, column in view.hits.tolist():
+def dense(step: LossInputs) -> Dense:
+    """Return all logits of a step, by loops."""
+    keep = torch.ones(len(step.users), len(step.columns), dtype=torch.bool)
+    for row, column in step.hits.tolist():
         keep[row, column] = False
-    count = len(view.users)
-    by_row = ([view.columns] * count, view.own, view.companions, [view.cached] * count)
-    pos = torch.stack([user.dot(item) for user, item in zip(view.users, view.positives, strict=True)])
+    count = len(step.users)
+    by_row = ([step.columns] * count, step.own, step.extra_positives, [step.cached] * count)
+    pos = torch.stack([user.dot(item) for user, item in zip(step.users, step.positives, strict=True)])
     parts = [
         torch.stack(
-            [torch.stack([user.dot(item) for item in items]) for user, items in zip(view.users, of, strict=True)]
+            [torch.stack([user.dot(item) for item in items]) for user, items in zip(step.users, of, strict=True)]
         )
         for of in by_row
     ]
-    scaled = [logits / view.temperature for logits in (pos, *parts)]
+    scaled = [logits / step.temperature for logits in (pos, *parts)]
     return Dense(*scaled, keep)

@@ -1,19 +1,21 @@
-"""Each objective against a direct call of its loss on matrices built by hand, for value and gradient."""
+"""Each loss of the table against a direct call of its loss on matrices built by hand, for value and gradient."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.trainer.step.views import LEAVES, Dense, dense, random_view
+from tests.trainer.losses.step_inputs import LEAVES, Dense, dense, random_inputs
 from trainer import losses
-from trainer.config import LossKind, TrainerConfig
-from trainer.step.objectives import View, evaluate
+from trainer.config import TrainerConfig
+from trainer.loss_config import LOSSES
+from trainer.losses.inputs import LossInputs
+from trainer.losses.step_loss import step_loss
 
-Oracle = Callable[[View, Dense], Tensor]
+Oracle = Callable[[LossInputs, Dense], Tensor]
 UNIFORM = {"in_batch": False, "uniform": 8}
 OWN = {"in_batch": False, "uniform": 0, "per_row": 1}
 BATCH = {"in_batch": True, "uniform": 0}
@@ -23,12 +25,12 @@ def configured(kind: str, negatives: dict[str, Any] | None = None, **loss: Any) 
     return TrainerConfig.model_validate({"loss": {"kind": kind, **loss}, "negatives": negatives or {}})
 
 
-def softmax(view: View, of: Dense, correction: str) -> Tensor:
-    log_q_neg = view.log_q_columns
+def softmax(step: LossInputs, of: Dense, correction: str) -> Tensor:
+    log_q_neg = step.log_q_columns
     if correction == "improved":
-        log_q_neg = losses.exclude_positive(log_q_neg, view.log_q_pos)
+        log_q_neg = losses.exclude_positive(log_q_neg, step.log_q_pos)
     return losses.sampled_softmax(
-        of.pos, of.columns, log_q_pos=view.log_q_pos, log_q_neg=log_q_neg, keep=of.keep, correction=correction
+        of.pos, of.columns, log_q_pos=step.log_q_pos, log_q_neg=log_q_neg, keep=of.keep, correction=correction
     )
 
 
@@ -37,7 +39,7 @@ def unlabelled(of: Dense) -> Tensor:
 
 
 def positives(of: Dense) -> Tensor:
-    return torch.cat([of.pos[:, None], of.companions], 1)
+    return torch.cat([of.pos[:, None], of.extra_positives], 1)
 
 
 def pairwise(of: Dense) -> Tensor:
@@ -45,42 +47,42 @@ def pairwise(of: Dense) -> Tensor:
     return torch.stack([losses.bpr(of.pos, neg) for neg in unlabelled(of).T]).mean(0)
 
 
-def anchored(view: View, of: Dense) -> Tensor:
-    self_logit = torch.stack([user.dot(user) for user in view.users]) / view.temperature
+def anchored(step: LossInputs, of: Dense) -> Tensor:
+    self_logit = torch.stack([user.dot(user) for user in step.users]) / step.temperature
     return losses.debiased_positive(positives(of), unlabelled(of), tau_plus=0.05, self_logit=self_logit)
 
 
-def population(view: View, rows: slice = slice(None), columns: slice = slice(None)) -> dict[str, Any]:
-    assert view.population is not None
-    known = view.population
+def population(step: LossInputs, rows: slice = slice(None), columns: slice = slice(None)) -> dict[str, Any]:
+    assert step.population is not None
+    known = step.population
     counts = {"row_count": known.row_count[rows], "col_count": known.column_count[columns]}
     return counts | {"num_positives": known.positives, "shape": known.shape}
 
 
-def grid(view: View) -> Tensor:
-    return torch.stack([torch.stack([user.dot(item) for item in view.positives]) for user in view.users])
+def grid(step: LossInputs) -> Tensor:
+    return torch.stack([torch.stack([user.dot(item) for item in step.positives]) for user in step.users])
 
 
-def pointwise(view: View, objective: str, link: str, omega: float) -> Tensor:
-    scores = grid(view) / view.temperature
+def pointwise(step: LossInputs, objective: str, link: str, omega: float) -> Tensor:
+    scores = grid(step) / step.temperature
     settings = {"objective": objective, "link": link, "omega": omega}
-    return losses.pointwise_in_batch(scores, **settings, **population(view)).expand(len(view.users))
+    return losses.pointwise_in_batch(scores, **settings, **population(step)).expand(len(step.users))
 
 
-def sogram(view: View, of: Dense) -> Tensor:
+def sogram(step: LossInputs, of: Dense) -> Tensor:
     """The pairs of the first half of the batch, the items of the second."""
-    half = len(view.users) // 2
+    half = len(step.users) // 2
     first, second = slice(half), slice(half, None)
-    cross = grid(view)[first, second] / view.temperature
-    return losses.sogram(of.pos[first], cross, **population(view, first, second)).expand(len(view.users))
+    cross = grid(step)[first, second] / step.temperature
+    return losses.sogram(of.pos[first], cross, **population(step, first, second)).expand(len(step.users))
 
 
-def resampled(view: View, of: Dense, weight: float) -> Tensor:
+def resampled(step: LossInputs, of: Dense, weight: float) -> Tensor:
     """The batch is drawn from first, then the cache, of the same seed."""
     draw = torch.Generator()
-    draw.set_state(view.generator.get_state())
+    draw.set_state(step.generator.get_state())
     parts = []
-    for scores, log_q in ((of.columns, view.log_q_columns), (of.cached, view.log_q_cached)):
+    for scores, log_q in ((of.columns, step.log_q_columns), (of.cached, step.log_q_cached)):
         count = scores.shape[1] // 2 if weight else scores.shape[1]
         parts.append(losses.resampled_softmax(of.pos, scores, losses.resample(scores, log_q, count, draw)))
         if not weight:
@@ -92,7 +94,7 @@ CASES: dict[str, tuple[TrainerConfig, Oracle]] = {
     **{
         f"sampled_softmax, {one}": (
             configured("sampled_softmax", {"correction": one}),
-            lambda view, of, one=one: softmax(view, of, one),
+            lambda step, of, one=one: softmax(step, of, one),
         )
         for one in ("none", "standard", "improved")
     },
@@ -104,42 +106,42 @@ CASES: dict[str, tuple[TrainerConfig, Oracle]] = {
     ),
     "debiased_contrastive": (
         configured("debiased_contrastive", UNIFORM, tau_plus=0.05),
-        lambda view, of: losses.debiased_contrastive(
-            positives(of), unlabelled(of), tau_plus=0.05, temperature=view.temperature
+        lambda step, of: losses.debiased_contrastive(
+            positives(of), unlabelled(of), tau_plus=0.05, temperature=step.temperature
         ),
     ),
     "hard_contrastive": (
         configured("hard_contrastive", UNIFORM, tau_plus=0.05, beta=0.7),
-        lambda view, of: losses.hard_contrastive(
-            positives(of), unlabelled(of), tau_plus=0.05, beta=0.7, temperature=view.temperature
+        lambda step, of: losses.hard_contrastive(
+            positives(of), unlabelled(of), tau_plus=0.05, beta=0.7, temperature=step.temperature
         ),
     ),
-    "debiased_positive": (configured("debiased_positive", UNIFORM, tau_plus=0.05, companions=2), anchored),
+    "debiased_positive": (configured("debiased_positive", UNIFORM, tau_plus=0.05, extra_positives=2), anchored),
     "bpr": (configured("bpr", OWN), lambda _, of: pairwise(of)),
     "dpl": (
-        configured("dpl", UNIFORM, tau_plus=0.05, floor=0.02, companions=2),
-        lambda _, of: losses.dpl(of.pos, of.companions, unlabelled(of), tau_plus=0.05, floor=0.02),
+        configured("dpl", UNIFORM, tau_plus=0.05, floor=0.02, extra_positives=2),
+        lambda _, of: losses.dpl(of.pos, of.extra_positives, unlabelled(of), tau_plus=0.05, floor=0.02),
     ),
     "pointwise, unbiased": (
         configured("pointwise", BATCH),
-        lambda view, _: pointwise(view, "unbiased", "logistic", 1.0),
+        lambda step, _: pointwise(step, "unbiased", "logistic", 1.0),
     ),
     "pointwise, omega": (
         configured("pointwise", BATCH, objective="unbiased_omega", link="square", omega=0.3),
-        lambda view, _: pointwise(view, "unbiased_omega", "square", 0.3),
+        lambda step, _: pointwise(step, "unbiased_omega", "square", 0.3),
     ),
     "sogram": (configured("sogram", BATCH), sogram),
     "xir": (
         configured("resampled_softmax", BATCH, cache=4, cache_share=0.3),
-        lambda view, of: resampled(view, of, 0.3),
+        lambda step, of: resampled(step, of, 0.3),
     ),
 }
 
 
-def value_and_gradients(view: View, found: Tensor) -> list[Tensor]:
-    """Return the losses and the gradients of their weighted sum by every vector of the view."""
+def value_and_gradients(step: LossInputs, found: Tensor) -> list[Tensor]:
+    """Return the losses and the gradients of their weighted sum by every vector of the step."""
     weight = torch.linspace(0.5, 2, len(found), dtype=torch.float64)
-    leaves = [getattr(view, name) for name in LEAVES]
+    leaves = [leaf for name in LEAVES if (leaf := getattr(step, name)) is not None]
     gradients = torch.autograd.grad((found * weight).sum(), leaves, allow_unused=True, materialize_grads=True)
     return [found.detach(), *gradients]
 
@@ -148,9 +150,9 @@ def value_and_gradients(view: View, found: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("name", CASES)
 def test_is_the_loss_called_directly(name: str, seed: int) -> None:
     config, oracle = CASES[name]
-    view = random_view(seed)
-    wanted = value_and_gradients(view, oracle(view, dense(view)))
-    found = value_and_gradients(view, evaluate(view, config).losses)
+    step = random_inputs(seed)
+    wanted = value_and_gradients(step, oracle(step, dense(step)))
+    found = value_and_gradients(step, step_loss(step, config).losses)
     assert any(gradient.any() for gradient in wanted[1:])
     for mine, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
@@ -158,23 +160,23 @@ def test_is_the_loss_called_directly(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_resampling_without_a_cache_draws_as_many_as_there_are_columns(seed: int) -> None:
-    view = random_view(seed)
-    view = replace(view, cached=view.cached[:0].detach().requires_grad_(), log_q_cached=view.log_q_cached[:0])
-    full = replace(view, cached=random_view(seed).cached)
-    wanted = value_and_gradients(view, resampled(view, dense(full), 0.0))
-    result = evaluate(view, configured("resampled_softmax", BATCH))
-    for mine, other in zip(value_and_gradients(view, result.losses), wanted, strict=True):
+    step = random_inputs(seed)
+    step = replace(step, cached=None, log_q_cached=None)
+    full = replace(step, cached=random_inputs(seed).cached)
+    wanted = value_and_gradients(step, resampled(step, dense(full), 0.0))
+    result = step_loss(step, configured("resampled_softmax", BATCH))
+    for mine, other in zip(value_and_gradients(step, result.losses), wanted, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
     assert result.drawn is not None
-    assert result.drawn.shape == (len(view.users), len(view.columns))
+    assert result.drawn.shape == (len(step.users), len(step.columns))
 
 
 def test_resampling_names_the_columns_that_it_drew_and_the_cache_after_them() -> None:
-    view = random_view(3)
-    drawn = evaluate(view, CASES["xir"][0]).drawn
+    step = random_inputs(3)
+    drawn = step_loss(step, CASES["xir"][0]).drawn
     assert drawn is not None
-    columns, cached = len(view.columns), len(view.cached)
-    assert drawn.shape == (len(view.users), columns // 2 + cached // 2)
+    columns, cached = len(step.columns), len(step.cached)
+    assert drawn.shape == (len(step.users), columns // 2 + cached // 2)
     assert int(drawn[:, : columns // 2].max()) < columns
     assert int(drawn[:, columns // 2 :].min()) >= columns
     assert int(drawn.max()) < columns + cached
@@ -183,15 +185,15 @@ def test_resampling_names_the_columns_that_it_drew_and_the_cache_after_them() ->
 @pytest.mark.parametrize("seed", range(3))
 def test_full_softmax_over_the_catalogue(seed: int) -> None:
     """The columns are all items, and a row leaves its own out, which stands as the positive."""
-    view = random_view(seed, columns=9)
-    target = torch.randint(9, (len(view.users),), generator=torch.Generator().manual_seed(seed))
+    step = random_inputs(seed, columns=9)
+    target = torch.randint(9, (len(step.users),), generator=torch.Generator().manual_seed(seed))
     own = torch.stack([torch.arange(len(target)), target], 1)
-    view = replace(view, positives=view.columns[target], hits=own)
-    logits = dense(view).columns
+    step = replace(step, positives=step.columns[target], hits=own)
+    logits = dense(step).columns
     wanted = losses.full_softmax(logits, target)
-    found = evaluate(view, configured("full_softmax")).losses
+    found = step_loss(step, configured("full_softmax")).losses
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
-    leaves = (view.users, view.columns)
+    leaves = (step.users, step.columns)
     for mine, other in zip(
         torch.autograd.grad(found.sum(), leaves), torch.autograd.grad(wanted.sum(), leaves), strict=True
     ):
@@ -201,38 +203,41 @@ def test_full_softmax_over_the_catalogue(seed: int) -> None:
 @pytest.mark.parametrize("kind", ["sampled_softmax", "full_softmax", "info_nce", "bce", "gbce"])
 def test_what_is_hit_is_no_negative(kind: str) -> None:
     """A column that every row leaves out may lie anywhere; where one row keeps it, that row notices."""
-    view = random_view(4)
-    column = torch.full((len(view.users),), 2)
+    step = random_inputs(4)
+    column = torch.full((len(step.users),), 2)
     everywhere = torch.stack([torch.arange(len(column)), column], 1)
-    moved = view.columns.detach().clone()
+    moved = step.columns.detach().clone()
     moved[2] *= -3
     before, after = (
-        evaluate(replace(view, hits=everywhere, columns=columns), configured(kind)).losses
-        for columns in (view.columns, moved)
+        step_loss(replace(step, hits=everywhere, columns=columns), configured(kind)).losses
+        for columns in (step.columns, moved)
     )
     torch.testing.assert_close(after, before, rtol=1e-12, atol=0)
     before, after = (
-        evaluate(replace(view, hits=everywhere[1:], columns=columns), configured(kind)).losses
-        for columns in (view.columns, moved)
+        step_loss(replace(step, hits=everywhere[1:], columns=columns), configured(kind)).losses
+        for columns in (step.columns, moved)
     )
     assert before[0] != after[0]
     torch.testing.assert_close(after[1:], before[1:], rtol=1e-12, atol=0)
 
 
 def test_every_kind_is_tested() -> None:
-    assert {config.loss.kind for config, _ in CASES.values()} | {"full_softmax"} == set(get_args(LossKind))
+    assert {config.loss.kind for config, _ in CASES.values()} | {"full_softmax"} == set(LOSSES)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_rank_without_rows_has_no_losses_and_no_gradient(name: str) -> None:
-    view = random_view(5, rows=1)
+    step = random_inputs(5, rows=1)
     empty = replace(
-        view,
-        **{part: getattr(view, part)[:0] for part in ("users", "positives", "hits", "log_q_pos", "own", "companions")},
+        step,
+        **{
+            part: getattr(step, part)[:0]
+            for part in ("users", "positives", "hits", "log_q_pos", "own", "extra_positives")
+        },
     )
-    found = evaluate(empty, CASES[name][0]).losses
+    found = step_loss(empty, CASES[name][0]).losses
     assert found.shape == (0,)
-    (gradient,) = torch.autograd.grad(found.sum(), view.users)
+    (gradient,) = torch.autograd.grad(found.sum(), step.users)
     assert not gradient.any()
 
 
@@ -240,4 +245,4 @@ def test_a_rank_without_rows_has_no_losses_and_no_gradient(name: str) -> None:
 def test_asks_for_the_population(kind: str) -> None:
     config = configured(kind, {} if kind == "gbce" else BATCH)
     with pytest.raises(ValueError, match="population must be given for this loss, got None"):
-        evaluate(replace(random_view(6), population=None), config)
+        step_loss(replace(random_inputs(6), population=None), config)

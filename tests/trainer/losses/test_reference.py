@@ -273,45 +273,6 @@ class TestFullSoftmax:
             losses.full_softmax(torch.zeros(2, 4), target)
 
 
-class TestMixtureLogQ:
-    @settings(max_examples=30, deadline=None)
-    @given(seed=st.integers(0, 10**6), num_in_batch=st.integers(0, 500), num_uniform=st.integers(0, 500))
-    def test_is_the_mixture_density(self, seed: int, num_in_batch: int, num_uniform: int) -> None:
-        total = num_in_batch + num_uniform
-        if total == 0:
-            return
-        in_batch = np.random.default_rng(seed).dirichlet(np.ones(9))
-        value = losses.mixture_log_q(
-            torch.from_numpy(in_batch).log(), torch.tensor(1 / 9).double().log(), num_in_batch, num_uniform
-        )
-        expected = (num_in_batch * in_batch + num_uniform / 9) / total
-        np.testing.assert_allclose(value.exp().numpy(), expected, rtol=1e-7)
-        assert value.exp().sum() == pytest.approx(1.0, abs=1e-6)
-
-    def test_one_source_alone_is_returned_exactly(self) -> None:
-        in_batch = torch.tensor([-1.0, -torch.inf, -3.0])
-        torch.testing.assert_close(losses.mixture_log_q(in_batch, -2.0, 4, 0), in_batch, rtol=0, atol=0)
-        torch.testing.assert_close(losses.mixture_log_q(in_batch, -2.0, 0, 4), torch.full((3,), -2.0), rtol=0, atol=0)
-
-    def test_unseen_items_get_the_uniform_share(self) -> None:
-        value = losses.mixture_log_q(torch.tensor([-torch.inf]), torch.tensor([math.log(0.1)]), 3, 1)
-        assert float(value) == pytest.approx(math.log(0.025))
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ((torch.zeros(2), 0.0, 0, 0), "must not both be 0"),
-            ((torch.zeros(2), 0.0, -1, 2), "num_in_batch must be a finite number of at least 0, got -1"),
-            ((torch.zeros(2), torch.nan, 1, 2), "log_q_uniform must hold log-probabilities, got 1 NaN"),
-            ((torch.zeros(2), torch.zeros(3), 1, 2), r"log_q_uniform must have shape \(D0=2\), got \(3,\)"),
-            ((torch.zeros(2).long(), 0.0, 1, 2), "log_q_in_batch must hold log-probabilities of a floating dtype"),
-        ],
-    )
-    def test_refuses(self, arguments: tuple[Tensor, float, int, int], message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            losses.mixture_log_q(*arguments)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -349,3 +310,13 @@ def test_refuses(changes: dict[str, object], message: str) -> None:
 def test_refuses_what_is_no_tensor() -> None:
     with pytest.raises(TypeError, match=re.escape("neg must be a torch tensor, got list")):
         losses.sampled_softmax(torch.zeros(2), [[0.0]], correction="none")  # type: ignore[arg-type]
+
+
+def test_info_nce_is_uncorrected_sampled_softmax(draw: Draw) -> None:
+    pos, neg = draw(0, 3), draw(1, 3, 5)
+    keep = torch.tensor([[1, 1, 0, 1, 0], [0] * 5, [1] * 5], dtype=torch.bool)
+    expected = losses.sampled_softmax(pos, neg, keep=keep, correction="none")
+    torch.testing.assert_close(losses.info_nce(pos, neg, keep), expected, rtol=0, atol=0)
+    positive, others = np.exp(pos[2].numpy()), np.exp(neg[2].numpy())
+    by_hand = -np.log(positive / (positive + others.sum()))
+    assert losses.info_nce(pos, neg, keep)[2] == pytest.approx(by_hand, rel=1e-12)

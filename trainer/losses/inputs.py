@@ -1,0 +1,124 @@
+"""What a loss sees of a training step: vectors of the rows and of the items that they are compared with."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["LossInputs", "LossResult", "Population"]
+
+
+class LossResult(NamedTuple):
+    """Losses (b,) of the rows, and the columns of the pool followed by the cache, drawn by resampling, of any shape."""
+
+    losses: Tensor
+    drawn: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """What is known of the whole label matrix, for the losses that correct for popularity.
+
+    `row_count` (b,) and `column_count` (b,) are the numbers of positives of each row's user and item, `positives` is
+    the number of all, `shape` the numbers of users and items.
+    """
+
+    row_count: Tensor
+    column_count: Tensor
+    positives: float
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """One rank's b rows, and what the loss says in `trainer.loss_config.LOSSES` that it needs; the rest is None.
+
+    All vectors are as the search compares them; logits are their inner products over the `temperature`.
+
+    Attributes
+    ----------
+    users, positives
+        Vectors of the rows and of their positives, (b, d).
+    columns
+        Vectors of the negatives that all rows of all ranks share, (C, d).
+    hits
+        (row, column) pairs that are no negatives, (H, 2), each once.
+    log_q_pos, log_q_columns
+        Log-density of the pool at the positives, (b,), and at the columns, (C,).
+    own
+        Vectors of each row's own negatives, (b, N, d).
+    extra_positives
+        Vectors of further positives of each row's user, (b, M, d).
+    cached, log_q_cached
+        Vectors (S, d) and log-density in the stream (S,) of the items of the cache.
+    population
+        The label matrix.
+    generator
+        For the losses that draw.
+    labels
+        Which pairs of users and "positives", (b,), or which of their combinations, (b, b), are positive; only for the
+        losses that sample both kinds.
+    """
+
+    users: Tensor
+    positives: Tensor
+    temperature: float
+    columns: Tensor | None = None
+    hits: Tensor | None = None
+    log_q_pos: Tensor | None = None
+    log_q_columns: Tensor | None = None
+    own: Tensor | None = None
+    extra_positives: Tensor | None = None
+    cached: Tensor | None = None
+    log_q_cached: Tensor | None = None
+    population: Population | None = None
+    generator: torch.Generator | None = None
+    labels: Tensor | None = None
+
+    def given(self, name: str) -> Any:
+        """Return an input that the loss needs.
+
+        Raises
+        ------
+        ValueError
+            If the step has not made it.
+        """
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"{name} must be given for this loss, got None")
+        return value
+
+    @property
+    def pos(self) -> Tensor:
+        """Logits of the positives, (b,)."""
+        return (self.users * self.positives).sum(1) / self.temperature
+
+    @property
+    def pooled(self) -> Tensor:
+        """Logits of the shared negatives, (b, C)."""
+        columns: Tensor = self.given("columns")
+        return self.users @ columns.T / self.temperature
+
+    @property
+    def keep(self) -> Tensor:
+        """Booleans (b, C): True where a shared negative is a negative of the row."""
+        hits, columns = self.given("hits"), self.given("columns")
+        keep = torch.ones(len(self.users), len(columns), dtype=torch.bool, device=self.users.device)
+        keep[hits[:, 0], hits[:, 1]] = False
+        return keep
+
+    @property
+    def unlabelled(self) -> Tensor:
+        """Logits of all negatives, shared and own, (b, C + N), hits included."""
+        shared = [] if self.columns is None else [self.pooled]
+        return torch.cat([*shared, *self._by_row(self.own)], 1)
+
+    @property
+    def all_positives(self) -> Tensor:
+        """Logits of the positives and of the extra ones, (b, 1 + M)."""
+        return torch.cat([self.pos[:, None], *self._by_row(self.extra_positives)], 1)
+
+    def _by_row(self, vectors: Tensor | None) -> list[Tensor]:
+        """Return the logits (b, N) of vectors (b, N, d), where there are any."""
+        return [] if vectors is None else [torch.einsum("bd,bnd->bn", self.users, vectors) / self.temperature]

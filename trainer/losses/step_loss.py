@@ -1,0 +1,24 @@
+"""From the settings to the losses of a step: the function that `trainer.loss_config.LOSSES` names, called."""
+
+from pkgutil import resolve_name
+from typing import Any
+
+from torch import Tensor
+
+from trainer.config import TrainerConfig
+from trainer.losses.inputs import LossInputs, LossResult
+
+__all__ = ["step_loss"]
+
+
+def step_loss(step: LossInputs, config: TrainerConfig) -> LossResult:
+    """Return the losses (b,) of a step by `config.loss`; without rows, none.
+
+    A lone row, as the last batch of a window may hold, gives a loss of whole batches nothing to compare: its loss is 0.
+    """
+    needs = config.loss.needs
+    if len(step.users) < (2 if needs.user_counts else 1):
+        return LossResult(0 * step.users.sum(1))
+    function: Any = resolve_name(f"trainer.losses.{needs.function}")
+    losses: Tensor | LossResult = function(step, config)
+    return losses if isinstance(losses, LossResult) else LossResult(losses)

@@ -1,0 +1,123 @@
+"""From table rows to vectors: what the towers make of a step's rows, as the loss sees it."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.items.table import PADDING
+from trainer.losses.inputs import LossInputs, Population
+from trainer.negatives import accidental_hits, bayesian_choice, shared_pool
+from trainer.step.batches import Batch
+from trainer.step.inputs import BatchRows, SampledInputs
+from trainer.step.model import Model
+from trainer.step.seeds import Purpose, generator
+from trainer.towers import project, read_out
+
+__all__ = ["StepVectors"]
+
+
+class StepVectors:
+    """The vectors of a step's distinct table rows, and where each row is among them.
+
+    Parameters
+    ----------
+    model
+        What is trained.
+    leaf
+        Embeddings (n, d) of `rows`, which the gradient is taken by.
+    rows
+        Distinct table rows of the step, (n,).
+    """
+
+    def __init__(self, model: Model, leaf: Tensor, rows: Tensor) -> None:
+        self.model, self.rows = model, rows
+        self.read = model.compose(leaf, rows)
+        self.items = project(self.read, model.config.tower)
+        # Known positives may have no part in the step: their place is no column's, so that they mask nothing.
+        self.place = torch.full((len(model.embeddings.weight),), -1, dtype=torch.long, device=rows.device)
+        self.place[rows] = torch.arange(len(rows), device=rows.device)
+
+    def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int) -> LossInputs:
+        """Return what the loss of this rank's share needs, and nothing else."""
+        model, config, rows = self.model, self.model.config, sampled.share.rows
+        users, positives = self._users(sampled, batch), self.items[self.place[rows.positives]]
+        log_q_pos, log_q_columns = _densities(model, sampled)
+        draws = generator(config.seed, Purpose.RESAMPLING, model.position.step, rank, device=self.rows.device)
+        return LossInputs(
+            users=users,
+            positives=positives,
+            temperature=config.tower.temperature,
+            columns=self._items(sampled.columns),
+            hits=self._hits(sampled),
+            log_q_pos=log_q_pos,
+            log_q_columns=log_q_columns,
+            own=self._own(users, positives, rows),
+            extra_positives=self._items(rows.extra_positives),
+            cached=self._items(sampled.cached),
+            log_q_cached=None if sampled.cached is None else model.log_q[sampled.cached],
+            population=_population(model, rows),
+            generator=draws,
+            labels=batch.labels if config.loss.needs_labels else None,
+        )
+
+    def drawn(self, sampled: SampledInputs, drawn: Tensor | None) -> Tensor:
+        """Count how often resampling drew each row, (n,), given the columns and cached items that it `drawn`."""
+        counts = torch.zeros_like(self.read[:, 0])
+        if drawn is not None:
+            parts = [part for part in (sampled.columns, sampled.cached) if part is not None]
+            places = self.place[torch.cat(parts)][drawn.flatten()]
+            counts.index_add_(0, places, torch.ones_like(places, dtype=counts.dtype))
+        return counts
+
+    def _items(self, rows: Tensor | None) -> Tensor | None:
+        """Return the vectors (..., d) of the items of table rows (...)."""
+        return None if rows is None else self.items[self.place[rows]]
+
+    def _hits(self, sampled: SampledInputs) -> Tensor | None:
+        columns, forbidden = sampled.columns, sampled.share.rows.forbidden
+        if columns is None or forbidden is None:
+            return None
+        return accidental_hits(self.place[columns], self.place[forbidden])
+
+    def _users(self, sampled: SampledInputs, batch: Batch) -> Tensor:
+        """Return the vectors (b, d) of the rows' users, read out of their histories."""
+        histories = sampled.share.histories
+        vectors = functional.embedding(self.place[histories], self.read)
+        read = read_out(self.model.tower, vectors, histories != PADDING, every=batch.positives.ndim > 1)
+        return project(read[sampled.share.positions], self.model.config.tower)
+
+    def _own(self, users: Tensor, positives: Tensor, rows: BatchRows) -> Tensor | None:
+        """Return the vectors (b, N, d) of each row's own negatives, the chosen ones where candidates were drawn."""
+        config, own, vectors = self.model.config, rows.own, self._items(rows.own)
+        candidates = config.negatives.bayesian_candidates
+        if own is None or vectors is None or not candidates:
+            return vectors
+        shape = len(own), config.negatives.per_row, candidates
+        scores = torch.einsum("bd,bnd->bn", users, vectors).view(shape) / config.tower.temperature
+        pos = (users * positives).sum(1, keepdim=True) / config.tower.temperature
+        chosen = bayesian_choice(
+            pos.detach().expand(shape[:2]),
+            scores.detach(),
+            prior=self.model.log_q[own].exp().view(shape),
+            keep=(own != rows.positives[:, None]).view(shape),
+        )
+        index = chosen[..., None, None].expand(*shape[:2], 1, vectors.shape[-1])
+        return vectors.view(*shape, -1).gather(2, index)[:, :, 0]
+
+
+def _densities(model: Model, sampled: SampledInputs) -> tuple[Tensor | None, Tensor | None]:
+    """Return log Q at the positives (b,) and at the columns (C,), as a row sees the pool, where its own is certain."""
+    if sampled.columns is None or not model.config.loss.needs.log_q:
+        return None, None
+    config, others = model.config.negatives, sampled.pool.others
+    sampler = shared_pool(config, model.log_q, model.live)
+    of_positive = sampler.log_q_own if config.correction == "improved" else sampler.log_q
+    return of_positive(sampled.share.rows.positives, others), sampler.log_q(sampled.columns, others)
+
+
+def _population(model: Model, rows: BatchRows) -> Population | None:
+    if not model.config.loss.needs.population:
+        return None
+    totals = model.totals
+    counts = model.item_counts[rows.positives]
+    return Population(rows.user_counts, counts, totals.positives, (totals.users, totals.items))
