@@ -164,7 +164,7 @@ class TrainerConfig(_Model):
         return self
 
     def defining(self) -> dict[str, object]:
-        """Return the settings that decide what is learnt, flat (``tower.dimension``), as JSON values.
+        """Return the settings that decide what is trained, flat (``tower.dimension``), as JSON values.
 
         A checkpoint may only be continued where all of them are equal; the others say when and where things
         are written and may change between runs.

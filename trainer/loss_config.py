@@ -122,7 +122,7 @@ class LossConfig(_Model):
         default=0,
         ge=0,
         validation_alias=AliasChoices("extra_positives", "companions"),
-        description="debiased losses: further positives of the same user beside each positive",
+        description="debiased losses: further positives of the same user with each positive",
     )
     cache: int = Field(default=0, ge=0, description="resampled_softmax: slots of the item cache (XIR); 0: none (BIR)")
     cache_share: float = Field(default=0.5, ge=0, le=1, description="resampled_softmax: weight of the cache's part")

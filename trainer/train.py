@@ -1,8 +1,8 @@
 """Training, from the committed windows to bundles that can be served.
 
-The story of a run: continue where the newest checkpoint stands; take the windows in commit order; let each test the
-model before it is learnt; export a bundle when one is due; keep a checkpoint. Every rank that torchrun starts runs
-this same function; without torchrun there is one.
+A run continues at the newest checkpoint. It takes the windows in commit order, tests the model on each before it trains
+on it, exports a bundle when one is due, and keeps a checkpoint. Every rank that torchrun starts runs this function;
+without torchrun there is one.
 """
 
 import time
@@ -32,7 +32,7 @@ def train(
     follow: bool = False,
     report: Callable[[TrainProgress], None] | None = None,
 ) -> TrainSummary:
-    """Learn all committed windows; with `follow`, wait for more until SIGTERM or SIGINT.
+    """Train on all committed windows; with `follow`, wait for more until SIGTERM or SIGINT.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def train(
     ValueError
         If the settings do not fit the ranks or the device.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     metrics = TrainerMetrics()
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
         workers.share(config.batch_size)
@@ -69,14 +69,14 @@ def train(
                     break
             if state.position.learnt_sequence >= 0:
                 workers.first(partial(exporter.export, state))
-            return _summary(observer, state, exporter, begun, stopped=stop.requested)
+            return _summary(observer, state, exporter, started, stopped=stop.requested)
 
 
 def _check(config: TrainerConfig, workers: Workers) -> None:
-    """Refuse what learns from a closed set of interactions, or from whole batches, where there is none."""
+    """Refuse towers and losses that need a closed set of interactions, or the whole batch on one rank."""
     if config.tower.kind in {"matrix_factorisation", "lightgcn"}:
         raise ValueError(
-            f"tower.kind = {config.tower.kind} knows users by id and learns in `weir evaluate` and `weir bench` only; "
+            f"tower.kind = {config.tower.kind} knows users by id and trains in `weir evaluate` and `weir bench` only; "
             "allowed here: sasrec, mean_pooling"
         )
     if config.loss.needs.user_counts and workers.world_size > 1:
@@ -84,7 +84,7 @@ def _check(config: TrainerConfig, workers: Workers) -> None:
 
 
 def _summary(
-    observer: Observer, state: TrainerState, exporter: Exporter, begun: float, *, stopped: bool
+    observer: Observer, state: TrainerState, exporter: Exporter, started: float, *, stopped: bool
 ) -> TrainSummary:
     bundle = exporter.newest
     return TrainSummary(
@@ -92,7 +92,7 @@ def _summary(
         examples=observer.examples,
         unadmitted=observer.unadmitted,
         steps=state.position.step,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started,
         evaluation=mean_metrics(state.recent),
         bundle=bundle.version if bundle else None,
         verdict=bundle.verdict if bundle else None,

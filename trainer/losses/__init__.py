@@ -1,7 +1,8 @@
 """Training losses as pure functions of tensors: one loss per row, everything in the log domain.
 
-Beside each loss is its adapter for the training step (``gbce`` and ``gbce_of``), which `trainer.loss_config.LOSSES`
-names. `trainer.losses.reference` holds the softmax losses on whole matrices, which no step computes.
+The file of a loss also holds its adapter for the training step (``gbce`` and ``gbce_of``), which
+`trainer.loss_config.LOSSES` names. `trainer.losses.reference` holds the softmax losses on
+whole matrices, which no step computes.
 """
 
 from trainer.losses.binary import bce, gbce

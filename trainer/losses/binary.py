@@ -53,13 +53,13 @@ def gbce(
     calibration
         t, in [0, 1].
     keep
-        Booleans, (B, N): True = the negative takes part. None keeps all.
+        Booleans, (B, N): True = the negative is used. None keeps all.
 
     Returns
     -------
     Tensor
         Mean over the 1 + n_kept terms of each row, (B,), in the dtype of `pos`. Rows without a kept negative have
-        loss 0 and gradient 0, the positive included: a lone positive would only push its logit up for ever.
+        loss 0 and gradient 0, the positive included: a lone positive would only push its logit up without end.
 
     Raises
     ------

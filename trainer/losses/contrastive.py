@@ -125,10 +125,10 @@ def debiased_positive(pos: Tensor, neg: Tensor, *, tau_plus: float, self_logit: 
 
     The paper leaves the numerator free to reach 0 or less, which it can when tau+ < 2 / (N + 2). It estimates tau+
     times the mean of e^logit over positives, which for vectors of equal norm is at least tau+ e^(-self_logit): that is
-    the floor here, in both places where the numerator stands. Above the floor the loss is exactly equation 16. The
+    the floor here, in both places where the numerator occurs. Above the floor the loss is exactly equation 16. The
     floor acts when (e^v + e^self) / (N + 2) <= (tau- - N / (N + 2)) P- + tau+ e^(-self), that is, when the negatives
     lie so close to the anchor that nothing is left for a positive. There the loss has the value of the floor, and its
-    gradient is that of a positive standing in for the floor, as if the numerator were floor * e^(v - stop_gradient(v)):
+    gradient is that of a positive in place of the floor, as if the numerator were floor * e^(v - stop_gradient(v)):
     it still raises the positive and lowers the negatives. It is not the derivative of the (constant) floor.
 
     Parameters

@@ -48,7 +48,7 @@ def sampled_softmax(
         log-probability of each negative, (N,) or (B, N). For ``"standard"`` log Q(d); for ``"improved"`` log Q'(d) of
         the proposal that cannot draw the positive, see `exclude_positive`. Not used by ``"none"``.
     keep
-        Booleans, (B, N): True = the negative takes part. None keeps all.
+        Booleans, (B, N): True = the negative is used. None keeps all.
     correction
         ``"none"``, ``"standard"`` or ``"improved"``.
 
@@ -61,7 +61,7 @@ def sampled_softmax(
     ------
     ValueError
         For an unknown correction, a density that the correction needs and that is missing, wrong shapes or dtypes, NaN
-        in a density, or an infinity where the density takes part.
+        in a density, or an infinity where the density is used.
     """
     checks.check_pairs(pos, neg, keep)
     checks.check_choice("correction", correction, CORRECTIONS)

@@ -115,7 +115,7 @@ def resampled_softmax(pos: Tensor, scores: Tensor, index: Tensor, include_positi
     index
         Columns drawn for each row, (B, S), S >= 1, repetitions counted.
     include_positive
-        Whether the positive stands in the denominator too. Without it the loss is unbounded below for a row that did
+        Whether the positive is in the denominator too. Without it the loss is unbounded below for a row that did
         not draw its positive.
 
     Returns
@@ -186,7 +186,7 @@ class ItemCache:
         self.counts.index_add_(0, drawn, self._present[drawn].long())
 
     def redraw(self) -> None:
-        """Fill the cache anew, in proportion to the counts; uniformly while all of them are 0."""
+        """Draw all slots of the cache again, in proportion to the counts; uniformly while all of them are 0."""
         self.items = self._draw(len(self.items))
 
     def add(self, n: int, in_use: bool = True) -> None:
@@ -197,7 +197,7 @@ class ItemCache:
         self._present = torch.cat([self._present, self._present.new_full((n,), in_use)])
 
     def remove(self, ids: Tensor) -> None:
-        """Retire ids: they lose their counts, are drawn no more, and their cache slots are drawn anew.
+        """Retire ids: they lose their counts, are never drawn, and their cache slots are drawn again.
 
         Raises ValueError for ids outside [0, num_items) and when no item would be left. Retired ids may come again.
         """
@@ -209,9 +209,9 @@ class ItemCache:
         self._forget(~present)
 
     def restore(self, ids: Tensor) -> None:
-        """Give ids to new items, with count 0: retired ids come back, ids in use forget whom they stood for.
+        """Give ids to new items, with count 0: retired ids come back, ids in use lose their counts.
 
-        Cache slots that hold such an id are drawn anew. Where some items leave and others take over their ids, restore
+        Cache slots that hold such an id are drawn again. Where some items leave and others take over their ids, restore
         first and remove the ids that stay free. Raises ValueError for ids outside [0, num_items), see `add`.
         """
         new = torch.zeros_like(self._present)
@@ -222,8 +222,8 @@ class ItemCache:
     def log_density(self) -> Tensor:
         """Return the log-probability with which `redraw` fills a slot with each id, (num_items,), float64.
 
-        Between `redraw` and the next `update` the cached items are a sample of it, whoever enters or leaves, as long
-        as a count is above 0.
+        Between `redraw` and the next `update` the cached items are a sample of it, whatever items enter or leave, as
+        long as a count is above 0.
         """
         weights = self._weights().double()
         return (weights / weights.sum()).log()
@@ -260,7 +260,7 @@ class ItemCache:
         return ids.reshape(-1).to(self.counts.device, torch.int64)
 
     def _forget(self, gone: Tensor) -> None:
-        """Set the counts of the ids that `gone` (num_items,) marks to 0 and draw their cache slots anew."""
+        """Set the counts of the ids that `gone` (num_items,) marks to 0 and draw their cache slots again."""
         self.counts = self.counts.masked_fill(gone, 0)
         slots = gone[self.items]
         self.items = self.items.masked_scatter(slots, self._draw(int(slots.sum())))

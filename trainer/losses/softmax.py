@@ -1,7 +1,7 @@
-"""Sampled softmax over all columns of a batch, without ever holding the whole matrix of logits.
+"""Sampled softmax over all columns of a batch, without the whole matrix of logits in memory.
 
 Cost: the three products that loss and gradient need (logits, gradient of the queries, gradient of the items), and
-memory for `chunk_rows` x N logits beside O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. What the
+memory for `chunk_rows` x N logits and O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. What the
 reference (`trainer.losses.reference`) takes as (B, N) matrices is given here in the small form that training has it in:
 embeddings instead of logits, a list of masked pairs instead of a mask, and log Q as one number per column.
 """
@@ -71,7 +71,7 @@ def sampled_softmax_in_batch(
     query
         Embeddings of the rows, (B, d), B >= 1.
     items
-        Embeddings of the columns, (N, d): the items of the batch and whatever negatives stand beside them.
+        Embeddings of the columns, (N, d): the items of the batch and all other shared negatives.
     pos
         Logits of the positives, (B,), already divided by the temperature.
     hits
@@ -125,7 +125,7 @@ def sampled_softmax_in_batch(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a pass needs beside the embeddings.
+    """What a pass needs with the embeddings.
 
     `left_out` holds the sorted flat positions row * N + column outside the sum, `kept` (B,) the negatives per row. The
     log-odds of a row are logsumexp over its kept columns of (logit + column_bias), less the positive's logit, plus

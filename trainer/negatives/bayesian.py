@@ -1,4 +1,4 @@
-"""Bayesian negative sampling: of some uniform candidates, take one that is hard and yet likely a true negative.
+"""Bayesian negative sampling: of some uniform candidates, keep the hardest one that is probably a true negative.
 
 Source: Liu and Wang, "Bayesian Negative Sampling for Recommendation", ICDE 2023 (BNS).
 """
@@ -11,11 +11,11 @@ __all__ = ["bayesian_choice", "true_negative"]
 
 
 def true_negative(scores: Tensor, prior: Tensor | float, keep: Tensor | None = None) -> Tensor:
-    """Estimate how likely each candidate is a true negative: their `unbias`.
+    """Estimate the probability that each candidate is a true negative: their `unbias`.
 
     (1 - F)(1 - P) / (1 - F - P + 2 F P), with P the prior of a false negative and F the empirical distribution of the
     scores at the candidate's. F counts the row's own candidates and divides by one more than their number, which keeps
-    it below 1 (the authors count all items that are not the user's positives, and divide alike).
+    it below 1 (the authors count all items that are not the user's positives, and divide in the same way).
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ def shared_pool(config: NegativesConfig, stream_log_q: Tensor, live: Tensor) -> 
     Parameters
     ----------
     config
-        Which sources take part; without any, the pool is empty.
+        Which sources are used; without any, the pool is empty.
     stream_log_q
         Log-probability that the stream carries each item, by table row, (capacity,).
     live

@@ -25,7 +25,7 @@ class InBatch:
     limit
         Negatives at most, drawn from the pool without replacement; None: all.
     deduplicate
-        Whether every item stands in the pool once, however often the batch holds it. The density is then that of
+        Whether every item is in the pool once, however often the batch holds it. The density is then that of
         docs/logq.md, "Each item once", with which the mean of e^f / Q estimates the sum over the catalogue without
         bias.
     """
@@ -58,7 +58,7 @@ class InBatch:
         log_q = self.stream_log_q[items]
         if not self.deduplicate:
             return log_q
-        # Beside a lone row nothing is drawn, and any finite value will do.
+        # For a lone row nothing is drawn, and any finite value will do.
         draws = max(pool.positives, 1)
         return (log_inclusion(log_q.double(), draws) - math.log(max(pool.distinct, 1))).to(log_q.dtype)
 

@@ -1,4 +1,4 @@
-"""Which negatives do not stand against which row."""
+"""Which shared negatives are left out of which row."""
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     columns
         Items (C,) as numbers of any small set, such as the distinct rows of the batch.
     forbidden
-        Items (b, F), numbered alike, that must not be negatives of the row: its positive, and its known positives where
-        they are masked. An item that is no column, such as -1 for one outside the set, masks nothing.
+        Items (b, F), with the same numbers, that must not be negatives of the row: its positive, and, where they
+        are masked, its known positives. An item that is no column, such as -1 for one outside the set, masks nothing.
 
     Returns
     -------
@@ -29,9 +29,9 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     times = (torch.searchsorted(held, wanted, right=True) - first).masked_fill(_repeated(wanted), 0).flatten()
     rows = torch.arange(len(forbidden), device=columns.device).repeat_interleave(forbidden.shape[1])
     rows, starts = rows.repeat_interleave(times), first.flatten().repeat_interleave(times)
-    # The places of one item stand side by side in `held`: count on from the first of each run.
-    begun = (times.cumsum(0) - times).repeat_interleave(times)
-    places = starts + torch.arange(len(rows), device=columns.device) - begun
+    # The places of one item are neighbours in `held`: count on from the first of each run.
+    started = (times.cumsum(0) - times).repeat_interleave(times)
+    places = starts + torch.arange(len(rows), device=columns.device) - started
     return torch.stack([rows, order[places]], 1)
 
 

@@ -1,6 +1,6 @@
 """What every sampler of negatives offers: a seeded draw, and the density that the draw really has.
 
-Every rank knows the whole batch and seeds its generator alike, so all ranks form the same negatives. In-batch negatives
+Every rank knows the whole batch and uses the same seed, so all ranks form the same negatives. In-batch negatives
 "gathered across ranks" are therefore just the positives of the batch: nothing is sent.
 """
 

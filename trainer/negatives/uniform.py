@@ -18,7 +18,7 @@ def draw_uniform(live: Tensor, count: int, generator: torch.Generator) -> Tensor
 
 @dataclass(frozen=True)
 class Uniform:
-    """Draw from all items alike, with replacement.
+    """Draw from all items with equal probability, with replacement.
 
     Parameters
     ----------

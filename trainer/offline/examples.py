@@ -8,7 +8,7 @@ import torch
 
 from trainer.config import TrainerConfig
 from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.negatives.pairs import Positives, cross, naive
+from trainer.negatives.label_matrix import LabelMatrix, cross, naive
 from trainer.offline.data import Interactions, InteractionsError, Ints
 from trainer.offline.model import knows_users
 from trainer.offline.past import user_starts, windows
@@ -93,15 +93,15 @@ class _ByUser:
         known_users, users = np.unique(self.users, return_inverse=True)
         known_rows, items = np.unique(self.rows, return_inverse=True)
         cells = np.unique(users * len(known_rows) + items)
-        positives = Positives(
+        matrix = LabelMatrix(
             torch.from_numpy(cells // len(known_rows)),
             torch.from_numpy(cells % len(known_rows)),
             (len(known_users), len(known_rows)),
         )
         for _ in range(max(len(self.rows) // size, 1)):
             grid = config.loss.sampling == "cross"
-            drawn = cross(positives, (size, size), torch_draw) if grid else naive(positives, size, torch_draw)
-            labels = positives.labels(drawn.rows[:, None] if grid else drawn.rows, drawn.cols)
+            drawn = cross(matrix, (size, size), torch_draw) if grid else naive(matrix, size, torch_draw)
+            labels = matrix.labels(drawn.rows[:, None] if grid else drawn.rows, drawn.cols)
             histories = torch.from_numpy(self.first_user_row + known_users)[drawn.rows][:, None]
             ones = torch.ones(size)
             rows = torch.from_numpy(known_rows)[drawn.cols]

@@ -27,7 +27,7 @@ def deterministic() -> Iterator[None]:
 
 @contextmanager
 def served(registry: CollectorRegistry, host: str, port: int, *, wanted: bool) -> Iterator[None]:
-    """Serve a registry on ``/metrics`` while inside, if `wanted`; port 0 takes any, and the log tells which."""
+    """Serve a registry on ``/metrics`` while inside, if `wanted`; port 0 takes any, and the log names it."""
     if not wanted:
         yield
         return

@@ -124,7 +124,7 @@ def _meet(rank: int, world_size: int) -> Store:
 
     On one node torchrun keeps its store over restarts. The addresses that killed ranks left there would be dialled
     again, so each restart gets a name space of its own, or a file. Over several nodes the restart counts may differ;
-    there ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` makes torchrun begin with a new store.
+    there ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` makes torchrun start with a new store.
     """
     restart = f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     store: Store

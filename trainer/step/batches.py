@@ -49,7 +49,7 @@ class Examples(NamedTuple):
         return cls(rows, histories, weights, torch.from_numpy(users.counts(found.users)))
 
     def admitted(self) -> "Examples":
-        """Return the examples whose positive has a row of its own; the others cannot be learnt from."""
+        """Return the examples whose positive has a row of its own; the others cannot be trained on."""
         return self.take(torch.nonzero(self.positives >= FIRST_ITEM)[:, 0])
 
     def take(self, index: Tensor) -> "Examples":
@@ -63,7 +63,7 @@ class Examples(NamedTuple):
 class Batch(NamedTuple):
     """The B histories of one step over all ranks and what came after them; where `real` is False is padding.
 
-    `positives` and `real` are (B,), or (B, L) where every position of a history is learnt from; `histories` (B, L),
+    `positives` and `real` are (B,), or (B, L) where every position of a history has a positive; `histories` (B, L),
     `weights` and `user_counts` (B,). `known` (B, K) are further positives of each row's user. `labels` tell which of
     the pairs (B,), or of all combinations (B, B), are positive, where a loss samples both kinds.
     """
@@ -94,7 +94,7 @@ def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int
 
 
 def batches(examples: Examples, size: int, generator: torch.Generator, start: int = 0) -> Iterator[Batch]:
-    """Deal examples out in a seeded order, from batch `start` on.
+    """Yield examples in a seeded order, from batch `start` on.
 
     The last batch is padded to the full size, so that every rank has as many rows in every step.
     """

@@ -1,7 +1,7 @@
 """The table rows of a step: the rows of the batch, and what the loss compares them with.
 
-All random draws are for the whole batch, from a generator that all ranks seed alike, so every rank knows every table
-row that any rank uses. A rank then keeps its share of the batch.
+All random draws are for the whole batch, from a generator with the same seed on all ranks, so every rank knows every
+table row that any rank uses. A rank then keeps its share of the batch.
 """
 
 from typing import NamedTuple
@@ -57,7 +57,7 @@ class SampledInputs(NamedTuple):
 
 
 def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs:
-    """Draw what the loss needs beside the batch; the same on every rank, but for its share."""
+    """Draw what the loss needs with the batch; the same on every rank, except for its share."""
     config, needs = model.config, model.config.loss.needs
     draw = generator(config.seed, Purpose.NEGATIVES, model.position.step)
     positives, real = batch.positives.flatten(), batch.real.flatten()

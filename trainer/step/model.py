@@ -1,4 +1,4 @@
-"""What a training step asks of the thing that learns: the state of a stream, or of an offline run."""
+"""What a training step needs of a model: the state of a stream, or of an offline run."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,9 +14,9 @@ __all__ = ["Model", "Position", "Totals"]
 
 @dataclass
 class Position:
-    """Batches before `batch` of window `sequence` have been learnt, and all windows before it.
+    """Batches before `batch` of window `sequence` have been trained on, and all windows before it.
 
-    `step` counts steps since the beginning; `learnt` names the newest window that any step has touched (its
+    `step` counts all steps; `learnt` names the newest window that any step has touched (its
     sequence is `learnt_sequence`), `max_event_ms` is the newest event in any of them.
     """
 

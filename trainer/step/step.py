@@ -62,7 +62,7 @@ def train_step(
 ) -> StepResult:
     """Train on one batch; `stop` on any rank reaches all of them.
 
-    Loss and gradients are sums over all ranks, so all of them refuse a step, or clip it, alike.
+    Loss and gradients are sums over all ranks, so all of them refuse a step, or clip it, together.
     """
     started = clock()
     gradients = compute_gradients(model, batch, workers, stop=stop)

@@ -52,7 +52,7 @@ def test_the_cache_counts_what_all_rows_drew(store: Store, writer: WindowWriter,
 
 def test_what_needs_a_closed_world_is_refused_in_the_stream(store: Store, config: TrainerConfig) -> None:
     offline = config.model_copy(update={"tower": TowerConfig(kind="matrix_factorisation", dimension=8)})
-    with pytest.raises(ValueError, match="matrix_factorisation knows users by id and learns in `weir evaluate`"):
+    with pytest.raises(ValueError, match="matrix_factorisation knows users by id and trains in `weir evaluate`"):
         train(store, offline)
 
 

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.negatives.cells import col_count, in_batch, row_count, two_samples
 from trainer.losses import pointwise_in_batch
-from trainer.negatives.pairs import Cells, Positives, cross, in_batch, naive, two_samples
+from trainer.negatives.label_matrix import Cells, LabelMatrix, cross, naive
 
 LABELS = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 1, 1, 0, 0], [1, 1, 0, 0, 0]])
 """Two rows and columns are popular; the last column has no positive."""
@@ -16,9 +17,9 @@ LABELS = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 1, 1, 0, 0], [1, 1, 0, 
 STEPS = 8_000
 
 
-def matrix(labels: np.ndarray = LABELS) -> Positives:
+def matrix(labels: np.ndarray = LABELS) -> LabelMatrix:
     rows, cols = np.nonzero(labels)
-    return Positives(torch.from_numpy(rows), torch.from_numpy(cols), labels.shape)
+    return LabelMatrix(torch.from_numpy(rows), torch.from_numpy(cols), labels.shape)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -106,8 +107,8 @@ def test_the_unbiased_loss_of_the_samples_is_the_loss_of_the_matrix() -> None:
         for objective, values in drawn.items():
             value = pointwise_in_batch(
                 scores[rows[:, None], cols],
-                row_count=positives.row_count[rows],
-                col_count=positives.col_count[cols],
+                row_count=row_count(positives)[rows],
+                col_count=col_count(positives)[cols],
                 num_positives=len(positives),
                 shape=positives.shape,
                 objective=objective,
@@ -126,8 +127,8 @@ def test_labels_and_counts_are_those_of_the_matrix(shape: tuple[int, int], share
     positives = matrix(labels)
     rows, cols = (torch.arange(size) for size in shape)
     assert positives.labels(rows[:, None], cols).tolist() == labels.tolist()
-    assert positives.row_count.tolist() == labels.sum(1).tolist()
-    assert positives.col_count.tolist() == labels.sum(0).tolist()
+    assert row_count(positives).tolist() == labels.sum(1).tolist()
+    assert col_count(positives).tolist() == labels.sum(0).tolist()
 
 
 @given(size=st.integers(1, 8), seed=st.integers(0, 10**6))
@@ -145,8 +146,8 @@ def test_refuses() -> None:
     with pytest.raises(ValueError, match="size must be from 1 to the 8 positives there are, got 9"):
         in_batch(matrix(), 9, seeded())
     with pytest.raises(ValueError, match=r"cols must lie in \[0, 2\), got 3 to 3"):
-        Positives(one, one + 3, (1, 2))
+        LabelMatrix(one, one + 3, (1, 2))
     with pytest.raises(ValueError, match=r"must be \(P,\), P >= 1, got \(0,\), \(0,\)"):
-        Positives(one[:0], one[:0], (1, 2))
+        LabelMatrix(one[:0], one[:0], (1, 2))
     with pytest.raises(ValueError, match="must name every positive once, got 1 repetitions; drop them first"):
-        Positives(one.repeat(2), one.repeat(2), (1, 2))
+        LabelMatrix(one.repeat(2), one.repeat(2), (1, 2))
