@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from contracts import columns
 from contracts.artefacts import MANIFEST
 from contracts.documents import Document, read_document, write_document
 from contracts.errors import CorruptArtefactError
+from contracts.models import StoredModel
 from contracts.storage import FileEntry, Store
 
 __all__ = [
@@ -71,10 +72,8 @@ class BundleFile:
     TOWER: Final = "tower.onnx"
 
 
-class IndexInfo(BaseModel):
+class IndexInfo(StoredModel):
     """The index's type (a FAISS factory string) and its search parameters."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str
     parameters: dict[str, int | float] = Field(default_factory=dict)

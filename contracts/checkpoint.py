@@ -8,7 +8,7 @@ import json
 import math
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
 
 from contracts.documents import Document, decode_document
 from contracts.errors import CorruptArtefactError
@@ -59,11 +59,13 @@ class TensorEntry(Document):
 class CheckpointMark(Document):
     """A complete checkpoint: where it is in the stream, the settings that made it, its tensors and its files."""
 
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
     format: Literal[2] = Field(default=2, description="how the files hold the tensors; readers refuse any other")
     step: int = Field(ge=0, description="steps since the beginning of training")
     sequence: int = Field(ge=0, description="commit number of the window to learn next, or that is being trained on")
     batch: int = Field(ge=0, description="batches of that window done")
-    learnt: str = Field(description="the newest window that any step has touched")
+    trained_window: str = Field(alias="learnt", description="the newest window that any step has touched")
     settings: dict[str, Any] = Field(description="those that decide what is trained, flat")
     tensors: dict[str, TensorEntry]
     files: tuple[FileEntry, ...]

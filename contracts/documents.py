@@ -9,9 +9,10 @@ import json
 import re
 from typing import Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from contracts.errors import CorruptArtefactError, in_one_line
+from contracts.models import StoredModel
 from contracts.storage import FileEntry, Store, checksum
 
 __all__ = [
@@ -29,10 +30,8 @@ _HEAD: Final = re.compile(rb'\{"checksum": "([0-9a-f]{32})",\n')
 _FILE: Final = re.compile(rb' "file": ("[^\n]*"),\n')
 
 
-class Document(BaseModel):
+class Document(StoredModel):
     """Base of all that is stored as a document; frozen, and open to fields of later minor formats."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 DocumentT = TypeVar("DocumentT", bound=Document)

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import fsspec
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
-from pydantic import BaseModel, ConfigDict
 
 from contracts.errors import CorruptArtefactError
+from contracts.models import StoredModel
 
 __all__ = ["FileEntry", "FileStat", "Store", "UnfitStoreError", "checksum"]
 
@@ -30,10 +30,8 @@ class UnfitStoreError(RuntimeError):
     """The file system cannot do what commits need; the message names it and says what to use instead."""
 
 
-class FileEntry(BaseModel):
+class FileEntry(StoredModel):
     """What a manifest says of one file: its name within the directory, size in bytes, rows and checksum."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     size: int

@@ -14,10 +14,11 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from prometheus_client import REGISTRY, CollectorRegistry
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from contracts import Commit, CommitLog, CorruptArtefactError, LogState, Store, WindowCounts
 from contracts.exposition import exposed
+from contracts.models import FrozenModel
 from pipelines.attempts import discard, registered, sweep
 from pipelines.chain import BlocksToWindows, ReadBlocks
 from pipelines.committed_panes import remember_panes
@@ -37,10 +38,8 @@ _INFLATION = 10
 """JSON Lines are about so many times as large as gzip or Parquet of the same rows."""
 
 
-class IngestSummary(BaseModel):
+class IngestSummary(FrozenModel):
     """What was committed, by one run or since the start."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     read: int = Field(default=0, description="rows accounted for: valid, duplicates, ignored and dead")
     valid: int = Field(default=0, description="distinct valid events committed")

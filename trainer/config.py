@@ -3,7 +3,9 @@
 from itertools import pairwise
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from contracts.models import FrozenModel
 
 __all__ = ["FeaturesConfig", "LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
 
@@ -29,11 +31,7 @@ _OPERATIONAL: Final = frozenset(
 _Positive = Annotated[float, Field(gt=0)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TowerConfig(_Model):
+class TowerConfig(FrozenModel):
     """The user tower and the similarity of its output to an item."""
 
     kind: Literal["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"] = Field(
@@ -59,7 +57,7 @@ class TowerConfig(_Model):
         return self
 
 
-class NegativesConfig(_Model):
+class NegativesConfig(FrozenModel):
     """Which items stand against the positive, and how their sampling bias is taken out."""
 
     in_batch: bool = Field(default=True, description="take the positives of the other rows of the global batch")
@@ -108,7 +106,7 @@ _UNLABELLED: Final = frozenset({"debiased_contrastive", "hard_contrastive", "deb
 _BATCH_ONLY: Final = frozenset({"resampled_softmax", "pointwise", "sogram"})
 
 
-class LossConfig(_Model):
+class LossConfig(FrozenModel):
     """What is minimised; the functions of `trainer.losses` say what each setting means."""
 
     kind: LossKind = Field(default="sampled_softmax", description="see docs/losses.md for which to take")
@@ -167,7 +165,7 @@ class LossConfig(_Model):
         return next((problem for problem, holds in problems.items() if holds), None)
 
 
-class FeaturesConfig(_Model):
+class FeaturesConfig(FrozenModel):
     """Item features; which there are, the windows say (`pipeline.item_features`)."""
 
     buckets: int = Field(
@@ -178,7 +176,7 @@ class FeaturesConfig(_Model):
     )
 
 
-class OptimizerConfig(_Model):
+class OptimizerConfig(FrozenModel):
     """AdamW for the tower, row-wise Adagrad for the item embeddings."""
 
     learning_rate: float = Field(default=1e-3, gt=0, description="AdamW's, for the tower")
@@ -191,7 +189,7 @@ class OptimizerConfig(_Model):
     )
 
 
-class TrainerConfig(_Model):
+class TrainerConfig(FrozenModel):
     """Settings of `trainer.train.train`."""
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="every random draw derives from it and the position")

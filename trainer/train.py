@@ -51,7 +51,7 @@ def train(
         with served(metrics.registry, config.metrics_host, config.metrics_port, wanted=workers.is_first):
             checkpoints = CheckpointLog(store, config.checkpoints_kept)
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device)
-            metrics.sequence.set(state.position.learnt_sequence)
+            metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), Observer(store, metrics, workers.is_first, report)
             exporter = Exporter(store, config, metrics)
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
@@ -67,7 +67,7 @@ def train(
                     checkpoints.save(state, workers)
                 if not finished:
                     break
-            if state.position.learnt_sequence >= 0:
+            if state.position.trained_sequence >= 0:
                 workers.first(partial(exporter.export, state))
             return _summary(observer, state, exporter, begun, stopped=stop.requested)
 

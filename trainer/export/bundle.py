@@ -110,8 +110,8 @@ class _Export:
         return BundleManifest(
             version=self.content.version,
             created_at=time.time(),
-            trained_sequence=max(at.learnt_sequence, 0),
-            trained_window=at.learnt,
+            trained_sequence=max(at.trained_sequence, 0),
+            trained_window=at.trained_window,
             max_event_ms=at.max_event_ms,
             items=len(self.content.vectors),
             dimension=tower.dimension,
@@ -146,7 +146,7 @@ class _Export:
         """Ask the gate; raises `CorruptArtefactError` where the candidate itself cannot be read back."""
         if fault := fault_of(self.content):
             return self.gate.before(fault, Evidence())
-        cases = self.recent.up_to(self.state.position.learnt_sequence)
+        cases = self.recent.up_to(self.state.position.trained_sequence)
         new = self._hits(candidate, cases)
         try:
             promoted = self.log.current()

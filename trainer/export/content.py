@@ -46,7 +46,7 @@ class Content:
         another training have names of their own, whatever lies in the store.
         """
         at = self.state.position
-        return f"{max(at.learnt_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
+        return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
 
     def items(self) -> pa.Table:
         """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`)."""

@@ -59,19 +59,19 @@ class Exporter:
 
     def due(self, state: TrainerState) -> bool:
         """Say whether `export_if_due` has anything to do."""
-        if state.position.learnt_sequence < 0:
+        if state.position.trained_sequence < 0:
             return not self._prepared
         if _place(state) == self._tried or not len(state.table):
             return False
         if self.config.export_every_seconds is not None:
             return self.clock() - self._last >= self.config.export_every_seconds
-        return (state.position.learnt_sequence + 1) % self.config.export_every_windows == 0
+        return (state.position.trained_sequence + 1) % self.config.export_every_windows == 0
 
     def export_if_due(self, state: TrainerState) -> None:
         """Export if the schedule says so; call it between windows, and now and then while none comes."""
         if not self.due(state):
             return
-        if state.position.learnt_sequence < 0:
+        if state.position.trained_sequence < 0:
             self._prepare()
         else:
             self.export(state)
@@ -93,7 +93,7 @@ class Exporter:
             self.newest = export_bundle(self.store, state, self._recent, self._gate)
             pinned = self._is_pinned()
         except Exception:
-            place = f"of window {state.position.learnt}, step {state.position.step},"
+            place = f"of window {state.position.trained_window}, step {state.position.step},"
             logger.exception("the bundle %s could not be exported; training goes on", place)
             self.metrics.outcomes.labels("failed").inc()
             return
@@ -112,4 +112,4 @@ class Exporter:
 
 def _place(state: TrainerState) -> tuple[int, int]:
     """Return where in the stream a state is: within a run, there is one for each place."""
-    return state.position.learnt_sequence, state.position.step
+    return state.position.trained_sequence, state.position.step

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from contracts.models import StoredModel
 from trainer.config import TrainerConfig
 from trainer.export.cases import ENOUGH
 
@@ -29,10 +30,8 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-class Evidence(BaseModel):
+class Evidence(StoredModel):
     """How often two bundles had the item that came next among their first k, on the same events."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     cases: int = Field(default=0, ge=0)
     both: int = Field(default=0, ge=0, description="cases in which both had it")

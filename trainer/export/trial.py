@@ -16,10 +16,11 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store, WindowManifest, Withdrawal
 from contracts.documents import Document, read_document, write_document
+from contracts.models import StoredModel
 from trainer.export.cases import Cases
 from trainer.export.gate import Evidence, Gate
 from trainer.export.servable import Servable
@@ -31,10 +32,8 @@ logger = logging.getLogger(__name__)
 _TRIAL: Final = "bundles/TRIAL.json"
 
 
-class _Session(BaseModel):
+class _Session(StoredModel):
     """What one window has shown."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     sequence: int = Field(description="commit number of the window")
     promoted: str = Field(description="the bundle that was served at the time")

@@ -5,6 +5,7 @@ Row-wise Adagrad keeps one number per row, the sum of the mean squared gradients
 diagonal shared within a row. Dense Adam over the table would cost more than the rest of a step.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -55,7 +56,15 @@ class Embeddings:
         self.weight[index] = values.to(self.weight)
         self.squares[index] = 0
 
-    def descend(self, rows: Tensor, gradient: Tensor, learning_rate: float) -> None:
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return rows and sums, for the checkpoint."""
+        return {"weight": self.weight, "squares": self.squares}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` describes, on the device in use."""
+        self.weight, self.squares = (state[name].to(self.weight.device) for name in ("weight", "squares"))
+
+    def adagrad_step(self, rows: Tensor, gradient: Tensor, learning_rate: float) -> None:
         """Move distinct `rows` (n,) against their `gradient` (n, dimension); padding stays zeros."""
         gradient = gradient.masked_fill((rows == PADDING)[:, None], 0)
         squares = self.squares[rows] + gradient.square().mean(1)

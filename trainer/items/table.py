@@ -5,12 +5,11 @@ commit order has the same table without a word exchanged.
 """
 
 import json
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from contracts import PADDING_KEY, Keys
 
@@ -108,20 +107,14 @@ class ItemTable:
         self._sorted_rows: Rows = self._live[order]
         self._sorted_keys: Keys = self.keys[self._sorted_rows]
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the table as tensors, for the checkpoint."""
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the table as arrays, for the checkpoint."""
         ids = json.dumps(self.ids[self._live].tolist()).encode()
-        return {
-            "keys": torch.from_numpy(self.keys),
-            "seen_ms": torch.from_numpy(self.seen_ms),
-            "ids": torch.frombuffer(bytearray(ids), dtype=torch.uint8),
-        }
+        return {"keys": self.keys, "seen_ms": self.seen_ms, "ids": np.frombuffer(bytearray(ids), np.uint8)}
 
-    @classmethod
-    def restore(cls, state: dict[str, Tensor]) -> "ItemTable":
-        """Return the table that `state` describes."""
-        table = cls(len(state["keys"]))
-        table.keys, table.seen_ms = state["keys"].numpy().copy(), state["seen_ms"].numpy().copy()
-        table._sort()
-        table.ids[table.live] = json.loads(state["ids"].numpy().tobytes())
-        return table
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Take over the table that `state_dict` describes."""
+        self.keys, self.seen_ms = (np.asarray(state[name]).copy() for name in ("keys", "seen_ms"))
+        self._sort()
+        self.ids = np.full(self.capacity, None, object)
+        self.ids[self._live] = json.loads(np.asarray(state["ids"]).tobytes())

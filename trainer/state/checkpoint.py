@@ -65,7 +65,7 @@ class CheckpointLog:
             step=at.step,
             sequence=at.sequence,
             batch=at.batch,
-            learnt=at.learnt,
+            trained_window=at.trained_window,
             settings=state.config.defining(),
             tensors=describe(tensors),
             files=write_tensors(self.store, folder, tensors),

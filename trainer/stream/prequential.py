@@ -26,7 +26,7 @@ _ROWS: Final = 256
 def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives, workers: Workers) -> Evaluation:
     """Return the figures of up to `evaluation_examples` positives, ranked over all items of the table.
 
-    Call it before `TrainerState.absorb`: popularity and novelty must be those of the moment before the window.
+    Call it before `TrainerState.ingest_window`: popularity and novelty must be those of the moment before the window.
     """
     sampled = _sample(state, manifest, found)
     known = int((sampled.positives >= FIRST_ITEM).sum())
