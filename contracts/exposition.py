@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
-    """Serve `registry` while inside; yields where, ``port 9103 of 127.0.0.1``.
+    """Serve `registry` while inside; yields and logs where, ``port 9103 of 127.0.0.1``.
 
     `host` is a name or an address, IPv4 or IPv6; port 0 takes a free one. Raises `OSError` where it cannot listen.
     """
@@ -44,8 +44,10 @@ def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
     server.set_app(make_wsgi_app(registry))
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="weir-metrics", daemon=True)
     thread.start()
+    where = f"port {server.server_port} of {host}"
+    logger.info("metrics on %s", where)
     try:
-        yield f"port {server.server_port} of {host}"
+        yield where
     finally:
         server.shutdown()
         server.server_close()

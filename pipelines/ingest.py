@@ -94,7 +94,8 @@ def ingest(
     `LayoutError` for settings that contradict the store and `BusyStoreError` where another pipeline writes to it.
     """
     stop = stop or threading.Event()
-    with only_writer(store), _metrics_served(config, registry), _ended_by_signals(stop):
+    metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
+    with only_writer(store), metrics_server, _ended_by_signals(stop):
         driver = _Driver(store, config, PipelineMetrics(registry), report, stop)
         if follow:
             driver.follow()
@@ -257,13 +258,6 @@ def _reasons(store: Store, commit: Commit | None) -> str:
     counts: Counter[str] = sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
     told = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
     return f" ({told}; see {store.path('dead-letters')})" if told else ""
-
-
-@contextlib.contextmanager
-def _metrics_served(config: PipelineConfig, registry: CollectorRegistry) -> Iterator[None]:
-    with exposed(registry, config.metrics_host, config.metrics_port) as where:
-        logger.info("metrics on %s", where)
-        yield
 
 
 @contextlib.contextmanager
