@@ -1,7 +1,7 @@
-"""What a checkpoint says of itself: ``checkpoints/<name>/CHECKPOINT.json``, written last.
+"""The description of a checkpoint: ``checkpoints/<name>/CHECKPOINT.json``, written last.
 
 The tensors' bytes (little-endian, each in C order), one tensor after another in the order of the mark, are cut into
-the files that the mark lists. Names sort in the order of the stream. Whoever checks a store needs the mark alone.
+the files that the mark lists. Names sort in the order of the stream. Checking a store needs the mark alone.
 """
 
 import json
@@ -63,7 +63,7 @@ class CheckpointMark(Document):
 
     format: Literal[2] = Field(default=2, description="how the files hold the tensors; readers refuse any other")
     step: int = Field(ge=0, description="steps since the beginning of training")
-    sequence: int = Field(ge=0, description="commit number of the window to learn next, or that is being trained on")
+    sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")
     batch: int = Field(ge=0, description="batches of that window done")
     trained_window: str = Field(alias="learnt", description="the newest window that any step has touched")
     settings: dict[str, Any] = Field(description="those that decide what is trained, flat")
@@ -97,7 +97,7 @@ def read_checkpoint_mark(store: Store, name: str) -> CheckpointMark:
 
 
 def _of_the_first_format(data: bytes) -> bool:
-    """Tell a mark that never had a checksum from one whose checksum is damaged."""
+    """Say whether the mark never had a checksum; one with a damaged checksum is of the second format."""
     try:
         fields = json.loads(data)
     except ValueError:

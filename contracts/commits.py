@@ -1,8 +1,9 @@
 """The commit log: ``commits/<n>.json`` lists what commit n adds, and whatever no commit names does not exist.
 
 Commits are numbered from 0 without gaps. Number n is created only if it is absent, by one writer, whole. A follower
-asks for the next number and never lists. ``commits/HEAD`` is a hint: it names the newest commit, so that one request
-tells a lost commit from one that is not made yet. Each commit carries its own checksum and its predecessor's.
+asks for the next number and never lists. ``commits/HEAD`` is a hint: it names the newest commit, so that one
+request distinguishes a lost commit from one that does not exist yet. Each commit carries its own checksum and its
+predecessor's.
 """
 
 import secrets
@@ -24,7 +25,7 @@ __all__ = ["Commit", "CommitLog", "CommitTakenError", "Cursor", "Head", "LetterF
 
 _HEAD: Final = "commits/HEAD"
 _LOOKS_PER_HEAD: Final = 16
-"""Of so many looks in vain one asks for HEAD instead of the next commit."""
+"""Every so many polls without a new commit, one reads HEAD instead."""
 
 KNOWN: Final[frozenset[str]] = frozenset()
 """What commits may demand of a reader (`Commit.requires`) and this version knows."""
@@ -277,7 +278,7 @@ def check_fitness(store: Store, races: int = 8) -> None:
                 store.remove(name)
             if won not in ([True, False], [False, True]) or kept != (b"one" if won[0] else b"two"):
                 protocol = store.url.partition("://")[0]
-                problem = f"of two writers that created one file at once, {sum(won)} were told that they had"
+                problem = f"of two writers that created one file at once, {sum(won)} got the answer that they had"
                 raise UnfitStoreError(
                     f"{store.url}: {protocol}:// has no conditional create ({problem}), which commits need: "
                     "use local disk, or an object store that puts only if absent, such as s3://"

@@ -38,7 +38,7 @@ DocumentT = TypeVar("DocumentT", bound=Document)
 
 
 def encode_document(document: Document, name: str = "") -> bytes:
-    """Return the bytes of a document; with the name of its file where nothing else tells which one it is."""
+    """Return the bytes of a document; with the name of its file where nothing else identifies it."""
     return encode_fields(document.model_dump_json(indent=1).encode(), name)
 
 

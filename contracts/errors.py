@@ -6,7 +6,7 @@ __all__ = ["CorruptArtefactError", "in_one_line"]
 
 
 class CorruptArtefactError(Exception):
-    """A stored file is not what its manifest says; the message names the file, what came and what was expected."""
+    """A stored file is not what its manifest says; the message names the file, what was found and what was expected."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")

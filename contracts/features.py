@@ -1,4 +1,4 @@
-"""What the log says of items beside their ids: the names of these features and how windows store them."""
+"""Item features: what the log records of an item beside its id. Their names, and how windows store them."""
 
 from typing import Annotated, Any, Final, Self
 

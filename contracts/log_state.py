@@ -67,7 +67,7 @@ class LogState(BaseModel):
         return self.panes[place] if found else None
 
     def take_in(self, commit: Commit, cursor: Cursor) -> None:
-        """Fold in the next commit; `cursor` lies behind it."""
+        """Add the next commit; `cursor` points past it."""
         self.cursor = cursor
         for pane in commit.panes:
             self._add_pane(pane.start_ms, commit.number)

@@ -50,7 +50,7 @@ _UNCHECKED: Final = (
     "state/*.lock",
     "state/runs/*",
 )
-"""Files of people, and of processes while they run: nothing can be said of them."""
+"""Files that people put there, or that processes need while they run: they are not checked."""
 
 
 class Kind(StrEnum):
@@ -211,7 +211,7 @@ def _check_itself(path: str, name: str, data: bytes) -> None:
 
 
 def _unlisted(findings: list[Finding]) -> tuple[str, ...]:
-    """Return the folders whose files cannot be told from foreign ones, because what lists them is damaged or lost."""
+    """Return the folders whose files may be foreign or not: the document that lists them is damaged or lost."""
     found: set[str] = set()
     for finding in findings:
         folder, _, last = finding.name.rpartition("/")

@@ -103,7 +103,7 @@ class Server:
         )
 
     async def run(self) -> None:
-        """Listen, follow the store, and stop in good order when told to."""
+        """Listen, follow the store, and shut down in order on a signal."""
         stopped = _stop_signal()
         await self._healthy(_STATUS.NOT_SERVING)
         await self.health.set(LIVENESS, _STATUS.SERVING)
@@ -159,7 +159,7 @@ class Server:
             try:
                 await step()
             except Exception:
-                log.exception("following the store failed, it goes on")
+                log.exception("following the store failed, it is tried again")
             await asyncio.sleep(self.config.poll_seconds)
 
     async def _refresh_histories(self) -> None:
@@ -181,7 +181,7 @@ class Server:
             self._problems.over()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             self.metrics.history_errors.inc()
-            self._problems.tell(error, f"histories stay at commit {self.histories.sequence}")
+            self._problems.report(error, f"histories stay at commit {self.histories.sequence}")
         self.metrics.users.set(self.histories.users)
         self.metrics.sequence.set(self.histories.sequence)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from contracts import Key, Keys, WindowLog, WindowManifest, columns
+from contracts import ItemKeys, Key, WindowLog, WindowManifest, columns
 from sketches import FrequencyView
 
 __all__ = ["Popularity"]
@@ -48,6 +48,6 @@ class Popularity:
         """Return the keys of the `k` most frequent items, most frequent first; none before the first window."""
         if self._recent.sketch is None:
             return []
-        keys: Keys = np.fromiter(self.ids, np.int64, len(self.ids))
+        keys = ItemKeys(np.fromiter(self.ids, np.int64, len(self.ids)))
         order = np.argsort(-self._recent.counts(keys), kind="stable")
         return [Key(key) for key in keys[order[:k]].tolist()]

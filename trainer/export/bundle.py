@@ -94,7 +94,7 @@ class _Export:
             if manifest.promoted and self.log.withdrawal(name) is None and current_or_none(self.log) != name:
                 self.log.publish(name)
         except (CorruptArtefactError, FileNotFoundError) as error:
-            # A pin that cannot be read, or whose bundle is gone, is still the word of an operator.
+            # A pin that cannot be read, or whose bundle is gone, still expresses what an operator wants.
             logger.error("bundle %s is not promoted: %s", name, error)
 
     def retire(self) -> None:

@@ -4,4 +4,4 @@ __all__ = ["ExportError"]
 
 
 class ExportError(Exception):
-    """A bundle could not be made; the message says what is wrong with it. Training goes on without it."""
+    """A bundle could not be made; the message says why. Training continues without it."""

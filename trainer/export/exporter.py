@@ -46,7 +46,7 @@ class Exporter:
         try:
             withdrawal = Trials(self.store, self._gate).review(window, self._recent.note(window, found))
         except Exception:
-            logger.exception("the promoted bundle could not be tested on window %s; training goes on", window.name)
+            logger.exception("the promoted bundle could not be tested on window %s; training continues", window.name)
             return
         if withdrawal is not None:
             logger.error(
@@ -87,17 +87,17 @@ class Exporter:
         """Export now, unless this very state has been exported; a failure is logged and counted."""
         if _place(state) == self._tried or not len(state.table):
             return
-        begun = self._last = self.clock()
+        started = self._last = self.clock()
         self._tried = _place(state)
         try:
             self.newest = export_bundle(self.store, state, self._recent, self._gate)
             pinned = self._is_pinned()
         except Exception:
             place = f"of window {state.position.trained_window}, step {state.position.step},"
-            logger.exception("the bundle %s could not be exported; training goes on", place)
+            logger.exception("the bundle %s could not be exported; training continues", place)
             self.metrics.outcomes.labels("failed").inc()
             return
-        seconds = self.clock() - begun
+        seconds = self.clock() - started
         self.metrics.exported(self.newest, seconds, EventClock.of(self.store), pinned=pinned)
 
     def _is_pinned(self) -> bool:

@@ -3,7 +3,7 @@
 A window tests the model before it is trained on; it tests the served bundles at the same moment. Windows with few
 events are pooled, over several promotions if need be, until there is enough to decide: then the promoted bundle is
 confirmed, or everything promoted since the last confirmation is withdrawn and the confirmed one served again.
-``bundles/TRIAL.json`` holds what has been found, so a restart goes on where a killed run stopped; training never
+``bundles/TRIAL.json`` holds what has been found, so a restart continues where a killed run stopped; training never
 reads it.
 """
 
@@ -48,13 +48,13 @@ class Trial(Document):
 
     @classmethod
     def read(cls, store: Store) -> "Trial":
-        """Return what is stored; an empty trial where nothing is, or where it is damaged: then it begins again."""
+        """Return what is stored; an empty trial where nothing is, or where it is damaged: then it starts again."""
         try:
             return read_document(store, _TRIAL, cls)
         except FileNotFoundError:
             return cls()
         except CorruptArtefactError as error:
-            logger.error("the trial of the promoted bundle begins again: %s", error)
+            logger.error("the trial of the promoted bundle starts again: %s", error)
             return cls()
 
     def write(self, store: Store) -> None:
@@ -64,7 +64,7 @@ class Trial(Document):
 
     @property
     def evidence(self) -> Evidence:
-        """All that has been found."""
+        """The evidence of all windows together."""
         return reduce(add, (session.evidence for session in self.sessions), Evidence())
 
 

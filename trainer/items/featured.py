@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 from contracts import WindowManifest
 from trainer.items.features import FeatureTable
-from trainer.items.table import RowChanges, Rows
+from trainer.items.table import RowChanges, TableRows
 from trainer.towers.item import FeatureInputs, ItemFeatures
 
 __all__ = ["FeaturedItems"]
 
 
 class FeaturedItems:
-    """What a stream whose windows carry features has beside the embeddings; the same on every rank.
+    """The part of the model that reads item features, beside the embeddings; the same on every rank.
 
     Parameters
     ----------
     table
-        What is known of each row.
+        The features of each row.
     tower
         Adds it to the embeddings; its device and type are those of the embeddings.
     """
@@ -33,12 +33,12 @@ class FeaturedItems:
 
     @classmethod
     def fresh(cls, buckets: int, weight: Tensor) -> "FeaturedItems":
-        """Return the part before the first feature, beside embeddings `weight` (capacity, d)."""
+        """Return the part as it starts, before the first feature, beside embeddings `weight` (capacity, d)."""
         tower = ItemFeatures(weight.shape[1], buckets).to(weight)
         return cls(FeatureTable(buckets, len(weight)), tower)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return what AdamW learns."""
+        """Return the parameters that AdamW trains."""
         return list(self.tower.parameters())
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class FeaturedItems:
         return composed
 
     def ingest_window(
-        self, manifest: WindowManifest, rows: Rows, items: pa.Table | None, changes: RowChanges, capacity: int
+        self, manifest: WindowManifest, rows: TableRows, items: pa.Table | None, changes: RowChanges, capacity: int
     ) -> None:
         """Take in the features of a window's items, if it has any, after these have got their `rows` (n,)."""
         self.table.grow(capacity)

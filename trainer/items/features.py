@@ -1,7 +1,7 @@
-"""What is known of the items of the table, by row.
+"""The features of the items of the table, by row.
 
-The names come from the windows' manifests; a feature that appears later is taken in when it does. Values change between
-windows only, from what the committed windows say, so every rank that follows the commit order knows the same.
+The names come from the windows' manifests; a feature that appears later is added then. Values change between
+windows only, from the committed windows alone, so every rank that follows the commit order has the same.
 """
 
 import json
@@ -17,7 +17,7 @@ import torch
 
 from contracts import FeatureNames, hash_ids
 from contracts.features import MAX_DENSE
-from trainer.items.table import FIRST_ITEM, Rows
+from trainer.items.table import FIRST_ITEM, TableRows
 from trainer.towers.item import FeatureInputs
 
 __all__ = ["FeatureTable", "Moments"]
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 _NEVER: Final = np.iinfo(np.int64).min
 _LARGEST: Final = 5.0
-"""Standard deviations; what lies further out counts as this far."""
+"""Standard deviations; values further out are cut to this."""
 
 
 class Moments:
@@ -39,7 +39,7 @@ class Moments:
         self.count, self.mean, self.squares = count, mean, squares
 
     def add(self, values: Floats) -> None:
-        """Take values (n,) in."""
+        """Add values (n,)."""
         if not len(values):
             return
         total, mean = self.count + len(values), float(values.mean())
@@ -70,21 +70,21 @@ class _Column:
         self.values = np.pad(self.values, ((0, missing), (0, 0)), constant_values=self.unknown)
         self.set_ms = np.pad(self.set_ms, (0, missing), constant_values=_NEVER)
 
-    def forget(self, rows: Rows) -> None:
+    def forget(self, rows: TableRows) -> None:
         self.values[rows], self.set_ms[rows] = self.unknown, _NEVER
 
-    def set(self, rows: Rows, values: npt.NDArray[Any], event_ms: int) -> None:
-        """Set rows (n,) to values (n, w), unless something newer is known of them."""
+    def set(self, rows: TableRows, values: npt.NDArray[Any], event_ms: int) -> None:
+        """Set rows (n,) to values (n, w), unless they have newer ones."""
         wider = values.shape[1] - self.values.shape[1]
         self.values = np.pad(self.values, ((0, 0), (0, max(wider, 0))), constant_values=self.unknown)
         new = self.set_ms[rows] <= event_ms
-        self.forget(rows[new])
+        self.forget(TableRows(rows[new]))
         self.values[rows[new], : values.shape[1]] = values[new]
         self.set_ms[rows[new]] = event_ms
 
 
 class FeatureTable:
-    """Features by row of the item table; rows without an item know nothing.
+    """Features by row of the item table; rows without an item have none.
 
     Parameters
     ----------
@@ -107,29 +107,29 @@ class FeatureTable:
         return FeatureNames(categorical=tuple(self._categorical), dense=tuple(self._dense))
 
     def grow(self, capacity: int) -> None:
-        """Append rows of which nothing is known, up to `capacity`."""
+        """Append empty rows up to `capacity`."""
         self.capacity = capacity
         for column in self._columns:
             column.grow(capacity)
 
-    def forget(self, rows: Rows) -> None:
-        """Know nothing of rows that have a new owner, or none."""
+    def forget(self, rows: TableRows) -> None:
+        """Clear rows that have a new owner, or none."""
         for column in self._columns:
             column.forget(rows)
 
-    def update(self, rows: Rows, items: pa.Table, names: FeatureNames, event_ms: int) -> None:
-        """Take a window's features in.
+    def update(self, rows: TableRows, items: pa.Table, names: FeatureNames, event_ms: int) -> None:
+        """Set the features of a window's items.
 
         Parameters
         ----------
         rows
-            Table rows (n,) of the items; what is said of items without a row of their own is passed over.
+            Table rows (n,) of the items; items without a row of their own are skipped.
         items
-            Columns of `names`, of n rows; null leaves what is known.
+            Columns of `names`, of n rows; null keeps the known value.
         names
             Of the window's features.
         event_ms
-            Newest event of the window; a window that comes late does not undo what a newer one has told.
+            Newest event of the window; a window that comes late does not overwrite the values of a newer one.
 
         Raises
         ------
@@ -139,13 +139,13 @@ class FeatureTable:
         for name in names.categorical:
             column = self._categorical.setdefault(name, self._column(-1, np.int32))
             known = np.flatnonzero((rows >= FIRST_ITEM) & items[name].is_valid().to_numpy())
-            column.set(rows[known], self._hashed(name, items[name].take(pa.array(known))), event_ms)
+            column.set(TableRows(rows[known]), self._hashed(name, items[name].take(pa.array(known))), event_ms)
         for name in names.dense:
             column = self._dense.setdefault(name, self._column(np.nan, np.float64))
             values = items[name].to_numpy()
             self._moments.setdefault(name, Moments()).add(values[~np.isnan(values)])
             known = np.flatnonzero((rows >= FIRST_ITEM) & ~np.isnan(values))
-            column.set(rows[known], values[known, None], event_ms)
+            column.set(TableRows(rows[known]), values[known, None], event_ms)
         if len(self._dense) > MAX_DENSE:
             raise ValueError(
                 f"the windows name {len(self._dense)} dense features by now, at most {MAX_DENSE} have room"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from contracts import Keys
+from contracts import UserKeys
 from sketches import DistinctCounter, FrequencyView
 
 __all__ = ["Users"]
@@ -20,12 +20,12 @@ class Users:
     recent: FrequencyView
     distinct: DistinctCounter = field(default_factory=DistinctCounter)
 
-    def add(self, window_sketch: bytes, keys: Keys, event_ms: int) -> None:
+    def add(self, window_sketch: bytes, keys: UserKeys, event_ms: int) -> None:
         """Add a window: its serialised sketch of users, and the users' keys (n,), repeated or not."""
         self.recent.add(window_sketch, event_ms)
         self.distinct.update(keys)
 
-    def counts(self, keys: Keys) -> npt.NDArray[np.float64]:
+    def counts(self, keys: UserKeys) -> npt.NDArray[np.float64]:
         """Return the decayed counts of users (n,), each at least 0.5: they have just occurred."""
         return np.maximum(self.recent.counts(keys), 0.5)
 

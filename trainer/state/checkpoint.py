@@ -1,8 +1,8 @@
-"""Checkpoints: the whole state, saved so that a killed run goes on as if nothing had happened.
+"""Checkpoints: the whole state, saved so that a killed run continues bit for bit.
 
 ``checkpoints/<name>/`` holds the tensors' bytes (`trainer.state.tensor_files`) and, written last, ``CHECKPOINT.json``
-(`contracts.checkpoint`): without it the directory is incomplete and nobody reads it. Every byte is verified before any
-tensor is used, and nothing of what is loaded is executed.
+(`contracts.checkpoint`): without it the directory is incomplete and is never read. Every byte is verified before any
+tensor is used, and loading executes nothing.
 """
 
 import logging
@@ -58,7 +58,7 @@ class CheckpointLog:
         if name in self.names():
             return
         folder, at = f"checkpoints/{name}", state.position
-        # What a killed run left of it.
+        # A killed run may have left a part of it.
         self.store.remove(folder)
         tensors = state.tensors()
         mark = CheckpointMark(

@@ -3,7 +3,7 @@
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from contracts import Keys, WindowManifest
+from contracts import ItemKeys, UserKeys, WindowManifest
 from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
-from trainer.items.table import ItemTable, RowChanges, Rows
+from trainer.items.table import ItemTable, RowChanges, TableRows
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
 from trainer.state.codec import OptimizerState, Stateful, flatten, group
@@ -91,7 +91,7 @@ class TrainerState:
         """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""
         return vectors if self.featured is None else self.featured.compose(vectors, rows)
 
-    def item_vectors(self, rows: Rows) -> Tensor:
+    def item_vectors(self, rows: TableRows) -> Tensor:
         """Return the vectors (n, d) of the items of `rows` (n,) as the towers read them."""
         index = torch.from_numpy(rows).to(self.device)
         return self.compose(self.embeddings.weight[index], index)
@@ -100,11 +100,11 @@ class TrainerState:
         self,
         manifest: WindowManifest,
         sketch: bytes,
-        items: tuple[npt.NDArray[Any], ...],
-        users: tuple[bytes, Keys] | None = None,
+        items: tuple[ItemKeys, npt.NDArray[np.object_], npt.NDArray[np.int64]],
+        users: tuple[bytes, UserKeys] | None = None,
         features: pa.Table | None = None,
     ) -> RowChanges:
-        """Take a window's items and frequencies in, before any step on it: rows change only here.
+        """Add a window's items and frequencies, before any step on it: rows change only here.
 
         Parameters
         ----------
@@ -124,12 +124,12 @@ class TrainerState:
         if self.users is not None and users is not None:
             self.users.add(*users, manifest.max_event_ms)
         self.table.touch(keys, manifest.max_event_ms)
-        evicted = np.empty(0, np.int64)
+        evicted = TableRows(np.empty(0, np.int64))
         if self.config.item_ttl_seconds is not None:
             evicted = self.table.expire(round(self.frequencies.time_ms - 1000 * self.config.item_ttl_seconds))
         # A late pane counts little in the decayed view, yet what it holds has certainly been seen.
         seen = np.maximum(self.frequencies.counts(keys), occurrences) >= self.config.admit_after
-        admitted = self.table.admit(keys[seen], ids[seen], manifest.max_event_ms)
+        admitted = self.table.admit(ItemKeys(keys[seen]), ids[seen], manifest.max_event_ms)
         self.embeddings.grow(self.table.capacity)
         self.embeddings.initialise(admitted, generator(self.config.seed, Purpose.ROWS, manifest.sequence))
         self.refresh_frequencies()
@@ -139,9 +139,9 @@ class TrainerState:
         return changes
 
     def _ingest_features(
-        self, manifest: WindowManifest, keys: Keys, features: pa.Table | None, changes: RowChanges
+        self, manifest: WindowManifest, keys: ItemKeys, features: pa.Table | None, changes: RowChanges
     ) -> None:
-        """Take features in; their part of the model begins with the first window that has any."""
+        """Set the features of items; their part of the model starts with the first window that has any."""
         if features is not None and self.featured is None and self.config.features.buckets:
             self.featured = self._start_features()
         if self.featured is not None:
@@ -152,8 +152,8 @@ class TrainerState:
         self.optimizer.add_param_group({"params": featured.parameters()})
         return featured
 
-    def _renew_cache(self, admitted: Rows, evicted: Rows) -> None:
-        """Let items enter the cache's choice and leave it; without items there is no cache."""
+    def _renew_cache(self, admitted: TableRows, evicted: TableRows) -> None:
+        """Tell the cache which items came and went; without items there is no cache."""
         if not self.config.loss.cache:
             return
         if not len(self.table):
@@ -165,7 +165,7 @@ class TrainerState:
             return
         self.cache.add(self.table.capacity - len(self.cache.counts), in_use=False)
         self.cache.restore(torch.from_numpy(admitted))
-        # A row that changed hands within the window has a new item, which the cache must not take for the old one.
+        # A row that changed hands within the window has a new item, which the cache must not mistake for the old one.
         self.cache.remove(torch.from_numpy(np.setdiff1d(evicted, admitted)))
 
     def refresh_frequencies(self) -> None:

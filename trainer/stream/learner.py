@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contracts import Keys, WindowLog, WindowManifest
+from contracts import UserKeys, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
@@ -64,7 +64,7 @@ class Learner:
         self.observer.absorbed(changes, len(self.state.table), unadmitted)
         self.observer.counted(self.state.frequencies.sketch)
 
-    def _users(self, manifest: WindowManifest, found: Positives) -> tuple[bytes, Keys] | None:
+    def _users(self, manifest: WindowManifest, found: Positives) -> tuple[bytes, UserKeys] | None:
         """Read the sketch of users where the loss asks for it."""
         if not self.state.config.loss.asks_for_users:
             return None

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from contracts import WindowManifest
-from trainer.items.table import FIRST_ITEM, PADDING
+from trainer.items.table import FIRST_ITEM, PADDING, TableRows
 from trainer.ranks.workers import Workers
 from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
@@ -55,7 +55,7 @@ def _sample(state: TrainerState, manifest: WindowManifest, found: Positives) -> 
 def _rank_all(state: TrainerState, examples: Examples) -> Totals:
     state.tower.eval()
     live = state.table.live
-    vectors = state.item_vectors(np.arange(state.table.capacity))
+    vectors = state.item_vectors(TableRows(np.arange(state.table.capacity)))
     items = project(vectors[torch.from_numpy(live).to(state.device)], state.config.tower)
     counts, log_q = state.counts[live], state.log_q.double().cpu().numpy()[live]
     popularity = torch.from_numpy(counts).to(state.device)
