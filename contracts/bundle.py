@@ -179,7 +179,7 @@ class BundleLog:
         return [name.split("/")[1] for name in self.store.glob(f"bundles/*/{MANIFEST}")]
 
     def manifests(self) -> list[BundleManifest]:
-        """Return the bundles that can be read, in the order of export; after a retraining that is not that of names.
+        """Return the readable bundles in the order of export, which after a retraining differs from that of names.
 
         One that is retired meanwhile is left out; so is one with a damaged manifest, which the log names.
         """
@@ -198,11 +198,11 @@ class BundleLog:
         return self.store.read_verified(manifest.folder, manifest.file(name))
 
     def commit(self, manifest: BundleManifest) -> None:
-        """Make the bundle exist; its files must have been written."""
+        """Write the manifest, which makes the bundle exist; its files must have been written."""
         write_document(self.store, f"{manifest.folder}/{MANIFEST}", manifest)
 
     def promote(self, version: str) -> None:
-        """Point ``CURRENT`` at a version, whatever is pinned.
+        """Point ``CURRENT`` at a version, even if another one is pinned.
 
         Raises
         ------
@@ -289,5 +289,5 @@ class BundleLog:
     def _is_older(self, name: str, before: float) -> bool:
         try:
             return self.store.modified(name) < before
-        except FileNotFoundError:  # a temporary file that has got its name meanwhile: somebody writes here
+        except FileNotFoundError:  # a temporary file that has been renamed in the meantime: another process writes here
             return False

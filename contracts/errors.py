@@ -18,6 +18,6 @@ class CorruptArtefactError(Exception):
 
 
 def in_one_line(error: ValidationError) -> str:
-    """Return what is wrong with a document, field by field, without pydantic's frame."""
+    """Return what is wrong with a document, field by field, without pydantic's surrounding text."""
     details = error.errors(include_url=False, include_input=False)
     return "; ".join(": ".join(filter(None, [".".join(map(str, d["loc"])), d["msg"]])) for d in details)

@@ -25,7 +25,7 @@ _Name = Annotated[str, Field(min_length=1)]
 
 
 class FeatureNames(FrozenModel):
-    """Item features by name; the log, ``items.parquet`` and the trainer call them alike."""
+    """Item features by name; the log, ``items.parquet`` and the trainer use the same names."""
 
     categorical: tuple[_Name, ...] = Field(
         default=(), description="fields of the log with a string or a list of strings about the item"
@@ -64,4 +64,4 @@ def _known(stored: Any) -> Any:
 
 
 StoredFeatureNames = Annotated[FeatureNames, BeforeValidator(_known)]
-"""As documents hold them: what a later minor format adds is ignored, where a setting of an unknown name is refused."""
+"""In documents, fields that a later minor format adds are ignored; in settings, unknown names are refused."""

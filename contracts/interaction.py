@@ -1,4 +1,4 @@
-"""Contract 1, the interaction: one line of the log, and what its values must keep to.
+"""Contract 1, the interaction: one line of the log, and the rules for its values.
 
 Raw ids are non-empty UTF-8 strings; timestamps are event time in milliseconds since 1970 (UTC).
 """

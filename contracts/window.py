@@ -61,7 +61,7 @@ def examples_schema(history_length: int) -> pa.Schema:
 
 
 class WindowCounts(Document):
-    """What was counted: `events` = `positives` + `negatives` are the distinct valid events kept."""
+    """Counts of a window: `events` = `positives` + `negatives` are the distinct valid events kept."""
 
     events: int = 0
     positives: int = 0

@@ -67,7 +67,7 @@ class _Export:
         self.log, self.content = BundleLog(store), Content.of(state)
 
     def existing(self) -> BundleManifest | None:
-        """Return the manifest if this very bundle is there already; a damaged one is written again, to the same."""
+        """Return the manifest if this bundle exists already; a damaged one is written again, with the same bytes."""
         try:
             return self.log.manifest(self.content.version)
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class _Export:
             return None
 
     def write(self) -> BundleManifest:
-        """Write the files, ask the gate, and make the bundle exist."""
+        """Write the files, ask the gate, and commit the bundle."""
         manifest = self._draft(*self._files())
         verdict = self._judge(manifest)
         sentence = verdict.sentence
@@ -88,7 +88,7 @@ class _Export:
         return manifest
 
     def publish(self, manifest: BundleManifest) -> None:
-        """Promote a bundle that the gate let through, unless it is pinned away or had to be withdrawn."""
+        """Promote a bundle that the gate let through, unless another one is pinned or it was withdrawn."""
         name = manifest.version
         try:
             if manifest.promoted and self.log.withdrawal(name) is None and current_or_none(self.log) != name:
@@ -98,7 +98,7 @@ class _Export:
             logger.error("bundle %s is not promoted: %s", name, error)
 
     def retire(self) -> None:
-        """Remove old bundles, but for those that may be needed again."""
+        """Remove old bundles, except those that may be needed again."""
         try:
             spare = Trial.read(self.store).reference
             self.log.retire(self.state.config.bundles_kept, [spare] if spare else [])
@@ -167,5 +167,5 @@ def _pinned(log: BundleLog) -> str | None:
     try:
         pin = log.pin()
     except CorruptArtefactError as error:
-        return f"pinned, but it cannot be read to what: {error}"
+        return f"pinned, but the pin cannot be read: {error}"
     return None if pin is None else pin.sentence

@@ -1,4 +1,4 @@
-"""The events that bundles are compared on: the newest ones, as keys, so that every bundle can be asked."""
+"""The events that bundles are compared on: the newest ones, as keys, so that every bundle can be tested."""
 
 import logging
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ ENOUGH: Final = 200
 """Cases below which nothing is concluded; smaller windows are pooled up to it."""
 
 _FURTHEST: Final = 200
-"""Windows looked back at: an endless row of small ones is as good as none."""
+"""Windows looked back at, at most: many small ones are not worth reading."""
 
 
 class Cases(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a bundle holds, and the name that follows from it."""
+"""The arrays of a bundle, and the name that follows from them."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Why a bundle could not be made."""
+"""The error of a failed export."""
 
 __all__ = ["ExportError"]
 

@@ -1,4 +1,4 @@
-"""When bundles are exported and reviewed, and what happens when that fails: nothing else."""
+"""When bundles are exported and reviewed, and what happens when that fails."""
 
 import logging
 import time
@@ -68,7 +68,7 @@ class Exporter:
         return (state.position.trained_sequence + 1) % self.config.export_every_windows == 0
 
     def export_if_due(self, state: TrainerState) -> None:
-        """Export if the schedule says so; call it between windows, and now and then while none comes."""
+        """Export if it is due; call it between windows, and regularly while none comes."""
         if not self.due(state):
             return
         if state.position.trained_sequence < 0:
@@ -79,12 +79,12 @@ class Exporter:
     def _prepare(self) -> None:
         """Trace the tower while the first window is awaited, so that the first bundle need not wait for it."""
         self._prepared = True
-        # If it fails, the first export will say so.
+        # If it fails, the first export reports it.
         with suppress(Exception):
             trace_tower(self.config.tower)
 
     def export(self, state: TrainerState) -> None:
-        """Export now, unless this very state has been exported; a failure is logged and counted."""
+        """Export now, unless this state has been exported; a failure is logged and counted."""
         if _place(state) == self._tried or not len(state.table):
             return
         started = self._last = self.clock()
@@ -101,7 +101,7 @@ class Exporter:
         self.metrics.exported(self.newest, seconds, EventClock.of(self.store), pinned=pinned)
 
     def _is_pinned(self) -> bool:
-        """Say, and show, whether promotion waits for an operator; a pin that cannot be read holds, too."""
+        """Return, and export as a metric, whether promotion waits for an operator; an unreadable pin holds, too."""
         try:
             pinned = BundleLog(self.store).pin() is not None
         except CorruptArtefactError:
@@ -111,5 +111,5 @@ class Exporter:
 
 
 def _place(state: TrainerState) -> tuple[int, int]:
-    """Return where in the stream a state is: within a run, there is one for each place."""
+    """Return where in the stream a state is; within a run no two states have the same place."""
     return state.position.trained_sequence, state.position.step

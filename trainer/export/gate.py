@@ -55,7 +55,7 @@ class Evidence(StoredModel):
 
 
 class Gate(Protocol):
-    """What decides, given what was found; a rule takes no decision on fewer cases than it needs."""
+    """A rule that decides from the evidence; it takes no decision on fewer cases than it needs."""
 
     @property
     def cutoff(self) -> int:
@@ -73,7 +73,7 @@ class Gate(Protocol):
 
 @dataclass(frozen=True)
 class PairedGate:
-    """Holds a bundle whose recall is certainly below what the tolerance leaves of the other's.
+    """Holds a bundle whose recall is significantly below what the tolerance leaves of the other's.
 
     With h and g the hits of the new and the old bundle on the same case and a = 1 - tolerance, x = h - a g has a mean
     below 0 where the new recall is below a times the old one. The bundle fails if the mean of x is more than three

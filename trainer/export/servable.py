@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Servable:
-    """A bundle that can be asked: `embeddings` (2 + items, d), and its items' keys, sorted, with the row of each."""
+    """A bundle that answers: `embeddings` (2 + items, d), and its items' keys, sorted, with the row of each."""
 
     manifest: BundleManifest
     tower: ReferenceEvaluator
@@ -46,7 +46,7 @@ class Servable:
 
     @classmethod
     def open(cls, log: BundleLog, manifest: BundleManifest) -> "Servable":
-        """Read a bundle's files; raises `CorruptArtefactError` for what is damaged or of no use."""
+        """Read a bundle's files; raises `CorruptArtefactError` for a file that is damaged or unusable."""
 
         def decoded(name: str, decoder: Callable[[bytes], Any]) -> Any:
             data = log.read(manifest, name)

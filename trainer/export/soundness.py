@@ -1,4 +1,4 @@
-"""Whether the numbers of a state can be trusted at all."""
+"""Whether the numbers of a state are finite."""
 
 from collections.abc import Iterator
 

@@ -1,9 +1,9 @@
-"""The trial of what is promoted: on windows that it was not trained on, against the bundle that was confirmed last.
+"""The trial of the promoted bundle: on windows that it was not trained on, against the bundle that was confirmed last.
 
 A window tests the model before it is trained on; it tests the served bundles at the same moment. Windows with few
 events are pooled, over several promotions if need be, until there is enough to decide: then the promoted bundle is
 confirmed, or everything promoted since the last confirmation is withdrawn and the confirmed one served again.
-``bundles/TRIAL.json`` holds what has been found, so a restart continues where a killed run stopped; training never
+``bundles/TRIAL.json`` holds the evidence, so a restart continues where a killed run stopped; training never
 reads it.
 """
 
@@ -33,7 +33,7 @@ _TRIAL: Final = "bundles/TRIAL.json"
 
 
 class _Session(StoredModel):
-    """What one window has shown."""
+    """The evidence of one window."""
 
     sequence: int = Field(description="commit number of the window")
     promoted: str = Field(description="the bundle that was served at the time")
@@ -41,7 +41,7 @@ class _Session(StoredModel):
 
 
 class Trial(Document):
-    """``bundles/TRIAL.json``: against which bundle, and what has been found since it was confirmed."""
+    """``bundles/TRIAL.json``: the reference bundle, and the evidence since it was confirmed."""
 
     reference: str | None = None
     sessions: tuple[_Session, ...] = ()
@@ -94,7 +94,7 @@ class Trials:
         if current is None:
             return None
         if pin is not None or trial.reference is None or current == trial.reference:
-            # What an operator has chosen is trusted, and so is the first of all.
+            # A pinned bundle is trusted, and so is the very first.
             Trial(reference=pin.version if pin else current).write(self.store)
             return None
         if (withdrawn := log.withdrawal(current)) is not None:

@@ -33,7 +33,7 @@ class CheckpointMismatchError(Exception):
 
 
 class DamagedCheckpointError(CorruptArtefactError):
-    """A file of the newest checkpoint is not what was written; the message names it and says how to go on."""
+    """A file of the newest checkpoint is not what was written; the message names it and how to continue."""
 
 
 @dataclass(frozen=True)

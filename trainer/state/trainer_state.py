@@ -173,7 +173,7 @@ class TrainerState:
         live = self.table.live
         self.counts = np.zeros(self.table.capacity)
         self.counts[live] = self.frequencies.counts(self.table.keys[live])
-        # Rows that no item owns are never drawn; any value below 0 will do for them.
+        # Rows that no item owns are never drawn; any value below 0 does for them.
         log_q = torch.full((self.table.capacity,), -1.0, dtype=self.embeddings.weight.dtype)
         log_q[live] = torch.from_numpy(self.frequencies.log_q(self.table.keys[live])).to(log_q.dtype)
         self.log_q = log_q.to(self.device)
@@ -196,7 +196,7 @@ class TrainerState:
         saved = group(flat)
         progress = json.loads(saved.pop("progress")[""].numpy().tobytes())
         state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype)
-        # Its size is that of the item features.
+        # Item features take the size of the table from it.
         state.embeddings.load_state_dict(saved.pop("embeddings"))
         if "features" in saved:
             state.featured = state._start_features()

@@ -115,7 +115,7 @@ def test_a_pin_that_cannot_be_read_holds_too(
     made.export(state)
     assert BundleLog(store).current() == first
     assert made.newest is not None
-    assert made.newest.verdict.startswith("held: pinned, but it cannot be read to what")
+    assert made.newest.verdict.startswith("held: pinned, but the pin cannot be read")
     assert "bundles/PIN" in caplog.text
     assert registry.get_sample_value("weir_trainer_bundle_pinned") == 1
 
