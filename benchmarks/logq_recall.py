@@ -27,10 +27,10 @@ import typer
 from torch.nn import functional
 
 from contracts import Events, Histories, Keys, hash_ids
-from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
+from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView, GapEstimator
+from sketches.view import DecayedSketch
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
 from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.log_q.frequencies import FrequencyView, Memory
 from trainer.ranks.runtime import deterministic
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
@@ -113,7 +113,7 @@ def learn(stream: Stream, name: str, seed: int) -> dict[str, Any]:
     begun = time.process_time()
     estimator, config = ESTIMATORS[name](), settings(name, seed)
     state = TrainerState.fresh(config)
-    state.frequencies = FrequencyView(config.half_life_seconds, memories=[Memory(1.0, estimator, 0.0)])
+    state.frequencies = FrequencyView(config.half_life_seconds, memories=[DecayedSketch(1.0, estimator, 0.0)])
     first_test, ranks = round((1 - TEST_SHARE) * len(stream.keys)), []
     with deterministic(), Workers.from_environment("cpu") as workers:
         for number, part in enumerate(windows(len(stream.keys))):

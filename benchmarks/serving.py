@@ -90,7 +90,7 @@ def filled(config: TrainerConfig, items: int) -> TrainerState:
     state.embeddings.initialise(admitted, generator(0, Purpose.ROWS, 0))
     state.frequencies.add(sketch.to_bytes(), 0)
     state.refresh_frequencies()
-    state.position.learnt_sequence = 0
+    state.position.trained_sequence = 0
     return state
 
 

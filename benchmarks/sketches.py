@@ -26,7 +26,15 @@ import pyarrow.parquet as pq
 import typer
 import xxhash
 
-from sketches import CountMinSketch, DistinctCounter, ExactCounter, FrequencyBank, FrequencyEstimator, GapEstimator
+from sketches import (
+    CountMinSketch,
+    DistinctCounter,
+    ExactCounter,
+    FrequencyBank,
+    FrequencyEstimator,
+    FrequencyView,
+    GapEstimator,
+)
 from sketches import log_q_error as estimated_error
 from sketches.protocol import log_probability
 
@@ -205,8 +213,6 @@ def drift_errors(estimator: Any, stream: list[tuple[I64, F64]], size: int, optio
 @app.command()
 def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, per_epoch: int = 20) -> None:
     """W of each window just after its sketch of 4 MiB was added to the view, from the second epoch on."""
-    from trainer.log_q.frequencies import FrequencyView  # noqa: PLC0415  it brings torch, which no other command needs
-
     lives = [per_epoch * share for share in (0.05, 0.2, 0.8)]  # seconds, at one window a second
     views = {f"half-life {life:g} windows": FrequencyView(life) for life in lives}
     views["bank of the three"] = FrequencyView(tuple(lives))
@@ -220,7 +226,7 @@ def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, 
             for name, view in views.items():
                 view.add(sketch.to_bytes(), 1000 * (number * per_epoch + index))
                 if number and index % 4 == 0:
-                    log_q = log_probability(view.counts(events[part]), view.memories[-1].total, 0.5)
+                    log_q = log_probability(view.counts(events[part]), view.total, 0.5)
                     errors[name].append([np.abs(log_q - np.log(truth[part])).mean() for truth in (share, law)])
     head(f"{per_epoch} windows per epoch", "W to the share in the epoch", "W to the law")
     for name, found in errors.items():

@@ -4,7 +4,16 @@
 exist by the log of `commits`; everything is stored through `storage`, and small files as `documents`.
 """
 
-from contracts.bundle import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, IndexInfo, Pin, Withdrawal
+from contracts.bundle import (
+    BUNDLE_ITEMS_SCHEMA,
+    BundleFile,
+    BundleLog,
+    BundleManifest,
+    IndexInfo,
+    IndexRows,
+    Pin,
+    Withdrawal,
+)
 from contracts.clock import EventClock
 from contracts.commits import Commit, CommitLog, CommitTakenError, LetterFile, SourceSpan, check_fitness
 from contracts.documents import Document
@@ -13,7 +22,7 @@ from contracts.features import FeatureNames
 from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
 from contracts.histories import Events, Histories
 from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
-from contracts.keys import PADDING_KEY, Key, Keys, RawId, hash_id, hash_ids
+from contracts.keys import PADDING_KEY, ItemKeys, Key, Keys, RawId, UserKeys, hash_id, hash_ids
 from contracts.log_state import LogState
 from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
 from contracts.window import (
@@ -46,6 +55,8 @@ __all__ = [
     "FileEntry",
     "Histories",
     "IndexInfo",
+    "IndexRows",
+    "ItemKeys",
     "Key",
     "Keys",
     "Label",
@@ -59,6 +70,7 @@ __all__ = [
     "StoreFormat",
     "StoreFormatError",
     "UnfitStoreError",
+    "UserKeys",
     "WindowCounts",
     "WindowLog",
     "WindowManifest",

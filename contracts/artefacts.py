@@ -15,7 +15,7 @@ MANIFEST = "MANIFEST.json"
 
 
 def write_table(store: Store, name: str, table: pa.Table) -> FileEntry:
-    """Write `table` as Parquet (zstd; no dictionary, which fixed-size lists of keys do not gain from)."""
+    """Write `table` as Parquet (zstd; no dictionary: fixed-size lists of keys do not gain from it)."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
     return store.write(name, buffer.getvalue(), rows=table.num_rows)

@@ -1,7 +1,7 @@
 """Contract 4, the bundle: one servable version of the model, its index and its ids.
 
 A bundle lives in ``bundles/<version>/`` and is never rewritten. ``bundles/CURRENT`` names the promoted one and
-is replaced atomically; ``bundles/PIN``, where there is one, is an operator's word that it stays so. Rows of the index,
+is replaced atomically; with ``bundles/PIN`` an operator keeps one version promoted. Rows of the index,
 of the embeddings and of the items are the same numbers.
 """
 
@@ -10,15 +10,18 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NewType
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from contracts import columns
 from contracts.artefacts import MANIFEST
 from contracts.documents import Document, read_document, write_document
 from contracts.errors import CorruptArtefactError
+from contracts.models import StoredModel
 from contracts.storage import FileEntry, Store
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "BundleLog",
     "BundleManifest",
     "IndexInfo",
+    "IndexRows",
     "Pin",
     "Withdrawal",
 ]
@@ -38,7 +42,7 @@ _CURRENT: Final = "bundles/CURRENT"
 _PIN: Final = "bundles/PIN"
 _WITHDRAWAL: Final = "VERDICT.json"
 _GRACE_SECONDS: Final = 3600.0
-"""An export writes its manifest well within this time; a folder that has none by then is a ruin."""
+"""An export writes its manifest well within this time; a folder without one is left over from a killed export."""
 
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z._-]+$", max_length=200)]
 """Names a bundle. The trainer's sort in the order of the stream and end in a digest of what the bundle holds."""
@@ -52,6 +56,9 @@ BUNDLE_ITEMS_SCHEMA: Final = pa.schema(
     ]
 )
 """Row i describes index row i; `popularity` is the decayed count of the frequency view at export."""
+
+IndexRows = NewType("IndexRows", npt.NDArray[np.int64])
+"""Rows of a bundle's index, of any shape; -1 where there is none."""
 
 
 class BundleFile:
@@ -71,10 +78,8 @@ class BundleFile:
     TOWER: Final = "tower.onnx"
 
 
-class IndexInfo(BaseModel):
+class IndexInfo(StoredModel):
     """The index's type (a FAISS factory string) and its search parameters."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str
     parameters: dict[str, int | float] = Field(default_factory=dict)
@@ -83,8 +88,7 @@ class IndexInfo(BaseModel):
 class BundleManifest(Document):
     """``MANIFEST.json`` of a bundle.
 
-    Training follows the commit order, so `trained_sequence` tells every window that the model has learnt:
-    those whose sequence is not above it.
+    Training follows the commit order, so the model has been trained on all windows up to `trained_sequence`.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -98,7 +102,7 @@ class BundleManifest(Document):
     metric: Literal["inner_product", "cosine"]
     history_length: int = Field(ge=1)
     index: IndexInfo
-    evaluation: dict[str, float] = Field(default_factory=dict, description="prequential figures, name -> value")
+    evaluation: dict[str, float] = Field(default_factory=dict, description="prequential metrics, name -> value")
     promoted: bool = Field(description="whether the gate let it through")
     verdict: str = Field(description="what the gate said, in a sentence")
     software_version: str
@@ -131,7 +135,7 @@ class Pin(Document):
 
     @property
     def sentence(self) -> str:
-        """What it says, as verdicts and listings show it."""
+        """The pin in a sentence, for verdicts and listings."""
         when = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M")
         return f"pinned to {self.version} by {self.by} at {when} UTC" + (f": {self.why}" if self.why else "")
 
@@ -175,7 +179,7 @@ class BundleLog:
         return [name.split("/")[1] for name in self.store.glob(f"bundles/*/{MANIFEST}")]
 
     def manifests(self) -> list[BundleManifest]:
-        """Return the bundles that can be read, in the order of export; after a retraining that is not that of names.
+        """Return the readable bundles in the order of export, which after a retraining differs from that of names.
 
         One that is retired meanwhile is left out; so is one with a damaged manifest, which the log names.
         """
@@ -194,11 +198,11 @@ class BundleLog:
         return self.store.read_verified(manifest.folder, manifest.file(name))
 
     def commit(self, manifest: BundleManifest) -> None:
-        """Make the bundle exist; its files must have been written."""
+        """Write the manifest, which makes the bundle exist; its files must have been written."""
         write_document(self.store, f"{manifest.folder}/{MANIFEST}", manifest)
 
     def promote(self, version: str) -> None:
-        """Point ``CURRENT`` at a version, whatever is pinned.
+        """Point ``CURRENT`` at a version, even if another one is pinned.
 
         Raises
         ------
@@ -247,7 +251,7 @@ class BundleLog:
         self.store.remove(_PIN)
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """Note that a version failed, so that it is not promoted again by itself."""
+        """Record that a version failed, so that the trainer does not promote it again."""
         write_document(self.store, f"bundles/{withdrawal.version}/{_WITHDRAWAL}", withdrawal)
 
     def withdrawal(self, version: str) -> Withdrawal | None:
@@ -260,20 +264,20 @@ class BundleLog:
     def retire(self, keep: int = 3, spare: Collection[str] = ()) -> list[str]:
         """Remove all but the last `keep` bundles, the promoted, the pinned and the spared; return the versions removed.
 
-        What an export that was killed has left goes too, after an hour. Raises `CorruptArtefactError` and removes
-        nothing where ``CURRENT`` or ``PIN`` is damaged: what they name is not known then.
+        What a killed export has left is removed too, after an hour. Raises `CorruptArtefactError` and removes
+        nothing where ``CURRENT`` or ``PIN`` is damaged: what they name is unknown then.
         """
         pin = self.pin()
         kept = {self.current(), *spare} | ({pin.version} if pin else set())
-        doomed = [manifest.version for manifest in self.manifests()[:-keep] if manifest.version not in kept]
-        for version in doomed:
+        removed = [manifest.version for manifest in self.manifests()[:-keep] if manifest.version not in kept]
+        for version in removed:
             # Without its manifest a half-removed bundle does not exist.
             self.store.remove(f"bundles/{version}/{MANIFEST}")
             self.store.remove(f"bundles/{version}")
-        self._clear_ruins(time.time() - _GRACE_SECONDS)
-        return doomed
+        self._remove_leftovers(time.time() - _GRACE_SECONDS)
+        return removed
 
-    def _clear_ruins(self, before: float) -> None:
+    def _remove_leftovers(self, before: float) -> None:
         """Remove folders without a manifest in which nothing has been written since a time."""
         files: dict[str, list[str]] = {}
         for name in self.store.glob("bundles/*/*"):
@@ -285,5 +289,5 @@ class BundleLog:
     def _is_older(self, name: str, before: float) -> bool:
         try:
             return self.store.modified(name) < before
-        except FileNotFoundError:  # a temporary file that has got its name meanwhile: somebody writes here
+        except FileNotFoundError:  # a temporary file that has been renamed in the meantime: another process writes here
             return False

@@ -1,14 +1,14 @@
-"""What a checkpoint says of itself: ``checkpoints/<name>/CHECKPOINT.json``, written last.
+"""The description of a checkpoint: ``checkpoints/<name>/CHECKPOINT.json``, written last.
 
 The tensors' bytes (little-endian, each in C order), one tensor after another in the order of the mark, are cut into
-the files that the mark lists. Names sort in the order of the stream. Whoever checks a store needs the mark alone.
+the files that the mark lists. Names sort in the order of the stream. Checking a store needs the mark alone.
 """
 
 import json
 import math
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
 
 from contracts.documents import Document, decode_document
 from contracts.errors import CorruptArtefactError
@@ -59,11 +59,13 @@ class TensorEntry(Document):
 class CheckpointMark(Document):
     """A complete checkpoint: where it is in the stream, the settings that made it, its tensors and its files."""
 
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
     format: Literal[2] = Field(default=2, description="how the files hold the tensors; readers refuse any other")
     step: int = Field(ge=0, description="steps since the beginning of training")
-    sequence: int = Field(ge=0, description="commit number of the window to learn next, or that is being trained on")
+    sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")
     batch: int = Field(ge=0, description="batches of that window done")
-    learnt: str = Field(description="the newest window that any step has touched")
+    trained_window: str = Field(alias="learnt", description="the newest window that any step has touched")
     settings: dict[str, Any] = Field(description="those that decide what is trained, flat")
     tensors: dict[str, TensorEntry]
     files: tuple[FileEntry, ...]
@@ -95,7 +97,7 @@ def read_checkpoint_mark(store: Store, name: str) -> CheckpointMark:
 
 
 def _of_the_first_format(data: bytes) -> bool:
-    """Tell a mark that never had a checksum from one whose checksum is damaged."""
+    """Say whether the mark never had a checksum; one with a damaged checksum is of the second format."""
     try:
         fields = json.loads(data)
     except ValueError:

@@ -1,8 +1,8 @@
 """Event time against the wall clock.
 
 A live log runs at speed 1 and event time is wall time. A replay runs faster and started long ago; it leaves its
-clock in the store, so that ages and delays are still told in the seconds that an observer waits. Behind the end
-of a replayed log time goes on at speed 1: what is added by hand then is as far apart as it looks.
+clock in the store, so that ages and delays are still given in the seconds that an observer waits. After the end of a
+replayed log, time runs at speed 1: events added by hand then are as far apart as their timestamps.
 """
 
 import time
@@ -37,7 +37,7 @@ class EventClock(Document):
             return cls()
 
     def save(self, store: Store) -> None:
-        """Leave this clock in the store."""
+        """Write this clock to the store."""
         write_document(store, _NAME, self)
 
     def wall_time(self, event_ms: int) -> float:

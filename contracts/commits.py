@@ -1,8 +1,9 @@
-"""The commit log: ``commits/<n>.json`` lists what commit n adds, and whatever no commit names does not exist.
+"""The commit log: ``commits/<n>.json`` lists what commit n adds; files that no commit names do not exist.
 
 Commits are numbered from 0 without gaps. Number n is created only if it is absent, by one writer, whole. A follower
-asks for the next number and never lists. ``commits/HEAD`` is a hint: it names the newest commit, so that one request
-tells a lost commit from one that is not made yet. Each commit carries its own checksum and its predecessor's.
+asks for the next number and never lists. ``commits/HEAD`` is a hint: it names the newest commit, so that one
+request distinguishes a lost commit from one that does not exist yet. Each commit carries its own checksum and its
+predecessor's.
 """
 
 import secrets
@@ -24,10 +25,10 @@ __all__ = ["Commit", "CommitLog", "CommitTakenError", "Cursor", "Head", "LetterF
 
 _HEAD: Final = "commits/HEAD"
 _LOOKS_PER_HEAD: Final = 16
-"""Of so many looks in vain one asks for HEAD instead of the next commit."""
+"""Every so many polls without a new commit, one reads HEAD instead."""
 
 KNOWN: Final[frozenset[str]] = frozenset()
-"""What commits may demand of a reader (`Commit.requires`) and this version knows."""
+"""What commits may require of a reader (`Commit.requires`) and this version supports."""
 
 
 class SourceSpan(Document):
@@ -91,9 +92,9 @@ class Head(Document):
 
 
 class Cursor(NamedTuple):
-    """A place in the log: the next commit to ask for, the sequence of its first pane, the checksum of the one before.
+    """A position in the log: the next commit, the sequence of its first pane, and the checksum of the commit before.
 
-    `checksum` is empty where it is not known: at the beginning, and after a jump.
+    `checksum` is empty where it is not known: at the start, and after a jump.
     """
 
     number: int = 0
@@ -119,7 +120,7 @@ class CommitLog:
         return f"commits/{number:010d}.json"
 
     def next(self, at: Cursor) -> tuple[Commit, Cursor] | None:
-        """Return the commit at a cursor and the cursor behind it; None if it has not been made. One request.
+        """Return the commit at a cursor and the cursor after it; None if it does not exist yet. One request.
 
         Raises
         ------
@@ -131,7 +132,7 @@ class CommitLog:
         self._has_format = self._has_format or read_format(self.store) is not None
         if not self._has_format:
             return None
-        # A look in vain costs one request: as a rule for the commit, now and then for HEAD in its place.
+        # A poll without a new commit costs one request: mostly for the commit, now and then for HEAD instead.
         head = self.head() if self._vain % _LOOKS_PER_HEAD == _LOOKS_PER_HEAD - 1 else None
         found = None if head and head.number < at.number else self._read(at.number)
         if found is None:
@@ -171,7 +172,7 @@ class CommitLog:
         return Cursor(low, self._demand(low)[0].sequence)
 
     def at(self, number: int) -> Cursor:
-        """Return the cursor of a commit, made or not, by its predecessor; raises `CorruptArtefactError`."""
+        """Return the cursor of a commit, existing or not, by its predecessor; raises `CorruptArtefactError`."""
         if not number:
             return Cursor()
         commit, digest = self._demand(number - 1)
@@ -191,7 +192,7 @@ class CommitLog:
         return number
 
     def append(self, commit: Commit) -> Cursor:
-        """Create a commit and return the cursor behind it.
+        """Create a commit and return the cursor after it.
 
         A commit of this number by the same writer is this one: only its answer had been lost. Raises
         `CommitTakenError` if it is another's, `UnfitStoreError` for a store that cannot create conditionally.
@@ -215,7 +216,7 @@ class CommitLog:
         write_document(self.store, _HEAD, head)
 
     def get(self, number: int) -> Commit:
-        """Return a commit that was made; raises `CorruptArtefactError`."""
+        """Return a commit that exists; raises `CorruptArtefactError`."""
         return self._demand(number)[0]
 
     def _demand(self, number: int) -> tuple[Commit, str]:
@@ -277,7 +278,7 @@ def check_fitness(store: Store, races: int = 8) -> None:
                 store.remove(name)
             if won not in ([True, False], [False, True]) or kept != (b"one" if won[0] else b"two"):
                 protocol = store.url.partition("://")[0]
-                problem = f"of two writers that created one file at once, {sum(won)} were told that they had"
+                problem = f"of two writers that created one file at once, {sum(won)} got the answer that they had"
                 raise UnfitStoreError(
                     f"{store.url}: {protocol}:// has no conditional create ({problem}), which commits need: "
                     "use local disk, or an object store that puts only if absent, such as s3://"

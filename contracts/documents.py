@@ -9,9 +9,10 @@ import json
 import re
 from typing import Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from contracts.errors import CorruptArtefactError, in_one_line
+from contracts.models import StoredModel
 from contracts.storage import FileEntry, Store, checksum
 
 __all__ = [
@@ -29,17 +30,15 @@ _HEAD: Final = re.compile(rb'\{"checksum": "([0-9a-f]{32})",\n')
 _FILE: Final = re.compile(rb' "file": ("[^\n]*"),\n')
 
 
-class Document(BaseModel):
+class Document(StoredModel):
     """Base of all that is stored as a document; frozen, and open to fields of later minor formats."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 
 
 def encode_document(document: Document, name: str = "") -> bytes:
-    """Return the bytes of a document; with the name of its file where nothing else tells which one it is."""
+    """Return the bytes of a document; with the name of its file where nothing else identifies it."""
     return encode_fields(document.model_dump_json(indent=1).encode(), name)
 
 

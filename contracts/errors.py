@@ -6,7 +6,7 @@ __all__ = ["CorruptArtefactError", "in_one_line"]
 
 
 class CorruptArtefactError(Exception):
-    """A stored file is not what its manifest says; the message names the file, what came and what was expected."""
+    """A stored file is not what its manifest says; the message names the file, what was found and what was expected."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -18,6 +18,6 @@ class CorruptArtefactError(Exception):
 
 
 def in_one_line(error: ValidationError) -> str:
-    """Return what is wrong with a document, field by field, without pydantic's frame."""
+    """Return what is wrong with a document, field by field, without pydantic's surrounding text."""
     details = error.errors(include_url=False, include_input=False)
     return "; ".join(": ".join(filter(None, [".".join(map(str, d["loc"])), d["msg"]])) for d in details)

@@ -1,8 +1,8 @@
 """How every stage shows its metrics: ``/metrics`` over HTTP, bounded in time and in connections.
 
-Prometheus asks once in a while and takes milliseconds. Whoever holds a connection longer is cut off, and where there
-are too many connections the oldest one makes room for the newest: slow or idle clients cost a few threads for a few
-seconds and never keep Prometheus out.
+Prometheus scrapes now and then, in milliseconds. A connection that lasts longer is closed, and where there are too many
+connections the newest replaces the oldest: slow or idle clients cost a few threads for a few seconds and never keep
+Prometheus out.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
-    """Serve `registry` while inside; yields where, ``port 9103 of 127.0.0.1``.
+    """Serve `registry` while inside; yields and logs where, ``port 9103 of 127.0.0.1``.
 
     `host` is a name or an address, IPv4 or IPv6; port 0 takes a free one. Raises `OSError` where it cannot listen.
     """
@@ -44,8 +44,10 @@ def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
     server.set_app(make_wsgi_app(registry))
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="weir-metrics", daemon=True)
     thread.start()
+    where = f"port {server.server_port} of {host}"
+    logger.info("metrics on %s", where)
     try:
-        yield f"port {server.server_port} of {host}"
+        yield where
     finally:
         server.shutdown()
         server.server_close()
@@ -54,7 +56,7 @@ def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Say nothing of each request: whoever scrapes counts them."""
+        """Log no requests: there is one every few seconds."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -66,27 +68,27 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, family: int, address: Any) -> None:
         self.address_family = family
-        self._began: dict[Any, float] = {}
+        self._started: dict[Any, float] = {}
         self._changing = threading.Lock()
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changing:
-            self._began[request] = time.monotonic()
-            surplus = list(self._began)[:-CONNECTIONS]
+            self._started[request] = time.monotonic()
+            surplus = list(self._started)[:-CONNECTIONS]
         self._cut(surplus)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         with self._changing:
-            self._began.pop(request, None)
+            self._started.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut off whoever is late; `serve_forever` calls this at every poll."""
+        """Close the connections that have lasted too long; `serve_forever` calls this at every poll."""
         ends = time.monotonic() - CONNECTION_SECONDS
         with self._changing:
-            late = [request for request, began in self._began.items() if began < ends]
+            late = [request for request, started in self._started.items() if started < ends]
         self._cut(late)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's
@@ -94,7 +96,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     @staticmethod
     def _cut(requests: list[Any]) -> None:
-        """Wake up the threads that wait for these connections; they close them."""
+        """Wake the threads that wait for these connections; the threads close them."""
         for request in requests:
-            with contextlib.suppress(OSError):  # it has ended by itself meanwhile
+            with contextlib.suppress(OSError):  # it has ended in the meantime
                 request.shutdown(socket.SHUT_RDWR)

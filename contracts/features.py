@@ -1,11 +1,12 @@
-"""What the log says of items beside their ids: the names of these features and how windows store them."""
+"""Item features: what the log records of an item beside its id. Their names, and how windows store them."""
 
 from typing import Annotated, Any, Final, Self
 
 import pyarrow as pa
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from contracts import columns
+from contracts.models import FrozenModel
 
 __all__ = ["CATEGORICAL_TYPE", "DENSE_TYPE", "MAX_DENSE", "MAX_VALUES", "FeatureNames", "StoredFeatureNames"]
 
@@ -23,10 +24,8 @@ _RESERVED: Final = (columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT)
 _Name = Annotated[str, Field(min_length=1)]
 
 
-class FeatureNames(BaseModel):
-    """Item features by name; the log, ``items.parquet`` and the trainer call them alike."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class FeatureNames(FrozenModel):
+    """Item features by name; the log, ``items.parquet`` and the trainer use the same names."""
 
     categorical: tuple[_Name, ...] = Field(
         default=(), description="fields of the log with a string or a list of strings about the item"
@@ -65,4 +64,4 @@ def _known(stored: Any) -> Any:
 
 
 StoredFeatureNames = Annotated[FeatureNames, BeforeValidator(_known)]
-"""As documents hold them: what a later minor format adds is ignored, where a setting of an unknown name is refused."""
+"""In documents, fields that a later minor format adds are ignored; in settings, unknown names are refused."""

@@ -28,7 +28,7 @@ class StoreFormatError(RuntimeError):
 
 
 class Layout(Document):
-    """What the first pipeline chose, and later ones must keep: other values would count or merge wrongly."""
+    """What the first pipeline chose and later ones must keep: other values would make counts or merges wrong."""
 
     window_ms: int
     user_shards: int
@@ -93,7 +93,7 @@ def ensure_format(store: Store, wanted: StoreFormat | None = None) -> StoreForma
     wanted = wanted or StoreFormat()
     if store.create(_NAME, encode_document(wanted, _NAME)):
         return wanted
-    # Another writer was faster.
+    # Another writer came first.
     return ensure_format(store, wanted)
 
 

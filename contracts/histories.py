@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from contracts.keys import PADDING_KEY, Keys
+from contracts.keys import PADDING_KEY, ItemKeys, UserKeys
 
 __all__ = ["Events", "Histories"]
 
@@ -19,10 +19,10 @@ Bool = npt.NDArray[np.bool_]
 
 
 class Events(NamedTuple):
-    """Events as parallel columns of length n, in the order in which ties of time are to be resolved."""
+    """Events as parallel columns of length n, in the order that resolves equal times."""
 
-    users: Keys
-    items: Keys
+    users: UserKeys
+    items: ItemKeys
     times: Int64
     positive: Bool
 
@@ -30,8 +30,8 @@ class Events(NamedTuple):
 class _Merged(NamedTuple):
     """State and events in one column set, sorted by user and time; `event` is -1 for rows of the state."""
 
-    users: Keys
-    items: Keys
+    users: UserKeys
+    items: ItemKeys
     times: Int64
     positive: Bool
     event: Int64
@@ -44,28 +44,29 @@ class Histories:
     Where a user has fewer items, `items` starts with `PADDING_KEY`.
     """
 
-    users: Keys
-    items: Keys
+    users: UserKeys
+    items: ItemKeys
     times: Int64
 
     @classmethod
     def empty(cls, length: int) -> "Histories":
-        """Return the histories of nobody, of at most `length` items each."""
-        return cls(np.empty(0, np.int64), np.empty((0, length), np.int64), np.empty((0, length), np.int64))
+        """Return the histories of no users, of at most `length` items each."""
+        nothing = np.empty((0, length), np.int64)
+        return cls(UserKeys(np.empty(0, np.int64)), ItemKeys(nothing), nothing)
 
     @property
     def length(self) -> int:
         """The number of items kept for each user."""
         return int(self.items.shape[1])
 
-    def lookup(self, users: Keys) -> Keys:
+    def lookup(self, users: UserKeys) -> ItemKeys:
         """Return the items of the given users, (n, length); all padding for those unknown."""
         if not len(self.users):
-            return np.full((len(users), self.length), PADDING_KEY, np.int64)
+            return ItemKeys(np.full((len(users), self.length), PADDING_KEY, np.int64))
         place = np.minimum(np.searchsorted(self.users, users), len(self.users) - 1)
-        return np.where((self.users[place] == users)[:, None], self.items[place], PADDING_KEY)
+        return ItemKeys(np.where((self.users[place] == users)[:, None], self.items[place], PADDING_KEY))
 
-    def extend(self, events: Events) -> Keys:
+    def extend(self, events: Events) -> ItemKeys:
         """Add events and return each one's history before it, (n, length), in the order given.
 
         An event sees the positives of its user that are older, or as old and earlier in order. One that comes
@@ -81,7 +82,7 @@ class Histories:
         keys = merged.items[merged.positive]
         history[merged.event[asked]] = _last(keys, before[asked], floor[asked], self.length, PADDING_KEY)
         self._replace(merged, starts, before, floor)
-        return history
+        return ItemKeys(history)
 
     def _merge(self, events: Events) -> _Merged:
         touched = np.isin(self.users, events.users)
@@ -91,8 +92,8 @@ class Histories:
         times = np.concatenate([self.times[row, column], events.times])
         order = np.lexsort((times, users))
         return _Merged(
-            users[order],
-            np.concatenate([self.items[row, column], events.items])[order],
+            UserKeys(users[order]),
+            ItemKeys(np.concatenate([self.items[row, column], events.items])[order]),
             times[order],
             np.concatenate([np.ones(old, np.bool_), events.positive])[order],
             np.concatenate([np.full(old, -1), np.arange(len(events.users))])[order],
@@ -107,10 +108,10 @@ class Histories:
         items = np.concatenate([self.items[kept], _last(keys, stop, floor[ends], self.length, PADDING_KEY)])
         stamps = np.concatenate([self.times[kept], _last(times, stop, floor[ends], self.length, 0)])
         order = np.argsort(users)
-        self.users, self.items, self.times = users[order], items[order], stamps[order]
+        self.users, self.items, self.times = UserKeys(users[order]), ItemKeys(items[order]), stamps[order]
 
 
-def _starts(users: Keys) -> Bool:
+def _starts(users: UserKeys) -> Bool:
     """Mark the first row of every user's run."""
     starts = np.ones(len(users), np.bool_)
     starts[1:] = users[1:] != users[:-1]

@@ -1,4 +1,4 @@
-"""Contract 1, the interaction: one line of the log, and what its values must keep to.
+"""Contract 1, the interaction: one line of the log, and the rules for its values.
 
 Raw ids are non-empty UTF-8 strings; timestamps are event time in milliseconds since 1970 (UTC).
 """
@@ -18,7 +18,7 @@ MAX_ID_BYTES: Final = 512
 
 
 class Label(IntEnum):
-    """What an event type says of the user and the item."""
+    """What an event type means."""
 
     POSITIVE = 1
     NEGATIVE = -1
@@ -41,7 +41,7 @@ INTERACTION_SCHEMA: Final = pa.schema(
 
 
 def interaction_schema(features: FeatureNames) -> pa.Schema:
-    """Return `INTERACTION_SCHEMA` and, where there are item features, the struct `features` of what the row says."""
+    """Return `INTERACTION_SCHEMA` and, where there are item features, the struct `features` of the row."""
     if not features.all:
         return INTERACTION_SCHEMA
     return INTERACTION_SCHEMA.append(pa.field(columns.FEATURES, pa.struct(features.fields), nullable=False))

@@ -1,11 +1,12 @@
 """Keys: the 64-bit names that stages use in place of id strings.
 
 A key is ``xxh3_64`` of the UTF-8 id, read as a signed 64-bit integer, so that every process and every
-platform names an item alike without a shared dictionary. Two ids of a catalogue of 10 million collide
+platform gives an item the same name without a shared dictionary. Two ids of a catalogue of 10 million collide
 with probability 3e-6.
 
-``xxh3`` is no cryptographic hash: whoever chooses ids can make two of one key. A store may therefore have a secret
-(`StoreFormat.key_secret`): its keys are 64 bits of BLAKE2b (RFC 7693) keyed with it, which nobody can aim at.
+``xxh3`` is no cryptographic hash: someone who chooses ids can find two with the same key. A store may therefore
+have a secret (`StoreFormat.key_secret`): its keys are 64 bits of BLAKE2b (RFC 7693) keyed with it, which
+nobody can predict.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-__all__ = ["PADDING_KEY", "Key", "Keys", "RawId", "hash_id", "hash_ids"]
+__all__ = ["PADDING_KEY", "ItemKeys", "Key", "Keys", "RawId", "UserKeys", "hash_id", "hash_ids"]
 
 RawId = NewType("RawId", str)
 """An id as the log spells it."""
@@ -26,10 +27,16 @@ Key = NewType("Key", int)
 """A hashed id: int64, never `PADDING_KEY`."""
 
 Keys: TypeAlias = npt.NDArray[np.int64]
-"""An array of keys."""
+"""An array of keys, of any kind."""
+
+ItemKeys = NewType("ItemKeys", npt.NDArray[np.int64])
+"""Keys of items, of any shape; `PADDING_KEY` where there is none."""
+
+UserKeys = NewType("UserKeys", npt.NDArray[np.int64])
+"""Keys of users."""
 
 PADDING_KEY = Key(0)
-"""Stands in fixed-length histories where the user has no older item; no id hashes to it."""
+"""Fills fixed-length histories where the user has no older item; no id hashes to it."""
 
 
 def hash_id(raw: str, secret: str = "") -> Key:

@@ -1,4 +1,4 @@
-"""What the commits amount to: how far each partition is read, which windows have panes, and the totals.
+"""The state that the commits add up to: how far each partition is read, which windows have panes, and the totals.
 
 The state follows from the commits alone. Snapshots of it, ``commits/snapshot-<n>.json``, only spare a starting
 pipeline the reading of all commits: it opens the newest one and takes in what came after.
@@ -33,7 +33,7 @@ class Panes(Document):
 
 
 class LogState(BaseModel):
-    """The commits up to a cursor, folded into one.
+    """The sum of the commits up to a cursor.
 
     A row at position x of partition p and of window w is accounted for if, and only if, x lies below
     ``sources[p].resume`` or below ``counted[p][w]``. See docs/windows.md for why.
@@ -57,7 +57,7 @@ class LogState(BaseModel):
 
     @property
     def number(self) -> int:
-        """The newest commit taken in, -1 before the first."""
+        """The newest commit added, -1 before the first."""
         return self.cursor.number - 1
 
     def panes_of(self, start_ms: int) -> Panes | None:
@@ -67,7 +67,7 @@ class LogState(BaseModel):
         return self.panes[place] if found else None
 
     def take_in(self, commit: Commit, cursor: Cursor) -> None:
-        """Fold in the next commit; `cursor` lies behind it."""
+        """Add the next commit; `cursor` points past it."""
         self.cursor = cursor
         for pane in commit.panes:
             self._add_pane(pane.start_ms, commit.number)
@@ -107,7 +107,7 @@ class LogState(BaseModel):
         return state
 
     def catch_up(self, log: CommitLog, stop: int | None = None) -> list[Commit]:
-        """Take in, and return, the commits made since, those before `stop`; raises what `CommitLog.next` raises."""
+        """Add, and return, the commits made since, those before `stop`; raises what `CommitLog.next` raises."""
         found: list[Commit] = []
         while (stop is None or self.cursor.number < stop) and (step := log.next(self.cursor)) is not None:
             self.take_in(*step)

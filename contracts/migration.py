@@ -1,4 +1,4 @@
-"""Migration of a store from format 1 to format 2: the data files stay, what lists them is written again.
+"""Migration of a store from format 1 to format 2: the data files stay, the documents that list them are written again.
 
 Format 1 kept a ``MANIFEST.json`` in each pane's folder, found by listing, and no checksums of documents.
 ``STORE.json`` is written when all else is done: killed before, the store still is of format 1 and the next migration
@@ -26,7 +26,7 @@ _WINDOWS: Final = f"windows/*/*/{MANIFEST}"
 _WRITER: Final = "migration"
 _REWRAPPED: Final = (f"bundles/*/{MANIFEST}", "evaluations/*/*.json", "monitor/*/*.json", "CLOCK.json")
 _CURRENT: Final = "bundles/CURRENT"
-"""It was the bare version."""
+"""It held the bare version."""
 
 _DROPPED: Final = ("checkpoints", "state/histories")
 """Made again from the windows: checkpoints of format 1 hold pickled metadata, which is not opened."""

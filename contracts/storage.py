@@ -16,24 +16,22 @@ from typing import Any, NamedTuple
 import fsspec
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
-from pydantic import BaseModel, ConfigDict
 
 from contracts.errors import CorruptArtefactError
+from contracts.models import StoredModel
 
 __all__ = ["FileEntry", "FileStat", "Store", "UnfitStoreError", "checksum"]
 
 _TAKEN = "pre-conditions"
-"""What s3fs says, without an errno of its own, where an object store refuses a conditional put."""
+"""The message of s3fs, without an errno, where an object store refuses a conditional put."""
 
 
 class UnfitStoreError(RuntimeError):
-    """The file system cannot do what commits need; the message names it and says what to use instead."""
+    """The file system cannot do what commits need; the message names it and what to use instead."""
 
 
-class FileEntry(BaseModel):
-    """What a manifest says of one file: its name within the directory, size in bytes, rows and checksum."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
+class FileEntry(StoredModel):
+    """A file as a manifest lists it: its name within the directory, size in bytes, rows and checksum."""
 
     name: str
     size: int
@@ -90,7 +88,7 @@ class Store:
         return bytes(self._root[0].cat_file(self.path(name)))
 
     def read_verified(self, folder: str, entry: FileEntry) -> bytes:
-        """Return the bytes of a manifest's file; raises `CorruptArtefactError` unless they are what it says."""
+        """Return the bytes of a manifest's file; raises `CorruptArtefactError` unless they match it."""
         name = f"{folder}/{entry.name}"
         try:
             data = self.read(name)

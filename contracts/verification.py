@@ -1,4 +1,4 @@
-"""Verification: every file of a store against the commit, the manifest or the checksum that speaks for it."""
+"""Verification: every file of a store against the commit, the manifest or the checksum that covers it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ _UNCHECKED: Final = (
     "state/*.lock",
     "state/runs/*",
 )
-"""Files of people, and of processes while they run: nothing can be said of them."""
+"""Files that people put there, or that processes need while they run: they are not checked."""
 
 
 class Kind(StrEnum):
@@ -71,7 +71,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Report:
-    """What `verify` has found; `unchecked` files belong to people or to work in progress."""
+    """What `verify` has found; `unchecked` files are other people's or work in progress."""
 
     files: int = 0
     bytes: int = 0
@@ -154,7 +154,7 @@ def _committed(store: Store, findings: list[Finding]) -> Iterator[tuple[str, Fil
     before: Cursor | None = Cursor()
     for number in range(newest + 1):
         try:
-            # Where the one before is damaged or missing, the chain is taken up again behind it.
+            # Where the one before is damaged or missing, checking resumes after it.
             step = log.next(before or log.at(number))
         except CorruptArtefactError as error:
             findings.append(_fault(store, error))
@@ -174,7 +174,7 @@ def _fault(store: Store, error: CorruptArtefactError) -> Finding:
 
 
 def _missing(store: Store, expected: dict[str, FileEntry], there: dict[str, FileStat]) -> list[Finding]:
-    """Look again for what the listing did not show: it may have been written since, or retired with its manifest."""
+    """Check again for files that the listing did not show: they may have been written since, or retired."""
     found = []
     for name in expected.keys() - there.keys():
         folder = name.rpartition("/")[0]
@@ -211,7 +211,7 @@ def _check_itself(path: str, name: str, data: bytes) -> None:
 
 
 def _unlisted(findings: list[Finding]) -> tuple[str, ...]:
-    """Return the folders whose files cannot be told from foreign ones, because what lists them is damaged or lost."""
+    """Return the folders whose files may be foreign or not: the document that lists them is damaged or lost."""
     found: set[str] = set()
     for finding in findings:
         folder, _, last = finding.name.rpartition("/")

@@ -1,8 +1,8 @@
 """Contract 3, the window: one committed slice of event time, with its training examples, items and sketches.
 
-The files of a pane lie in ``windows/<start>-<end>/<attempt>/``; rows that come late make a further pane. A pane exists
-when a commit (`contracts.commits`) holds its manifest; files that no commit names are left over from a run that was
-killed. Panes are numbered in the order of their commits (`WindowManifest.sequence`); every consumer follows it.
+The files of a pane lie in ``windows/<start>-<end>/<attempt>/``; late rows make a further pane. A pane exists when a
+commit (`contracts.commits`) holds its manifest; files that no commit names are left over from a killed run. Panes are
+numbered in the order of their commits (`WindowManifest.sequence`); every consumer follows it.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def examples_schema(history_length: int) -> pa.Schema:
 
 
 class WindowCounts(Document):
-    """What was counted: `events` = `positives` + `negatives` are the distinct valid events kept."""
+    """Counts of a window: `events` = `positives` + `negatives` are the distinct valid events kept."""
 
     events: int = 0
     positives: int = 0
@@ -146,7 +146,7 @@ class WindowName:
 
     @staticmethod
     def examples(shard: int, token: str = "") -> str:
-        """Return the file name of a user shard's examples; `token` tells repeated attempts at it apart."""
+        """Return the file name of a user shard's examples; `token` distinguishes repeated attempts at it."""
         return f"{_EXAMPLES}{shard:05d}{token and '-' + token}.parquet"
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The committed windows of a store, for those who follow them and for those who read their files."""
+"""The committed windows of a store: follow them in commit order, and read their files."""
 
 import secrets
 import time
@@ -19,7 +19,7 @@ __all__ = ["WindowLog"]
 
 @dataclass
 class WindowLog:
-    """The committed panes of a store, in commit order; only its place in the log is remembered."""
+    """The committed panes of a store, in commit order; it remembers only its position in the log."""
 
     store: Store
     _at: Cursor = field(default=Cursor(), init=False, repr=False)
@@ -30,7 +30,7 @@ class WindowLog:
     def committed(self, after: int = -1) -> list[WindowManifest]:
         """Return the panes committed after the given sequence, in order and without gaps.
 
-        Asked again and again for what comes after the last, it makes one request when there is nothing. Raises
+        Polling for what follows the last pane costs one request while there is nothing. Raises
         `CorruptArtefactError` for a commit that is damaged or lost, `StoreFormatError` for a store of another format.
         """
         return list(self.follow(after))

@@ -3,9 +3,10 @@
 from datetime import UTC, datetime
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from contracts import FeatureNames, Label, columns
+from contracts.models import FrozenModel
 
 __all__ = ["LogColumns", "PipelineConfig", "SketchConfig", "TimestampUnit"]
 
@@ -13,11 +14,7 @@ TimestampUnit = Literal["auto", "s", "ms", "us", "rfc3339"]
 Meaning = Literal["positive", "negative", "ignore"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LogColumns(_Model):
+class LogColumns(FrozenModel):
     """What the log calls each field; optional fields may be absent from it."""
 
     user_id: str = Field(default=columns.USER_ID, min_length=1, description="user id (required)")
@@ -41,7 +38,7 @@ class LogColumns(_Model):
         return self
 
 
-class SketchConfig(_Model):
+class SketchConfig(FrozenModel):
     """The frequency estimators of each window, one of its items and one of its users.
 
     All windows of a store need the same one: a reader that adds them up refuses others.
@@ -71,7 +68,7 @@ class SketchConfig(_Model):
         return self.model_dump(include={"kind"} if self.kind == "exact" else None)
 
 
-class PipelineConfig(_Model):
+class PipelineConfig(FrozenModel):
     """From the interaction log to committed windows.
 
     `window_seconds` and `user_shards` give the store its layout and cannot change once it holds windows.

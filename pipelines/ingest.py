@@ -14,10 +14,11 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from prometheus_client import REGISTRY, CollectorRegistry
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from contracts import Commit, CommitLog, CorruptArtefactError, LogState, Store, WindowCounts
 from contracts.exposition import exposed
+from contracts.models import FrozenModel
 from pipelines.attempts import discard, registered, sweep
 from pipelines.chain import BlocksToWindows, ReadBlocks
 from pipelines.committed_panes import remember_panes
@@ -37,10 +38,8 @@ _INFLATION = 10
 """JSON Lines are about so many times as large as gzip or Parquet of the same rows."""
 
 
-class IngestSummary(BaseModel):
+class IngestSummary(FrozenModel):
     """What was committed, by one run or since the start."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     read: int = Field(default=0, description="rows accounted for: valid, duplicates, ignored and dead")
     valid: int = Field(default=0, description="distinct valid events committed")
@@ -95,7 +94,8 @@ def ingest(
     `LayoutError` for settings that contradict the store and `BusyStoreError` where another pipeline writes to it.
     """
     stop = stop or threading.Event()
-    with only_writer(store), _metrics_served(config, registry), _ended_by_signals(stop):
+    metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
+    with only_writer(store), metrics_server, _ended_by_signals(stop):
         driver = _Driver(store, config, PipelineMetrics(registry), report, stop)
         if follow:
             driver.follow()
@@ -258,13 +258,6 @@ def _reasons(store: Store, commit: Commit | None) -> str:
     counts: Counter[str] = sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
     told = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
     return f" ({told}; see {store.path('dead-letters')})" if told else ""
-
-
-@contextlib.contextmanager
-def _metrics_served(config: PipelineConfig, registry: CollectorRegistry) -> Iterator[None]:
-    with exposed(registry, config.metrics_host, config.metrics_port) as where:
-        logger.info("metrics on %s", where)
-        yield
 
 
 @contextlib.contextmanager

@@ -15,7 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from contracts import CorruptArtefactError, Events, Histories, Label, Store, WindowLog, WindowManifest, columns
+from contracts import (
+    CorruptArtefactError,
+    Events,
+    Histories,
+    ItemKeys,
+    Label,
+    Store,
+    UserKeys,
+    WindowLog,
+    WindowManifest,
+    columns,
+)
 from contracts.documents import seal, unseal
 
 __all__ = ["ArtefactUserState", "UserState"]
@@ -67,7 +78,7 @@ class ArtefactUserState:
             sequence = int(table.schema.metadata[_SEQUENCE])
             users, items, times = (_matrix(column.combine_chunks()) for column in table.columns)
             if items.shape[1] == self.length and sequence <= newest:
-                return Histories(users[:, 0], items, times), sequence
+                return Histories(UserKeys(users[:, 0]), ItemKeys(items), times), sequence
             problem = f"holds {items.shape[1]} items per user as of commit {sequence}"
         except FileNotFoundError:
             return Histories.empty(self.length), -1

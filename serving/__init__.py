@@ -9,5 +9,5 @@ import os
 
 __all__: list[str] = []
 
-# Since 1.29 ONNX Runtime tells its maker about the models that it loads, unless this is set before it is imported.
+# Since 1.29 ONNX Runtime reports the models that it loads to its maker, unless this is set before it is imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -16,7 +16,7 @@ _WAITING: Final = 64
 
 
 class Aside:
-    """Runs one thing after the other; a client that is refused is told to wait `retry_after` seconds."""
+    """Runs one thing after the other; a refused client should wait `retry_after` seconds."""
 
     def __init__(self, retry_after: float) -> None:
         self._retry_after = retry_after

@@ -1,7 +1,7 @@
 """The batching core: a bounded queue that one thread empties.
 
 Tower and search belong to that thread alone (GPU indexes demand it). It fires at once when it is idle; what comes
-while it is busy waits and is answered together, so batches grow with the load and nobody waits for company. A full
+while it is busy waits and is answered together, so batches grow with the load and no query waits for others. A full
 queue refuses at once. Jobs whose client has gone or whose deadline has passed are dropped when the batch forms.
 Expensive jobs are run part by part, in turn with batches of cheap ones (`serving.lanes`).
 """
@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from serving.errors import DeadlinePassedError, ShuttingDownError
 from serving.lanes import Job, Lanes, Outcome, Part
 
-__all__ = ["Batcher", "Observer"]
+__all__ = ["BatchObserver", "Batcher"]
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +27,17 @@ AnswerT = TypeVar("AnswerT")
 Result: TypeAlias = tuple[Job[TaskT, AnswerT], Outcome[list[AnswerT]] | Exception]
 
 
-class Observer(Protocol):
-    """Hears what the batcher does."""
+class BatchObserver(Protocol):
+    """Is called with what the batcher does."""
 
     def batch(self, queries: int) -> None:
-        """Take note that a batch of so many queries starts."""
+        """Note that a batch of so many queries starts."""
 
     def depth(self, queries: int) -> None:
-        """Take note of how many queries wait."""
+        """Note how many queries wait."""
 
     def dropped(self, reason: str) -> None:
-        """Take note that a job was not run: ``cancelled`` or ``deadline``."""
+        """Note that a job was not run: ``cancelled`` or ``deadline``."""
 
 
 class Batcher(Generic[TaskT, AnswerT]):
@@ -53,13 +53,13 @@ class Batcher(Generic[TaskT, AnswerT]):
     limit
         Queries that may wait; half as many of expensive jobs.
     retry_after
-        What refused clients are told to wait, in seconds.
+        How long refused clients should wait, in seconds.
     """
 
     def __init__(
         self,
         run: Callable[[Sequence[TaskT]], Sequence[AnswerT]],
-        observer: Observer,
+        observer: BatchObserver,
         *,
         max_batch: int,
         max_cost: float,
@@ -115,7 +115,7 @@ class Batcher(Generic[TaskT, AnswerT]):
             self._abandon()
 
     def _abandon(self) -> None:
-        """Refuse what is left when the thread ends: nobody would answer it."""
+        """Refuse what is left when the thread ends: nothing would answer it."""
         with self._changed:
             self._closed = True
             left = [*self._running, *self._lanes.clear()]
@@ -157,7 +157,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         """Run the next part of each job; return those that are answered, or have failed."""
         try:
             answers = self._run([job.parts[0].task for job in live])
-        except Exception as error:  # noqa: BLE001 - it is the answer of whoever caused it
+        except Exception as error:  # noqa: BLE001 - it is the answer to the request that caused it
             if len(live) > 1:
                 log.warning("a batch of %d requests failed, each is run by itself: %s", len(live), error)
                 return [result for job in live for result in self._settle([job])]

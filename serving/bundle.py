@@ -1,8 +1,8 @@
 """A bundle in memory: user tower, index, ids and vectors as one immutable object.
 
-Whoever holds a `LoadedBundle` holds all of one version; swapping is one assignment, and the old version's memory
-goes when the last request that began with it is answered. Loading verifies every checksum, then that the files fit
-together, then runs tower and search once, so that what is wrong shows before anybody is served from it.
+A `LoadedBundle` is all of one version: swapping is one assignment, and the old version's memory is freed when the last
+request that started with it is answered. Loading verifies every checksum, then that the files fit
+together, then runs tower and search once, so that faults show before the first request.
 """
 
 import io
@@ -23,7 +23,8 @@ from contracts import (
     BundleFile,
     BundleLog,
     BundleManifest,
-    Keys,
+    IndexRows,
+    ItemKeys,
     columns,
     read_format,
 )
@@ -34,7 +35,6 @@ from serving.tower import Tower
 __all__ = ["LoadedBundle", "load_bundle"]
 
 Floats = npt.NDArray[np.float32]
-Rows = npt.NDArray[np.int64]
 
 _PADDING, _UNKNOWN, _FIRST = 0, 1, 2
 """Rows of the embeddings: see `contracts.bundle.BundleFile`."""
@@ -55,9 +55,9 @@ class LoadedBundle:
     exact: ExactIndex
     embeddings: Floats
     ids: npt.NDArray[np.object_]
-    sorted_keys: Keys
-    key_rows: Rows
-    popular: Rows
+    sorted_keys: ItemKeys
+    key_rows: IndexRows
+    popular: IndexRows
     popularity: npt.NDArray[np.float64]
     key_secret: str = ""
     servable_at: float = field(default_factory=time.time)
@@ -72,19 +72,19 @@ class LoadedBundle:
         """How many items can be returned."""
         return len(self.ids)
 
-    def rows_of(self, keys: Keys) -> Rows:
+    def rows_of(self, keys: ItemKeys) -> IndexRows:
         """Return the index row of each key, in the shape of `keys`; -1 for padding and for unknown items."""
         if not self.items or not keys.size:
-            return np.full(keys.shape, -1, np.int64)
+            return IndexRows(np.full(keys.shape, -1, np.int64))
         place = np.minimum(np.searchsorted(self.sorted_keys, keys), self.items - 1)
-        return np.where(self.sorted_keys[place] == keys, self.key_rows[place], -1)
+        return IndexRows(np.where(self.sorted_keys[place] == keys, self.key_rows[place], -1))
 
-    def users(self, histories: Keys) -> Floats:
+    def users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, dimension) of histories (n, any length), left-padded, oldest first.
 
         The newest items that the model was trained to read count; unknown ones share one embedding.
         """
-        keys = np.full((len(histories), self.manifest.history_length), PADDING_KEY, np.int64)
+        keys = ItemKeys(np.full((len(histories), self.manifest.history_length), PADDING_KEY, np.int64))
         newest = histories[:, -keys.shape[1] :]
         keys[:, keys.shape[1] - newest.shape[1] :] = newest
         rows = self.rows_of(keys)
@@ -142,8 +142,8 @@ class _Loader:
             embeddings=self.matrix(BundleFile.EMBEDDINGS, (count + _FIRST, width)),
             ids=np.array(items[columns.ITEM_ID].to_pylist(), dtype=object),
             sorted_keys=keys[order],
-            key_rows=order,
-            popular=np.argsort(-popularity, kind="stable"),
+            key_rows=IndexRows(order),
+            popular=IndexRows(np.argsort(-popularity, kind="stable")),
             popularity=popularity,
             key_secret=found.key_secret if (found := read_format(self.log.store)) else "",
         )
@@ -171,7 +171,7 @@ class _Loader:
     def warm_up(self, bundle: LoadedBundle) -> None:
         known = bundle.sorted_keys[: self.manifest.history_length]
         for batch in (1, 2):
-            history = np.broadcast_to(known, (batch, len(known)))
+            history = ItemKeys(np.broadcast_to(known, (batch, len(known))))
             vectors = self.guarded(BundleFile.TOWER, partial(bundle.users, history))
             self.require(
                 BundleFile.TOWER,

@@ -123,7 +123,7 @@ def by_user(user_id: str, k: int | None = None) -> pb.Query:
 
 
 def by_history(item_ids: Sequence[str], k: int | None = None) -> pb.Query:
-    """Ask for whoever has this history, oldest first."""
+    """Ask for a user with this history, oldest first."""
     return pb.Query(history=pb.History(item_ids=item_ids), k=k)
 
 

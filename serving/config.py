@@ -2,16 +2,14 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from contracts.models import FrozenModel
 
 __all__ = ["LimitsConfig", "ServingConfig"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LimitsConfig(_Model):
+class LimitsConfig(FrozenModel):
     """What one request may ask for; more is INVALID_ARGUMENT."""
 
     max_queries: int = Field(default=256, ge=1, description="queries in a request")
@@ -34,7 +32,7 @@ class LimitsConfig(_Model):
         return self.max_item_ids + 4 * self.max_queries + 16
 
 
-class ServingConfig(_Model):
+class ServingConfig(FrozenModel):
     """How a server process listens, batches and follows the store."""
 
     host: str = Field(

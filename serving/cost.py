@@ -5,8 +5,8 @@
 
 `search` is what the index says (`serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
 graphs are walked, 512 where a matrix is multiplied (exact search, filters). The estimate is meant to be simple enough
-to be told, and right to a small factor: it bounds what one request may ask for, and keeps what is expensive out of the
-batches of what is cheap.
+to be reported, and right to a small factor: it bounds what one request may ask for, and keeps expensive queries out
+of the batches of cheap ones.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
-"""Decodes requests: what is large in a thread of its own, what cannot be decoded as INVALID_ARGUMENT.
+"""Decodes requests: large ones in a thread of their own, undecodable ones as INVALID_ARGUMENT.
 
-By itself gRPC decodes on the event loop, and answers garbage with INTERNAL and a traceback in the log: whoever sends it
+gRPC itself decodes on the event loop, and answers garbage with INTERNAL and a traceback in the log: whoever sends it
 could fill the disk.
 """
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a request or a bundle, without saying how a transport tells it."""
+"""What can go wrong with a request or a bundle, without the transport."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -53,8 +53,8 @@ class InvalidRequestError(RequestError):
     reason = "INVALID_REQUEST"
 
     def __init__(self, violations: list[Violation], more: int = 0) -> None:
-        told = [": ".join(filter(None, (violation.field, violation.problem))) for violation in violations]
-        super().__init__("; ".join([*told, *([f"and {more} more problems"] if more else [])]))
+        listed = [": ".join(filter(None, (violation.field, violation.problem))) for violation in violations]
+        super().__init__("; ".join([*listed, *([f"and {more} more problems"] if more else [])]))
         self.violations, self.more = violations, more
 
 

@@ -6,7 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contracts import PADDING_KEY, Events, Histories, Keys, Label, Store, WindowLog, WindowManifest, columns
+from contracts import (
+    PADDING_KEY,
+    Events,
+    Histories,
+    ItemKeys,
+    Label,
+    Store,
+    UserKeys,
+    WindowLog,
+    WindowManifest,
+    columns,
+)
 
 __all__ = ["Known", "UserHistories"]
 
@@ -18,8 +29,8 @@ _COLUMNS = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL
 class Known(NamedTuple):
     """What is known of n users: their newest `positives` and `negatives`, each (n, length), left-padded."""
 
-    positives: Keys
-    negatives: Keys
+    positives: ItemKeys
+    negatives: ItemKeys
 
 
 class _State(NamedTuple):
@@ -59,11 +70,11 @@ class UserHistories:
             self.sequence = manifest.sequence
         return len(manifests)
 
-    def lookup(self, users: Keys) -> Known:
+    def lookup(self, users: UserKeys) -> Known:
         """Return what is known of the given users; all padding for those unknown."""
         state = self._state
         if state is None:
-            nothing = np.full((len(users), 1), PADDING_KEY, np.int64)
+            nothing = ItemKeys(np.full((len(users), 1), PADDING_KEY, np.int64))
             return Known(nothing, nothing)
         return Known(state.positives.lookup(users), state.negatives.lookup(users))
 

@@ -13,10 +13,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from contracts import IndexRows
+
 __all__ = ["COMPARED_BY_MATRIX", "AnnIndex", "Device", "ExactIndex", "Found", "Index", "open_index", "pick_gpu"]
 
 Floats = npt.NDArray[np.float32]
-Rows = npt.NDArray[np.int64]
 Device = Literal["auto", "cpu", "gpu"]
 
 _GPU_LIMIT: Final = 2048
@@ -42,7 +43,7 @@ class Found(NamedTuple):
     """Scores (queries, k), descending, and the rows they belong to, (queries, k); both padded with row -1."""
 
     scores: Floats
-    rows: Rows
+    rows: IndexRows
 
 
 class Index(Protocol):
@@ -75,7 +76,8 @@ class ExactIndex:
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:  # noqa: ARG002 - no lists to choose from
         """Return the best `k` rows for each query."""
-        return Found(*faiss.knn(queries, self.vectors, min(k, len(self.vectors)), metric=faiss.METRIC_INNER_PRODUCT))
+        scores, rows = faiss.knn(queries, self.vectors, min(k, len(self.vectors)), metric=faiss.METRIC_INNER_PRODUCT)
+        return Found(scores, IndexRows(rows))
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:  # noqa: ARG002 - it has no limits
         """Say yes: any number of rows can be ranked."""
@@ -85,10 +87,10 @@ class ExactIndex:
         """Estimate a query's search in microseconds of one core."""
         return len(self.vectors) / COMPARED_BY_MATRIX
 
-    def search_among(self, queries: Floats, k: int, rows: Rows) -> Found:
+    def search_among(self, queries: Floats, k: int, rows: IndexRows) -> Found:
         """Return the best `k` of the given distinct `rows` for each query."""
         places = ExactIndex(np.ascontiguousarray(self.vectors[rows])).search(queries, k)
-        return Found(places.scores, rows[places.rows])
+        return Found(places.scores, IndexRows(rows[places.rows]))
 
 
 @dataclass

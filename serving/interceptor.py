@@ -23,7 +23,7 @@ def _go_name(code: grpc.StatusCode) -> str:
 
 
 class MetricsInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps the handlers of unary calls; `under_way` is the number of them that run."""
+    """Wraps the handlers of unary calls; `under_way` is the number of calls in progress."""
 
     def __init__(self, metrics: RpcMetrics) -> None:
         self._metrics = metrics

@@ -1,4 +1,4 @@
-"""Where jobs wait for the batcher: two lanes, so that what is cheap never queues behind what is expensive."""
+"""Where jobs wait for the batcher: two lanes, so that cheap queries never wait behind expensive ones."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ class Job(Generic[TaskT, AnswerT]):
 
     @property
     def cost(self) -> float:
-        """What they are estimated to cost."""
+        """Their estimated cost."""
         return sum(part.cost for part in self.parts)
 
 

@@ -1,4 +1,4 @@
-"""What the server tells Prometheus; every class takes its registry."""
+"""The metrics of the server; every class takes its registry."""
 
 from collections.abc import Sequence
 
@@ -53,7 +53,7 @@ class RequestMetrics:
             ("reason",),
             registry=registry,
         )
-        # A series that begins at 1 has never risen: rates would not see the first refusal.
+        # A series that starts at 1 has never increased: rates would not see the first refusal.
         errors: list[type[RequestError]] = [RequestError, *RequestError.__subclasses__()]
         for error in errors:
             self.refused.labels(error.reason)
@@ -69,7 +69,7 @@ class RequestMetrics:
         self.batches.observe(queries)
 
     def depth(self, queries: int) -> None:
-        """Tell how many queries wait."""
+        """Set how many queries wait."""
         self.waiting.set(queries)
 
     def dropped(self, reason: str) -> None:

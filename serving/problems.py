@@ -1,4 +1,4 @@
-"""Failures that come back at every poll are told once."""
+"""Failures that recur at every poll are logged once."""
 
 import logging
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ _REMEMBERED: Final = 64
 
 @dataclass
 class Problems:
-    """Tells each distinct problem to `log` once, until all is well again.
+    """Logs each distinct problem once, until the next success.
 
-    What a store or a server may be expected to raise is told in a line; anything else comes with its traceback.
+    What a store or a server may be expected to raise takes one line; anything else comes with its traceback.
     """
 
     log: logging.Logger
     _told: set[str] = field(default_factory=set, init=False)
 
-    def tell(self, error: Exception, message: str, *, level: int = logging.ERROR) -> bool:
+    def report(self, error: Exception, message: str, *, level: int = logging.ERROR) -> bool:
         """Log ``message: error`` unless that problem is known; say whether it was new."""
         problem = f"{type(error).__name__}: {error}"
         if problem in self._told:

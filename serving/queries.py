@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from contracts import Key, Keys
+from contracts import ItemKeys, Key
 from serving.bundle import LoadedBundle
 
 __all__ = ["Answer", "ByEmbedding", "ByHistory", "ByItem", "ByUser", "Hits", "Query", "Source", "Task", "joined"]
@@ -26,7 +26,7 @@ class ByHistory:
     """A history given in the request: ids and their keys, (n,), oldest first."""
 
     ids: tuple[str, ...]
-    keys: Keys
+    keys: ItemKeys
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +55,8 @@ class Query:
     k: int
 
 
-def _no_keys() -> Keys:
-    return np.empty(0, np.int64)
+def _no_keys() -> ItemKeys:
+    return ItemKeys(np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +72,14 @@ class Task:
     nprobe: int = 0
     threshold: float | None = None
     exclude_seen: bool = False
-    excluded: Keys = field(default_factory=_no_keys)
-    allowed: Keys | None = None
+    excluded: ItemKeys = field(default_factory=_no_keys)
+    allowed: ItemKeys | None = None
     find: bool = True
 
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """The answer to one query; `vector` is None where the query is one that the bundle knows nothing of."""
+    """The answer to one query; `vector` is None where the bundle knows nothing of the query's items."""
 
     ids: list[str]
     scores: list[float]
@@ -88,7 +88,7 @@ class Hits:
 
     @property
     def fallback(self) -> bool:
-        """Whether popular items stand in for an answer."""
+        """Whether popular items replace an answer."""
         return self.vector is None
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import MAX_ID_BYTES, Keys, hash_id
+from contracts import MAX_ID_BYTES, ItemKeys, hash_id
 from serving.bundle import LoadedBundle
 from serving.config import LimitsConfig
 from serving.cost import query_costs, task_cost
@@ -22,7 +22,7 @@ DEFAULT_K: Final = 10
 """Items found for a query that does not say how many."""
 
 MAX_VIOLATIONS: Final = 16
-"""Problems of a request that are told; of the others, how many there are."""
+"""Problems of a request that are listed; the others are counted."""
 
 _SHORT: Final = MAX_ID_BYTES // 4
 """An id of so many characters cannot have too many bytes."""
@@ -176,12 +176,12 @@ class _Check:
         elif len(raw) > _SHORT and (size := len(raw.encode())) > MAX_ID_BYTES:
             self.fault(path, f"has {size} bytes, at most {MAX_ID_BYTES} are allowed")
 
-    def ids(self, path: str, ids: Iterable[str], most: int) -> Keys:
+    def ids(self, path: str, ids: Iterable[str], most: int) -> ItemKeys:
         known = list(ids)
         if len(known) > most:
             self.fault(path, f"holds {len(known)} ids, at most {most} are allowed")
-            return np.empty(0, np.int64)
+            return ItemKeys(np.empty(0, np.int64))
         if known and not all(0 < size <= _SHORT for size in map(len, known)):
             for number, raw in enumerate(known):
                 self.id(f"{path}[{number}]", raw)
-        return np.array([hash_id(raw, self.bundle.key_secret) for raw in known], np.int64)
+        return ItemKeys(np.array([hash_id(raw, self.bundle.key_secret) for raw in known], np.int64))

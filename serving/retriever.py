@@ -1,6 +1,6 @@
 """Answers a batch of tasks: one tower run and as few searches as their parameters allow.
 
-Items to leave out (seen, excluded, the query itself) are fetched on top of k and struck out afterwards: with few of
+Items to leave out (seen, excluded, the query itself) are fetched on top of k and removed afterwards: with few of
 them that costs less than a selector inside the index, and it works with every kind of index.
 """
 
@@ -14,7 +14,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import PADDING_KEY, Keys
+from contracts import PADDING_KEY, IndexRows, ItemKeys, UserKeys
 from serving.bundle import LoadedBundle
 from serving.histories import UserHistories
 from serving.index import Found
@@ -23,13 +23,12 @@ from serving.queries import Answer, ByEmbedding, ByHistory, ByItem, ByUser, Hits
 __all__ = ["Retriever"]
 
 Floats = npt.NDArray[np.float32]
-Rows = npt.NDArray[np.int64]
 
 _FEW: Final = 256
 """Rows wanted of a search, up to which it makes no difference how many they are."""
 
-_NO_ROWS: Final[Rows] = np.empty(0, np.int64)
-_NOTHING: Final[tuple[Floats, Rows]] = (np.empty(0, np.float32), _NO_ROWS)
+_NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
+_NOTHING: Final[tuple[Floats, IndexRows]] = (np.empty(0, np.float32), _NO_ROWS)
 
 
 class _Plan(NamedTuple):
@@ -39,7 +38,7 @@ class _Plan(NamedTuple):
     query: Query
     place: int
     missing: list[str]
-    excluded: Rows
+    excluded: IndexRows
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class _Batch:
     def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[_Plan], Floats]:
         """Return the plans and the query vectors, (places, dimension)."""
         users = np.array([q.source.key for _, q in pairs if isinstance(q.source, ByUser)], np.int64)
-        known = self.histories.lookup(users)
+        known = self.histories.lookup(UserKeys(users))
         stored = zip(known.positives, known.negatives, strict=True)
         vectors = _Vectors(self.bundle)
         plans = []
@@ -89,28 +88,28 @@ class _Batch:
                 positives, negatives = next(stored)
                 place, rows = vectors.history(positives)
                 seen = np.concatenate([rows, self.bundle.rows_of(negatives)]) if task.exclude_seen else rows
-                plans.append(self.planned(task, query, place, [], seen))
+                plans.append(self.planned(task, query, place, [], IndexRows(seen)))
             elif isinstance(source, ByHistory):
                 place, rows = vectors.history(source.keys)
                 missing = [source.ids[i] for i in np.flatnonzero(rows < 0)]
                 plans.append(self.planned(task, query, place, missing, rows))
             elif isinstance(source, ByItem):
-                row = int(self.bundle.rows_of(np.array([source.key]))[0])
+                row = int(self.bundle.rows_of(ItemKeys(np.array([source.key])))[0])
                 plans.append(self.similar(task, query, source, row, vectors))
             else:
                 plans.append(self.planned(task, query, vectors.given(source), [], _NO_ROWS))
         return plans, vectors.made()
 
-    def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: Rows) -> _Plan:
+    def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> _Plan:
         excluded = self.bundle.rows_of(task.excluded)
         rows = np.concatenate([excluded, seen]) if task.exclude_seen else excluded
-        return _Plan(task, query, place, missing, np.sort(rows[rows >= 0]))
+        return _Plan(task, query, place, missing, IndexRows(np.sort(rows[rows >= 0])))
 
     def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "_Vectors") -> _Plan:
         if row < 0:
             return self.planned(task, query, -1, [source.id], _NO_ROWS)
         plan = self.planned(task, query, vectors.item(row), [], _NO_ROWS)
-        return plan._replace(excluded=np.sort(np.append(plan.excluded, row)))
+        return plan._replace(excluded=IndexRows(np.sort(np.append(plan.excluded, row))))
 
     def find(self, plans: list[_Plan], vectors: Floats) -> list[Hits]:
         """Return the hits of each plan, in order."""
@@ -129,13 +128,13 @@ class _Batch:
         return [hits[number] for number in range(len(plans))]
 
     def search_key(self, plan: _Plan) -> tuple[object, ...]:
-        """Plans of equal key are searched together: a filter keeps its task to itself, and few rows keep from many."""
+        """Return what plans of one search share: a task with a filter is alone, and few rows do not go with many."""
         task = plan.task
         own = id(task) if task.allowed is not None else None
         within = self.bundle.index.reaches(_wanted(plan), task.nprobe)
         return plan.place < 0, task.find, task.exact, task.nprobe, own, within, (_wanted(plan) // _FEW).bit_length()
 
-    def search(self, plans: list[_Plan], queries: Floats) -> list[tuple[Floats, Rows]]:
+    def search(self, plans: list[_Plan], queries: Floats) -> list[tuple[Floats, IndexRows]]:
         task = plans[0].task
         wanted = min(max(map(_wanted, plans)), self.bundle.items)
         allowed = self.allowed(task)
@@ -145,21 +144,21 @@ class _Batch:
             found = self.bundle.exact.search(queries, wanted)
         else:
             found = self.bundle.index.search(queries, wanted, task.nprobe)
-        return [_struck(plan, Found(*row), plan.task.threshold) for plan, *row in zip(plans, *found, strict=True)]
+        return [_kept(plan, Found(*row), plan.task.threshold) for plan, *row in zip(plans, *found, strict=True)]
 
-    def popular(self, plan: _Plan) -> tuple[Floats, Rows]:
+    def popular(self, plan: _Plan) -> tuple[Floats, IndexRows]:
         allowed = self.allowed(plan.task)
         rows = self.bundle.popular
         if allowed is not None:
-            rows = allowed[np.argsort(-self.bundle.popularity[allowed], kind="stable")]
-        rows = rows[: plan.query.k + len(plan.excluded)]
-        return _struck(plan, Found(self.bundle.popularity[rows].astype(np.float32), rows), None)
+            rows = IndexRows(allowed[np.argsort(-self.bundle.popularity[allowed], kind="stable")])
+        rows = IndexRows(rows[: _wanted(plan)])
+        return _kept(plan, Found(self.bundle.popularity[rows].astype(np.float32), rows), None)
 
-    def allowed(self, task: Task) -> Rows | None:
+    def allowed(self, task: Task) -> IndexRows | None:
         if task.allowed is None:
             return None
         rows = np.unique(self.bundle.rows_of(task.allowed))
-        return rows[rows >= 0]
+        return IndexRows(rows[rows >= 0])
 
 
 class _Vectors:
@@ -167,11 +166,11 @@ class _Vectors:
 
     def __init__(self, bundle: LoadedBundle) -> None:
         self._bundle = bundle
-        self._histories: list[Keys] = []
+        self._histories: list[ItemKeys] = []
         self._ready: list[tuple[int, Floats]] = []
         self._count = 0
 
-    def history(self, keys: Keys) -> tuple[int, Rows]:
+    def history(self, keys: ItemKeys) -> tuple[int, IndexRows]:
         """Return the place of a history's vector (-1 without a known item), and the rows of its items."""
         real = keys[keys != PADDING_KEY]
         rows = self._bundle.rows_of(real)
@@ -206,27 +205,27 @@ class _Vectors:
         return vectors
 
 
-def _padded(histories: list[Keys]) -> Keys:
+def _padded(histories: list[ItemKeys]) -> ItemKeys:
     padded = np.full((len(histories), max(map(len, histories))), PADDING_KEY, np.int64)
     for row, keys in zip(padded, histories, strict=True):
         row[len(row) - len(keys) :] = keys
-    return padded
+    return ItemKeys(padded)
 
 
 def _wanted(plan: _Plan) -> int:
-    """Return how many rows must be found, so that k are left when those to be left out are struck."""
+    """Return how many rows must be found, so that k remain once the excluded ones are removed."""
     return plan.query.k + len(plan.excluded)
 
 
-def _struck(plan: _Plan, found: Found, threshold: float | None) -> tuple[Floats, Rows]:
-    """Return the first k scores and rows that are left after what is to be left out."""
+def _kept(plan: _Plan, found: Found, threshold: float | None) -> tuple[Floats, IndexRows]:
+    """Return the first k scores and rows that are neither excluded nor below the threshold."""
     keep = found.rows >= 0
     if len(plan.excluded):
         place = np.searchsorted(plan.excluded, found.rows)
         keep &= plan.excluded.take(place, mode="clip") != found.rows
     if threshold is not None:
         keep &= found.scores >= threshold
-    return found.scores[keep][: plan.query.k], found.rows[keep][: plan.query.k]
+    return found.scores[keep][: plan.query.k], IndexRows(found.rows[keep][: plan.query.k])
 
 
 def _grouped(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:

@@ -42,24 +42,24 @@ log = logging.getLogger(__name__)
 
 SERVICE = retrieval_pb2.DESCRIPTOR.services_by_name["RetrievalService"].full_name
 LIVENESS = "liveness"
-"""Health of the process alone: a server that waits for its first bundle is well and must not be restarted.
+"""Health of the process alone: a server that waits for its first bundle is healthy and must not be restarted.
 
 It is NOT_SERVING where only a restart helps: the thread that searches has ended or hangs, or one that follows the store
 has ended.
 """
 
 _HANDSHAKE_SECONDS: Final = 10
-"""Until then a connection has to have said that it speaks HTTP/2."""
+"""Time in which a connection must start HTTP/2."""
 
 _OTHER_FILES: Final = 256
-"""Open files that are no connections of clients."""
+"""Open files other than connections of clients."""
 
 _SWITCH_SECONDS: Final = 0.001
 """How long a thread may hold the interpreter while the event loop waits for it: five times less than usual."""
 
 _LOOK_SECONDS: Final = 0.1
 _QUIET_LOOKS: Final = 10
-"""A server that stops is done after so many looks, one after the other, that find no call under way."""
+"""A stopping server ends after so many checks in a row without a call in progress."""
 
 _STATUS = health_pb2.HealthCheckResponse
 
@@ -74,7 +74,7 @@ def serve(store: Store, config: ServingConfig) -> None:
 
 @dataclass
 class Server:
-    """The parts of one process; `run` owns their lives."""
+    """The parts of one process; `run` starts and ends them."""
 
     store: Store
     config: ServingConfig
@@ -103,11 +103,11 @@ class Server:
         )
 
     async def run(self) -> None:
-        """Listen, follow the store, and stop in good order when told to."""
+        """Listen, follow the store, and shut down in order on a signal."""
         stopped = _stop_signal()
         await self._healthy(_STATUS.NOT_SERVING)
         await self.health.set(LIVENESS, _STATUS.SERVING)
-        # First what fails in one line: a gRPC server dropped before its loop ends complains at length.
+        # Metrics first, which fail in one line: a gRPC server dropped before its loop ends logs much more.
         with exposed(self.registry, self.config.metrics_host, self.config.metrics_port) as metrics:
             server = self._grpc_server()
             port = server.add_insecure_port(f"{self.config.host}:{self.config.port}")
@@ -148,7 +148,7 @@ class Server:
         return server
 
     def follow(self) -> None:
-        """Follow windows and bundles side by side; the first bundle waits for the first look at the histories."""
+        """Follow windows and bundles side by side; the first bundle waits for the histories to be read once."""
         self.following = [
             asyncio.create_task(self._forever(step), name=f"following {name}")
             for name, step in (("histories", self._refresh_histories), ("bundles", self._refresh_bundle))
@@ -159,7 +159,7 @@ class Server:
             try:
                 await step()
             except Exception:
-                log.exception("following the store failed, it goes on")
+                log.exception("following the store failed, it is tried again")
             await asyncio.sleep(self.config.poll_seconds)
 
     async def _refresh_histories(self) -> None:
@@ -181,12 +181,12 @@ class Server:
             self._problems.over()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             self.metrics.history_errors.inc()
-            self._problems.tell(error, f"histories stay at commit {self.histories.sequence}")
+            self._problems.report(error, f"histories stay at commit {self.histories.sequence}")
         self.metrics.users.set(self.histories.users)
         self.metrics.sequence.set(self.histories.sequence)
 
     async def _watch_over(self) -> None:
-        """Keep the health of the process true, a look every second."""
+        """Update the health of the process every second."""
         while True:
             await self.look_after()
             await asyncio.sleep(1)
@@ -212,7 +212,7 @@ class Server:
         await self._stop(server)
 
     async def _stop(self, server: grpc.aio.Server) -> None:
-        """Wait for the calls under way, and end the connections as soon as there are none.
+        """Wait for the calls in progress, and end the connections as soon as there are none.
 
         gRPC sometimes accepts a call at this moment and never hands it to a handler. It would hang for the whole grace;
         cancelled, its client asks another server.

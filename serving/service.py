@@ -127,7 +127,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
             await self.refuse(RequestError("the server failed; its log says why"), context)
 
     async def _made(self, make: Callable[[], Made], size: int) -> Made:
-        """Return what `make` makes of so many ids or numbers; in the thread for large things if they are many."""
+        """Return what `make` makes of so many ids or numbers; in the background thread if they are many."""
         return await self._aside.run(make) if size > _LARGE else make()
 
     def _seconds(self, start: float, outcome: Outcome[Answer]) -> list[tuple[str, float]]:

@@ -38,7 +38,7 @@ class Tower:
         options.inter_op_num_threads = 1
         try:
             self._session: Any = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime derives its errors from nothing narrower
+        except Exception as error:  # ONNX Runtime errors share no narrower base class
             raise ValueError(f"ONNX Runtime cannot read it: {error}") from error
         inputs = tuple(sorted(node.name for node in self._session.get_inputs()))
         outputs = [node.name for node in self._session.get_outputs()]

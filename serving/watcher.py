@@ -66,14 +66,14 @@ class BundleWatcher:
         try:
             return EventClock.of(self.store).wall_time(event_ms)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the clock, the bundle is good
-            self._problems.tell(error, "the time of the newest event is unknown")
+            self._problems.report(error, "the time of the newest event is unknown")
             return float("nan")
 
     def _complain(self, error: Exception, version: str | None) -> None:
-        """Say once what is wrong, and with which file."""
+        """Log once what is wrong, and with which file."""
         serving = "none" if self.bundle is None else self.bundle.version
         current = self.store.path("bundles/CURRENT")
         # What a damaged file names may hold any character.
         what = current if version is None else f"{current}: bundle {ascii(version)[1:-1]}"
-        if self._problems.tell(error, f"{what} is refused, {serving} stays"):
+        if self._problems.report(error, f"{what} is refused, {serving} stays"):
             self.metrics.refused.inc()

@@ -15,7 +15,7 @@ _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 def has_more_fields(data: bytes, descriptor: Any, most: int) -> bool:
     """Say whether a message of this type, with all messages inside, holds more than `most` fields.
 
-    A packed field counts once. Bytes that are no such message may get either answer: decoding will tell.
+    A packed field counts once. Bytes that are no such message may get either answer: decoding refuses them.
     """
     ranges = [(0, len(data), descriptor)]
     found = 0

@@ -14,6 +14,7 @@ from sketches.health import Health, health, parameters
 from sketches.loading import load
 from sketches.monitor import log_q_error
 from sketches.protocol import FrequencyEstimator
+from sketches.view import FrequencyView
 
 __all__ = [
     "CountMinSketch",
@@ -22,6 +23,7 @@ __all__ = [
     "ExactCounter",
     "FrequencyBank",
     "FrequencyEstimator",
+    "FrequencyView",
     "GapEstimator",
     "Health",
     "head_distance",

@@ -1,9 +1,6 @@
-"""Frequencies under drift: several half-lives side by side, and for each key the longest that can be trusted.
+"""Frequencies under drift, with events as the clock: one conservative count-min sketch per half-life.
 
-A short memory follows a change quickly but is noisy, a long one is precise but late; no single half-life is both.
-The bank keeps one conservative count-min sketch per half-life and takes, key by key, the longest whose rate agrees
-with the rates of all shorter ones within the noise of counting (the idea of Lepski's method for choosing a
-bandwidth: Lepski, "On a problem of adaptive estimation in Gaussian white noise", 1990).
+For each key the bank takes the longest half-life that can be trusted (`sketches.half_lives`).
 """
 
 import struct
@@ -18,12 +15,11 @@ import numpy.typing as npt
 from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from sketches.codec import Frame, Kind, decode, encode
 from sketches.count_min import CountMinSketch
+from sketches.half_lives import agreed_counts
 from sketches.hashing import HASH_NAME
 from sketches.protocol import FrequencyEstimator, log_probability, require_equal
 
 _PARAMS: Final = struct.Struct("<QIIQ")
-_TOLERANCE: Final = 1.5
-"""Standard deviations by which two rates may differ and still agree; measured, flat between 1 and 2."""
 _SPREAD: Final = 0.5
 """Variance of a count that decays event by event, divided by the count: squared weights halve twice as fast."""
 _OWN_OCCURRENCE: Final = 0.5
@@ -146,31 +142,8 @@ class FrequencyBank(FrequencyEstimator):
 
     def _counts(self, keys: Keys, *, own: float) -> Floats:
         """Rates of the chosen half-lives as counts of the longest."""
-        totals = [max(sketch.total, sys.float_info.min) for sketch in self._sketches]
-        pairs = zip(self._sketches, totals, strict=True)
-        rates = [np.maximum(sketch.estimate(keys) - own, 0.0) / total for sketch, total in pairs]
-        return longest_agreeing(rates, [_SPREAD / total for total in totals]) * self.total
+        squares = [_SPREAD * sketch.total for sketch in self._sketches]
+        return agreed_counts(keys, self._sketches, squares, own)
 
     def _identity(self) -> dict[str, object]:
         return {"half_lives": self._half_lives, "width": self._width, "depth": self._depth, "seed": self._seed}
-
-
-def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Floats:
-    """Return for each key the rate under the longest memory that agrees with all shorter ones.
-
-    Parameters
-    ----------
-    rates
-        The keys' rates under each memory, (n,) each, from the shortest to the longest.
-    noises
-        For each memory, what the variance of a rate is divided by the rate: for counts of Poisson events that weigh w
-        each, ``sum(w**2) / sum(w)**2``. Rates agree within 1.5 standard deviations of their difference.
-    """
-    chosen = rates[0].copy()
-    for longer in range(1, len(rates)):
-        agrees = np.ones(chosen.size, dtype=np.bool_)
-        for shorter in range(longer):
-            variance = np.maximum(rates[longer], rates[shorter]) * (noises[longer] + noises[shorter])
-            agrees &= (rates[longer] - rates[shorter]) ** 2 <= _TOLERANCE**2 * variance
-        np.copyto(chosen, rates[longer], where=agrees)
-    return chosen

@@ -11,7 +11,7 @@ from sketches.arrays import Floats, Keys
 __all__ = ["HEAD", "Counted", "head_distance", "jensen_shannon", "unseen_share"]
 
 HEAD: Final = 1000
-"""Keys of either period that are compared one by one, unless told otherwise."""
+"""Keys of either period that are compared one by one, by default."""
 
 
 class Counted(NamedTuple):
@@ -41,7 +41,7 @@ def jensen_shannon(left: npt.ArrayLike, right: npt.ArrayLike) -> float:
 def head_distance(left: Counted, right: Counted, head: int = HEAD) -> float:
     """Jensen-Shannon distance of two periods over the `head` most frequent keys of each; all others are one key.
 
-    The tail is put together because its shares are noise: two samples of one law would lie far apart.
+    The tail is counted as one key because its shares are noise: two samples of one law would lie far apart.
     """
     keys = np.union1d(_most_frequent(left, head), _most_frequent(right, head))
     return jensen_shannon(_over(keys, left), _over(keys, right))

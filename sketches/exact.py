@@ -1,6 +1,6 @@
 """Exact counts in an open-addressing hash table of numpy arrays.
 
-Linear probing over whole batches: each round looks at one slot per key that is still homeless, so that the number of
+Linear probing over whole batches: each round looks at one slot per key that has none yet, so that the number of
 Python steps is the longest probe sequence, not the number of keys. At most half of the slots are used, which keeps
 the sequences short.
 """
@@ -130,14 +130,14 @@ class ExactCounter(FrequencyEstimator):
         """Place keys that the table does not hold yet."""
         self._reserve(self._used + keys.size)
         slots = self._home(keys)
-        homeless = np.arange(keys.size)
-        while homeless.size:
-            at = slots[homeless]
-            free = homeless[~self._taken[at]]
+        unplaced = np.arange(keys.size)
+        while unplaced.size:
+            at = slots[unplaced]
+            free = unplaced[~self._taken[at]]
             self._keys[slots[free]] = keys[free]  # of several keys on one free slot, the last one written stays
             self._taken[slots[free]] = True
-            homeless = homeless[self._keys[slots[homeless]] != keys[homeless]]
-            slots[homeless] = (slots[homeless] + 1) % self._keys.size
+            unplaced = unplaced[self._keys[slots[unplaced]] != keys[unplaced]]
+            slots[unplaced] = (slots[unplaced] + 1) % self._keys.size
         self._counts[slots] = counts
         self._used += keys.size
 

@@ -140,7 +140,7 @@ class GapEstimator(FrequencyEstimator):
         gaps = (sorted_steps - before).astype(np.float64)
         later = np.repeat(first + hits, hits) - 1 - np.arange(slots.size)
         keep = 1.0 - self._alpha
-        # A first hit has no earlier average: its gap, counted from the start of the stream, stands in for it.
+        # A first hit has no earlier average: its gap, counted from the start of the stream, replaces it.
         start = np.where(self._last[cells] == 0, gaps[first], self._gap[cells])
         self._gap[cells] = keep**hits * start + np.add.reduceat(self._alpha * keep**later * gaps, first)
         self._last[cells] = sorted_steps[first + hits - 1]

@@ -13,7 +13,7 @@ def sum_by_key(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
     """Distinct keys of a batch, in no particular order, and the sum of the weights of each (its count without).
 
     Sorting would take most of the time of an update. Here every key writes its position into a small table; the last
-    one to write a slot speaks for all equal keys. The few keys that share a slot with another key are sorted; a poor
+    one to write a slot represents all equal keys. The few keys that share a slot with another key are sorted; a poor
     hash only makes them more, so that one multiplication will do.
     """
     bits = max(1, keys.size.bit_length())
@@ -21,11 +21,11 @@ def sum_by_key(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
     table = np.empty(1 << bits, dtype=np.int32)
     positions = np.arange(keys.size, dtype=np.int32)
     table[slots] = positions
-    speaker = table.take(slots)
-    crowded = np.flatnonzero(keys.take(speaker) != keys)
+    representative = table.take(slots)
+    crowded = np.flatnonzero(keys.take(representative) != keys)
     if crowded.size:
         _, first, group = np.unique(keys[crowded], return_index=True, return_inverse=True)
-        speaker[crowded] = crowded[first][group]
-    chosen = np.flatnonzero(speaker == positions)
-    sums = np.bincount(speaker, weights=weights, minlength=keys.size)
+        representative[crowded] = crowded[first][group]
+    chosen = np.flatnonzero(representative == positions)
+    sums = np.bincount(representative, weights=weights, minlength=keys.size)
     return keys.take(chosen), sums.take(chosen).astype(np.float64)

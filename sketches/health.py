@@ -16,7 +16,7 @@ __all__ = ["Health", "health", "parameters"]
 
 
 class Health(NamedTuple):
-    """Figures to watch; of a `FrequencyBank`, those of its longest half-life.
+    """Metrics to watch; of a `FrequencyBank`, those of its longest half-life.
 
     `total` is in (decayed) events, `distinct` the number of keys ever counted, `fill` the share of cells in use,
     `log_q_error` the occurrence-weighted mean error of log Q (see `sketches.log_q_error`).
@@ -35,7 +35,7 @@ def health(estimator: FrequencyEstimator) -> Health:
     if isinstance(estimator, ExactCounter):
         return Health(estimator.total, len(estimator), estimator.fill, 0.0)
     if not isinstance(estimator, CountMinSketch | GapEstimator):
-        raise ValueError(f"no figures for a {type(estimator).__name__}")
+        raise ValueError(f"no metrics for a {type(estimator).__name__}")
     cells = estimator.cell_counts()
     fill = float(np.count_nonzero(cells)) / cells.size
     return Health(estimator.total, _distinct(cells), fill, log_q_error(estimator))
@@ -59,7 +59,7 @@ def _distinct(cells: Floats) -> float:
 
     Linear counting (Whang, Vander-Zanden and Taylor, "A linear-time probabilistic counting algorithm for database
     applications", 1990), as the mean over rows. A row without any empty cell is taken for one with half a cell empty:
-    the figure then only says "at least".
+    the number is then a lower bound.
     """
     width = cells.shape[1]
     empty = np.maximum((cells == 0).sum(axis=1), 0.5)

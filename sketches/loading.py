@@ -18,7 +18,7 @@ _READERS: Final[dict[Kind, type[FrequencyEstimator]]] = {
 
 
 def load(data: bytes) -> FrequencyEstimator:
-    """Build the estimator whose kind stands in the header of ``data``.
+    """Build the estimator whose kind the header of ``data`` names.
 
     Raises
     ------

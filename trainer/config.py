@@ -3,8 +3,9 @@
 from itertools import pairwise
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from contracts.models import FrozenModel
 from trainer.loss_config import LossConfig, NegativesConfig
 
 __all__ = ["FeaturesConfig", "LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
@@ -31,11 +32,7 @@ _OPERATIONAL: Final = frozenset(
 _Positive = Annotated[float, Field(gt=0)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TowerConfig(_Model):
+class TowerConfig(FrozenModel):
     """The user tower and the similarity of its output to an item."""
 
     kind: Literal["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"] = Field(
@@ -61,7 +58,7 @@ class TowerConfig(_Model):
         return self
 
 
-class FeaturesConfig(_Model):
+class FeaturesConfig(FrozenModel):
     """Item features; which there are, the windows say (`pipeline.item_features`)."""
 
     buckets: int = Field(
@@ -72,7 +69,7 @@ class FeaturesConfig(_Model):
     )
 
 
-class OptimizerConfig(_Model):
+class OptimizerConfig(FrozenModel):
     """AdamW for the tower, row-wise Adagrad for the item embeddings."""
 
     learning_rate: float = Field(default=1e-3, gt=0, description="AdamW's, for the tower")
@@ -85,7 +82,7 @@ class OptimizerConfig(_Model):
     )
 
 
-class TrainerConfig(_Model):
+class TrainerConfig(FrozenModel):
     """Settings of `trainer.train.train`."""
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="every random draw derives from it and the position")

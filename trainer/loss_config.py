@@ -7,7 +7,9 @@ Nothing here needs torch, so that the command line can check settings at once.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
+
+from contracts.models import FrozenModel
 
 __all__ = ["LOSSES", "LossConfig", "LossKind", "LossNeeds", "NegativesConfig"]
 
@@ -74,11 +76,7 @@ else:
     LossKind = Literal[tuple(LOSSES)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class NegativesConfig(_Model):
+class NegativesConfig(FrozenModel):
     """Where negatives come from, and how their sampling bias is corrected."""
 
     in_batch: bool = Field(default=True, description="use the positives of the other rows of the global batch")
@@ -108,7 +106,7 @@ class NegativesConfig(_Model):
         return self
 
 
-class LossConfig(_Model):
+class LossConfig(FrozenModel):
     """The loss and its settings; the functions of `trainer.losses` say what each setting means."""
 
     kind: LossKind = Field(default="sampled_softmax", description="docs/losses.md says which to choose")

@@ -7,12 +7,16 @@ without torchrun there is one.
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
+from prometheus_client import ProcessCollector
+
 from contracts import Store, WindowLog
+from contracts.exposition import exposed
 from trainer.config import TrainerConfig
 from trainer.export.exporter import Exporter
-from trainer.ranks.runtime import deterministic, served
+from trainer.ranks.runtime import deterministic
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.evaluation import mean_metrics
@@ -48,10 +52,12 @@ def train(
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
         workers.share(config.batch_size)
         _check(config, workers)
-        with served(metrics.registry, config.metrics_host, config.metrics_port, wanted=workers.is_first):
+        ProcessCollector(registry=metrics.registry)
+        scraped = exposed(metrics.registry, config.metrics_host, config.metrics_port)
+        with scraped if workers.is_first else nullcontext():
             checkpoints = CheckpointLog(store, config.checkpoints_kept)
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device)
-            metrics.sequence.set(state.position.learnt_sequence)
+            metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), Observer(store, metrics, workers.is_first, report)
             exporter = Exporter(store, config, metrics)
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
@@ -67,7 +73,7 @@ def train(
                     checkpoints.save(state, workers)
                 if not finished:
                     break
-            if state.position.learnt_sequence >= 0:
+            if state.position.trained_sequence >= 0:
                 workers.first(partial(exporter.export, state))
             return _summary(observer, state, exporter, started, stopped=stop.requested)
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from contracts import BundleFile, BundleLog, EventClock, Store, columns
+from contracts.models import FrozenModel
 from pipelines.config import PipelineConfig
 from serving.client import RetrievalClient, by_user
 
@@ -22,11 +23,7 @@ __all__ = ["Answer", "AppendedEvent", "Asker", "Change", "Hit", "append_event"]
 _POLL_SECONDS: Final = 0.1
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Hit(_Model):
+class Hit(FrozenModel):
     """One item of an answer; `popularity_rank` counts from 1 and is missing where the bundle cannot be read."""
 
     rank: int
@@ -35,7 +32,7 @@ class Hit(_Model):
     popularity_rank: int | None
 
 
-class Answer(_Model):
+class Answer(FrozenModel):
     """What the server said, and how fresh it is."""
 
     user_id: str
@@ -52,7 +49,7 @@ class Answer(_Model):
         return [hit.item_id for hit in self.hits]
 
 
-class AppendedEvent(_Model):
+class AppendedEvent(FrozenModel):
     """An event in the log."""
 
     user_id: str
@@ -61,7 +58,7 @@ class AppendedEvent(_Model):
     segment: str
 
 
-class Change(_Model):
+class Change(FrozenModel):
     """What an event changed; `seconds` is None where the answer did not change in time."""
 
     event: AppendedEvent

@@ -7,7 +7,7 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import Events, Keys, Label, columns, examples_schema
+from contracts import Events, ItemKeys, Label, columns, examples_schema
 from pipelines.positions import Run
 from pipelines.transforms.deduplicate import ShardWindow
 from pipelines.user_state import UserState
@@ -34,7 +34,7 @@ class AttachHistories(beam.DoFn):
         for window in sorted(windows, key=lambda window: window.name):
             yield replace(window, rows=self._attached(window.rows, histories.extend(_events(window.rows))))
 
-    def _attached(self, rows: pa.Table, history: Keys) -> pa.Table:
+    def _attached(self, rows: pa.Table, history: ItemKeys) -> pa.Table:
         lists = pa.FixedSizeListArray.from_arrays(pa.array(history.ravel()), self._length)
         return rows.append_column(examples_schema(self._length).field(columns.HISTORY), lists)
 

@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from contracts.models import FrozenModel
 
 __all__ = ["MonitorConfig"]
 
 
-class MonitorConfig(BaseModel):
+class MonitorConfig(FrozenModel):
     """What is measured on every window, and how gently."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     target: str = Field(default="127.0.0.1:50051", description="the server to ask, host:port")
     metrics_host: str = Field(

@@ -17,20 +17,20 @@ _QUANTILES = np.linspace(0, 1, 100)
 
 @dataclass
 class Coverage:
-    """Watches how far the served bundles have got; windows up to `told` are known to be covered.
+    """Follows how far the served bundles have got; windows up to `reported` are known to be covered.
 
-    What the first bundle seen covers already was servable before anybody looked, and is not told, unless the server
+    What the first bundle seen covers was servable before the monitor started, and is not reported, unless the server
     had been seen without a bundle.
     """
 
     windows: WindowLog
-    told: int = -1
+    reported: int = -1
     _covered: int | None = field(default=None, init=False)
 
     def nothing_served(self) -> None:
-        """Take note that the server has no bundle."""
+        """Record that the server has no bundle."""
         if self._covered is None:
-            self._covered = self.told
+            self._covered = self.reported
 
     def newly_covered(self, info: Info) -> list[WindowManifest]:
         """Return the windows that the served bundle covers and none before it did, in commit order."""

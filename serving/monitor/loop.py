@@ -1,4 +1,4 @@
-"""The monitor process: follows committed windows and measures each before the served model has learnt it.
+"""The monitor process: follows committed windows and measures each before the served model is trained on it.
 
 It only reads, and asks the server small batches: nothing waits for it. Where the trainer is faster, answers do not
 count and are reported as skipped.
@@ -53,7 +53,7 @@ def monitor(store: Store, config: MonitorConfig) -> None:
 
 @dataclass
 class Monitor:
-    """Measures every window once, in commit order; goes on after the last one recorded in the store."""
+    """Measures every window once, in commit order; a restart continues after the last one recorded in the store."""
 
     store: Store
     config: MonitorConfig
@@ -71,7 +71,7 @@ class Monitor:
         self.coverage = Coverage(self.windows)
 
     def step(self, stop: threading.Event | None = None) -> int:
-        """Measure what has been committed since the last step, until told to stop; return the number of windows.
+        """Measure what has been committed since the last step, until `stop` is set; return the number of windows.
 
         What fails (the server is away, a file is damaged, the store cannot be read) is logged once and tried again at
         the next step. Raises `LimitsError` alone.
@@ -89,21 +89,21 @@ class Monitor:
             # A server that has not answered yet is, as a rule, still starting.
             starting = self._last < 0 and isinstance(error, RetrievalError)
             message = f"waiting after commit {self._last}"
-            self._problems.tell(error, message, level=logging.INFO if starting else logging.WARNING)
+            self._problems.report(error, message, level=logging.INFO if starting else logging.WARNING)
         return self._last - before
 
     def _resume(self) -> int:
         """Find out, once, up to which window there are results."""
         if self._measured is None:
             results = recorded(self.store)
-            self.coverage.told = max((r.sequence for r in results if r.freshness), default=-1)
+            self.coverage.reported = max((r.sequence for r in results if r.freshness), default=-1)
             self._measured = max((result.sequence for result in results), default=-1)
             self.metrics.sequence.set(self._measured)
         return self._measured
 
     def _step(self, stop: threading.Event) -> None:
         measured = self._resume()
-        self._tell_freshness(self._info())
+        self._report_freshness(self._info())
         for manifest in self.windows.committed(after=self._last):
             if stop.is_set():
                 return
@@ -111,7 +111,7 @@ class Monitor:
                 self._measure(manifest)
             self.popularity.add(self.windows, manifest)
             self._last = manifest.sequence
-            self._tell_freshness(self._info())
+            self._report_freshness(self._info())
 
     def _info(self) -> Info:
         info = self.client.info()
@@ -136,10 +136,10 @@ class Monitor:
         result = _result(manifest, tally, len(examples)).model_copy(update={"freshness": early})
         save(self.store, result)
         self.metrics.measured(result)
-        log.info("window %s: model %s, served %s, popularity %s", *_told(result))
+        log.info("window %s: model %s, served %s, popularity %s", *_summary(result))
 
     def _ask(self, manifest: WindowManifest, examples: list[Example]) -> Tally:
-        """Ask about a window, unless the served bundle has learnt it: then no request is spent on it."""
+        """Ask about a window, unless the served bundle was trained on it: then no request is spent."""
         info = self._info()
         reason = self._unseen_by(info.bundle_version, manifest.sequence)
         if reason is not None:
@@ -156,7 +156,7 @@ class Monitor:
         )
 
     def _queries(self, examples: list[Example], info: Info) -> int:
-        """Return how many queries to put into a request: in a large catalogue exact search is dear."""
+        """Return how many queries to put into a request: exact search in a large catalogue is expensive."""
         longest = max((len(example.history) for example in examples), default=0)
         each = exact_query_cost(longest, 2 * max(self.config.k), info.items)
         return max(1, min(self.config.queries_per_request, int(info.limits["max_cost"] / each)))
@@ -173,7 +173,7 @@ class Monitor:
             return "retired"
         return "trained" if trained >= sequence else None
 
-    def _tell_freshness(self, info: Info) -> None:
+    def _report_freshness(self, info: Info) -> None:
         for manifest in self.coverage.newly_covered(info):
             seconds, freshness = seconds_to_servable(self.store, self.windows, manifest, info)
             for value in seconds.tolist():
@@ -205,7 +205,7 @@ def _result(manifest: WindowManifest, tally: Tally, sampled: int) -> WindowRecal
     )
 
 
-def _told(result: WindowRecall) -> tuple[str, ...]:
+def _summary(result: WindowRecall) -> tuple[str, ...]:
     def short(values: dict[int, float]) -> str:
         return " ".join(f"@{k}={value:.3f}" for k, value in values.items()) or "-"
 

@@ -1,4 +1,4 @@
-"""What the monitor tells Prometheus."""
+"""The metrics of the monitor."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ class MonitorMetrics:
         )
         self.skipped = Counter(
             "weir_recall_skipped",
-            "Events whose answers were not counted: trained (the bundle had learnt them), swapped (bundles changed "
+            "Events whose answers were not counted: trained (the bundle was trained on them), swapped (bundles changed "
             "between two requests), retired (the bundle's manifest is gone).",
             ("reason",),
             registry=registry,
@@ -49,7 +49,7 @@ class MonitorMetrics:
         )
 
     def measured(self, result: WindowRecall) -> None:
-        """Show a window's result; figures without examples stay as they were."""
+        """Show a window's result; metrics without examples keep their values."""
         for kind in self.recall:
             values: Mapping[int, float] = getattr(result, kind)
             for k, value in values.items():

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-import sketches
-from contracts import Key, Keys, WindowLog, WindowManifest, columns
+from contracts import ItemKeys, Key, WindowLog, WindowManifest, columns
+from sketches import FrequencyView
 
 __all__ = ["Popularity"]
 
@@ -23,32 +23,31 @@ class Popularity:
 
     half_life_seconds: float
     ids: dict[int, str] = field(default_factory=dict)
-    _counts: sketches.FrequencyEstimator | None = None
-    _time_ms: int = 0
+    _recent: FrequencyView = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._recent = FrequencyView(self.half_life_seconds)
 
     def name(self, windows: WindowLog, manifest: WindowManifest) -> None:
-        """Learn the ids of a window's items, not their counts."""
+        """Remember the ids of a window's items, not their counts."""
         items = windows.items(manifest)
         self.ids.update(zip(items[columns.ITEM_KEY].to_pylist(), items[columns.ITEM_ID].to_pylist(), strict=True))
 
     def add(self, windows: WindowLog, manifest: WindowManifest) -> None:
         """Count a window; raises `CorruptArtefactError`."""
         self.name(windows, manifest)
-        fresh = sketches.load(windows.sketch(manifest))
-        if self._counts is None:
-            self._counts, self._time_ms = fresh, manifest.end_ms
-            return
+        sketch = windows.sketch(manifest)
         try:
-            sketches.merge_fading(self._counts, fresh, (manifest.end_ms - self._time_ms) / 1000, self.half_life_seconds)
+            self._recent.add(sketch, manifest.end_ms)
         except ValueError as error:
-            log.warning("the windows' sketches changed, popularity is counted anew: %s", error)
-            self._counts = fresh
-        self._time_ms = max(self._time_ms, manifest.end_ms)
+            log.warning("the windows' sketches changed, popularity starts from zero: %s", error)
+            self._recent = FrequencyView(self.half_life_seconds)
+            self._recent.add(sketch, manifest.end_ms)
 
     def top(self, k: int) -> list[Key]:
         """Return the keys of the `k` most frequent items, most frequent first; none before the first window."""
-        if self._counts is None:
+        if self._recent.sketch is None:
             return []
-        keys: Keys = np.fromiter(self.ids, np.int64, len(self.ids))
-        order = np.argsort(-self._counts.estimate(keys), kind="stable")
+        keys = ItemKeys(np.fromiter(self.ids, np.int64, len(self.ids)))
+        order = np.argsort(-self._recent.counts(keys), kind="stable")
         return [Key(key) for key in keys[order[:k]].tolist()]

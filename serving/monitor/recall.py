@@ -1,7 +1,7 @@
 """Recall of one window: sample events, ask the server with each event's own history, count.
 
 Every event has one right answer, its item, so recall@k is the share of events whose item is among the k first: a mean
-over events, in which an active user weighs more than a quiet one. Three figures are kept apart, because they fail for
+over events, in which an active user weighs more than a quiet one. Three metrics are kept apart, because they fail for
 different reasons: `index` (does approximate search find what exact search finds), `model` (does exact search, nothing
 left out, find the next item), `served` (does the answer that a product would show, items already seen left out).
 """
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import PADDING_KEY, Key, Keys, Label, WindowLog, WindowManifest, columns
+from contracts import PADDING_KEY, ItemKeys, Key, Label, WindowLog, WindowManifest, columns
 from serving.client import Hits, Retrieval, RetrievalClient, by_history
 
 __all__ = ["Example", "Tally", "ask", "index_recall", "sample"]
@@ -60,7 +60,7 @@ def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str],
     if len(places) > size:
         places = np.sort(np.random.default_rng([seed, manifest.sequence]).choice(places, size, replace=False))
     chosen = table.take(places)
-    items: Keys = chosen[columns.ITEM_KEY].to_numpy()
+    items: ItemKeys = chosen[columns.ITEM_KEY].to_numpy()
     return [
         Example(ids[item], Key(item), [ids[key] for key in history if key != PADDING_KEY and key in ids])
         for item, history in zip(items.tolist(), chosen[columns.HISTORY].to_pylist(), strict=True)

@@ -16,7 +16,7 @@ _FOLDER: Final = "monitor"
 
 
 class Examples(Document):
-    """How many events stand behind the figures; those without a known item in their history only count as served."""
+    """How many events the metrics are means of; those without a known item in their history only count as served."""
 
     sampled: int = 0
     model: int = Field(default=0, description="behind recall of model and index")
@@ -65,7 +65,7 @@ def load(store: Store, manifest: WindowManifest) -> WindowRecall | None:
 
 
 def recorded(store: Store) -> list[WindowRecall]:
-    """Return all results in commit order; a damaged one is left out, with a warning, since a figure stops nothing."""
+    """Return all results in commit order; a damaged one is left out with a warning: it must not stop the monitor."""
     found = []
     for name in store.glob(f"{_FOLDER}/*/*.json"):
         try:

@@ -20,7 +20,7 @@ MARK = CheckpointMark(
     step=3,
     sequence=1,
     batch=0,
-    learnt="a window",
+    trained_window="a window",
     settings={"seed": 0, "tower.kind": "sasrec"},
     tensors={"weight": TensorEntry(dtype="float32", shape=(4, 2)), "seen": TensorEntry(dtype="int64", shape=(1,))},
     files=(FileEntry(name="tensors-00000.bin", size=40, checksum="0" * 32),),

@@ -1,4 +1,5 @@
 import contextlib
+import logging
 import re
 import socket
 import threading
@@ -43,8 +44,9 @@ def idle(port: int, count: int, *, says: bytes = b"") -> Iterator[list[socket.so
         yield opened
 
 
-def test_it_shows_the_registry_where_it_is_told(registry: CollectorRegistry) -> None:
-    with exposed(registry, "127.0.0.1", 0) as where:
+def test_it_shows_the_registry_where_it_is_told(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), exposed(registry, "127.0.0.1", 0) as where:
+        assert caplog.messages == [f"metrics on {where}"]
         assert where.endswith(" of 127.0.0.1")
         assert "weir_questions_total 42.0" in scraped(port_of(where))
         with pytest.raises(OSError, match="refused"):

@@ -12,15 +12,15 @@ def test_each_problem_is_told_once_until_all_is_well(caplog: pytest.LogCaptureFi
     problems = Problems(LOG)
     errors = [OSError("away"), CorruptArtefactError("a", "is cut short"), KeyError("away")]
     with caplog.at_level(logging.ERROR):
-        assert [problems.tell(error, "stays") for error in errors * 3] == [True] * 3 + [False] * 6
+        assert [problems.report(error, "stays") for error in errors * 3] == [True] * 3 + [False] * 6
     assert caplog.messages == ["stays: away", "stays: a: is cut short", "stays: KeyError: 'away'"]
     assert [record.exc_info is not None for record in caplog.records] == [False, False, True]
     problems.over()
-    assert problems.tell(errors[0], "stays")
+    assert problems.report(errors[0], "stays")
 
 
 def test_messages_that_never_repeat_are_forgotten() -> None:
     problems = Problems(LOG)
     for number in range(1000):
-        problems.tell(OSError(f"request {number}"), "stays", level=logging.DEBUG)
+        problems.report(OSError(f"request {number}"), "stays", level=logging.DEBUG)
     assert len(problems._told) <= 64

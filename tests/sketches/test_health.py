@@ -76,5 +76,5 @@ def test_parameters_are_all_there_and_survive_storage() -> None:
 def test_strangers_are_named() -> None:
     with pytest.raises(ValueError, match="no parameters of a str"):
         parameters("sketch")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no figures for a str"):
+    with pytest.raises(ValueError, match="no metrics for a str"):
         health("sketch")  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def absorb(state: TrainerState, log: WindowLog, manifest: WindowManifest) -> Non
     arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
     users = log.user_sketch(manifest) or b"", read_positives(log, manifest, 1).users
     features = log.item_features(manifest) if manifest.item_features.all else None
-    state.absorb(manifest, log.sketch(manifest), arrays, users, features)
+    state.ingest_window(manifest, log.sketch(manifest), arrays, users, features)
 
 
 def batches_of(store: Store, state: TrainerState, sequence: int = 0) -> list[Batch]:

@@ -1,7 +1,10 @@
 import inspect
 import json
+import logging
 import os
+import re
 import signal
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,27 @@ def test_a_bounded_run_learns_all_there_is_and_ends_in_a_bundle(
     # Nothing new: nothing happens, and the same bundle stands.
     again = train(store, config)
     assert (again.windows, again.bundle) == (0, summary.bundle)
+
+
+def test_metrics_are_served_while_a_run_goes_on(
+    store: Store, writer: WindowWriter, config: TrainerConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    synthetic(writer, windows=1)
+    pages: list[str] = []
+
+    def scrape(_: TrainProgress) -> None:
+        with urllib.request.urlopen(f"http://localhost:{port()}/metrics", timeout=10) as answer:
+            pages.append(answer.read().decode())
+
+    def port() -> str:
+        return re.findall(r"metrics on port (\d+) of 127\.0\.0\.1", caplog.text)[-1]
+
+    with caplog.at_level(logging.INFO):
+        train(store, config, report=scrape)
+    assert "weir_trainer_windows_total 1.0" in pages[-1]
+    assert "process_resident_memory_bytes" in pages[-1]
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://localhost:{port()}/metrics", timeout=10)
 
 
 class OneHeavy(WindowWriter):

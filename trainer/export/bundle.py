@@ -67,7 +67,7 @@ class _Export:
         self.log, self.content = BundleLog(store), Content.of(state)
 
     def existing(self) -> BundleManifest | None:
-        """Return the manifest if this very bundle is there already; a damaged one is written again, to the same."""
+        """Return the manifest if this bundle exists already; a damaged one is written again, with the same bytes."""
         try:
             return self.log.manifest(self.content.version)
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class _Export:
             return None
 
     def write(self) -> BundleManifest:
-        """Write the files, ask the gate, and make the bundle exist."""
+        """Write the files, ask the gate, and commit the bundle."""
         manifest = self._draft(*self._files())
         verdict = self._judge(manifest)
         sentence = verdict.sentence
@@ -88,17 +88,17 @@ class _Export:
         return manifest
 
     def publish(self, manifest: BundleManifest) -> None:
-        """Promote a bundle that the gate let through, unless it is pinned away or had to be withdrawn."""
+        """Promote a bundle that the gate let through, unless another one is pinned or it was withdrawn."""
         name = manifest.version
         try:
             if manifest.promoted and self.log.withdrawal(name) is None and current_or_none(self.log) != name:
                 self.log.publish(name)
         except (CorruptArtefactError, FileNotFoundError) as error:
-            # A pin that cannot be read, or whose bundle is gone, is still the word of an operator.
+            # A pin that cannot be read, or whose bundle is gone, still expresses what an operator wants.
             logger.error("bundle %s is not promoted: %s", name, error)
 
     def retire(self) -> None:
-        """Remove old bundles, but for those that may be needed again."""
+        """Remove old bundles, except those that may be needed again."""
         try:
             spare = Trial.read(self.store).reference
             self.log.retire(self.state.config.bundles_kept, [spare] if spare else [])
@@ -110,8 +110,8 @@ class _Export:
         return BundleManifest(
             version=self.content.version,
             created_at=time.time(),
-            trained_sequence=max(at.learnt_sequence, 0),
-            trained_window=at.learnt,
+            trained_sequence=max(at.trained_sequence, 0),
+            trained_window=at.trained_window,
             max_event_ms=at.max_event_ms,
             items=len(self.content.vectors),
             dimension=tower.dimension,
@@ -146,7 +146,7 @@ class _Export:
         """Ask the gate; raises `CorruptArtefactError` where the candidate itself cannot be read back."""
         if fault := fault_of(self.content):
             return self.gate.before(fault, Evidence())
-        cases = self.recent.up_to(self.state.position.learnt_sequence)
+        cases = self.recent.up_to(self.state.position.trained_sequence)
         new = self._hits(candidate, cases)
         try:
             promoted = self.log.current()
@@ -167,5 +167,5 @@ def _pinned(log: BundleLog) -> str | None:
     try:
         pin = log.pin()
     except CorruptArtefactError as error:
-        return f"pinned, but it cannot be read to what: {error}"
+        return f"pinned, but the pin cannot be read: {error}"
     return None if pin is None else pin.sentence

@@ -1,13 +1,14 @@
-"""The events that bundles are compared on: the newest ones, as keys, so that every bundle can be asked."""
+"""The events that bundles are compared on: the newest ones, as keys, so that every bundle can be tested."""
 
 import logging
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from contracts import CorruptArtefactError, Keys, Store, WindowLog, WindowManifest
+from contracts import CorruptArtefactError, ItemKeys, Store, WindowLog, WindowManifest
 from trainer.config import TrainerConfig
 from trainer.step.batches import Positives, read_positives
 from trainer.step.seeds import Purpose, generator
@@ -17,23 +18,27 @@ __all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]
 logger = logging.getLogger(__name__)
 
 MOST: Final = 1000
-"""Cases of one window: more would cost time and tell little."""
+"""Cases of one window: more would take time and change little."""
 
 ENOUGH: Final = 200
 """Cases below which nothing is concluded; smaller windows are pooled up to it."""
 
 _FURTHEST: Final = 200
-"""Windows looked back at: small ones without end are as good as none."""
+"""Windows looked back at, at most: many small ones are not worth reading."""
 
 
 class Cases(NamedTuple):
     """Positive events: the `items` (n,) that came, and the `histories` (n, L) before them, oldest first."""
 
-    items: Keys
-    histories: Keys
+    items: ItemKeys
+    histories: ItemKeys
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def take(self, chosen: slice | npt.NDArray[np.int64]) -> "Cases":
+        """Return some of the cases."""
+        return Cases(ItemKeys(self.items[chosen]), ItemKeys(self.histories[chosen]))
 
 
 @dataclass
@@ -63,7 +68,7 @@ class RecentCases:
     def _choose(self, manifest: WindowManifest, found: Positives) -> Cases:
         draw = generator(self.config.seed, Purpose.EVALUATION, manifest.sequence)
         chosen = torch.randperm(len(found.items), generator=draw)[:MOST].numpy()
-        return Cases(found.items[chosen], found.histories[chosen])
+        return Cases(found.items, found.histories).take(chosen)
 
     def up_to(self, sequence: int) -> Cases:
         """Return the cases of a window, and of those before it until there are `ENOUGH` or no more."""
@@ -75,8 +80,10 @@ class RecentCases:
             parts.append(self._known[sequence])
             sequence -= 1
         if not parts:
-            return Cases(np.empty(0, np.int64), np.empty((0, self.config.tower.history_length), np.int64))
-        return Cases(np.concatenate([part.items for part in parts]), _joined([part.histories for part in parts]))
+            no_histories = np.empty((0, self.config.tower.history_length), np.int64)
+            return Cases(ItemKeys(np.empty(0, np.int64)), ItemKeys(no_histories))
+        items = np.concatenate([part.items for part in parts])
+        return Cases(ItemKeys(items), _joined([part.histories for part in parts]))
 
     def _read(self, sequence: int) -> bool:
         """Read a window's cases from the store; say whether it has the window."""
@@ -92,7 +99,8 @@ class RecentCases:
         return True
 
 
-def _joined(histories: list[Keys]) -> Keys:
+def _joined(histories: list[ItemKeys]) -> ItemKeys:
     """Stack histories (n, L), padded on the left where their lengths differ."""
     length = max(part.shape[1] for part in histories)
-    return np.concatenate([np.pad(part, ((0, 0), (length - part.shape[1], 0))) for part in histories])
+    padded = [np.pad(part, ((0, 0), (length - part.shape[1], 0))) for part in histories]
+    return ItemKeys(np.concatenate(padded))

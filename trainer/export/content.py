@@ -1,4 +1,4 @@
-"""What a bundle holds, and the name that follows from it."""
+"""The arrays of a bundle, and the name that follows from them."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import torch
 import xxhash
 
 from contracts import BUNDLE_ITEMS_SCHEMA, columns
-from trainer.items.table import FIRST_ITEM
+from trainer.items.table import FIRST_ITEM, TableRows
 from trainer.state.trainer_state import TrainerState
 from trainer.towers import project
 
@@ -34,7 +34,7 @@ class Content:
     @torch.no_grad()
     def of(cls, state: TrainerState) -> "Content":
         """Read a state."""
-        embeddings = state.item_vectors(np.concatenate([np.arange(FIRST_ITEM), state.table.live]))
+        embeddings = state.item_vectors(TableRows(np.concatenate([np.arange(FIRST_ITEM), state.table.live])))
         vectors = project(embeddings[FIRST_ITEM:], state.config.tower)
         return cls(state, embeddings.float().cpu().numpy(), vectors.float().cpu().numpy())
 
@@ -42,11 +42,11 @@ class Content:
     def version(self) -> str:
         """The bundle's name: the position in the stream, so that names sort by it, and a digest of what is served.
 
-        A run that is killed after an export makes the same bits again, hence the same name; other settings and
-        another training have names of their own, whatever lies in the store.
+        A run killed after an export makes the same bits again, hence the same name; other settings or another
+        training give another name, whatever the store holds.
         """
         at = self.state.position
-        return f"{max(at.learnt_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
+        return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
 
     def items(self) -> pa.Table:
         """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`)."""

@@ -1,7 +1,7 @@
-"""Why a bundle could not be made."""
+"""The error of a failed export."""
 
 __all__ = ["ExportError"]
 
 
 class ExportError(Exception):
-    """A bundle could not be made; the message says what is wrong with it. Training goes on without it."""
+    """A bundle could not be made; the message says why. Training continues without it."""

@@ -1,4 +1,4 @@
-"""When bundles are exported and reviewed, and what happens when that fails: nothing else."""
+"""When bundles are exported and reviewed, and what happens when that fails."""
 
 import logging
 import time
@@ -46,7 +46,7 @@ class Exporter:
         try:
             withdrawal = Trials(self.store, self._gate).review(window, self._recent.note(window, found))
         except Exception:
-            logger.exception("the promoted bundle could not be tested on window %s; training goes on", window.name)
+            logger.exception("the promoted bundle could not be tested on window %s; training continues", window.name)
             return
         if withdrawal is not None:
             logger.error(
@@ -59,19 +59,19 @@ class Exporter:
 
     def due(self, state: TrainerState) -> bool:
         """Say whether `export_if_due` has anything to do."""
-        if state.position.learnt_sequence < 0:
+        if state.position.trained_sequence < 0:
             return not self._prepared
         if _place(state) == self._tried or not len(state.table):
             return False
         if self.config.export_every_seconds is not None:
             return self.clock() - self._last >= self.config.export_every_seconds
-        return (state.position.learnt_sequence + 1) % self.config.export_every_windows == 0
+        return (state.position.trained_sequence + 1) % self.config.export_every_windows == 0
 
     def export_if_due(self, state: TrainerState) -> None:
-        """Export if the schedule says so; call it between windows, and now and then while none comes."""
+        """Export if it is due; call it between windows, and regularly while none comes."""
         if not self.due(state):
             return
-        if state.position.learnt_sequence < 0:
+        if state.position.trained_sequence < 0:
             self._prepare()
         else:
             self.export(state)
@@ -79,29 +79,29 @@ class Exporter:
     def _prepare(self) -> None:
         """Trace the tower while the first window is awaited, so that the first bundle need not wait for it."""
         self._prepared = True
-        # If it fails, the first export will say so.
+        # If it fails, the first export reports it.
         with suppress(Exception):
             trace_tower(self.config.tower)
 
     def export(self, state: TrainerState) -> None:
-        """Export now, unless this very state has been exported; a failure is logged and counted."""
+        """Export now, unless this state has been exported; a failure is logged and counted."""
         if _place(state) == self._tried or not len(state.table):
             return
-        begun = self._last = self.clock()
+        started = self._last = self.clock()
         self._tried = _place(state)
         try:
             self.newest = export_bundle(self.store, state, self._recent, self._gate)
             pinned = self._is_pinned()
         except Exception:
-            place = f"of window {state.position.learnt}, step {state.position.step},"
-            logger.exception("the bundle %s could not be exported; training goes on", place)
+            place = f"of window {state.position.trained_window}, step {state.position.step},"
+            logger.exception("the bundle %s could not be exported; training continues", place)
             self.metrics.outcomes.labels("failed").inc()
             return
-        seconds = self.clock() - begun
+        seconds = self.clock() - started
         self.metrics.exported(self.newest, seconds, EventClock.of(self.store), pinned=pinned)
 
     def _is_pinned(self) -> bool:
-        """Say, and show, whether promotion waits for an operator; a pin that cannot be read holds, too."""
+        """Return, and export as a metric, whether promotion waits for an operator; an unreadable pin holds, too."""
         try:
             pinned = BundleLog(self.store).pin() is not None
         except CorruptArtefactError:
@@ -111,5 +111,5 @@ class Exporter:
 
 
 def _place(state: TrainerState) -> tuple[int, int]:
-    """Return where in the stream a state is: within a run, there is one for each place."""
-    return state.position.learnt_sequence, state.position.step
+    """Return where in the stream a state is; within a run no two states have the same place."""
+    return state.position.trained_sequence, state.position.step

@@ -11,15 +11,16 @@ from typing import Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from contracts.models import StoredModel
 from trainer.config import TrainerConfig
 from trainer.export.cases import ENOUGH
 
 __all__ = ["Evidence", "Gate", "PairedGate", "Verdict"]
 
 _STANDARD_ERRORS: Final = 3.0
-"""How far below what is tolerated the mean must lie. With few hits the normal law flatters: three are not too many."""
+"""By which the mean must be below 0; not fewer, as the normal approximation is optimistic about few hits."""
 
 
 class Verdict(NamedTuple):
@@ -29,10 +30,8 @@ class Verdict(NamedTuple):
     sentence: str
 
 
-class Evidence(BaseModel):
+class Evidence(StoredModel):
     """How often two bundles had the item that came next among their first k, on the same events."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     cases: int = Field(default=0, ge=0)
     both: int = Field(default=0, ge=0, description="cases in which both had it")
@@ -56,7 +55,7 @@ class Evidence(BaseModel):
 
 
 class Gate(Protocol):
-    """What decides, given what was found; a rule takes no decision on fewer cases than it needs."""
+    """A rule that decides from the evidence; it takes no decision on fewer cases than it needs."""
 
     @property
     def cutoff(self) -> int:
@@ -74,10 +73,10 @@ class Gate(Protocol):
 
 @dataclass(frozen=True)
 class PairedGate:
-    """Holds a bundle whose recall is certainly below what the tolerance leaves of the other's.
+    """Holds a bundle whose recall is significantly below what the tolerance leaves of the other's.
 
     With h and g the hits of the new and the old bundle on the same case and a = 1 - tolerance, x = h - a g has a mean
-    below 0 where the new recall is below a times the old one. The bundle falls if the mean of x lies more than three
+    below 0 where the new recall is below a times the old one. The bundle fails if the mean of x is more than three
     of its standard errors below 0.
 
     Parameters
@@ -98,12 +97,12 @@ class PairedGate:
         return cls(cutoffs[len(cutoffs) // 2], config.gate_tolerance)
 
     def before(self, fault: str | None, evidence: Evidence) -> Verdict:
-        """Hold what is not sound or has fallen."""
+        """Hold a bundle that is not sound or whose recall has dropped."""
         if fault is not None:
             return Verdict(promoted=False, sentence=f"held: {fault}")
         if evidence.cases < ENOUGH:
             return Verdict(promoted=True, sentence=f"promoted: {evidence.cases} cases, {ENOUGH} are compared")
-        if self._falls(evidence):
+        if self._fails(evidence):
             return Verdict(promoted=False, sentence=f"held: {self._comparison(evidence, 'the current bundle')}")
         return Verdict(promoted=True, sentence=f"promoted: {self._comparison(evidence, 'the current bundle')}")
 
@@ -111,10 +110,10 @@ class PairedGate:
         """Confirm the promoted bundle, or roll it back."""
         if evidence.cases < ENOUGH:
             return None
-        falls, comparison = self._falls(evidence), self._comparison(evidence, "the bundle before")
-        return Verdict(not falls, f"{'rolled back' if falls else 'confirmed'}: {comparison} that neither had seen")
+        fails, comparison = self._fails(evidence), self._comparison(evidence, "the bundle before")
+        return Verdict(not fails, f"{'rolled back' if fails else 'confirmed'}: {comparison} that neither had seen")
 
-    def _falls(self, evidence: Evidence) -> bool:
+    def _fails(self, evidence: Evidence) -> bool:
         n, kept = evidence.cases, 1 - self.tolerance
         counted = ((evidence.both, 1 - kept), (evidence.new_only, 1.0), (evidence.old_only, -kept))
         mean = sum(count * value for count, value in counted) / n

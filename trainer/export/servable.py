@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import faiss
@@ -14,7 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from onnx.reference import ReferenceEvaluator
 
-from contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Keys, columns
+from contracts import (
+    PADDING_KEY,
+    BundleFile,
+    BundleLog,
+    BundleManifest,
+    CorruptArtefactError,
+    IndexRows,
+    ItemKeys,
+    columns,
+)
 from trainer.export.cases import Cases
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 
@@ -27,18 +35,18 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Servable:
-    """A bundle that can be asked: `embeddings` (2 + items, d), and its items' keys, sorted, with the row of each."""
+    """A bundle that answers: `embeddings` (2 + items, d), and its items' keys, sorted, with the row of each."""
 
     manifest: BundleManifest
     tower: ReferenceEvaluator
     index: Any
     embeddings: Floats
-    sorted_keys: Keys
-    key_rows: npt.NDArray[np.int64]
+    sorted_keys: ItemKeys
+    key_rows: IndexRows
 
     @classmethod
     def open(cls, log: BundleLog, manifest: BundleManifest) -> "Servable":
-        """Read a bundle's files; raises `CorruptArtefactError` for what is damaged or of no use."""
+        """Read a bundle's files; raises `CorruptArtefactError` for a file that is damaged or unusable."""
 
         def decoded(name: str, decoder: Callable[[bytes], Any]) -> Any:
             data = log.read(manifest, name)
@@ -56,27 +64,25 @@ class Servable:
             decoded(BundleFile.INDEX, lambda data: faiss.deserialize_index(np.frombuffer(data, np.uint8))),
             decoded(BundleFile.EMBEDDINGS, lambda data: np.load(io.BytesIO(data), allow_pickle=False)),
             keys[order],
-            order,
+            IndexRows(order),
         )
 
     def hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
         """Return whether each case's item is among the first `k` that the index finds after its history, (n,)."""
-        part = partial(self._hits, k=k)
-        starts = range(0, len(cases), _ROWS)
-        found = [part(cases.items[first : first + _ROWS], cases.histories[first : first + _ROWS]) for first in starts]
-        return np.concatenate([np.empty(0, np.bool_), *found])
+        parts = [cases.take(slice(first, first + _ROWS)) for first in range(0, len(cases), _ROWS)]
+        return np.concatenate([np.empty(0, np.bool_), *(self._hits(part, k) for part in parts)])
 
-    def _hits(self, items: Keys, histories: Keys, k: int) -> npt.NDArray[np.bool_]:
-        _, rows = self.index.search(self._users(histories), min(k, len(self.sorted_keys)))
-        wanted = self._rows(items)
+    def _hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
+        _, rows = self.index.search(self._users(cases.histories), min(k, len(self.sorted_keys)))
+        wanted = self._rows(cases.items)
         hit: npt.NDArray[np.bool_] = (rows == wanted[:, None]).any(1) & (wanted >= 0)
         return hit
 
-    def _users(self, histories: Keys) -> Floats:
+    def _users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, d) as they are searched with."""
         length = self.manifest.history_length
         newest = histories[:, -length:]
-        keys = np.pad(newest, ((0, 0), (length - newest.shape[1], 0)), constant_values=PADDING_KEY)
+        keys = ItemKeys(np.pad(newest, ((0, 0), (length - newest.shape[1], 0)), constant_values=PADDING_KEY))
         real, rows = keys != PADDING_KEY, self._rows(keys)
         places = np.where(rows >= 0, rows + FIRST_ITEM, np.where(real, SHARED, PADDING))
         (users,) = self.tower.run(None, {"history": self.embeddings[places], "mask": real})
@@ -84,12 +90,12 @@ class Servable:
             users = users / np.maximum(np.linalg.norm(users, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return np.ascontiguousarray(users, np.float32)
 
-    def _rows(self, keys: Keys) -> npt.NDArray[np.int64]:
+    def _rows(self, keys: ItemKeys) -> IndexRows:
         """Return the index row of keys of any shape; -1 for padding and for items that the bundle does not know."""
         place = np.minimum(np.searchsorted(self.sorted_keys, keys), len(self.sorted_keys) - 1)
-        return np.where(self.sorted_keys[place] == keys, self.key_rows[place], -1)
+        return IndexRows(np.where(self.sorted_keys[place] == keys, self.key_rows[place], -1))
 
 
-def _keys(data: bytes) -> Keys:
-    keys: Keys = pq.read_table(pa.BufferReader(data), columns=[columns.ITEM_KEY])[columns.ITEM_KEY].to_numpy()
+def _keys(data: bytes) -> ItemKeys:
+    keys: ItemKeys = pq.read_table(pa.BufferReader(data), columns=[columns.ITEM_KEY])[columns.ITEM_KEY].to_numpy()
     return keys

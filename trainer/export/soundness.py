@@ -1,4 +1,4 @@
-"""Whether the numbers of a state can be trusted at all."""
+"""Whether the numbers of a state are finite."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trainer.export.content import Content
+from trainer.state.codec import OptimizerState, Stateful, flatten
 from trainer.state.trainer_state import TrainerState
 
 __all__ = ["fault_of"]
@@ -26,15 +27,12 @@ def fault_of(content: Content) -> str | None:
 
 
 def _numbers(state: TrainerState) -> Iterator[tuple[str, Tensor]]:
-    """Yield every floating-point tensor that is trained or that training depends on, with its name."""
-    yield "embeddings.weight", state.embeddings.weight
-    yield "embeddings.squares", state.embeddings.squares
-    parts = {"tower": state.tower.state_dict()}
-    for number, slot in state.optimizer.state_dict()["state"].items():
-        parts[f"optimizer.{number}"] = slot
+    """Return every floating-point tensor that is trained or that training depends on, with its name."""
+    parts: dict[str, Stateful] = {
+        "embeddings": state.embeddings,
+        "tower": state.tower,
+        "optimizer": OptimizerState(state.optimizer),
+    }
     if state.featured is not None:
-        parts["features"] = state.featured.tower.state_dict()
-    for part, tensors in parts.items():
-        for name, value in tensors.items():
-            if value.is_floating_point():
-                yield f"{part}.{name}", value
+        parts["features"] = state.featured.tower
+    return ((name, value) for name, value in flatten(parts).items() if value.is_floating_point())

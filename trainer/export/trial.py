@@ -1,9 +1,9 @@
-"""The trial of what is promoted: on windows that it was not trained on, against the bundle that was confirmed last.
+"""The trial of the promoted bundle: on windows that it was not trained on, against the bundle that was confirmed last.
 
 A window tests the model before it is trained on; it tests the served bundles at the same moment. Windows with few
 events are pooled, over several promotions if need be, until there is enough to decide: then the promoted bundle is
 confirmed, or everything promoted since the last confirmation is withdrawn and the confirmed one served again.
-``bundles/TRIAL.json`` holds what has been found, so a restart goes on where a killed run stopped; training never
+``bundles/TRIAL.json`` holds the evidence, so a restart continues where a killed run stopped; training never
 reads it.
 """
 
@@ -16,10 +16,11 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store, WindowManifest, Withdrawal
 from contracts.documents import Document, read_document, write_document
+from contracts.models import StoredModel
 from trainer.export.cases import Cases
 from trainer.export.gate import Evidence, Gate
 from trainer.export.servable import Servable
@@ -31,10 +32,8 @@ logger = logging.getLogger(__name__)
 _TRIAL: Final = "bundles/TRIAL.json"
 
 
-class _Session(BaseModel):
-    """What one window has shown."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
+class _Session(StoredModel):
+    """The evidence of one window."""
 
     sequence: int = Field(description="commit number of the window")
     promoted: str = Field(description="the bundle that was served at the time")
@@ -42,20 +41,20 @@ class _Session(BaseModel):
 
 
 class Trial(Document):
-    """``bundles/TRIAL.json``: against which bundle, and what has been found since it was confirmed."""
+    """``bundles/TRIAL.json``: the reference bundle, and the evidence since it was confirmed."""
 
     reference: str | None = None
     sessions: tuple[_Session, ...] = ()
 
     @classmethod
     def read(cls, store: Store) -> "Trial":
-        """Return what is stored; an empty trial where nothing is, or where it is damaged: then it begins again."""
+        """Return what is stored; an empty trial where nothing is, or where it is damaged: then it starts again."""
         try:
             return read_document(store, _TRIAL, cls)
         except FileNotFoundError:
             return cls()
         except CorruptArtefactError as error:
-            logger.error("the trial of the promoted bundle begins again: %s", error)
+            logger.error("the trial of the promoted bundle starts again: %s", error)
             return cls()
 
     def write(self, store: Store) -> None:
@@ -65,7 +64,7 @@ class Trial(Document):
 
     @property
     def evidence(self) -> Evidence:
-        """All that has been found."""
+        """The evidence of all windows together."""
         return reduce(add, (session.evidence for session in self.sessions), Evidence())
 
 
@@ -95,7 +94,7 @@ class Trials:
         if current is None:
             return None
         if pin is not None or trial.reference is None or current == trial.reference:
-            # What an operator has chosen is trusted, and so is the first of all.
+            # A pinned bundle is trusted, and so is the very first.
             Trial(reference=pin.version if pin else current).write(self.store)
             return None
         if (withdrawn := log.withdrawal(current)) is not None:

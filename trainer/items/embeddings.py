@@ -5,6 +5,7 @@ Row-wise Adagrad keeps one number per row, the sum of the mean squared gradients
 diagonal shared within a row. Dense Adam over the table would cost more than the rest of a step.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.items.table import PADDING, SHARED, Rows
+from trainer.items.table import PADDING, SHARED, TableRows
 
 __all__ = ["Embeddings"]
 
@@ -25,7 +26,7 @@ class Embeddings:
     Parameters
     ----------
     weight
-        Initial rows; row 0 stands for padding and must be zeros.
+        Initial rows; row 0 is padding and must be zeros.
     """
 
     def __init__(self, weight: Tensor, squares: Tensor | None = None) -> None:
@@ -36,9 +37,9 @@ class Embeddings:
     def fresh(
         cls, capacity: int, dimension: int, generator: torch.Generator, device: torch.device, dtype: torch.dtype
     ) -> "Embeddings":
-        """Return a table whose shared row is random and whose other rows wait for their items."""
+        """Return a table whose shared row is random and whose other rows are zeros until an item gets them."""
         table = cls(torch.zeros(capacity, dimension, device=device, dtype=dtype))
-        table.initialise(np.array([SHARED]), generator)
+        table.initialise(TableRows(np.array([SHARED])), generator)
         return table
 
     def grow(self, capacity: int) -> None:
@@ -47,15 +48,23 @@ class Embeddings:
         self.weight = functional.pad(self.weight, (0, 0, 0, missing))
         self.squares = functional.pad(self.squares, (0, missing))
 
-    def initialise(self, rows: Rows, generator: torch.Generator) -> None:
-        """Draw new vectors of expected length 1 for rows and forget their gradients."""
+    def initialise(self, rows: TableRows, generator: torch.Generator) -> None:
+        """Draw new vectors of expected length 1 for rows and reset the sums of their gradients."""
         shape = (len(rows), self.weight.shape[1])
         values = torch.randn(shape, generator=generator, dtype=torch.float64) / shape[1] ** 0.5
         index = torch.from_numpy(rows).to(self.weight.device)
         self.weight[index] = values.to(self.weight)
         self.squares[index] = 0
 
-    def descend(self, rows: Tensor, gradient: Tensor, learning_rate: float) -> None:
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return rows and sums, for the checkpoint."""
+        return {"weight": self.weight, "squares": self.squares}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` describes, on the device in use."""
+        self.weight, self.squares = (state[name].to(self.weight.device) for name in ("weight", "squares"))
+
+    def adagrad_step(self, rows: Tensor, gradient: Tensor, learning_rate: float) -> None:
         """Move distinct `rows` (n,) against their `gradient` (n, dimension); padding stays zeros."""
         gradient = gradient.masked_fill((rows == PADDING)[:, None], 0)
         squares = self.squares[rows] + gradient.square().mean(1)

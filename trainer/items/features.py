@@ -1,10 +1,11 @@
-"""What is known of the items of the table, by row.
+"""The features of the items of the table, by row.
 
-The names come from the windows' manifests; a feature that appears later is taken in when it does. Values change between
-windows only, from what the committed windows say, so every rank that follows the commit order knows the same.
+The names come from the windows' manifests; a feature that appears later is added then. Values change between
+windows only, from the committed windows alone, so every rank that follows the commit order has the same.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,11 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from torch import Tensor
 
 from contracts import FeatureNames, hash_ids
 from contracts.features import MAX_DENSE
-from trainer.items.table import FIRST_ITEM, Rows
+from trainer.items.table import FIRST_ITEM, TableRows
 from trainer.towers.item import FeatureInputs
 
 __all__ = ["FeatureTable", "Moments"]
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 _NEVER: Final = np.iinfo(np.int64).min
 _LARGEST: Final = 5.0
-"""Standard deviations; what lies further out counts as this far."""
+"""Standard deviations; values further out are cut to this."""
 
 
 class Moments:
@@ -39,7 +39,7 @@ class Moments:
         self.count, self.mean, self.squares = count, mean, squares
 
     def add(self, values: Floats) -> None:
-        """Take values (n,) in."""
+        """Add values (n,)."""
         if not len(values):
             return
         total, mean = self.count + len(values), float(values.mean())
@@ -59,32 +59,32 @@ class Moments:
 
 @dataclass
 class _Column:
-    """One feature: its `values` (capacity, width), and the event time (capacity,) of the window that told each."""
+    """One feature: its `values` (capacity, width), and the event time `set_ms` (capacity,) of each value's window."""
 
     unknown: int | float
     values: npt.NDArray[Any]
-    told_ms: npt.NDArray[np.int64]
+    set_ms: npt.NDArray[np.int64]
 
     def grow(self, capacity: int) -> None:
         missing = capacity - len(self.values)
         self.values = np.pad(self.values, ((0, missing), (0, 0)), constant_values=self.unknown)
-        self.told_ms = np.pad(self.told_ms, (0, missing), constant_values=_NEVER)
+        self.set_ms = np.pad(self.set_ms, (0, missing), constant_values=_NEVER)
 
-    def forget(self, rows: Rows) -> None:
-        self.values[rows], self.told_ms[rows] = self.unknown, _NEVER
+    def forget(self, rows: TableRows) -> None:
+        self.values[rows], self.set_ms[rows] = self.unknown, _NEVER
 
-    def tell(self, rows: Rows, values: npt.NDArray[Any], event_ms: int) -> None:
-        """Set rows (n,) to values (n, w), unless something newer is known of them."""
+    def set(self, rows: TableRows, values: npt.NDArray[Any], event_ms: int) -> None:
+        """Set rows (n,) to values (n, w), unless they have newer ones."""
         wider = values.shape[1] - self.values.shape[1]
         self.values = np.pad(self.values, ((0, 0), (0, max(wider, 0))), constant_values=self.unknown)
-        new = self.told_ms[rows] <= event_ms
-        self.forget(rows[new])
+        new = self.set_ms[rows] <= event_ms
+        self.forget(TableRows(rows[new]))
         self.values[rows[new], : values.shape[1]] = values[new]
-        self.told_ms[rows[new]] = event_ms
+        self.set_ms[rows[new]] = event_ms
 
 
 class FeatureTable:
-    """Features by row of the item table; rows without an item know nothing.
+    """Features by row of the item table; rows without an item have none.
 
     Parameters
     ----------
@@ -107,29 +107,29 @@ class FeatureTable:
         return FeatureNames(categorical=tuple(self._categorical), dense=tuple(self._dense))
 
     def grow(self, capacity: int) -> None:
-        """Append rows of which nothing is known, up to `capacity`."""
+        """Append empty rows up to `capacity`."""
         self.capacity = capacity
         for column in self._columns:
             column.grow(capacity)
 
-    def forget(self, rows: Rows) -> None:
-        """Know nothing of rows that have a new owner, or none."""
+    def forget(self, rows: TableRows) -> None:
+        """Clear rows that have a new owner, or none."""
         for column in self._columns:
             column.forget(rows)
 
-    def tell(self, rows: Rows, items: pa.Table, names: FeatureNames, event_ms: int) -> None:
-        """Take a window's features in.
+    def update(self, rows: TableRows, items: pa.Table, names: FeatureNames, event_ms: int) -> None:
+        """Set the features of a window's items.
 
         Parameters
         ----------
         rows
-            Table rows (n,) of the items; what is said of items without a row of their own is passed over.
+            Table rows (n,) of the items; items without a row of their own are skipped.
         items
-            Columns of `names`, of n rows; null leaves what is known.
+            Columns of `names`, of n rows; null keeps the known value.
         names
             Of the window's features.
         event_ms
-            Newest event of the window; a window that comes late does not undo what a newer one has told.
+            Newest event of the window; a window that comes late does not overwrite the values of a newer one.
 
         Raises
         ------
@@ -139,13 +139,13 @@ class FeatureTable:
         for name in names.categorical:
             column = self._categorical.setdefault(name, self._column(-1, np.int32))
             known = np.flatnonzero((rows >= FIRST_ITEM) & items[name].is_valid().to_numpy())
-            column.tell(rows[known], self._hashed(name, items[name].take(pa.array(known))), event_ms)
+            column.set(TableRows(rows[known]), self._hashed(name, items[name].take(pa.array(known))), event_ms)
         for name in names.dense:
             column = self._dense.setdefault(name, self._column(np.nan, np.float64))
             values = items[name].to_numpy()
             self._moments.setdefault(name, Moments()).add(values[~np.isnan(values)])
             known = np.flatnonzero((rows >= FIRST_ITEM) & ~np.isnan(values))
-            column.tell(rows[known], values[known, None], event_ms)
+            column.set(TableRows(rows[known]), values[known, None], event_ms)
         if len(self._dense) > MAX_DENSE:
             raise ValueError(
                 f"the windows name {len(self._dense)} dense features by now, at most {MAX_DENSE} have room"
@@ -167,33 +167,32 @@ class FeatureTable:
             torch.from_numpy(dense).to(device, dtype),
         )
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the table as tensors, for the checkpoint; empty where no feature has been seen."""
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the table as arrays, for the checkpoint; empty where no feature has been seen."""
         if not self._columns:
             return {}
         names = json.dumps([list(self._categorical), list(self._dense)]).encode()
         moments = [(one.count, one.mean, one.squares) for one in self._moments.values()]
-        flat = {"names": torch.frombuffer(bytearray(names), dtype=torch.uint8)}
-        flat |= {"moments": torch.tensor(moments, dtype=torch.float64).view(-1, 3)}
+        flat: dict[str, npt.NDArray[Any]] = {
+            "names": np.frombuffer(bytearray(names), np.uint8),
+            "moments": np.array(moments, np.float64).reshape(-1, 3),
+        }
         for number, column in enumerate(self._columns):
-            flat[f"{number}.values"] = torch.from_numpy(column.values)
-            flat[f"{number}.told_ms"] = torch.from_numpy(column.told_ms)
+            flat |= {f"{number}.values": column.values, f"{number}.told_ms": column.set_ms}
         return flat
 
-    @classmethod
-    def restore(cls, buckets: int, capacity: int, state: dict[str, Tensor]) -> "FeatureTable":
-        """Return the table that `state` describes."""
-        table = cls(buckets, capacity)
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Take over the table that `state_dict` describes."""
         if not state:
-            return table
-        categorical, dense = json.loads(state["names"].numpy().tobytes())
-        table._categorical = {name: table._column(-1, np.int32) for name in categorical}
-        table._dense = {name: table._column(np.nan, np.float64) for name in dense}
-        table._moments = dict(zip(dense, (Moments(*row) for row in state["moments"].tolist()), strict=True))
-        for number, column in enumerate(table._columns):
-            column.values = state[f"{number}.values"].numpy().copy()
-            column.told_ms = state[f"{number}.told_ms"].numpy().copy()
-        return table
+            return
+        categorical, dense = json.loads(np.asarray(state["names"]).tobytes())
+        self._categorical = {name: self._column(-1, np.int32) for name in categorical}
+        self._dense = {name: self._column(np.nan, np.float64) for name in dense}
+        moments = np.asarray(state["moments"]).tolist()
+        self._moments = {name: Moments(*row) for name, row in zip(dense, moments, strict=True)}
+        for number, column in enumerate(self._columns):
+            stored = (state[f"{number}.{name}"] for name in ("values", "told_ms"))
+            column.values, column.set_ms = (np.asarray(array).copy() for array in stored)
 
     @property
     def _columns(self) -> list[_Column]:

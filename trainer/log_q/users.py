@@ -1,15 +1,14 @@
 """How often users occur, for the losses that correct for it: recent counts, and the number of all users."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from contracts import Keys
-from sketches import DistinctCounter
-from trainer.log_q.frequencies import FrequencyView
+from contracts import UserKeys
+from sketches import DistinctCounter, FrequencyView
 
 __all__ = ["Users"]
 
@@ -21,29 +20,29 @@ class Users:
     recent: FrequencyView
     distinct: DistinctCounter = field(default_factory=DistinctCounter)
 
-    def add(self, window_sketch: bytes, keys: Keys, event_ms: int) -> None:
+    def add(self, window_sketch: bytes, keys: UserKeys, event_ms: int) -> None:
         """Add a window: its serialised sketch of users, and the users' keys (n,), repeated or not."""
         self.recent.add(window_sketch, event_ms)
         self.distinct.update(keys)
 
-    def counts(self, keys: Keys) -> npt.NDArray[np.float64]:
-        """Return the decayed counts of users (n,); one who has just occurred counts half at least."""
+    def counts(self, keys: UserKeys) -> npt.NDArray[np.float64]:
+        """Return the decayed counts of users (n,), each at least 0.5: they have just occurred."""
         return np.maximum(self.recent.counts(keys), 0.5)
 
     @property
     def total(self) -> float:
         """Decayed events of all users."""
-        return self.recent.sketch.total if self.recent.sketch else 0.0
+        return self.recent.total
 
-    def state(self) -> dict[str, Tensor]:
-        """Return all of it as tensors, for the checkpoint."""
-        flat = {f"recent.{name}": value for name, value in self.recent.state().items()}
-        distinct = torch.frombuffer(bytearray(self.distinct.to_bytes()), dtype=torch.uint8)
-        return flat | {"distinct": distinct, "time_ms": torch.tensor(self.recent.time_ms)}
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Return everything as arrays, for the checkpoint."""
+        flat = {f"recent.{name}": value for name, value in self.recent.state_dict().items()}
+        distinct = np.frombuffer(bytearray(self.distinct.to_bytes()), np.uint8)
+        return flat | {"distinct": distinct, "time_ms": np.array(self.recent.time_ms)}
 
-    @classmethod
-    def restore(cls, half_life_seconds: float | tuple[float, ...], state: dict[str, Tensor]) -> "Users":
-        """Return what `state` describes."""
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Take over what `state_dict` describes."""
         recent = {name.removeprefix("recent."): value for name, value in state.items() if name.startswith("recent.")}
-        view = FrequencyView.restore(half_life_seconds, int(state["time_ms"]), recent)
-        return cls(view, DistinctCounter.from_bytes(state["distinct"].cpu().numpy().tobytes()))
+        self.recent.load_state_dict(recent)
+        self.recent.time_ms = int(np.asarray(state["time_ms"]))
+        self.distinct = DistinctCounter.from_bytes(np.asarray(state["distinct"]).tobytes())

@@ -16,7 +16,7 @@ from torch.optim import AdamW
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
-from trainer.items.table import FIRST_ITEM, PADDING
+from trainer.items.table import FIRST_ITEM, PADDING, TableRows
 from trainer.losses import ItemCache
 from trainer.offline.data import Interactions, Ints
 from trainer.step.model import Position, Totals
@@ -130,7 +130,7 @@ class OfflineModel:
 
 def _embeddings(config: TrainerConfig, capacity: int) -> Embeddings:
     table = Embeddings(torch.zeros(capacity, config.tower.dimension))
-    table.initialise(np.delete(np.arange(capacity), PADDING), generator(config.seed, Purpose.ROWS))
+    table.initialise(TableRows(np.delete(np.arange(capacity), PADDING)), generator(config.seed, Purpose.ROWS))
     return table
 
 

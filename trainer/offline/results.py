@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from contracts import Store
 from contracts.errors import in_one_line
+from contracts.models import FrozenModel
 
 __all__ = [
     "COMPARISON_NAME",
@@ -41,8 +42,8 @@ class ResultsError(ValueError):
     """A file of results cannot be used; the message names the file, what is wrong with it and what to do."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+class _Model(FrozenModel):
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
 
 class _Metrics(_Model):

@@ -1,17 +1,11 @@
-"""The process around a run: reproducible arithmetic, and its metrics over HTTP."""
+"""The process around a run: reproducible arithmetic."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts.exposition import exposed
-
-__all__ = ["deterministic", "served"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["deterministic"]
 
 
 @contextmanager
@@ -23,15 +17,3 @@ def deterministic() -> Iterator[None]:
         yield
     finally:
         torch.set_deterministic_debug_mode(before)
-
-
-@contextmanager
-def served(registry: CollectorRegistry, host: str, port: int, *, wanted: bool) -> Iterator[None]:
-    """Serve a registry on ``/metrics`` while inside, if `wanted`; port 0 takes any, and the log names it."""
-    if not wanted:
-        yield
-        return
-    ProcessCollector(registry=registry)
-    with exposed(registry, host, port) as where:
-        logger.info("metrics on %s", where)
-        yield

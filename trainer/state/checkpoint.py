@@ -1,8 +1,8 @@
-"""Checkpoints: the whole state, saved so that a killed run goes on as if nothing had happened.
+"""Checkpoints: the whole state, saved so that a killed run continues bit for bit.
 
 ``checkpoints/<name>/`` holds the tensors' bytes (`trainer.state.tensor_files`) and, written last, ``CHECKPOINT.json``
-(`contracts.checkpoint`): without it the directory is incomplete and nobody reads it. Every byte is verified before any
-tensor is used, and nothing of what is loaded is executed.
+(`contracts.checkpoint`): without it the directory is incomplete and is never read. Every byte is verified before any
+tensor is used, and loading executes nothing.
 """
 
 import logging
@@ -33,7 +33,7 @@ class CheckpointMismatchError(Exception):
 
 
 class DamagedCheckpointError(CorruptArtefactError):
-    """A file of the newest checkpoint is not what was written; the message names it and says how to go on."""
+    """A file of the newest checkpoint is not what was written; the message names it and how to continue."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class CheckpointLog:
         if name in self.names():
             return
         folder, at = f"checkpoints/{name}", state.position
-        # What a killed run left of it.
+        # A killed run may have left a part of it.
         self.store.remove(folder)
         tensors = state.tensors()
         mark = CheckpointMark(
             step=at.step,
             sequence=at.sequence,
             batch=at.batch,
-            learnt=at.learnt,
+            trained_window=at.trained_window,
             settings=state.config.defining(),
             tensors=describe(tensors),
             files=write_tensors(self.store, folder, tensors),

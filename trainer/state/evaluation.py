@@ -1,6 +1,6 @@
-"""What prequential evaluation found: every window is a test before the model trains on it.
+"""The results of prequential evaluation: every window tests the model before training on it.
 
-All metrics are means over events (macro: an event counts once, whoever caused it).
+All metrics are means over events (macro: every event counts once, whatever its user).
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class Evaluation(Document):
     """``evaluations/<window>/<pane>.json``: how well the model predicted a window; every mapping is by k.
 
     `novelty_bits` is the mean self-information -log2 Q of the first k recommended items, and `recommended_count` their
-    mean decayed count: correcting log Q moves both. Figures are absent where no event or no item was there to rank.
+    mean decayed count: correcting log Q moves both. Metrics are absent where there was no event or no item to rank.
     """
 
     window: str

@@ -43,7 +43,7 @@ def write_tensors(
 def read_tensors(
     store: Store, folder: str, entries: Mapping[str, TensorEntry], files: tuple[FileEntry, ...]
 ) -> dict[str, Tensor]:
-    """Return the tensors of `entries`, on the CPU, once every file has been found to be what its entry says.
+    """Return the tensors of `entries`, on the CPU, once every file matches its entry.
 
     Raises
     ------

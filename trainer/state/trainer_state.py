@@ -1,9 +1,9 @@
-"""Everything a run has learnt and where it stands: what a checkpoint holds."""
+"""Everything that training remembers, and its position in the stream: what a checkpoint holds."""
 
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,20 +11,24 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from contracts import Keys, WindowManifest
+from contracts import ItemKeys, UserKeys, WindowManifest
+from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
-from trainer.items.table import ItemTable, RowChanges, Rows
-from trainer.log_q.frequencies import FrequencyView
+from trainer.items.table import ItemTable, RowChanges, TableRows
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
+from trainer.state.codec import OptimizerState, Stateful, flatten, group
 from trainer.state.evaluation import Evaluation
 from trainer.step.model import Position, Totals
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import build_tower
 
 __all__ = ["TrainerState"]
+
+_STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequence"}
+"""Fields of the position by their names in checkpoints, where these differ."""
 
 
 @dataclass
@@ -87,20 +91,20 @@ class TrainerState:
         """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""
         return vectors if self.featured is None else self.featured.compose(vectors, rows)
 
-    def item_vectors(self, rows: Rows) -> Tensor:
+    def item_vectors(self, rows: TableRows) -> Tensor:
         """Return the vectors (n, d) of the items of `rows` (n,) as the towers read them."""
         index = torch.from_numpy(rows).to(self.device)
         return self.compose(self.embeddings.weight[index], index)
 
-    def absorb(
+    def ingest_window(
         self,
         manifest: WindowManifest,
         sketch: bytes,
-        items: tuple[npt.NDArray[Any], ...],
-        users: tuple[bytes, Keys] | None = None,
+        items: tuple[ItemKeys, npt.NDArray[np.object_], npt.NDArray[np.int64]],
+        users: tuple[bytes, UserKeys] | None = None,
         features: pa.Table | None = None,
     ) -> RowChanges:
-        """Take a window's items and frequencies in, before any step on it: rows change only here.
+        """Add a window's items and frequencies, before any step on it: rows change only here.
 
         Parameters
         ----------
@@ -120,32 +124,36 @@ class TrainerState:
         if self.users is not None and users is not None:
             self.users.add(*users, manifest.max_event_ms)
         self.table.touch(keys, manifest.max_event_ms)
-        evicted = np.empty(0, np.int64)
+        evicted = TableRows(np.empty(0, np.int64))
         if self.config.item_ttl_seconds is not None:
             evicted = self.table.expire(round(self.frequencies.time_ms - 1000 * self.config.item_ttl_seconds))
         # A late pane counts little in the decayed view, yet what it holds has certainly been seen.
         seen = np.maximum(self.frequencies.counts(keys), occurrences) >= self.config.admit_after
-        admitted = self.table.admit(keys[seen], ids[seen], manifest.max_event_ms)
+        admitted = self.table.admit(ItemKeys(keys[seen]), ids[seen], manifest.max_event_ms)
         self.embeddings.grow(self.table.capacity)
         self.embeddings.initialise(admitted, generator(self.config.seed, Purpose.ROWS, manifest.sequence))
         self.refresh_frequencies()
         self._renew_cache(admitted, evicted)
         changes = RowChanges(admitted, evicted)
-        self._absorb_features(manifest, keys, features, changes)
+        self._ingest_features(manifest, keys, features, changes)
         return changes
 
-    def _absorb_features(
-        self, manifest: WindowManifest, keys: Keys, features: pa.Table | None, changes: RowChanges
+    def _ingest_features(
+        self, manifest: WindowManifest, keys: ItemKeys, features: pa.Table | None, changes: RowChanges
     ) -> None:
-        """Take features in; their part of the model begins with the first window that has any."""
+        """Set the features of items; their part of the model starts with the first window that has any."""
         if features is not None and self.featured is None and self.config.features.buckets:
-            self.featured = FeaturedItems.fresh(self.config.features.buckets, self.embeddings.weight)
-            self.optimizer.add_param_group({"params": self.featured.parameters()})
+            self.featured = self._start_features()
         if self.featured is not None:
-            self.featured.absorb(manifest, self.table.rows(keys), features, changes, self.table.capacity)
+            self.featured.ingest_window(manifest, self.table.rows(keys), features, changes, self.table.capacity)
 
-    def _renew_cache(self, admitted: Rows, evicted: Rows) -> None:
-        """Let items enter the cache's choice and leave it; without items there is no cache."""
+    def _start_features(self) -> FeaturedItems:
+        featured = FeaturedItems.fresh(self.config.features.buckets, self.embeddings.weight)
+        self.optimizer.add_param_group({"params": featured.parameters()})
+        return featured
+
+    def _renew_cache(self, admitted: TableRows, evicted: TableRows) -> None:
+        """Tell the cache which items came and went; without items there is no cache."""
         if not self.config.loss.cache:
             return
         if not len(self.table):
@@ -157,7 +165,7 @@ class TrainerState:
             return
         self.cache.add(self.table.capacity - len(self.cache.counts), in_use=False)
         self.cache.restore(torch.from_numpy(admitted))
-        # A row that changed hands within the window has a new item, which the cache must not take for the old one.
+        # A row that changed hands within the window has a new item, which the cache must not mistake for the old one.
         self.cache.remove(torch.from_numpy(np.setdiff1d(evicted, admitted)))
 
     def refresh_frequencies(self) -> None:
@@ -165,7 +173,7 @@ class TrainerState:
         live = self.table.live
         self.counts = np.zeros(self.table.capacity)
         self.counts[live] = self.frequencies.counts(self.table.keys[live])
-        # Rows that no item owns are never drawn; any value below 0 will do for them.
+        # Rows that no item owns are never drawn; any value below 0 does for them.
         log_q = torch.full((self.table.capacity,), -1.0, dtype=self.embeddings.weight.dtype)
         log_q[live] = torch.from_numpy(self.frequencies.log_q(self.table.keys[live])).to(log_q.dtype)
         self.log_q = log_q.to(self.device)
@@ -173,78 +181,53 @@ class TrainerState:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything as one flat mapping of tensors."""
-        flat = {f"tower.{name}": value.detach() for name, value in self.tower.state_dict().items()}
-        for number, slot in self.optimizer.state_dict()["state"].items():
-            flat |= {f"optimizer.{number}.{name}": value for name, value in slot.items()}
-        flat |= {"embeddings.weight": self.embeddings.weight, "embeddings.squares": self.embeddings.squares}
-        flat |= {f"table.{name}": value for name, value in self.table.state().items()}
-        flat |= {f"frequencies.{name}": value for name, value in self.frequencies.state().items()}
-        if self.users is not None:
-            flat |= {f"users.{name}": value for name, value in self.users.state().items()}
-        if self.cache is not None:
-            flat |= {f"cache.{name}": value for name, value in self.cache.state_dict().items()}
-        if self.featured is not None:
-            flat |= {f"features.{name}": value for name, value in self.featured.state().items()}
+        position = {_STORED.get(name, name): value for name, value in vars(self.position).items()}
         progress = {
-            "position": vars(self.position),
+            "position": position,
             "time_ms": self.frequencies.time_ms,
             "recent": [evaluation.model_dump(mode="json") for evaluation in self.recent],
         }
-        return flat | {"progress": _from_bytes(json.dumps(progress).encode())}
+        data = bytearray(json.dumps(progress).encode())
+        return flatten(self._parts()) | {"progress": torch.frombuffer(data, dtype=torch.uint8)}
 
     @classmethod
     def restore(cls, config: TrainerConfig, flat: dict[str, Tensor], device: torch.device) -> "TrainerState":
         """Return the state that `tensors` had described."""
-        progress = json.loads(_to_bytes(flat["progress"]))
-        weight, squares = flat["embeddings.weight"].to(device), flat["embeddings.squares"].to(device)
-        tower, optimizer = _tower(config, device, weight.dtype)
-        tower.load_state_dict(_under("tower.", flat))
-        featured = None
-        if features := _under("features.", flat):
-            featured = FeaturedItems.fresh(config.features.buckets, weight)
-            featured.load(features)
-            optimizer.add_param_group({"params": featured.parameters()})
-        slots: dict[int, dict[str, Tensor]] = {}
-        for name, value in _under("optimizer.", flat).items():
-            number, _, slot = name.partition(".")
-            slots.setdefault(int(number), {})[slot] = value
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
-        return cls(
-            config,
-            tower,
-            optimizer,
-            Embeddings(weight, squares),
-            ItemTable.restore(_under("table.", flat)),
-            FrequencyView.restore(config.half_life_seconds, progress["time_ms"], _under("frequencies.", flat)),
-            Position(**progress["position"]),
-            deque(Evaluation.model_validate(entry) for entry in progress["recent"]),
-            Users.restore(config.half_life_seconds, users) if (users := _under("users.", flat)) else None,
-            _restored_cache(config, _under("cache.", flat)),
-            featured,
-        )
+        saved = group(flat)
+        progress = json.loads(saved.pop("progress")[""].numpy().tobytes())
+        state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype)
+        # Item features take the size of the table from it.
+        state.embeddings.load_state_dict(saved.pop("embeddings"))
+        if "features" in saved:
+            state.featured = state._start_features()
+        if "cache" in saved:
+            state.cache = ItemCache(config.loss.cache, 1, torch.Generator())
+        parts = state._parts()
+        for name, arrays in saved.items():
+            parts[name].load_state_dict(arrays)
+        names = {stored: name for name, stored in _STORED.items()}
+        state.position = Position(**{names.get(name, name): value for name, value in progress["position"].items()})
+        state.frequencies.time_ms = progress["time_ms"]
+        state.recent.extend(Evaluation.model_validate(entry) for entry in progress["recent"])
+        state.refresh_frequencies()
+        return state
+
+    def _parts(self) -> dict[str, Stateful]:
+        """Return everything that remembers something, in the order of the checkpoint's files."""
+        parts: dict[str, Stateful | None] = {
+            "tower": self.tower,
+            "optimizer": OptimizerState(self.optimizer),
+            "embeddings": self.embeddings,
+            "table": self.table,
+            "frequencies": self.frequencies,
+            "users": self.users,
+            "cache": self.cache,
+            "features": self.featured,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
 
 
 def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> tuple[nn.Module, torch.optim.AdamW]:
     tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER)).to(device, dtype)
     rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
     return tower, torch.optim.AdamW(tower.parameters(), lr=rate, weight_decay=decay)
-
-
-def _restored_cache(config: TrainerConfig, state: dict[str, Tensor]) -> ItemCache | None:
-    if not state:
-        return None
-    cache = ItemCache(config.loss.cache, len(state["counts"]), torch.Generator())
-    cache.load_state_dict(state)
-    return cache
-
-
-def _under(prefix: str, flat: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in flat.items() if name.startswith(prefix)}
-
-
-def _from_bytes(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def _to_bytes(tensor: Tensor) -> bytes:
-    return tensor.cpu().numpy().tobytes()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contracts import Keys, WindowLog, WindowManifest, columns
+from contracts import ItemKeys, UserKeys, WindowLog, WindowManifest, columns
 from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
 from trainer.log_q.users import Users
 
@@ -21,9 +21,9 @@ __all__ = ["Batch", "Examples", "Positives", "batches", "read_positives"]
 class Positives(NamedTuple):
     """A window's positive examples as keys: `users` and `items` (n,), `histories` (n, L) and `weights` (n,)."""
 
-    users: Keys
-    items: Keys
-    histories: Keys
+    users: UserKeys
+    items: ItemKeys
+    histories: ItemKeys
     weights: npt.NDArray[np.float32]
 
 
@@ -90,7 +90,7 @@ def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int
     keys = np.empty(0, np.int64) if flat is None else flat.to_numpy()
     histories = keys.reshape(len(table), manifest.history_length)[:, -history_length:]
     users, items, weights = (table[name].to_numpy() for name in (columns.USER_KEY, columns.ITEM_KEY, columns.WEIGHT))
-    return Positives(users, items, histories, weights)
+    return Positives(users, items, ItemKeys(histories), weights)
 
 
 def batches(examples: Examples, size: int, generator: torch.Generator, start: int = 0) -> Iterator[Batch]:

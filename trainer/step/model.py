@@ -14,17 +14,17 @@ __all__ = ["Model", "Position", "Totals"]
 
 @dataclass
 class Position:
-    """Batches before `batch` of window `sequence` have been trained on, and all windows before it.
+    """The model has been trained on the batches before `batch` of window `sequence`, and on all windows before it.
 
-    `step` counts all steps; `learnt` names the newest window that any step has touched (its
-    sequence is `learnt_sequence`), `max_event_ms` is the newest event in any of them.
+    `step` counts steps since the beginning; `trained_window` names the newest window that any step has touched (its
+    sequence is `trained_sequence`), `max_event_ms` is the newest event in any of them.
     """
 
     sequence: int = 0
     batch: int = 0
     step: int = 0
-    learnt: str = ""
-    learnt_sequence: int = -1
+    trained_window: str = ""
+    trained_sequence: int = -1
     max_event_ms: int = 0
 
 

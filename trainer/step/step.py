@@ -94,7 +94,7 @@ def _update(model: Model, gradients: Gradients) -> None:
     for parameter, gradient in zip(_parameters(model), gradients.tower, strict=True):
         parameter.grad = gradient
     model.optimizer.step()
-    model.embeddings.descend(gradients.rows, gradients.embeddings, model.config.optimizer.embedding_learning_rate)
+    model.embeddings.adagrad_step(gradients.rows, gradients.embeddings, model.config.optimizer.embedding_learning_rate)
     if model.cache is not None:
         model.cache.update(gradients.rows.repeat_interleave(gradients.drawn.long()))
         model.cache.redraw()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contracts import Keys, WindowLog, WindowManifest
+from contracts import UserKeys, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
@@ -59,12 +59,12 @@ class Learner:
         arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
         features = self.log.item_features(manifest) if manifest.item_features.all else None
         users = self._users(manifest, found)
-        changes = self.state.absorb(manifest, self.log.sketch(manifest), arrays, users, features)
+        changes = self.state.ingest_window(manifest, self.log.sketch(manifest), arrays, users, features)
         unadmitted = len(found.items) - len(Examples.of(found, self.state.table).admitted())
         self.observer.absorbed(changes, len(self.state.table), unadmitted)
         self.observer.counted(self.state.frequencies.sketch)
 
-    def _users(self, manifest: WindowManifest, found: Positives) -> tuple[bytes, Keys] | None:
+    def _users(self, manifest: WindowManifest, found: Positives) -> tuple[bytes, UserKeys] | None:
         """Read the sketch of users where the loss asks for it."""
         if not self.state.config.loss.needs.user_counts:
             return None
@@ -78,7 +78,7 @@ class Learner:
         state, config, at = self.state, self.state.config, self.state.position
         steps = -(-len(examples) // config.batch_size)
         self.observer.begun(str(manifest.name), manifest.sequence, steps, at.batch, at.step)
-        at.learnt, at.learnt_sequence = str(manifest.name), manifest.sequence
+        at.trained_window, at.trained_sequence = str(manifest.name), manifest.sequence
         at.max_event_ms = max(at.max_event_ms, manifest.max_event_ms)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
         for batch in batches(examples, config.batch_size, order, at.batch):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from contracts import WindowManifest
-from trainer.items.table import FIRST_ITEM, PADDING
+from trainer.items.table import FIRST_ITEM, PADDING, TableRows
 from trainer.ranks.workers import Workers
 from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
@@ -26,7 +26,7 @@ _ROWS: Final = 256
 def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives, workers: Workers) -> Evaluation:
     """Return the figures of up to `evaluation_examples` positives, ranked over all items of the table.
 
-    Call it before `TrainerState.absorb`: popularity and novelty must be those of the moment before the window.
+    Call it before `TrainerState.ingest_window`: popularity and novelty must be those of the moment before the window.
     """
     sampled = _sample(state, manifest, found)
     known = int((sampled.positives >= FIRST_ITEM).sum())
@@ -55,7 +55,7 @@ def _sample(state: TrainerState, manifest: WindowManifest, found: Positives) -> 
 def _rank_all(state: TrainerState, examples: Examples) -> Totals:
     state.tower.eval()
     live = state.table.live
-    vectors = state.item_vectors(np.arange(state.table.capacity))
+    vectors = state.item_vectors(TableRows(np.arange(state.table.capacity)))
     items = project(vectors[torch.from_numpy(live).to(state.device)], state.config.tower)
     counts, log_q = state.counts[live], state.log_q.double().cpu().numpy()[live]
     popularity = torch.from_numpy(counts).to(state.device)

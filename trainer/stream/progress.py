@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from contracts import Store
+from contracts.models import FrozenModel
 from sketches import FrequencyEstimator
 from trainer.items.table import RowChanges
 from trainer.state.evaluation import Evaluation, save
@@ -20,11 +21,7 @@ logger = logging.getLogger(__name__)
 _STEPS_BETWEEN_REPORTS = 50
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TrainProgress(_Model):
+class TrainProgress(FrozenModel):
     """Where a run stands; one comes at the beginning and the end of a window and every 50 steps within."""
 
     window: str
@@ -37,7 +34,7 @@ class TrainProgress(_Model):
     evaluation: Evaluation | None = Field(description="of the newest window evaluated in this run")
 
 
-class TrainSummary(_Model):
+class TrainSummary(FrozenModel):
     """What a run did, from its start (or restart) to its end."""
 
     windows: int = Field(description="windows learnt completely")

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from contracts import MAX_ID_BYTES
+from contracts.models import FrozenModel, StoredModel
 from weir.demo.catalogue import Catalogue, Users, make_catalogue, make_users
 
 __all__ = ["GeneratedLog", "GeneratorConfig", "LogTruth", "generate"]
@@ -45,10 +46,8 @@ _BROKEN: Final = (
 """Cut off; no user; empty item; time in words; not an object; not UTF-8; an id that is too long."""
 
 
-class GeneratorConfig(BaseModel):
+class GeneratorConfig(FrozenModel):
     """Settings of `generate`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(default=0, ge=0, description="same seed, same log, byte for byte")
     users: int = Field(default=3000, ge=1, description="listeners")
@@ -62,13 +61,11 @@ class GeneratorConfig(BaseModel):
     skips: float = Field(default=0.05, ge=0, lt=1, description="share of events that are skips, a negative signal")
 
 
-class LogTruth(BaseModel):
+class LogTruth(StoredModel):
     """What is in the log: `lines` = `events` + `duplicates` + `malformed`; `events` are distinct and valid.
 
     `late` of them (and some of the duplicates) arrive hours after they happened; `skips` are negative.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     lines: int
     events: int

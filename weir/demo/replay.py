@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from contracts import EventClock, Store, columns
+from contracts.models import FrozenModel
 from weir.demo.source import LogSource, open_log
 
 __all__ = ["ReplayConfig", "ReplaySummary", "replay"]
@@ -24,18 +25,14 @@ log = logging.getLogger(__name__)
 _PLAN = "state/replay.json"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ReplayConfig(_Model):
+class ReplayConfig(FrozenModel):
     """Settings of `replay`."""
 
     seconds: float = Field(default=120.0, gt=0, description="wall-clock seconds that the whole log takes")
     segments: int = Field(default=240, ge=1, le=99_999, description="slices of event time, each a file")
 
 
-class ReplaySummary(_Model):
+class ReplaySummary(FrozenModel):
     """What is placed, by this run and those before it."""
 
     rows: int
@@ -45,7 +42,7 @@ class ReplaySummary(_Model):
     finished: bool
 
 
-class _Plan(_Model):
+class _Plan(FrozenModel):
     """What a started replay must keep to, or its segments would no longer make up the log."""
 
     log: str

@@ -4,11 +4,12 @@ import statistics
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
 from contracts import BundleLog, Store
+from contracts.models import FrozenModel
 from serving.monitor.results import recorded
 from weir.config import Settings
 from weir.interact import Change
@@ -19,11 +20,7 @@ from weir.text import plain
 __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Recalls(_Model):
+class Recalls(FrozenModel):
     """Recall@k, means over the newest windows; None where nothing could be measured."""
 
     k: int
@@ -35,7 +32,7 @@ class Recalls(_Model):
     trainer_popularity: float | None = Field(description="the baseline on the same events")
 
 
-class DemoSummary(_Model):
+class DemoSummary(FrozenModel):
     """The figures of one run of `weir up --once`."""
 
     rows: int = Field(description="rows of the log that are accounted for")

@@ -52,7 +52,7 @@ def test_the_first_bundle_of_a_server_seen_without_one_counts(windows: WindowLog
     assert covered(coverage, 1) == [0, 1]
     coverage.nothing_served()
     assert covered(coverage, 2) == [2]
-    restarted = Coverage(windows, told=2)
+    restarted = Coverage(windows, reported=2)
     restarted.nothing_served()
     assert covered(restarted, 4) == [3, 4]
 

@@ -36,9 +36,7 @@ def test_counts_halve_with_the_half_life(store: Store) -> None:
     popularity.add(log, window(store, 0, {"a": 20}))
     popularity.add(log, window(store, 1, {"b": 11}))
     assert top(popularity, 2) == ["b", "a"]
-    counted = popularity._counts
-    assert counted is not None
-    np.testing.assert_allclose(counted.estimate(np.array([hash_id("a"), hash_id("b")])), [10, 11], rtol=1e-6)
+    np.testing.assert_allclose(popularity._recent.counts(np.array([hash_id("a"), hash_id("b")])), [10, 11], rtol=1e-6)
 
 
 def test_the_order_of_windows_does_not_matter(store: Store) -> None:
@@ -49,8 +47,7 @@ def test_the_order_of_windows_does_not_matter(store: Store) -> None:
         popularity = Popularity(7200)
         for manifest in order:
             popularity.add(log, manifest)
-        assert popularity._counts is not None
-        estimates.append(popularity._counts.estimate(np.array([hash_id("a"), hash_id("b")])))
+        estimates.append(popularity._recent.counts(np.array([hash_id("a"), hash_id("b")])))
     np.testing.assert_allclose(*estimates, rtol=1e-6)
 
 
@@ -61,10 +58,10 @@ def test_names_alone_count_nothing(store: Store) -> None:
     assert top(popularity, 1) == ["a"]
 
 
-def test_a_changed_sketch_starts_anew(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_sketch_starts_from_zero(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     popularity, log = Popularity(1e12), WindowLog(store)
     popularity.add(log, window(store, 0, {"a": 9}))
-    popularity._counts = sketches.CountMinSketch(width=512)
+    popularity._recent.memories[0].sketch = sketches.CountMinSketch(width=512)
     popularity.add(log, window(store, 1, {"b": 2}))
     assert top(popularity, 1) == ["b"]
-    assert "counted anew" in caplog.text
+    assert "starts from zero" in caplog.text

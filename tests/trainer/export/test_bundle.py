@@ -25,7 +25,7 @@ def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerS
     state = absorbed(store, config)
     for batch in batches_of(store, state):
         train_step(state, batch, Workers())
-    state.position.learnt, state.position.learnt_sequence = str(manifest.name), manifest.sequence
+    state.position.trained_window, state.position.trained_sequence = str(manifest.name), manifest.sequence
     state.position.max_event_ms = manifest.max_event_ms
     return state
 

@@ -73,7 +73,7 @@ def test_whatever_is_served_otherwise_has_another_name(
 def test_names_sort_in_the_order_of_the_stream(state: TrainerState) -> None:
     names = []
     for sequence, step in [(0, 5), (0, 50), (1, 51), (9, 100), (10, 1000)]:
-        state.position.learnt_sequence, state.position.step = sequence, step
+        state.position.trained_sequence, state.position.step = sequence, step
         state.embeddings.weight[state.live[0]] = float(np.random.default_rng(step).random())
         names.append(Content.of(state).version)
     assert names == sorted(names)

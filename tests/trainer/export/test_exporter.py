@@ -32,7 +32,7 @@ def test_bundles_come_every_few_windows(store: Store, config: TrainerConfig, sta
     made, registry = exporter(store, config, export_every_windows=3)
     made.export_if_due(state)
     for sequence in range(7):
-        state.position.learnt_sequence, state.position.step = sequence, 10 * (sequence + 1)
+        state.position.trained_sequence, state.position.step = sequence, 10 * (sequence + 1)
         made.export_if_due(state)
         made.export_if_due(state)
     assert places(store) == ["00000002-0000000030", "00000005-0000000060"]
@@ -47,7 +47,7 @@ def test_or_when_enough_time_has_passed_even_without_a_further_window(
     now = 100.0
     timed = TrainerConfig.model_validate({**config.model_dump(), "export_every_seconds": 5})
     made = Exporter(store, timed, TrainerMetrics(CollectorRegistry()), clock=lambda: now)
-    state.position.learnt_sequence = 0
+    state.position.trained_sequence = 0
     made.export_if_due(state)
     assert BundleLog(store).versions() == []
     now += 5
@@ -62,7 +62,7 @@ def test_a_failure_is_counted_and_logged_and_stops_nothing(
 ) -> None:
     made, registry = exporter(store, config)
     state.config = TrainerConfig.model_validate({**config.model_dump(), "index": "Banana7"})
-    state.position.learnt_sequence = 0
+    state.position.trained_sequence = 0
     made.export_if_due(state)
     assert "could not be exported" in caplog.text
     assert "Banana7" in caplog.text
@@ -78,7 +78,7 @@ def test_while_a_bundle_is_pinned_exports_go_on_and_promotion_waits(
 ) -> None:
     made, registry = exporter(store, config)
     log = BundleLog(store)
-    state.position.learnt_sequence = 0
+    state.position.trained_sequence = 0
     made.export(state)
     first = str(log.current())
     assert registry.get_sample_value("weir_trainer_bundle_pinned") == 0
@@ -107,7 +107,7 @@ def test_a_pin_that_cannot_be_read_holds_too(
     store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, registry = exporter(store, config)
-    state.position.learnt_sequence = 0
+    state.position.trained_sequence = 0
     made.export(state)
     first = BundleLog(store).current()
     store.write("bundles/PIN", b"\xff")
@@ -115,7 +115,7 @@ def test_a_pin_that_cannot_be_read_holds_too(
     made.export(state)
     assert BundleLog(store).current() == first
     assert made.newest is not None
-    assert made.newest.verdict.startswith("held: pinned, but it cannot be read to what")
+    assert made.newest.verdict.startswith("held: pinned, but the pin cannot be read")
     assert "bundles/PIN" in caplog.text
     assert registry.get_sample_value("weir_trainer_bundle_pinned") == 1
 
@@ -124,7 +124,7 @@ def test_a_review_that_fails_stops_nothing(
     store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, _ = exporter(store, config)
-    state.position.learnt_sequence = 0
+    state.position.trained_sequence = 0
     made.export(state)
     store.write("bundles/PIN", b"\xff")
     [window] = WindowLog(store).committed()

@@ -65,7 +65,7 @@ def _scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
         for _ in range(15):
             for batch in batches_of(store, state, sequence):
                 train_step(state, batch, Workers())
-        state.position.learnt_sequence = sequence
+        state.position.trained_sequence = sequence
     good = export_bundle(store, state).version
     collapse(state)
     state.position.step += 1

@@ -20,7 +20,7 @@ def test_descent_is_adagrad_with_one_number_per_row(touched: list[list[int]], ra
     draw = np.random.default_rng(0)
     for rows in touched:
         gradient = draw.normal(size=(len(rows), 4))
-        table.descend(torch.tensor(rows), torch.from_numpy(gradient), rate)
+        table.adagrad_step(torch.tensor(rows), torch.from_numpy(gradient), rate)
         for row, slope in zip(rows, gradient, strict=True):
             if row != PADDING:
                 squares[row] += np.mean(slope**2)
@@ -32,7 +32,7 @@ def test_descent_is_adagrad_with_one_number_per_row(touched: list[list[int]], ra
 
 def test_growth_keeps_rows_and_reuse_forgets_them() -> None:
     table = fresh()
-    table.descend(torch.tensor([SHARED, 2]), torch.ones(2, 4, dtype=torch.float64), 0.1)
+    table.adagrad_step(torch.tensor([SHARED, 2]), torch.ones(2, 4, dtype=torch.float64), 0.1)
     before = table.weight.clone()
     table.grow(12)
     assert torch.equal(table.weight[:6], before)

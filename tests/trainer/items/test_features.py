@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from contracts import FeatureNames, hash_id
 from contracts.features import MAX_DENSE
-from tests.trainer.support import same_tensors
 from trainer.items.features import FeatureTable, Moments
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.towers.item import FeatureInputs
@@ -24,7 +23,7 @@ def tell(table: FeatureTable, said: dict[int, tuple[list[str] | None, float | No
         "genre": pa.array([genre for genre, _ in said.values()], pa.list_(pa.string())),
         "price": pa.array([price for _, price in said.values()], pa.float64()),
     }
-    table.tell(np.array(list(said), np.int64), pa.table(columns), NAMES, event_ms)
+    table.update(np.array(list(said), np.int64), pa.table(columns), NAMES, event_ms)
 
 
 def inputs(table: FeatureTable) -> FeatureInputs:
@@ -97,7 +96,7 @@ def test_a_late_window_fills_gaps_and_undoes_nothing() -> None:
 
 def test_items_without_a_row_are_passed_over_and_rows_are_forgotten_with_their_owner() -> None:
     table = FeatureTable(BUCKETS, 4)
-    table.tell(
+    table.update(
         np.array([SHARED, 2, SHARED]),
         pa.table({"genre": [["a"], ["b"], ["c"]], "price": [1.0, 2.0, 6.0]}),
         NAMES,
@@ -113,8 +112,8 @@ def test_items_without_a_row_are_passed_over_and_rows_are_forgotten_with_their_o
 
 def test_the_same_value_under_another_name_is_another_one_and_new_names_are_taken_in() -> None:
     table = FeatureTable(BUCKETS, 4)
-    table.tell(np.array([2]), pa.table({"a": [["x"]]}), FeatureNames(categorical=["a"]), 0)
-    table.tell(np.array([2]), pa.table({"b": [["x"]], "n": [1.0]}), FeatureNames(categorical=["b"], dense=["n"]), 1)
+    table.update(np.array([2]), pa.table({"a": [["x"]]}), FeatureNames(categorical=["a"]), 0)
+    table.update(np.array([2]), pa.table({"b": [["x"]], "n": [1.0]}), FeatureNames(categorical=["b"], dense=["n"]), 1)
     assert bags(table)[2] == bag("a", "x") | bag("b", "x")
     assert len(bags(table)[2]) == 2
     assert table.names == FeatureNames(categorical=["a", "b"], dense=["n"])
@@ -127,9 +126,9 @@ def test_too_many_dense_features_are_refused() -> None:
         values = pa.table({name: [1.0] for name in names.dense})
         if start:
             with pytest.raises(ValueError, match="name 40 dense features by now, at most 32"):
-                table.tell(np.array([2]), values, names, 0)
+                table.update(np.array([2]), values, names, 0)
         else:
-            table.tell(np.array([2]), values, names, 0)
+            table.update(np.array([2]), values, names, 0)
 
 
 genres = st.one_of(st.none(), st.lists(st.sampled_from("abcdef"), max_size=4))
@@ -147,13 +146,16 @@ def test_a_table_survives_its_tensors_and_goes_on_bit_for_bit(before: Any, after
     table = FeatureTable(16, 8)
     for said, event_ms in before:
         tell(table, said, event_ms)
-    other = FeatureTable.restore(16, 8, {name: value.clone() for name, value in table.state().items()})
+    other = FeatureTable(16, 8)
+    other.load_state_dict({name: value.copy() for name, value in table.state_dict().items()})
     for said, event_ms in after:
         for one in (table, other):
             tell(one, said, event_ms)
     for one in (table, other):
         one.grow(capacity)
-    assert same_tensors(table.state(), other.state()) == []
+    mine, theirs = table.state_dict(), other.state_dict()
+    assert mine.keys() == theirs.keys()
+    assert [name for name in mine if mine[name].tobytes() != theirs[name].tobytes()] == []
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(inputs(table), inputs(other), strict=True))
     assert len(inputs(table).buckets) == capacity
 
@@ -162,6 +164,7 @@ def test_without_features_there_is_nothing_to_keep() -> None:
     table = FeatureTable(16, 8)
     table.grow(16)
     table.forget(np.array([3]))
-    assert table.state() == {}
+    assert table.state_dict() == {}
     assert not inputs(table).weights.any()
-    assert FeatureTable.restore(16, 16, {}).names == FeatureNames()
+    table.load_state_dict({})
+    assert table.names == FeatureNames()

@@ -46,12 +46,13 @@ def test_the_table_holds_what_a_dictionary_would(history: list[tuple[list[int], 
 @given(updates)
 def test_a_restored_table_is_the_same_and_goes_on_alike(history: list[tuple[list[int], int]]) -> None:
     table, _ = grown(history)
-    other = ItemTable.restore({name: value.clone() for name, value in table.state().items()})
+    other = ItemTable()
+    other.load_state_dict({name: value.copy() for name, value in table.state_dict().items()})
     more = np.arange(100, 120)
     ids = np.array([str(key) for key in more], object)
     assert table.admit(more, ids, 99).tolist() == other.admit(more, ids, 99).tolist()
-    for name, value in table.state().items():
-        assert value.tolist() == other.state()[name].tolist()
+    for name, value in table.state_dict().items():
+        assert value.tolist() == other.state_dict()[name].tolist()
 
 
 def test_rows_are_reused_and_capacity_doubles_only_when_all_are_taken() -> None:

@@ -1,9 +1,7 @@
 import numpy as np
 import pytest
-import torch
 
-from sketches import CountMinSketch
-from trainer.log_q.frequencies import FrequencyView
+from sketches import CountMinSketch, FrequencyView
 from trainer.log_q.users import Users
 
 HOUR_MS = 3_600_000
@@ -53,18 +51,20 @@ def test_a_late_window_enters_faded() -> None:
 def test_survives_its_tensors_and_goes_on_alike(half_life: float | tuple[float, ...]) -> None:
     users = of(half_life)
     window(users, [11] * 8 + list(range(100, 150)), 0)
-    other = Users.restore(half_life, {name: value.clone() for name, value in users.state().items()})
+    other = of(half_life)
+    other.load_state_dict({name: value.copy() for name, value in users.state_dict().items()})
     keys = np.array([11, 22, 120])
     for _ in range(2):
         assert other.counts(keys).tolist() == users.counts(keys).tolist()
         assert other.total == users.total
         assert other.distinct.count() == users.distinct.count()
-        assert users.state().keys() == other.state().keys()
-        assert all(torch.equal(value, other.state()[name]) for name, value in users.state().items())
+        assert users.state_dict().keys() == other.state_dict().keys()
+        assert all(value.tobytes() == other.state_dict()[name].tobytes() for name, value in users.state_dict().items())
         for one in (users, other):
             window(one, [22, 22, 11], HOUR_MS)
 
 
 def test_survives_its_tensors_before_the_first_window() -> None:
-    other = Users.restore(3600.0, of().state())
+    other = of()
+    other.load_state_dict(of().state_dict())
     assert (other.total, other.counts(np.array([11])).tolist()) == (0, [0.5])

@@ -24,7 +24,7 @@ def absorb(state: TrainerState, writer: WindowWriter, items: str, day: int, *, p
         np.array(distinct, object),
         np.array([items.count(name) for name in distinct]),
     )
-    changes = state.absorb(manifest, sketch, arrays)
+    changes = state.ingest_window(manifest, sketch, arrays)
     return len(changes.admitted), len(changes.evicted)
 
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sketches import CountMinSketch, ExactCounter
-from trainer.log_q.frequencies import FrequencyView
+from sketches import CountMinSketch, ExactCounter, FrequencyView
 
 HOUR = 3_600_000
 
@@ -75,7 +74,7 @@ def test_steady_items_are_counted_by_a_long_memory_and_changed_ones_by_a_short()
         for view in (bank, short, long):
             view.add(exact(keys), hour * HOUR)
     asked = np.array([1, 2, 3, 4])
-    shares = [view.counts(asked) / view.sketch.total for view in (bank, short, long) if view.sketch]
+    shares = [view.counts(asked) / view.total for view in (bank, short, long)]
     np.testing.assert_allclose(shares[0][[0, 3]], shares[2][[0, 3]], rtol=1e-12)
     np.testing.assert_allclose(shares[0][[1, 2]], shares[1][[1, 2]], rtol=1e-12, atol=1e-15)
     assert shares[2][1] < 0.2, "the long memory alone is late"
@@ -127,22 +126,24 @@ def test_a_view_goes_on_from_its_state_bit_for_bit(half_life: float | tuple[floa
     asked = np.arange(1, 9)
     for hour, keys in enumerate([[1, 1, 2], [2, 3, 3, 3], [1, 4]]):
         view.add(exact(keys), hour * HOUR)
-    copy = FrequencyView.restore(half_life, view.time_ms, {name: one.clone() for name, one in view.state().items()})
+    copy = FrequencyView(half_life, view.time_ms)
+    copy.load_state_dict({name: one.copy() for name, one in view.state_dict().items()})
     for one in (view, copy):
         one.add(exact([5, 5, 1]), 4 * HOUR)
         one.add(exact([6]), HOUR)
     assert view.log_q(asked).tobytes() == copy.log_q(asked).tobytes()
     assert view.counts(asked).tobytes() == copy.counts(asked).tobytes()
-    assert view.state().keys() == copy.state().keys()
-    assert all(view.state()[name].numpy().tobytes() == copy.state()[name].numpy().tobytes() for name in view.state())
+    assert view.state_dict().keys() == copy.state_dict().keys()
+    assert all(view.state_dict()[name].tobytes() == copy.state_dict()[name].tobytes() for name in view.state_dict())
 
 
 def test_a_view_of_one_half_life_keeps_the_names_of_earlier_checkpoints() -> None:
     view = FrequencyView(3600)
-    assert view.state() == {}
+    assert view.state_dict() == {}
     view.add(exact([1]), 0)
-    assert list(view.state()) == ["sketch"]
+    assert list(view.state_dict()) == ["sketch"]
 
 
 def test_before_the_first_window_nothing_has_been_counted() -> None:
     assert FrequencyView(1).counts(np.array([1, 2])).tolist() == [0, 0]
+    assert FrequencyView(1).total == 0

@@ -1,0 +1,127 @@
+"""The recent frequency of keys: sketches of windows, merged, with old counts fading by event time.
+
+The trainer draws log Q of items and the counts of users from it, the monitor the items that are popular now.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sketches.arrays import Floats, Keys
+from sketches.fading import merge_fading
+from sketches.half_lives import agreed_counts
+from sketches.loading import load
+from sketches.protocol import FrequencyEstimator, log_probability
+
+__all__ = ["DecayedSketch", "FrequencyView"]
+
+
+@dataclass
+class DecayedSketch:
+    """Windows merged and faded with one half-life; `squares` is the sum of the squared weights of all events."""
+
+    half_life_seconds: float
+    sketch: FrequencyEstimator
+    squares: float
+
+    def add(self, fresh: FrequencyEstimator, later_seconds: float) -> None:
+        """Add a window that ends `later_seconds` after the earlier ones; below 0, before them."""
+        squares = fresh.total
+        faded = merge_fading(self.sketch, fresh, later_seconds, self.half_life_seconds) ** 2
+        self.squares = self.squares * faded + squares if later_seconds > 0 else self.squares + squares * faded
+
+
+@dataclass
+class FrequencyView:
+    """Decayed counts: an event at time t weighs ``2 ** (-(time_ms - t) / half-life)``.
+
+    With several half-lives (ascending), each key is counted with the longest whose rate agrees with the rates of all
+    shorter ones (`sketches.half_lives`): steady keys by a long memory, which is precise, and those that change by a
+    short one, which is up to date. `FrequencyBank` does the same where events, not seconds, are the clock.
+    """
+
+    half_life_seconds: float | tuple[float, ...]
+    time_ms: int = 0
+    memories: list[DecayedSketch] = field(default_factory=list)
+
+    @property
+    def half_lives(self) -> tuple[float, ...]:
+        """All half-lives in seconds of event time, ascending."""
+        lives = self.half_life_seconds
+        return lives if isinstance(lives, tuple) else (lives,)
+
+    @property
+    def sketch(self) -> FrequencyEstimator | None:
+        """The counts under the longest half-life; None before the first window."""
+        return self.memories[-1].sketch if self.memories else None
+
+    @property
+    def total(self) -> float:
+        """Number of events, decayed with the longest half-life."""
+        return self.memories[-1].sketch.total if self.memories else 0.0
+
+    def add(self, window_sketch: bytes, event_ms: int) -> None:
+        """Add a window's serialised sketch; its newest event was at `event_ms`.
+
+        A late pane is older than the view: it enters already faded, and `time_ms` does not change.
+
+        Raises
+        ------
+        ValueError
+            If the bytes are no sketch, or one whose parameters differ from those before.
+        """
+        fresh = [load(window_sketch) for _ in self.half_lives]
+        if not self.memories:
+            self.memories = [DecayedSketch(*one, one[1].total) for one in zip(self.half_lives, fresh, strict=True)]
+            self.time_ms = event_ms
+            return
+        for memory, one in zip(self.memories, fresh, strict=True):
+            memory.add(one, (event_ms - self.time_ms) / 1000)
+        self.time_ms = max(self.time_ms, event_ms)
+
+    def counts(self, keys: Keys) -> Floats:
+        """Return the estimated decayed counts of keys, (n,), as events of the longest half-life."""
+        if not self.memories:
+            return np.zeros(len(keys))
+        sketches, squares = zip(*((memory.sketch, memory.squares) for memory in self.memories), strict=True)
+        return agreed_counts(keys, sketches, squares)
+
+    def log_q(self, keys: Keys) -> Floats:
+        """Return the log-probability of each key among the keys given, (n,).
+
+        It is normalised over them, not over all events: the trainer draws only items of its table, and with the mass of
+        other items in it, the correction "improved" would weight rows wrongly. It is below 0 for a single item too.
+        """
+        if not len(keys):
+            return np.zeros(0)
+        raw = log_probability(self.counts(keys), self.total, 0.5)
+        normalised: Floats = np.minimum(raw - np.logaddexp.reduce(raw), -1e-6)
+        return normalised
+
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the counts as arrays; `time_ms` is not among them."""
+        found: dict[str, npt.NDArray[Any]] = {
+            name: np.frombuffer(bytearray(memory.sketch.to_bytes()), np.uint8)
+            for name, memory in zip(self._names, self.memories, strict=False)
+        }
+        if len(self.memories) > 1:
+            found["weighed"] = np.array([memory.squares for memory in self.memories])
+        return found
+
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Take over the counts that `state_dict` describes."""
+        if not state:
+            self.memories = []
+            return
+        # A single memory needs no noise.
+        squares = np.asarray(state["weighed"]).tolist() if "weighed" in state else [0.0]
+        sketches = [load(np.asarray(state[name]).tobytes()) for name in self._names]
+        self.memories = [DecayedSketch(*parts) for parts in zip(self.half_lives, sketches, squares, strict=True)]
+
+    @property
+    def _names(self) -> list[str]:
+        """The arrays of the sketches; the longest half-life has the name that a single one has."""
+        return [*(f"shorter.{number}" for number in range(len(self.half_lives) - 1)), "sketch"]

@@ -1,0 +1,72 @@
+"""Checkpoints written by an earlier version (`tests/data`) are read, and written again, bit for bit."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from contracts import Store
+from contracts.checkpoint import CheckpointMark, read_checkpoint_mark
+from contracts.documents import encode_document
+from trainer.config import TrainerConfig
+from trainer.state.tensor_files import describe, read_tensors, write_tensors
+from trainer.state.trainer_state import TrainerState
+
+ARCHIVE = Path(__file__).parents[2] / "data" / "checkpoints-2.tar.gz"
+SMALL = {
+    "device": "cpu",
+    "batch_size": 32,
+    "tower": {"dimension": 8, "history_length": 6, "heads": 2},
+    "features": {"buckets": 32},
+    "negatives": {"uniform": 0},
+}
+SETTINGS = {
+    # With a cache, item features and several half-lives.
+    "cache": {"half_life_seconds": [3600.0, 36000.0], "loss": {"kind": "resampled_softmax", "cache": 16}},
+    # With frequencies of users.
+    "users": {"half_life_seconds": 7200.0, "loss": {"kind": "pointwise"}},
+}
+
+
+@pytest.fixture
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, str]:
+    """Return a store of earlier days and the folder of its checkpoint."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = Store(str(tmp_path / request.param))
+    [path] = store.glob("checkpoints/*/CHECKPOINT.json")
+    return store, path.rpartition("/")[0]
+
+
+def restored(store: Store, folder: str, kind: str) -> tuple[CheckpointMark, TrainerState]:
+    mark = read_checkpoint_mark(store, folder.partition("/")[2])
+    tensors = read_tensors(store, folder, mark.tensors, mark.files)
+    config = TrainerConfig.model_validate(SMALL | SETTINGS[kind])
+    return mark, TrainerState.restore(config, tensors, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("old", "kind"), [("cache", "cache"), ("users", "users")], indirect=["old"])
+def test_an_old_checkpoint_is_restored_and_written_bit_for_bit(old: tuple[Store, str], kind: str) -> None:
+    (store, folder), path = old, f"{old[1]}/CHECKPOINT.json"
+    mark, state = restored(store, folder, kind)
+    assert encode_document(mark, path) == store.read(path)
+    assert describe(state.tensors()) == mark.tensors
+    # The order of names is part of it: the files hold one tensor after another.
+    assert list(state.tensors()) == list(mark.tensors)
+    assert write_tensors(store, "again", state.tensors()) == mark.files
+
+
+@pytest.mark.parametrize(("old", "kind"), [("cache", "cache"), ("users", "users")], indirect=["old"])
+def test_an_old_checkpoint_keeps_position_evaluations_and_frequencies(old: tuple[Store, str], kind: str) -> None:
+    mark, state = restored(*old, kind)
+    assert (state.position.sequence, state.position.batch, state.position.step) == (2, 0, 14)
+    assert state.position.trained_window == mark.trained_window == "19700101T010000Z-19700101T020000Z/0000"
+    assert state.position.trained_sequence == 1
+    assert [evaluation.recall for evaluation in state.recent] == [{10: 0.25}] * 2
+    assert 3_600_000 < state.frequencies.time_ms < 7_200_000
+    # Two windows of 200 events, about an hour apart.
+    longest = state.frequencies.half_lives[-1]
+    assert state.frequencies.total == pytest.approx(200 + 200 * 0.5 ** (3600 / longest), rel=0.01)
+    assert (state.cache is not None, state.featured is not None) == (kind == "cache", kind == "cache")
+    assert (state.users is not None) == (kind == "users")

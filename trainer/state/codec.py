@@ -1,0 +1,61 @@
+"""One codec for all parts of a checkpoint: each part gives named arrays, and takes them back.
+
+Parts follow the protocol of `torch.nn.Module`. In a checkpoint all arrays lie side by side as ``<part>.<name>``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+__all__ = ["OptimizerState", "Stateful", "flatten", "group"]
+
+
+class Stateful(Protocol):
+    """A part of the state."""
+
+    def state_dict(self) -> Mapping[str, Tensor | npt.NDArray[Any]]:
+        """Return everything the part remembers; empty if nothing. The arrays may be the part's own."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Tensor], /) -> object:
+        """Take over what `state_dict` returned."""
+        ...
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """The moments of an optimiser, named ``<number of the parameter>.<name>``."""
+
+    optimizer: torch.optim.Optimizer
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the moments of all parameters that have moved."""
+        slots = self.optimizer.state_dict()["state"].items()
+        return {f"{number}.{name}": value for number, slot in slots for name, value in slot.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor], /) -> None:
+        """Take over the moments; learning rates and the like stay."""
+        slots = {int(number): slot for number, slot in group(state).items()}
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
+
+
+def flatten(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
+    """Return the arrays of all parts as tensors, in order, by ``<part>.<name>``."""
+    return {
+        f"{part}.{name}": torch.as_tensor(value)
+        for part, one in parts.items()
+        for name, value in one.state_dict().items()
+    }
+
+
+def group(flat: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of a flat mapping by part, then by name."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in flat.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = value
+    return parts
