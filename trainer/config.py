@@ -5,7 +5,15 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["FeaturesConfig", "LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
+__all__ = [
+    "FeaturesConfig",
+    "LossConfig",
+    "NegativesConfig",
+    "OptimizerConfig",
+    "TowerConfig",
+    "TowerKind",
+    "TrainerConfig",
+]
 
 _OPERATIONAL: Final = frozenset(
     {
@@ -33,12 +41,16 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+TowerKind = Literal["sasrec", "esasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]
+
+
 class TowerConfig(_Model):
     """The user tower and the similarity of its output to an item."""
 
-    kind: Literal["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"] = Field(
+    kind: TowerKind = Field(
         default="sasrec",
-        description="causal self-attention over the history; a network over its mean; a vector per user, plain or "
+        description="causal self-attention over the history, plain or with gated layers (esasrec); a network over its "
+        "mean; a vector per user, plain or "
         "propagated over the graph of interactions (the last two in `weir evaluate` and `weir bench` only)",
     )
     dimension: int = Field(default=64, ge=1, description="length of user and item vectors")
@@ -57,6 +69,13 @@ class TowerConfig(_Model):
         if self.dimension % self.heads:
             raise ValueError(f"heads = {self.heads} does not divide dimension = {self.dimension}")
         return self
+
+    @property
+    def knows_users(self) -> bool:
+        """Whether each user has a vector, and an example is a pair, instead of a history."""
+        from trainer.towers import TOWERS  # noqa: PLC0415 - towers need these settings, and torch
+
+        return TOWERS[self.kind].knows_users
 
 
 class NegativesConfig(_Model):
@@ -256,10 +275,11 @@ class TrainerConfig(_Model):
     def _negatives_fit_the_loss(self) -> Self:
         if problem := self.loss.problem(self.negatives):
             raise ValueError(f"loss.kind = {self.loss.kind} {problem}")
-        if self.loss.asks_for_labels and self.tower.kind not in {"matrix_factorisation", "lightgcn"}:
-            raise ValueError(
-                f"loss.sampling = {self.loss.sampling} draws users: set tower.kind = matrix_factorisation or lightgcn"
-            )
+        if self.loss.asks_for_labels and not self.tower.knows_users:
+            from trainer.towers import kinds  # noqa: PLC0415 - as above
+
+            allowed = " or ".join(kinds(knows_users=True))
+            raise ValueError(f"loss.sampling = {self.loss.sampling} draws users: set tower.kind = {allowed}")
         return self
 
     @model_validator(mode="after")

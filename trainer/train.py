@@ -1,8 +1,7 @@
 """Training, from the committed windows to bundles that can be served.
 
-The story of a run: continue where the newest checkpoint stands; take the windows in commit order; let each test the
-model before it is learnt; export a bundle when one is due; keep a checkpoint. Every rank that torchrun starts runs
-this same function; without torchrun there is one.
+A run continues from the newest checkpoint and takes the windows in commit order: each tests the model and then trains
+it, a bundle is exported when one is due, and a checkpoint kept. Every rank that torchrun starts runs this function.
 """
 
 import time
@@ -21,6 +20,7 @@ from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import Observer, TrainProgress, TrainSummary
 from trainer.stream.windows import StopSignal, windows
+from trainer.towers import kinds
 
 __all__ = ["train"]
 
@@ -74,10 +74,10 @@ def train(
 
 def _check(config: TrainerConfig, workers: Workers) -> None:
     """Refuse what learns from a closed set of interactions, or from whole batches, where there is none."""
-    if config.tower.kind in {"matrix_factorisation", "lightgcn"}:
+    if config.tower.knows_users:
         raise ValueError(
             f"tower.kind = {config.tower.kind} knows users by id and learns in `weir evaluate` and `weir bench` only; "
-            "allowed here: sasrec, mean_pooling"
+            f"allowed here: {', '.join(kinds(knows_users=False))}"
         )
     if config.loss.asks_for_users and workers.world_size > 1:
         raise ValueError(f"loss.kind = {config.loss.kind} is a loss of the whole batch: train it with one rank")

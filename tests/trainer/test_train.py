@@ -14,12 +14,13 @@ from contracts import BundleLog, Store, WindowManifest
 from contracts.documents import read_document
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
+from trainer.config import TowerConfig, TowerKind, TrainerConfig
 from trainer.export import export
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
 from trainer.state.evaluation import Evaluation
 from trainer.stream.progress import TrainProgress
+from trainer.towers import kinds
 from trainer.train import train
 
 
@@ -55,6 +56,24 @@ def test_a_bounded_run_learns_all_there_is_and_ends_in_a_bundle(
     # Nothing new: nothing happens, and the same bundle stands.
     again = train(store, config)
     assert (again.windows, again.bundle) == (0, summary.bundle)
+
+
+@pytest.mark.parametrize("kind", kinds(knows_users=False))
+def test_every_tower_that_reads_histories_trains_in_the_stream(
+    store: Store, writer: WindowWriter, config: TrainerConfig, kind: TowerKind
+) -> None:
+    synthetic(writer, windows=4, events=600)
+    tower = config.tower.model_copy(update={"kind": kind})
+    summary = train(store, config.model_copy(update={"tower": tower}))
+    assert summary.bundle == BundleLog(store).current()
+    # Chance finds 20 of the 60 items.
+    assert summary.evaluation["recall@20"] > 0.45
+
+
+@pytest.mark.parametrize("kind", kinds(knows_users=True))
+def test_a_tower_that_knows_users_is_refused_in_the_stream(store: Store, kind: TowerKind) -> None:
+    with pytest.raises(ValueError, match=f"tower.kind = {kind} knows .* allowed here: sasrec, esasrec, mean_pooling"):
+        train(store, TrainerConfig(tower=TowerConfig(kind=kind)))
 
 
 class OneHeavy(WindowWriter):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from contracts import Keys, WindowManifest
 from trainer.config import TrainerConfig
@@ -22,7 +22,7 @@ from trainer.losses import ItemCache
 from trainer.state.evaluation import Evaluation
 from trainer.step.model import Position, Totals
 from trainer.step.seeds import Purpose, derive, generator
-from trainer.towers import build_tower
+from trainer.towers import Tower, build_tower
 
 __all__ = ["TrainerState"]
 
@@ -32,7 +32,7 @@ class TrainerState:
     """The model, its optimisers, the item table, the frequencies and the position in the stream."""
 
     config: TrainerConfig
-    tower: nn.Module
+    tower: Tower
     optimizer: torch.optim.AdamW
     embeddings: Embeddings
     table: ItemTable
@@ -224,7 +224,7 @@ class TrainerState:
         )
 
 
-def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> tuple[nn.Module, torch.optim.AdamW]:
+def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> tuple[Tower, torch.optim.AdamW]:
     tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER)).to(device, dtype)
     rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
     return tower, torch.optim.AdamW(tower.parameters(), lr=rate, weight_decay=decay)
