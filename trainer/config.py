@@ -5,15 +5,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = [
-    "FeaturesConfig",
-    "LossConfig",
-    "NegativesConfig",
-    "OptimizerConfig",
-    "TowerConfig",
-    "TowerKind",
-    "TrainerConfig",
-]
+__all__ = ["FeaturesConfig", "LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
 
 _OPERATIONAL: Final = frozenset(
     {
@@ -33,7 +25,6 @@ _OPERATIONAL: Final = frozenset(
     }
 )
 
-
 _Positive = Annotated[float, Field(gt=0)]
 
 
@@ -50,8 +41,8 @@ class TowerConfig(_Model):
     kind: TowerKind = Field(
         default="sasrec",
         description="causal self-attention over the history, plain or with gated layers (esasrec); a network over its "
-        "mean; a vector per user, plain or "
-        "propagated over the graph of interactions (the last two in `weir evaluate` and `weir bench` only)",
+        "mean; a vector per user, plain or propagated over the graph of interactions (the last two in `weir evaluate` "
+        "and `weir bench` only)",
     )
     dimension: int = Field(default=64, ge=1, description="length of user and item vectors")
     history_length: int = Field(default=50, ge=1, description="newest items of a history that the tower reads")
