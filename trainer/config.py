@@ -28,17 +28,20 @@ _OPERATIONAL: Final = frozenset(
     }
 )
 
-
 _Positive = Annotated[float, Field(gt=0)]
+
+
+TowerKind = Literal["sasrec", "esasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]
 
 
 class TowerConfig(FrozenModel):
     """The user tower and the similarity of its output to an item."""
 
-    kind: Literal["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"] = Field(
+    kind: TowerKind = Field(
         default="sasrec",
-        description="causal self-attention over the history; a network over its mean; a vector per user, plain or "
-        "propagated over the graph of interactions (the last two in `weir evaluate` and `weir bench` only)",
+        description="causal self-attention over the history, plain or with gated layers (esasrec); a network over its "
+        "mean; a vector per user, plain or propagated over the graph of interactions (the last two in `weir evaluate` "
+        "and `weir bench` only)",
     )
     dimension: int = Field(default=64, ge=1, description="length of user and item vectors")
     history_length: int = Field(default=50, ge=1, description="newest items of a history that the tower reads")
@@ -56,6 +59,13 @@ class TowerConfig(FrozenModel):
         if self.dimension % self.heads:
             raise ValueError(f"heads = {self.heads} does not divide dimension = {self.dimension}")
         return self
+
+    @property
+    def knows_users(self) -> bool:
+        """Whether each user has a vector, and an example is a pair, instead of a history."""
+        from trainer.towers import TOWERS  # noqa: PLC0415 - towers need these settings, and torch
+
+        return TOWERS[self.kind].knows_users
 
 
 class FeaturesConfig(FrozenModel):
@@ -147,10 +157,11 @@ class TrainerConfig(FrozenModel):
     def _negatives_fit_the_loss(self) -> Self:
         if problem := self.loss.problem(self.negatives):
             raise ValueError(f"loss.kind = {self.loss.kind} {problem}")
-        if self.loss.needs_labels and self.tower.kind not in {"matrix_factorisation", "lightgcn"}:
-            raise ValueError(
-                f"loss.sampling = {self.loss.sampling} draws users: set tower.kind = matrix_factorisation or lightgcn"
-            )
+        if self.loss.needs_labels and not self.tower.knows_users:
+            from trainer.towers import kinds  # noqa: PLC0415 - as above
+
+            allowed = " or ".join(kinds(knows_users=True))
+            raise ValueError(f"loss.sampling = {self.loss.sampling} draws users: set tower.kind = {allowed}")
         return self
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import Observer, TrainProgress, TrainSummary
 from trainer.stream.windows import StopSignal, windows
+from trainer.towers import kinds
 
 __all__ = ["train"]
 
@@ -80,10 +81,10 @@ def train(
 
 def _check(config: TrainerConfig, workers: Workers) -> None:
     """Refuse towers and losses that need a closed set of interactions, or the whole batch on one rank."""
-    if config.tower.kind in {"matrix_factorisation", "lightgcn"}:
+    if config.tower.knows_users:
         raise ValueError(
             f"tower.kind = {config.tower.kind} knows users by id and trains in `weir evaluate` and `weir bench` only; "
-            "allowed here: sasrec, mean_pooling"
+            f"allowed here: {', '.join(kinds(knows_users=False))}"
         )
     if config.loss.needs.user_counts and workers.world_size > 1:
         raise ValueError(f"loss.kind = {config.loss.kind} is a loss of the whole batch: train it with one rank")

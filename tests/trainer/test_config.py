@@ -15,6 +15,8 @@ def test_settings_that_contradict_each_other_are_refused_by_name() -> None:
         TrainerConfig(half_life_seconds=(10, 5))
     with pytest.raises(ValidationError, match="greater than 0"):
         TrainerConfig(half_life_seconds=0)
+    with pytest.raises(ValidationError, match=r"draws users: set tower\.kind = matrix_factorisation or lightgcn"):
+        TrainerConfig(loss=LossConfig(kind="pointwise", sampling="naive"), negatives=NegativesConfig(uniform=0))
     with pytest.raises(ValidationError, match="batchsize"):
         TrainerConfig.model_validate({"batchsize": 3})
 

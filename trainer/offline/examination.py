@@ -12,7 +12,7 @@ from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.bootstrap import interval
 from trainer.offline.data import Interactions, Ints
 from trainer.offline.metrics import means, per_case
-from trainer.offline.model import OfflineModel, knows_users
+from trainer.offline.model import OfflineModel
 from trainer.offline.past import Past
 from trainer.offline.ranking import Cases, Ranked, each_interaction, each_user, rank, top_items_and_positives
 from trainer.offline.results import Decile, Stratum
@@ -114,7 +114,7 @@ class Examination:
         unknown = torch.ones(len(read), dtype=torch.bool)
         unknown[model.live] = False
         unseen = unknown[FIRST_ITEM : FIRST_ITEM + len(self.counts)]
-        if knows_users(model.config):
+        if model.config.tower.knows_users:
             histories = self.user_rows[:, None]
         else:
             histories = self.past.histories(model.config.tower.history_length)

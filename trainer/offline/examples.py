@@ -10,7 +10,6 @@ from trainer.config import TrainerConfig
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.negatives.label_matrix import LabelMatrix, cross, naive
 from trainer.offline.data import Interactions, InteractionsError, Ints
-from trainer.offline.model import knows_users
 from trainer.offline.past import user_starts, windows
 from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, derive
@@ -39,7 +38,7 @@ def training_batches(config: TrainerConfig, interactions: Interactions, train: I
         if config.loss.needs_labels:
             yield from by_user.cells(config, draw)
         else:
-            yield from (by_user.pairs if knows_users(config) else by_user.histories)(config, draw)
+            yield from (by_user.pairs if config.tower.knows_users else by_user.histories)(config, draw)
         epoch += 1
 
 

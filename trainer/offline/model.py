@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import AdamW
 
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
@@ -21,10 +21,10 @@ from trainer.losses import ItemCache
 from trainer.offline.data import Interactions, Ints
 from trainer.step.model import Position, Totals
 from trainer.step.seeds import Purpose, derive, generator
-from trainer.towers import build_tower, project
+from trainer.towers import Tower, build_tower, project
 from trainer.towers.lightgcn import Graph
 
-__all__ = ["Estimator", "OfflineModel", "knows_users"]
+__all__ = ["Estimator", "OfflineModel"]
 
 Estimator = Literal["exact", "count_min", "gap"]
 _ESTIMATORS: Final[dict[Estimator, Callable[[], FrequencyEstimator]]] = {
@@ -34,17 +34,12 @@ _ESTIMATORS: Final[dict[Estimator, Callable[[], FrequencyEstimator]]] = {
 }
 
 
-def knows_users(config: TrainerConfig) -> bool:
-    """Tell whether the user tower is a vector per user, and an example a pair, instead of a history."""
-    return config.tower.kind in {"matrix_factorisation", "lightgcn"}
-
-
 @dataclass
 class OfflineModel:
     """A `trainer.step.model.Model` over I items and U users, made by `fresh`."""
 
     config: TrainerConfig
-    tower: nn.Module
+    tower: Tower
     optimizer: AdamW
     embeddings: Embeddings
     log_q: Tensor
@@ -79,7 +74,7 @@ class OfflineModel:
             raise ValueError("device = cuda, but outside the stream models learn on the CPU: set device = auto or cpu")
         users, items = interactions.users[train], interactions.items[train]
         size = FIRST_ITEM + len(interactions.item_ids)
-        capacity = size + (len(interactions.user_ids) if knows_users(config) else 0)
+        capacity = size + (len(interactions.user_ids) if config.tower.knows_users else 0)
         tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER))
         rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
         counts = np.bincount(items + FIRST_ITEM, minlength=capacity).astype(np.float64)
@@ -124,7 +119,7 @@ class OfflineModel:
     @property
     def parameters(self) -> int:
         """Numbers that are learnt: of the tower, and of the rows that training can reach."""
-        reached = len(self.live) + (self.totals.users if knows_users(self.config) else 0)
+        reached = len(self.live) + (self.totals.users if self.config.tower.knows_users else 0)
         return sum(one.numel() for one in self.tower.parameters()) + reached * self.config.tower.dimension
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from contracts import ItemKeys, UserKeys, WindowManifest
 from sketches import FrequencyView
@@ -23,7 +23,7 @@ from trainer.state.codec import OptimizerState, Stateful, flatten, group
 from trainer.state.evaluation import Evaluation
 from trainer.step.model import Position, Totals
 from trainer.step.seeds import Purpose, derive, generator
-from trainer.towers import build_tower
+from trainer.towers import Tower, build_tower
 
 __all__ = ["TrainerState"]
 
@@ -36,7 +36,7 @@ class TrainerState:
     """The model, its optimisers, the item table, the frequencies and the position in the stream."""
 
     config: TrainerConfig
-    tower: nn.Module
+    tower: Tower
     optimizer: torch.optim.AdamW
     embeddings: Embeddings
     table: ItemTable
@@ -227,7 +227,7 @@ class TrainerState:
         return {name: part for name, part in parts.items() if part is not None}
 
 
-def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> tuple[nn.Module, torch.optim.AdamW]:
+def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> tuple[Tower, torch.optim.AdamW]:
     tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER)).to(device, dtype)
     rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
     return tower, torch.optim.AdamW(tower.parameters(), lr=rate, weight_decay=decay)

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor, nn, optim
+from torch import Tensor, optim
 
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.losses import ItemCache
+from trainer.towers import Tower
 
 __all__ = ["Model", "Position", "Totals"]
 
@@ -41,7 +42,7 @@ class Model(Protocol):
     """Towers, item embeddings and frequencies, all by table row."""
 
     config: TrainerConfig
-    tower: nn.Module
+    tower: Tower
     optimizer: optim.AdamW
     embeddings: Embeddings
     position: Position

@@ -1,50 +1,70 @@
 """User towers and the similarity of their output to item vectors.
 
 An item's vector is its embedding with what its features add (`trainer.towers.item`), normalised where the similarity
-is a cosine; user towers read the same vectors, so an item that was never a positive but stands in histories has a
+is a cosine; user towers read the same vectors, so an item that was never a positive but occurs in histories has a
 meaning too.
 """
 
-from typing import cast
+from typing import Final, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from trainer.config import TowerConfig
+from trainer.config import TowerConfig, TowerKind
+from trainer.towers.esasrec import ESasRec
 from trainer.towers.matrix_factorisation import MatrixFactorisation
 from trainer.towers.mean_pooling import MeanPooling
 from trainer.towers.sasrec import SasRec
+from trainer.towers.tower import Tower
 
-__all__ = ["MatrixFactorisation", "MeanPooling", "SasRec", "build_tower", "project", "read_out"]
+__all__ = [
+    "TOWERS",
+    "ESasRec",
+    "MatrixFactorisation",
+    "MeanPooling",
+    "SasRec",
+    "Tower",
+    "build_tower",
+    "kinds",
+    "project",
+    "read_out",
+]
+
+TOWERS: Final[dict[TowerKind, type[Tower]]] = {
+    "sasrec": SasRec,
+    "esasrec": ESasRec,
+    "mean_pooling": MeanPooling,
+    "matrix_factorisation": MatrixFactorisation,
+    "lightgcn": MatrixFactorisation,  # of vectors that `trainer.towers.lightgcn` has propagated
+}
 
 
-def build_tower(config: TowerConfig, seed: int) -> nn.Module:
+def kinds(*, knows_users: bool) -> list[TowerKind]:
+    """Return the kinds of towers that know users by id, or of those that read histories."""
+    return [kind for kind, tower in TOWERS.items() if tower.knows_users == knows_users]
+
+
+def build_tower(config: TowerConfig, seed: int) -> Tower:
     """Return the user tower that `config` names, with parameters drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if config.kind in {"matrix_factorisation", "lightgcn"}:
-            return MatrixFactorisation()
-        if config.kind == "mean_pooling":
-            return MeanPooling(
-                dimension=config.dimension, layers=config.layers, dropout=config.dropout, expansion=config.expansion
-            )
-        return SasRec(
-            dimension=config.dimension,
-            history_length=config.history_length,
-            layers=config.layers,
-            heads=config.heads,
-            dropout=config.dropout,
-            expansion=config.expansion,
-        )
+        return TOWERS[config.kind](config)
 
 
-def read_out(tower: nn.Module, history: Tensor, mask: Tensor, *, every: bool) -> Tensor:
-    """Return user vectors (B, d) after histories (B, L, d), or after each of their positions as well (B * L, d)."""
+def read_out(tower: Tower, history: Tensor, mask: Tensor, *, every: bool) -> Tensor:
+    """Return user vectors (B, d) after histories (B, L, d), or after each of their positions as well (B * L, d).
+
+    Raises
+    ------
+    ValueError
+        If `every` position is asked of a tower that reads no histories.
+    """
     if not every:
         return cast(Tensor, tower(history, mask))
-    if not isinstance(tower, MeanPooling | SasRec):
-        raise ValueError(f"{type(tower).__name__} reads no sequences; allowed are sasrec and mean_pooling")
+    if tower.knows_users:
+        allowed = ", ".join(kinds(knows_users=False))
+        raise ValueError(f"{type(tower).__name__} reads no sequences; allowed are {allowed}")
     return tower.every_position(history, mask).flatten(0, 1)
 
 

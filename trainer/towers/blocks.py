@@ -5,43 +5,61 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["AttentionBlock", "feed_forward"]
+from trainer.config import TowerConfig
+
+__all__ = ["Attention", "AttentionBlock", "feed_forward"]
 
 
-def feed_forward(dimension: int, dropout: float, expansion: int) -> nn.Sequential:
+def feed_forward(config: TowerConfig) -> nn.Sequential:
     """Return the two-layer network of a block, normalisation first; its hidden layer is `expansion` times as wide."""
+    dimension, hidden = config.dimension, config.expansion * config.dimension
     return nn.Sequential(
         nn.LayerNorm(dimension),
-        nn.Linear(dimension, expansion * dimension),
+        nn.Linear(dimension, hidden),
         nn.GELU(),
-        nn.Linear(expansion * dimension, dimension),
-        nn.Dropout(dropout),
+        nn.Linear(hidden, dimension),
+        nn.Dropout(config.dropout),
     )
 
 
-class AttentionBlock(nn.Module):
-    """A pre-norm transformer block in which `query` attends to `memory`; both enter unnormalised."""
+class Attention(nn.Module):
+    """The attention of a pre-norm transformer block, in which `query` attends to `memory`."""
 
-    def __init__(self, dimension: int, heads: int, dropout: float, expansion: int) -> None:
+    def __init__(self, config: TowerConfig) -> None:
         super().__init__()
-        self.heads = heads
-        self.dropout = nn.Dropout(dropout)
+        dimension = config.dimension
+        self.heads = config.heads
+        self.dropout = nn.Dropout(config.dropout)
         self.norm = nn.LayerNorm(dimension)
         self.query = nn.Linear(dimension, dimension)
         self.key_value = nn.Linear(dimension, 2 * dimension)
         self.out = nn.Linear(dimension, dimension)
-        self.feed_forward = feed_forward(dimension, dropout, expansion)
 
-    def forward(self, query: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
-        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and `allowed` (B, Q, L) booleans."""
+    def attend(self, query: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
+        """Return what attention adds to `query` (B, Q, d), given `memory` (B, L, d) and `allowed` (B, Q, L) booleans.
+
+        `query` and `memory` enter unnormalised.
+        """
         key, value = self.key_value(self.norm(memory)).chunk(2, dim=-1)
         attended = functional.scaled_dot_product_attention(
             self._split(self.query(self.norm(query))), self._split(key), self._split(value), allowed[:, None]
         )
         joined = attended.transpose(1, 2).flatten(2)
-        query = query + self.dropout(self.out(joined))
-        return cast(Tensor, query + self.feed_forward(query))
+        return cast(Tensor, self.dropout(self.out(joined)))
 
     def _split(self, x: Tensor) -> Tensor:
         """Turn (B, N, d) into (B, heads, N, d / heads)."""
         return x.view(*x.shape[:2], self.heads, x.shape[2] // self.heads).transpose(1, 2)
+
+
+class AttentionBlock(Attention):
+    """A pre-norm transformer block with plain residual connections."""
+
+    def __init__(self, config: TowerConfig) -> None:
+        super().__init__(config)
+        self.feed_forward = feed_forward(config)
+
+    def forward(self, query: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
+        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and `allowed` (B, Q, L) booleans."""
+        query = query + self.attend(query, memory, allowed)
+        return cast(Tensor, query + self.feed_forward(query))

@@ -1,17 +1,21 @@
 """A free vector per user: Koren, Bell and Volinsky, "Matrix Factorization Techniques", IEEE Computer 2009."""
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from trainer.towers.tower import Tower
 
 __all__ = ["MatrixFactorisation"]
 
 
-class MatrixFactorisation(nn.Module):
+class MatrixFactorisation(Tower):
     """User tower without parameters.
 
     Users have rows of their own in the table of embeddings, beside the items, and a user's "history" is one entry: her
     row. The tower hands that vector on. A user who came after training has no row, which is why this tower is for
     comparisons on a closed set of users and not for a stream.
     """
+
+    knows_users = True
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d): the last of `history` (B, L, d), zeros where `mask` (B, L) is False there."""

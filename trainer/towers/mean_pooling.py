@@ -3,23 +3,25 @@
 import torch
 from torch import Tensor, nn
 
+from trainer.config import TowerConfig
 from trainer.towers.blocks import feed_forward
+from trainer.towers.tower import Tower
 
 __all__ = ["MeanPooling"]
 
 
-class MeanPooling(nn.Module):
+class MeanPooling(Tower):
     """User tower."""
 
-    def __init__(self, *, dimension: int, layers: int, dropout: float, expansion: int = 4) -> None:
-        super().__init__()
-        self.cold_start = nn.Parameter(torch.randn(dimension) / dimension**0.5)
-        self.layers = nn.ModuleList(feed_forward(dimension, dropout, expansion) for _ in range(layers))
+    def __init__(self, config: TowerConfig) -> None:
+        super().__init__(config)
+        self.cold_start = nn.Parameter(torch.randn(config.dimension) / config.dimension**0.5)
+        self.layers = nn.ModuleList(feed_forward(config) for _ in range(config.layers))
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) for item vectors (B, L, d) and `mask` (B, L), True for items.
 
-        A user without any item gets the learnt cold-start vector.
+        A user without any item gets the learned cold-start vector.
         """
         present = mask.to(history.dtype)
         return self._read(torch.einsum("bld,bl->bd", history, present), present.sum(1, keepdim=True))

@@ -5,37 +5,42 @@ therefore computes that position alone, which gives the same vector and with one
 Training on whole histories has a positive for every position, as in the paper: `SasRec.every_position` reads them all.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from trainer.towers.blocks import AttentionBlock
+from trainer.config import TowerConfig
+from trainer.towers.blocks import Attention, AttentionBlock
+from trainer.towers.tower import Tower
 
 __all__ = ["SasRec"]
 
 
-class SasRec(nn.Module):
+class SasRec(Tower):
     """User tower; histories are padded on the left, so positions are counted back from the newest item."""
 
     itself: Tensor
     earlier: Tensor
 
-    def __init__(
-        self, *, dimension: int, history_length: int, layers: int, heads: int, dropout: float, expansion: int = 4
-    ) -> None:
-        super().__init__()
-        self.positions = nn.Parameter(torch.randn(history_length, dimension) * 0.02)
+    block: ClassVar[type[Attention]] = AttentionBlock
+
+    def __init__(self, config: TowerConfig) -> None:
+        super().__init__(config)
+        dimension, length = config.dimension, config.history_length
+        self.positions = nn.Parameter(torch.randn(length, dimension) * 0.02)
         self.cold_start = nn.Parameter(torch.randn(dimension) / dimension**0.5)
-        self.blocks = nn.ModuleList(AttentionBlock(dimension, heads, dropout, expansion) for _ in range(layers))
+        self.blocks = nn.ModuleList(self.block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(dimension)
-        self.dropout = nn.Dropout(dropout)
-        square = torch.ones(history_length, history_length, dtype=torch.bool)
-        self.register_buffer("itself", torch.eye(history_length, dtype=torch.bool), persistent=False)
+        self.dropout = nn.Dropout(config.dropout)
+        square = torch.ones(length, length, dtype=torch.bool)
+        self.register_buffer("itself", torch.eye(length, dtype=torch.bool), persistent=False)
         self.register_buffer("earlier", square.tril(-1), persistent=False)
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
 
-        L may be shorter than `history_length`; a user without any item gets the learnt cold-start vector.
+        L may be shorter than `history_length`; a user without any item gets the learned cold-start vector.
         """
         x, allowed = self._enter(history, mask)
         for block in self.blocks[:-1]:

@@ -7,12 +7,12 @@ import torch
 from trainer.config import TowerConfig
 from trainer.export.errors import ExportError
 from trainer.export.tower import OPSET, tower_to_onnx
-from trainer.towers import build_tower
+from trainer.towers import build_tower, kinds
 
 CONFIGS = [
     TowerConfig(dimension=8, history_length=6, layers=1),
     TowerConfig(dimension=8, history_length=6, layers=2, dropout=0.5),
-    TowerConfig(dimension=8, history_length=6, layers=2, kind="mean_pooling"),
+    *(TowerConfig(dimension=8, history_length=6, layers=2, kind=kind) for kind in kinds(knows_users=False)[1:]),
 ]
 
 

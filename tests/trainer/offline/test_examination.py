@@ -13,6 +13,7 @@ from trainer.offline.data import Interactions, Ints
 from trainer.offline.examination import Examination, Rules
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
+from trainer.towers import kinds
 
 USERS, ITEMS = 4, 7
 logs = st.lists(st.tuples(st.integers(0, USERS - 1), st.integers(0, ITEMS - 1)), min_size=4, max_size=30)
@@ -119,7 +120,7 @@ def test_popularity_is_a_ranking_by_sorted_counts(log: list[tuple[int, int]], sh
     assert examination.test_popularity().metrics == pytest.approx(by_hand(rows, counts, rules))
 
 
-@pytest.mark.parametrize("kind", ["sasrec", "mean_pooling"])
+@pytest.mark.parametrize("kind", kinds(knows_users=False))
 @pytest.mark.parametrize("protocol", ["interaction", "user"])
 def test_a_tower_reads_the_newest_known_items_of_the_past(kind: str, protocol: Any) -> None:
     # Item 5 is cold and stands in the past of row 8; user 3 is cold and has no past at all in training.

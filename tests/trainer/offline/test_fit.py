@@ -15,8 +15,8 @@ from trainer.ranks.runtime import deterministic
 from trainer.ranks.workers import Workers
 from trainer.step.inputs import take_part
 from trainer.step.step import train_step
+from trainer.towers import TOWERS
 
-KINDS = ["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]
 LOG = circles()
 
 
@@ -36,7 +36,7 @@ def bits(model: OfflineModel) -> list[bytes]:
     return [tensor.numpy().tobytes() for tensor in tensors]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOWERS)
 def test_a_seed_decides_every_bit_and_looking_changes_none(kind: str) -> None:
     config = small(kind, seed=4, tower={"dropout": 0.2})
     first, looked = fitted(config, 8, looks=True)
@@ -50,7 +50,7 @@ def test_a_seed_decides_every_bit_and_looking_changes_none(kind: str) -> None:
     assert plain.curve == ()
 
 
-@pytest.mark.parametrize(("kind", "share"), [("sasrec", 0.5), ("mean_pooling", 0.6)])
+@pytest.mark.parametrize(("kind", "share"), [("sasrec", 0.5), ("esasrec", 0.5), ("mean_pooling", 0.6)])
 def test_the_loss_falls_where_there_is_something_to_learn(kind: str, share: float) -> None:
     losses: list[float] = []
     fitted(small(kind), 80, losses=losses)

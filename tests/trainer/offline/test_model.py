@@ -10,11 +10,10 @@ from tests.trainer.offline.logs import circles, everything, log_of, small
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.offline.data import Interactions
 from trainer.offline.examples import training_batches
-from trainer.offline.model import Estimator, OfflineModel, knows_users
+from trainer.offline.model import Estimator, OfflineModel
 from trainer.ranks.workers import Workers
 from trainer.step.step import compute_gradients, train_step
-
-KINDS = ["sasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]
+from trainer.towers import TOWERS
 
 # What the estimates may be off on average; the third knows an item by some of its newest gaps.
 ALLOWED = {"exact": 1e-6, "count_min": 1e-6, "gap": 0.4}
@@ -41,13 +40,14 @@ def test_every_estimator_comes_near_the_shares_of_the_training_items(estimator: 
     assert np.corrcoef(found, exact)[0, 1] > 0.8
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOWERS)
 def test_rows_are_for_items_and_for_users_where_the_tower_knows_them(kind: str) -> None:
     log = log_of([0, 0, 1, 1, 2], [0, 3, 3, 1, 5], sizes=(4, 7))
     train = np.array([0, 1, 2, 3])
     model = OfflineModel.fresh(small(kind), log, train)
-    assert knows_users(model.config) == (kind in {"matrix_factorisation", "lightgcn"})
-    assert len(model.embeddings.weight) == FIRST_ITEM + 7 + 4 * knows_users(model.config)
+    knows_users = kind in {"matrix_factorisation", "lightgcn"}
+    assert model.config.tower.knows_users == knows_users
+    assert len(model.embeddings.weight) == FIRST_ITEM + 7 + 4 * knows_users
     assert model.live.tolist() == [FIRST_ITEM, FIRST_ITEM + 1, FIRST_ITEM + 3]
     assert (model.totals.positives, model.totals.users, model.totals.items) == (4, 2, 3)
     assert model.item_counts[FIRST_ITEM : FIRST_ITEM + 7].tolist() == [1, 1, 0, 2, 0, 0, 0]
@@ -56,12 +56,12 @@ def test_rows_are_for_items_and_for_users_where_the_tower_knows_them(kind: str) 
     assert model.embeddings.weight[SHARED:].any(1).all()
     assert (model.graph is None) == (kind != "lightgcn")
     tower = sum(parameter.numel() for parameter in model.tower.parameters())
-    assert model.parameters == tower + 8 * (3 + 2 * knows_users(model.config))
+    assert model.parameters == tower + 8 * (3 + 2 * knows_users)
     _, items = model.vectors()
     assert items.shape == (7, 8)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOWERS)
 def test_a_seed_decides_the_beginning(kind: str) -> None:
     first, again, other = (
         OfflineModel.fresh(small(kind, seed=seed), circles(), everything(circles())) for seed in (1, 1, 2)

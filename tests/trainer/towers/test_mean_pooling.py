@@ -1,11 +1,12 @@
 import torch
 
+from trainer.config import TowerConfig
 from trainer.towers import MeanPooling
 
 
 def test_it_sees_the_mean_of_the_real_items_only() -> None:
     torch.manual_seed(0)
-    model = MeanPooling(dimension=6, layers=2, dropout=0.3).eval()
+    model = MeanPooling(TowerConfig(dimension=6, layers=2, dropout=0.3)).eval()
     history = torch.randn(2, 5, 6)
     mask = torch.tensor([[False, False, True, True, True], [False] * 4 + [True]])
     user = model(history, mask)
@@ -15,8 +16,8 @@ def test_it_sees_the_mean_of_the_real_items_only() -> None:
     torch.testing.assert_close(model(history.flip(1), mask.flip(1)), user)
 
 
-def test_an_empty_history_is_the_learnt_cold_start() -> None:
-    model = MeanPooling(dimension=6, layers=1, dropout=0.0)
+def test_an_empty_history_is_the_learned_cold_start() -> None:
+    model = MeanPooling(TowerConfig(dimension=6, layers=1, dropout=0.0))
     history = torch.randn(1, 5, 6, requires_grad=True)
     user = model(history, torch.zeros(1, 5, dtype=torch.bool))
     assert torch.equal(user[0], model.cold_start)
@@ -27,7 +28,7 @@ def test_an_empty_history_is_the_learnt_cold_start() -> None:
 
 def test_every_position_is_the_vector_of_its_prefix() -> None:
     torch.manual_seed(0)
-    model = MeanPooling(dimension=6, layers=2, dropout=0.3).double().eval()
+    model = MeanPooling(TowerConfig(dimension=6, layers=2, dropout=0.3)).double().eval()
     history = torch.randn(4, 5, 6, dtype=torch.float64)
     mask = torch.arange(5) >= torch.tensor([[0], [2], [4], [5]])
     users = model.every_position(history, mask)

@@ -1,22 +1,72 @@
+from typing import get_args
+
 import pytest
 import torch
 
-from trainer.config import TowerConfig
-from trainer.towers import MatrixFactorisation, MeanPooling, SasRec, build_tower, project, read_out
+from trainer.config import TowerConfig, TowerKind
+from trainer.towers import (
+    TOWERS,
+    ESasRec,
+    MatrixFactorisation,
+    MeanPooling,
+    SasRec,
+    Tower,
+    build_tower,
+    kinds,
+    project,
+    read_out,
+)
+
+READERS = kinds(knows_users=False)
 
 
-@pytest.mark.parametrize(("kind", "cls"), [("sasrec", SasRec), ("mean_pooling", MeanPooling)])
+def reader(kind: TowerKind) -> Tower:
+    config = TowerConfig(kind=kind, dimension=8, history_length=5, layers=2, dropout=0.2)
+    return build_tower(config, 1).eval()
+
+
+def test_every_kind_of_the_settings_has_a_tower() -> None:
+    assert list(TOWERS) == list(get_args(TowerKind))
+
+
+def test_some_towers_know_users_and_the_others_read_histories() -> None:
+    assert kinds(knows_users=True) == ["matrix_factorisation", "lightgcn"]
+    assert READERS == ["sasrec", "esasrec", "mean_pooling"]
+    assert [kind for kind in TOWERS if TowerConfig(kind=kind).knows_users] == kinds(knows_users=True)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_neither_what_padding_holds_nor_its_length_matters(kind: TowerKind) -> None:
+    tower = reader(kind)
+    history, mask = torch.randn(2, 5, 8), torch.arange(5) >= torch.tensor([[2], [4]])
+    wanted = tower(history, mask)
+    torch.testing.assert_close(tower(history.masked_fill(~mask[..., None], 1e6), mask), wanted)
+    torch.testing.assert_close(tower(history[:, -3:], mask[:, -3:]), wanted)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_users_without_an_item_share_a_vector_that_is_learned(kind: TowerKind) -> None:
+    tower, history = reader(kind), torch.randn(2, 5, 8)
+    users = tower(history, torch.zeros(2, 5, dtype=torch.bool))
+    assert torch.equal(users[0], users[1])
+    users.square().sum().backward()
+    found = [parameter.grad for parameter in tower.parameters() if parameter.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in found)
+    assert any(gradient.any() for gradient in found)
+
+
+@pytest.mark.parametrize(("kind", "cls"), [("sasrec", SasRec), ("esasrec", ESasRec), ("mean_pooling", MeanPooling)])
 def test_the_configuration_chooses_the_tower_and_the_seed_its_parameters(kind: str, cls: type) -> None:
     config = TowerConfig.model_validate({"kind": kind, "dimension": 8, "layers": 2})
     before = torch.get_rng_state()
     first, same, other = (build_tower(config, seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)
-    assert isinstance(first, cls)
+    assert type(first) is cls
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), same.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("kind", ["matrix_factorisation", "lightgcn"])
+@pytest.mark.parametrize("kind", kinds(knows_users=True))
 def test_users_with_vectors_of_their_own_need_no_tower_but_the_one_that_hands_them_on(kind: str) -> None:
     assert isinstance(build_tower(TowerConfig.model_validate({"kind": kind}), 1), MatrixFactorisation)
 
@@ -34,7 +84,7 @@ def test_only_cosine_towers_normalise() -> None:
     assert torch.equal(project(vectors, TowerConfig(normalised=False)), vectors)
 
 
-@pytest.mark.parametrize("kind", ["sasrec", "mean_pooling"])
+@pytest.mark.parametrize("kind", READERS)
 def test_all_positions_are_read_out_one_row_each_user_by_user(kind: str) -> None:
     config = TowerConfig.model_validate({"kind": kind, "dimension": 8, "history_length": 5})
     tower = build_tower(config, 1).eval()
@@ -45,5 +95,5 @@ def test_all_positions_are_read_out_one_row_each_user_by_user(kind: str) -> None
 
 def test_a_tower_without_positions_says_so() -> None:
     tower, history = build_tower(TowerConfig(kind="matrix_factorisation"), 1), torch.randn(2, 1, 8)
-    with pytest.raises(ValueError, match="MatrixFactorisation reads no sequences; allowed are sasrec and mean_pooling"):
+    with pytest.raises(ValueError, match="MatrixFactorisation reads no sequences; allowed are sasrec, esasrec, mean_p"):
         read_out(tower, history, torch.ones(2, 1, dtype=torch.bool), every=True)

@@ -1,0 +1,103 @@
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from trainer.config import TowerConfig
+from trainer.towers import ESasRec
+
+Array = npt.NDArray[np.float64]
+
+
+def tower(**settings: int) -> ESasRec:
+    """Return a tower whose parameters all differ, as after training."""
+    draw = torch.Generator().manual_seed(0)
+    config = TowerConfig.model_validate({"dimension": 8, "history_length": 7, "heads": 2, "layers": 2} | settings)
+    model = ESasRec(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+    return model
+
+
+def left_padded(counts: list[int], length: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    mask = torch.arange(length) >= length - torch.tensor(counts)[:, None]
+    return torch.randn(len(counts), length, 8, generator=draw, dtype=torch.float64), mask
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+class Layers:
+    """The published layers for one history without padding, place by place and head by head."""
+
+    def __init__(self, model: ESasRec, heads: int) -> None:
+        self.values: dict[str, Array] = {name: value.numpy() for name, value in model.state_dict().items()}
+        self.layers, self.heads = len(model.blocks), heads
+
+    def linear(self, name: str, x: Array) -> Array:
+        return np.asarray(x @ self.values[f"{name}.weight"].T + self.values.get(f"{name}.bias", 0.0))
+
+    def norm(self, name: str, x: Array) -> Array:
+        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return np.asarray(scaled * self.values[f"{name}.weight"] + self.values[f"{name}.bias"])
+
+    def attention(self, name: str, x: Array) -> Array:
+        entered = self.norm(f"{name}.norm", x)
+        query, (key, value) = (
+            self.linear(f"{name}.query", entered),
+            np.split(self.linear(f"{name}.key_value", entered), 2, -1),
+        )
+        joined, width = np.zeros_like(x), x.shape[1] // self.heads
+        for place in range(len(x)):
+            for head in range(self.heads):
+                part = slice(head * width, (head + 1) * width)
+                weights = np.exp(key[: place + 1, part] @ query[place, part] / np.sqrt(width))
+                joined[place, part] = weights @ value[: place + 1, part] / weights.sum()
+        return self.linear(f"{name}.out", joined)
+
+    def swiglu(self, name: str, x: Array) -> Array:
+        gate, value = np.split(self.linear(f"{name}.enter", self.norm(f"{name}.norm", x)), 2, -1)
+        return self.linear(f"{name}.leave", gate * sigmoid(gate) * value)
+
+    def users(self, history: Array) -> Array:
+        """Return the vectors (L, d) after each item of `history` (L, d)."""
+        x = history + self.values["positions"][-len(history) :]
+        for layer in range(self.layers):
+            name = f"blocks.{layer}"
+            x = x + sigmoid(self.linear(f"{name}.attention_gate", x)) * self.attention(name, x)
+            x = x + sigmoid(self.linear(f"{name}.feed_forward_gate", x)) * self.swiglu(f"{name}.feed_forward", x)
+        return self.norm("norm", x)
+
+
+@pytest.mark.parametrize("expansion", [1, 3])
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_vectors_are_those_of_the_published_layers(layers: int, heads: int, expansion: int) -> None:
+    model = tower(layers=layers, heads=heads, expansion=expansion)
+    history, mask = left_padded([7, 4, 1])
+    users, newest = model.every_position(history, mask).detach(), model(history, mask).detach()
+    for row, count in enumerate([7, 4, 1]):
+        wanted = Layers(model, heads).users(history[row, -count:].numpy())
+        np.testing.assert_allclose(users[row, -count:], wanted, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(newest[row], wanted[-1], rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_a_closed_gate_passes_its_input_on() -> None:
+    model = tower(layers=1)
+    history, mask = left_padded([7, 4])
+    (block,) = model.blocks
+    for gate in (block.attention_gate, block.feed_forward_gate):
+        assert isinstance(gate, torch.nn.Linear)
+        gate.weight.zero_()
+        gate.bias.fill_(-1e9)
+    wanted = model.norm(history + model.positions)
+    torch.testing.assert_close(model.every_position(history, mask)[mask], wanted[mask], rtol=0, atol=0)
+
+
+def test_the_feed_forward_network_has_three_matrices_without_biases() -> None:
+    wide, narrow = (sum(one.numel() for one in tower(expansion=width).parameters()) for width in (4, 1))
+    assert wide - narrow == 2 * 3 * 8 * 3 * 8

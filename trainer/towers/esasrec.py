@@ -1,0 +1,65 @@
+"""SASRec with LiGR transformer layers: the tower of eSASRec.
+
+Tikhonovich et al., "eSASRec: Enhancing Transformer-based Recommendations in a Modular Fashion", RecSys 2025 (arXiv
+2508.06450), combine three modules: the shifted-sequence objective of SASRec, a sampled softmax, and the layers of LiGR
+(Borisyuk et al., "From Features to Transformers: Redefining Ranking for Scalable Impact", arXiv 2502.03417). The
+objective and the loss are the trainer's own (`trainer.loss`, `trainer.negatives`); this tower is the layers.
+
+A layer is pre-norm, and a learned gate, which reads the unnormalised input, scales what each half adds to it::
+
+    x <- x + sigmoid(W1 x) * attention(norm x)
+    x <- x + sigmoid(W2 x) * swiglu(norm x)
+
+The gates have biases and the feed-forward network has none, as in the authors' published code (RecTools). Positions,
+the cold-start vector and the norm after the last layer are those of `SasRec`.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainer.config import TowerConfig
+from trainer.towers.blocks import Attention
+from trainer.towers.sasrec import SasRec
+
+__all__ = ["ESasRec"]
+
+
+class SwiGlu(nn.Module):
+    """A gated feed-forward network, normalisation first: Shazeer, "GLU Variants Improve Transformer", 2020."""
+
+    def __init__(self, config: TowerConfig) -> None:
+        super().__init__()
+        dimension, hidden = config.dimension, config.expansion * config.dimension
+        self.norm = nn.LayerNorm(dimension)
+        self.enter = nn.Linear(dimension, 2 * hidden, bias=False)
+        self.leave = nn.Linear(hidden, dimension, bias=False)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the network adds to `x` (..., d)."""
+        gate, value = self.enter(self.norm(x)).chunk(2, dim=-1)
+        return cast(Tensor, self.dropout(self.leave(functional.silu(gate) * value)))
+
+
+class LigrBlock(Attention):
+    """A transformer block whose two residual connections have gates; `query` attends to `memory`."""
+
+    def __init__(self, config: TowerConfig) -> None:
+        super().__init__(config)
+        self.attention_gate = nn.Linear(config.dimension, config.dimension)
+        self.feed_forward = SwiGlu(config)
+        self.feed_forward_gate = nn.Linear(config.dimension, config.dimension)
+
+    def forward(self, query: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
+        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and `allowed` (B, Q, L) booleans."""
+        query = query + torch.sigmoid(self.attention_gate(query)) * self.attend(query, memory, allowed)
+        return cast(Tensor, query + torch.sigmoid(self.feed_forward_gate(query)) * self.feed_forward(query))
+
+
+class ESasRec(SasRec):
+    """User tower: `SasRec` with other blocks."""
+
+    block = LigrBlock

@@ -1,0 +1,43 @@
+"""What every user tower is; `trainer.towers.TOWERS` maps the kinds of the configuration to their classes."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from trainer.config import TowerConfig
+
+__all__ = ["Tower"]
+
+
+class Tower(nn.Module, ABC):
+    """The protocol of a user tower: a module made from a `TowerConfig`, that turns a history into a vector.
+
+    A class instead of a `typing.Protocol`, because a tower is a module as well, and no type says both.
+
+    B is the number of users, L the length of their histories, d the dimension of item and user vectors. A history
+    holds the vectors of items (B, L, d), oldest first and padded on the left; `mask` (B, L) is True for items. What
+    padding holds must not matter. L may be shorter than `history_length`. A user without any item gets a learned vector,
+    unless the tower knows users.
+    """
+
+    knows_users: ClassVar[bool] = False
+    """Whether each user has a vector in the table, beside the items. Her history is then that one row.
+
+    Such a tower needs a closed set of users: it trains offline, from pairs, and not in a stream.
+    """
+
+    def __init__(self, config: TowerConfig) -> None:  # noqa: ARG002 - for towers that have parameters
+        """Draw the parameters from torch's generator, which `build_tower` seeds."""
+        super().__init__()
+
+    @abstractmethod
+    def forward(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return the vectors of users (B, d) after their newest item; serving runs this, exported as ONNX."""
+
+    def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return the vectors of users (B, L, d) after each position, from the items up to it.
+
+        Offline training on whole histories needs it, unless the tower knows users. The last one is `forward`'s.
+        """
+        raise NotImplementedError
