@@ -26,6 +26,7 @@ import torch
 import typer
 from torch.nn import functional
 
+
 from contracts import Events, Histories, Keys, hash_ids
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
@@ -37,7 +38,6 @@ from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples, Positives, batches
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
-from trainer.stream.ranking import rank_of
 from trainer.towers import project
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
@@ -161,27 +161,6 @@ def take_in(state: TrainerState, estimator: FrequencyEstimator, stream: Stream, 
     state.embeddings.grow(state.table.capacity)
     state.embeddings.initialise(admitted, generator(state.config.seed, Purpose.ROWS, number))
     state.refresh_frequencies()
-
-
-@torch.no_grad()
-def ranks_of(state: TrainerState, keys: Keys, histories: Keys) -> npt.NDArray[np.int64]:
-    """Rank the item of each event among all live items but the history; one without a row comes last."""
-    state.tower.eval()
-    live = state.table.live
-    items = project(state.embeddings.weight[torch.from_numpy(live)], state.config.tower)
-    column = torch.zeros(state.table.capacity, dtype=torch.long)
-    column[torch.from_numpy(live)] = torch.arange(len(live))
-    found = []
-    for start in range(0, len(keys), 512):
-        rows = torch.from_numpy(state.table.rows(histories[start : start + 512]))
-        target = torch.from_numpy(state.table.rows(keys[start : start + 512]))
-        users = state.tower(functional.embedding(rows, state.embeddings.weight), rows != PADDING)
-        scores = project(users, state.config.tower) @ items.T
-        seen = torch.zeros(len(rows), state.table.capacity, dtype=torch.bool)
-        seen.scatter_(1, rows, True)  # noqa: FBT003 - the value to scatter
-        ranks = rank_of(scores, column[target], seen[:, torch.from_numpy(live)])
-        found.append(ranks.masked_fill(target < FIRST_ITEM, len(live) + 1).numpy())
-    return np.concatenate(found)
 
 
 def deciles(keys: Keys) -> npt.NDArray[np.int64]:
