@@ -14,31 +14,27 @@ Every command takes seconds to a minute on one core; set OMP_NUM_THREADS=1.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 import typer
 import xxhash
 
+from benchmarks.harness import DATA, F64, I64, Data, command_line, head, row, zipf_ranks
 from sketches import CountMinSketch, DistinctCounter, ExactCounter, FrequencyBank, FrequencyEstimator, GapEstimator
 from sketches import log_q_error as estimated_error
 from sketches.protocol import log_probability
+from trainer.log_q.frequencies import FrequencyView
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
+app = command_line(__doc__)
 BATCH = 65_536
 MIB = 1 << 20
 Events = Annotated[int, typer.Option(help="events in the stream")]
 Items = Annotated[int, typer.Option(help="items in the catalogue")]
-Data = Annotated[Path, typer.Option(envvar="WEIR_DATA", help="folder of the data sets")]
-DATA = Path(os.pardir) / "shared" / "data"
 
 
 class Peer:
@@ -60,13 +56,6 @@ class Peer:
         """Log of the estimated share of each key."""
         counts = np.array([self._sketch.get_estimate(key) for key in keys.tolist()])
         return np.log(counts) - math.log(self._sketch.total_weight)
-
-
-def zipf_ranks(items: int, events: int, exponent: float, rng: np.random.Generator) -> tuple[I64, F64]:
-    """Ranks drawn from a Zipf law, and the law."""
-    law = np.arange(1, items + 1) ** -exponent
-    law /= law.sum()
-    return np.minimum(np.searchsorted(np.cumsum(law), rng.random(events)), items - 1).astype(np.int64), law
 
 
 def zipf(items: int, events: int, exponent: float) -> I64:
@@ -96,19 +85,6 @@ def true_log_q(events: I64) -> tuple[I64, F64]:
 def error(log_q: F64, share: F64) -> float:
     """W: occurrence-weighted mean absolute error of log Q."""
     return float((share * np.abs(log_q - np.log(share))).sum())
-
-
-def row(*cells: object) -> None:
-    """Print one row of a markdown table."""
-    print(
-        "| " + " | ".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells) + " |", flush=True
-    )
-
-
-def head(*names: str) -> None:
-    """Print the head of a markdown table."""
-    row(*names)
-    row(*("---" for _ in names))
 
 
 @app.command()
@@ -205,8 +181,6 @@ def drift_errors(estimator: Any, stream: list[tuple[I64, F64]], size: int, optio
 @app.command()
 def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, per_epoch: int = 20) -> None:
     """W of each window just after its sketch of 4 MiB was added to the view, from the second epoch on."""
-    from trainer.log_q.frequencies import FrequencyView  # noqa: PLC0415  it brings torch, which no other command needs
-
     lives = [per_epoch * share for share in (0.05, 0.2, 0.8)]  # seconds, at one window a second
     views = {f"half-life {life:g} windows": FrequencyView(life) for life in lives}
     views["bank of the three"] = FrequencyView(tuple(lives))

@@ -116,7 +116,7 @@ class OfflineModel:
 
     @torch.no_grad()
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """Return what the towers read, (capacity, d), and the vectors (I, d) of all items as the search compares them."""
+        """Return what the towers read, (capacity, d), and the vectors (I, d) of all items as compared."""
         weight = self.embeddings.weight
         read = self.compose(weight, torch.arange(len(weight)))
         return read, project(read[FIRST_ITEM : FIRST_ITEM + self.items], self.config.tower)

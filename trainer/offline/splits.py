@@ -97,7 +97,7 @@ def random_per_user(interactions: Interactions, share: float = 0.2, validation: 
     Parameters
     ----------
     share, validation
-        Of each user's interactions (of the rest of them), rounded to the nearest number; at least one remains in training.
+        Of each user's interactions (of the rest of them), rounded to the nearest number; at least one is for training.
     seed
         Of the random choice.
     """

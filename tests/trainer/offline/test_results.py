@@ -127,7 +127,7 @@ def test_a_broken_file_is_named_with_its_fault(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"bpr-seed0\.json: has no recall@20.*it has ndcg@20"):
         load_results(tmp_path, comparison())
     path.write_bytes(save_result(tmp_path, run(seed=1)).read_bytes())
-    with pytest.raises(ResultsError, match="holds row 'BPR', seed 1; its name says row 'BPR', seed 0"):
+    with pytest.raises(ResultsError, match="holds row 'BPR', seed 1, but is named for row 'BPR', seed 0"):
         load_results(tmp_path, comparison())
     path.write_text("{")
     with pytest.raises(ResultsError, match=r"bpr-seed0\.json"):

@@ -139,11 +139,9 @@ def _strata(table: Table) -> list[dict[str, Any]]:
 
     strata: list[dict[str, Any]] = []
     for name, share in shares.items():
-        summaries = {row.name: of(row, name) for row in table.rows}
-        highest = max((one.mean for one in summaries.values() if math.isfinite(one.mean)), default=math.nan)
-        strata.append(
-            {"name": name, "share": share, "summaries": summaries, "best": best(summaries), "highest": highest}
-        )
+        found = {row.name: of(row, name) for row in table.rows}
+        highest = max((one.mean for one in found.values() if math.isfinite(one.mean)), default=math.nan)
+        strata.append({"name": name, "share": share, "summaries": found, "best": best(found), "highest": highest})
     return strata
 
 

@@ -87,13 +87,8 @@ def test_a_budget_that_differs_is_told_as_a_range(tmp_path: Path) -> None:
 
 
 def test_best_names_ties_and_never_what_is_not_known() -> None:
-    figures = {
-        "a": MetricSummary((0.1, 0.3)),
-        "b": MetricSummary((0.2,)),
-        "c": MetricSummary(()),
-        "d": MetricSummary((math.nan,)),
-    }
-    assert best(figures) == {"a", "b"}
+    values = {"a": (0.1, 0.3), "b": (0.2,), "c": (), "d": (math.nan,)}
+    assert best({name: MetricSummary(own) for name, own in values.items()}) == {"a", "b"}
     assert best({"c": MetricSummary(())}) == frozenset()
 
 
