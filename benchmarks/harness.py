@@ -4,15 +4,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 import typer
 
 from contracts import Keys
-from trainer.state.trainer_state import TrainerState
-from trainer.step.seeds import Purpose, generator
+
+if TYPE_CHECKING:
+    from trainer.state.trainer_state import TrainerState
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -56,13 +57,15 @@ def status(field: str, process: int | str = "self") -> int:
 
 def zipf_ranks(items: int, events: int, exponent: float, rng: np.random.Generator) -> tuple[I64, F64]:
     """Return ranks (events,) drawn from a Zipf law, and the law (items,)."""
-    law = np.arange(1, items + 1) ** -exponent
+    law: F64 = np.arange(1, items + 1) ** -exponent
     law /= law.sum()
     return np.minimum(np.searchsorted(np.cumsum(law), rng.random(events)), items - 1).astype(np.int64), law
 
 
-def admit(state: TrainerState, keys: Keys, ids: npt.NDArray[np.object_], sequence: int) -> None:
+def admit(state: "TrainerState", keys: Keys, ids: npt.NDArray[np.object_], sequence: int) -> None:
     """Give rows and fresh embeddings to the items that have none."""
+    from trainer.step.seeds import Purpose, generator  # noqa: PLC0415  it brings torch, which not all benchmarks need
+
     admitted = state.table.admit(keys, ids, sequence)
     state.embeddings.grow(state.table.capacity)
     state.embeddings.initialise(admitted, generator(state.config.seed, Purpose.ROWS, sequence))

@@ -11,7 +11,7 @@ from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.negatives.pairs import Positives, cross, naive
 from trainer.offline.data import Interactions, InteractionsError, Ints
 from trainer.offline.model import knows_users
-from trainer.offline.past import newest_rows, user_starts
+from trainer.offline.past import items_by_user, newest_rows
 from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, derive
 
@@ -48,11 +48,9 @@ class _ByUser:
 
     def __init__(self, interactions: Interactions, train: Ints) -> None:
         self.source = interactions.source
-        order = np.argsort(interactions.users[train], kind="stable")
-        self.users = interactions.users[train][order]
-        self.rows = interactions.items[train][order] + FIRST_ITEM
-        self.starts = user_starts(self.users, len(interactions.user_ids))
-        self.counts = np.bincount(self.users, minlength=len(interactions.user_ids))
+        by_user = items_by_user(interactions, train)
+        self.users, self.rows = by_user.list_numbers, by_user.values + FIRST_ITEM
+        self.starts, self.counts = by_user.offsets[:-1], by_user.lengths
         self.first_user_row = FIRST_ITEM + len(interactions.item_ids)
 
     def histories(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.data import Interactions, Ints
-from trainer.ranking.cases import slices
+from trainer.ranking.cases import Lists, slices
 
-__all__ = ["Past", "newest_rows", "user_starts"]
+__all__ = ["Past", "items_by_user", "newest_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +24,16 @@ class Past:
     @classmethod
     def of_interactions(cls, interactions: Interactions, rows: Ints) -> "Past":
         """Return what the user of each of the interactions `rows` (C,) did before it, in all of the data."""
-        order = np.argsort(interactions.users, kind="stable")
-        position = np.empty_like(order)
-        position[order] = np.arange(len(order))
-        starts = user_starts(interactions.users, len(interactions.user_ids))
-        return cls(interactions.items[order], starts[interactions.users[rows]], position[rows])
+        by_user = items_by_user(interactions, np.arange(len(interactions)))
+        # The inverse of the order in which the items are grouped.
+        position = np.argsort(np.argsort(interactions.users, kind="stable"))
+        return cls(by_user.values, by_user.offsets[interactions.users[rows]], position[rows])
 
     @classmethod
     def of_users(cls, interactions: Interactions, train: Ints, users: Ints) -> "Past":
         """Return what each of `users` (C,) did in the interactions `train`."""
-        order = train[np.argsort(interactions.users[train], kind="stable")]
-        counts = np.bincount(interactions.users[train], minlength=len(interactions.user_ids))
-        starts = user_starts(interactions.users[train], len(interactions.user_ids))
-        return cls(interactions.items[order], starts[users], (starts + counts)[users])
+        by_user = items_by_user(interactions, train)
+        return cls(by_user.values, by_user.offsets[users], by_user.offsets[users + 1])
 
     def histories(self, length: int) -> Tensor:
         """Return the newest items as table rows (C, length), padded on the left."""
@@ -47,11 +44,9 @@ class Past:
         return slices(self.items, self.starts[cases], self.ends[cases])
 
 
-def user_starts(users: Ints, count: int) -> Ints:
-    """Return where each user's interactions start once they are sorted by user, (count,)."""
-    sizes = np.bincount(users, minlength=count)
-    starts: Ints = np.cumsum(sizes) - sizes
-    return starts
+def items_by_user(interactions: Interactions, rows: Ints) -> Lists:
+    """Return the items of the interactions `rows` by user, (U,), each user's in the order of `rows`."""
+    return Lists.grouped(interactions.users[rows], interactions.items[rows], len(interactions.user_ids))
 
 
 def newest_rows(rows: Ints, starts: Ints, ends: Ints, length: int) -> Tensor:
