@@ -1,8 +1,8 @@
-"""Stores of any age, made fast: one real window, linked and committed again and again in later event time.
+"""Stores of any age, created fast: one real window, linked and committed repeatedly at later event times.
 
-The pipeline makes the first window; later ones link its files and have a commit, a log file and a place in event time
-of their own, as if the log had been rotated with every window. One more run of the pipeline leaves its snapshots. All
-windows have the same users, so that stores of different age differ in nothing else.
+The pipeline writes the first window; later ones link its files, each with its own commit, log file and event time, as
+if the log had been rotated with every window. A last run of the pipeline writes its snapshots. All windows have the
+same users, so that stores differ in age alone.
 """
 
 import json
@@ -41,14 +41,14 @@ _EVENTS: Final = 200
 
 @dataclass
 class AgedStore:
-    """A store in ``folder/store`` and its log in ``folder/log``; `windows` counts those in commits of their own."""
+    """A store in ``folder/store`` and its log in ``folder/log``; `windows` counts the windows, one per commit."""
 
     folder: Path
     windows: int = 0
 
     @classmethod
     def make(cls, folder: Path, windows: int) -> "AgedStore":
-        """Make a store with so many windows, the last of them by a run that leaves snapshots."""
+        """Create a store with so many windows, the last of them by a run that writes snapshots."""
         aged = cls(folder)
         aged.arrive(_EVENTS)
         aged.ingest()
@@ -64,26 +64,24 @@ class AgedStore:
 
     @property
     def config(self) -> PipelineConfig:
-        """The settings of the pipeline that made it."""
+        """The settings of its pipeline."""
         return SETTINGS.model_copy(update={"log": str(self.folder / "log")})
 
     def arrive(self, events: int) -> None:
         """Append events of the next window to the log, in a file of their own."""
         start = _ORIGIN + self.windows * SETTINGS.window_seconds
-        lines = [
-            json.dumps(
-                {
-                    "user_id": f"user-{number % _USERS}",
-                    "item_id": f"item-{(7 * number + self.windows) % _ITEMS}",
-                    "timestamp": start + number * SETTINGS.window_seconds // events,
-                }
-            )
+        rows = [
+            {
+                "user_id": f"user-{number % _USERS}",
+                "item_id": f"item-{(7 * number + self.windows) % _ITEMS}",
+                "timestamp": start + number * SETTINGS.window_seconds // events,
+            }
             for number in range(events)
         ]
         path = self.folder / "log" / _part(self.windows)
         path.parent.mkdir(parents=True, exist_ok=True)
         hidden = path.with_name(f".{path.name}")
-        hidden.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        hidden.write_text("".join(f"{json.dumps(one)}\n" for one in rows), encoding="utf-8")
         hidden.replace(path)
         self.windows += 1
 
@@ -92,7 +90,7 @@ class AgedStore:
         ingest(self.store, self.config, registry=CollectorRegistry())
 
     def _repeat(self, times: int) -> None:
-        """Commit the window of the newest commit again, so many times in later event time; its log file goes."""
+        """Commit the window of the newest commit again, so many times at later event times; remove its log file."""
         log = CommitLog(self.store)
         first, before = log.get(log.newest()), log.at(log.newest() + 1)
         digest, [pane] = before.checksum, first.panes
@@ -111,7 +109,7 @@ class AgedStore:
             )
             self._link(pane, commit.panes[0])
             data = encode_document(commit)
-            # Without `fsync`, which is what takes the time.
+            # Without `fsync`, which takes most of the time.
             Path(self.store.path(CommitLog.name(number))).write_bytes(data)
             digest = checksum(data)
             self.windows += 1

@@ -1,12 +1,11 @@
 """Memory and disk per item and per user, for docs/sizing.md.
 
     python -m benchmarks.footprint trainer --items 1000000       # the trainer's state, a checkpoint, a bundle
-    python -m benchmarks.footprint window STORE                  # the trainer's reading of a store's first window
-    python -m benchmarks.footprint histories --users 1000000     # what the server holds, and takes a window in with
+    python -m benchmarks.footprint window STORE                  # reading a store's first window as the trainer does
+    python -m benchmarks.footprint histories --users 1000000     # the server's histories, and adding a window to them
 
-Of the trainer it is the most that the process has held so far, less what it held after the same with a thousand items
-(or before the window); of histories what numpy has asked for. How busy the machine is matters for the CPU-seconds
-(user and system) alone, and little.
+For the trainer it is the peak of the process, less the peak of the same with a thousand items (or before the window);
+for histories it is what numpy allocated. A busy machine affects only the CPU-seconds (user and system), and little.
 """
 
 import resource
@@ -20,6 +19,7 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
+from benchmarks.harness import command_line
 from benchmarks.serving import filled
 from contracts import Events, Histories, Store, WindowLog
 from contracts.columns import ITEM_ID, ITEM_KEY
@@ -30,7 +30,7 @@ from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.step.batches import Examples, read_positives
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+app = command_line(__doc__)
 HISTORY: Final = 50
 FEW: Final = 1000
 Items = Annotated[int, typer.Option(help="items in the table")]
@@ -42,20 +42,20 @@ Arrivals = Annotated[float, typer.Option(help="events of the next window, per us
 @app.command()
 def trainer(items: Items = 1_000_000, index: Kind = "auto") -> None:
     """Fill a table, save a checkpoint, export a bundle."""
-    walk(TrainerConfig(device="cpu", index=index), FEW, 0)
+    measure(TrainerConfig(device="cpu", index=index), FEW, 0)
     print(f"with {FEW} items the process takes {peak() / 2**20:.0f} MiB; per item beyond that:", flush=True)
-    walk(TrainerConfig(device="cpu", index=index), items, peak())
+    measure(TrainerConfig(device="cpu", index=index), items, peak())
 
 
-def walk(config: TrainerConfig, items: int, base: int) -> None:
-    """Print each step of a trainer with so many items; without a `base` just take it."""
+def measure(config: TrainerConfig, items: int, base: int) -> None:
+    """Print the cost of each step of a trainer with so many items; without a `base`, only execute them."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
-        with told("state", items, base):
+        with measured("state", items, base):
             state = filled(config, items)
-        with told("checkpoint", items, base):
+        with measured("checkpoint", items, base):
             CheckpointLog(store).save(state, Workers())
-        with told("bundle", items, base):
+        with measured("bundle", items, base):
             export_bundle(store, state)
         if base:
             saved = sum(len(store.read(name)) for name in store.glob("checkpoints/*/*"))
@@ -65,16 +65,16 @@ def walk(config: TrainerConfig, items: int, base: int) -> None:
 
 
 @contextmanager
-def told(step: str, items: int, base: int) -> Iterator[None]:
-    """Print what a step has brought the process to."""
-    begun = time.process_time()
+def measured(step: str, items: int, base: int) -> Iterator[None]:
+    """Print the peak of the process after a step, beyond `base`, and the CPU-seconds of the step."""
+    started = time.process_time()
     yield
     if base:
-        print(f"{step}: {(peak() - base) / items:.0f} bytes at most, {time.process_time() - begun:.1f} s", flush=True)
+        print(f"{step}: {(peak() - base) / items:.0f} bytes at most, {time.process_time() - started:.1f} s", flush=True)
 
 
 def peak() -> int:
-    """Return the most memory that this process has held, in bytes."""
+    """Return the peak memory of this process, in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -86,15 +86,15 @@ def window(store: Annotated[str, typer.Argument(help="path or URL")]) -> None:
     items, table = log.items(manifest), ItemTable()
     table.admit(items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), 0)
     count, base = manifest.counts.positives, peak()
-    with told("read", count, base):
+    with measured("read", count, base):
         found = read_positives(log, manifest, HISTORY)
-    with told("examples", count, base):
+    with measured("examples", count, base):
         Examples.of(found, table).admitted()
 
 
 @app.command()
 def histories(users: Users = 1_000_000, arrivals: Arrivals = 0.2) -> None:
-    """Hold the histories of all users, and take a window in as `serving.histories` does: in a copy."""
+    """Build the histories of all users, and add a window as `serving.histories` does: in a copy."""
     tracemalloc.start()
     draw = np.random.default_rng(0)
     keys = np.sort(draw.integers(-(2**63), 2**63 - 1, users))
@@ -104,11 +104,11 @@ def histories(users: Users = 1_000_000, arrivals: Arrivals = 0.2) -> None:
     ones = np.ones(count, np.int64)
     events = Events(draw.choice(keys, count), draw.integers(1, 2**63, count), ones, ones > 0)
     tracemalloc.reset_peak()
-    begun = time.process_time()
+    started = time.process_time()
     longer = Histories(held.users, held.items, held.times)
     longer.extend(events)
-    spent = time.process_time() - begun
-    print(f"taking {count} events in: {tracemalloc.get_traced_memory()[1] / users:.0f} at most, {spent:.1f} s")
+    spent = time.process_time() - started
+    print(f"adding {count} events: {tracemalloc.get_traced_memory()[1] / users:.0f} at most, {spent:.1f} s")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""What the precision of log Q does to the learned model: one pass over MovieLens-1M for each estimator and seed.
+"""How the precision of log Q affects the trained model: one pass over MovieLens-1M for each estimator and seed.
 
     python -m benchmarks.logq_recall run       # train what has no result yet, one JSON file per run
     python -m benchmarks.logq_recall report    # the table, and the plot by popularity decile
 
 The stream is in global order of time. It comes in windows of 8,192 events; each of the last tenth of the events tests
 the model (rank of the event's item among all items seen so far, without the user's newest 20), then the window is
-counted by the estimator, log Q is refreshed, and the window is learnt once, in shuffled batches. The negatives are
-the other positives of the batch and nothing else, so that log Q is all that stands between them and popularity. Counts
-are never decayed: the estimators differ in precision only. A run takes about a minute on one core; set
+counted by the estimator, log Q is refreshed, and the model trains on the window once, in shuffled batches. The only
+negatives are the other positives of the batch, so that log Q alone corrects for their popularity. Counts are never
+decayed: the estimators differ in precision only. A run takes about a minute on one core; set
 OMP_NUM_THREADS=1.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,24 +23,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import typer
-from torch.nn import functional
 
+from benchmarks.harness import DATA, F64, I64, Data, admit, command_line, head, row
 from contracts import Events, Histories, Keys, hash_ids
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView, GapEstimator
 from sketches.view import DecayedSketch
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
-from trainer.items.table import FIRST_ITEM, PADDING
+from trainer.ranking import gain
 from trainer.ranks.runtime import deterministic
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples, Positives, batches
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
-from trainer.stream.ranking import rank_of
-from trainer.towers import project
+from trainer.stream.prequential import scored_blocks
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-F64 = npt.NDArray[np.float64]
+app = command_line(__doc__)
 
 WINDOW: Final = 8192
 HISTORY: Final = 20
@@ -57,9 +54,7 @@ ESTIMATORS: Final[dict[str, Callable[[], FrequencyEstimator]]] = {
     "no correction": ExactCounter,
 }
 NAMES: Final = {name: f"{number}-{name.replace(',', '').replace(' ', '-')}" for number, name in enumerate(ESTIMATORS)}
-Data = Annotated[Path, typer.Option(envvar="WEIR_DATA", help="folder with ml-1m/interactions.parquet")]
 Out = Annotated[Path, typer.Option(help="folder of the results")]
-DATA: Final = Path(os.pardir) / "shared" / "data"
 OUT: Final = Path("build") / "logq-recall"
 
 
@@ -73,7 +68,7 @@ class Stream(NamedTuple):
 
 @app.command()
 def run(data: Data = DATA, out: Out = OUT, seeds: int = 3, events: int = 1_000_209) -> None:
-    """Train and test all estimators with all seeds; results that are there are kept."""
+    """Train and test all estimators with all seeds; existing results are kept."""
     out.mkdir(parents=True, exist_ok=True)
     stream = read(data / "ml-1m" / "interactions.parquet", events)
     for seed in range(seeds):
@@ -81,7 +76,7 @@ def run(data: Data = DATA, out: Out = OUT, seeds: int = 3, events: int = 1_000_2
             path = out / f"{NAMES[name]}-{seed}.json"
             if not path.exists():
                 partial = path.with_suffix(".partial")
-                partial.write_text(json.dumps(learn(stream, name, seed)))
+                partial.write_text(json.dumps(train_and_test(stream, name, seed)))
                 partial.replace(path)
                 print(path, flush=True)
 
@@ -98,19 +93,20 @@ def read(path: Path, events: int) -> Stream:
 
 
 def settings(name: str, seed: int) -> TrainerConfig:
-    """Choose a tower that learns fast on one core."""
+    """Return settings that train fast on one core."""
     return TrainerConfig(
         seed=seed,
         device="cpu",
         batch_size=512,
+        evaluation_filter_seen=True,
         tower=TowerConfig(kind="mean_pooling", dimension=32, history_length=HISTORY),
         negatives=NegativesConfig(uniform=0, correction="none" if name == "no correction" else "improved"),
     )
 
 
-def learn(stream: Stream, name: str, seed: int) -> dict[str, Any]:
-    """Make one run and return its figures."""
-    begun = time.process_time()
+def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
+    """Execute one run and return its metrics."""
+    started = time.process_time()
     estimator, config = ESTIMATORS[name](), settings(name, seed)
     state = TrainerState.fresh(config)
     state.frequencies = FrequencyView(config.half_life_seconds, memories=[DecayedSketch(1.0, estimator, 0.0)])
@@ -118,19 +114,16 @@ def learn(stream: Stream, name: str, seed: int) -> dict[str, Any]:
     with deterministic(), Workers.from_environment("cpu") as workers:
         for number, part in enumerate(windows(len(stream.keys))):
             if part.stop > first_test:
-                tested = slice(max(part.start, first_test), part.stop)
-                ranks.append(ranks_of(state, stream.keys[tested], stream.histories[tested]))
-            take_in(state, estimator, stream, part, number)
-            items, weights = stream.keys[part], np.ones(part.stop - part.start, np.float32)
-            # The loss does not ask who the users are.
-            found = Positives(np.zeros_like(items), items, stream.histories[part], weights)
+                tested = examples(state, stream, slice(max(part.start, first_test), part.stop))
+                ranks += [block.ranks(block.scores) for block in scored_blocks(state, tested)]
+            ingest(state, estimator, stream, part, number)
             order = generator(seed, Purpose.SHUFFLE, number)
-            for batch in batches(Examples.of(found, state.table), config.batch_size, order):
+            for batch in batches(examples(state, stream, part), config.batch_size, order):
                 train_step(state, batch, workers)
-    found_ranks = np.concatenate(ranks)
+    found_ranks = torch.cat(ranks)
     decile, errors = deciles(stream.keys), log_q_errors(estimator, stream.keys)
     tested_decile = decile[first_test:]
-    hits = found_ranks <= 20
+    hits = (found_ranks <= 20).numpy()
     return {
         "estimator": name,
         "seed": seed,
@@ -139,11 +132,11 @@ def learn(stream: Stream, name: str, seed: int) -> dict[str, Any]:
         "steps": state.position.step,
         "bytes": estimator.nbytes,
         "recall": float(hits.mean()),
-        "ndcg": float(np.where(hits, 1 / np.log2(1 + found_ranks), 0).mean()),
+        "ndcg": float((hits * gain(found_ranks).numpy()).mean()),
         "recall_by_decile": [float(hits[tested_decile == d].mean()) for d in range(DECILES)],
         "log_q_error": float(errors.mean()),
         "log_q_error_by_decile": [float(errors[decile == d].mean()) for d in range(DECILES)],
-        "cpu_seconds": time.process_time() - begun,
+        "cpu_seconds": time.process_time() - started,
     }
 
 
@@ -153,43 +146,27 @@ def windows(events: int) -> Iterator[slice]:
         yield slice(start, min(start + WINDOW, events))
 
 
-def take_in(state: TrainerState, estimator: FrequencyEstimator, stream: Stream, part: slice, number: int) -> None:
-    """Count a window, give its new items rows, refresh log Q."""
+def examples(state: TrainerState, stream: Stream, part: slice) -> Examples:
+    """Return a slice of the stream as table rows; the loss does not use the users."""
+    items = stream.keys[part]
+    found = Positives(np.zeros_like(items), items, stream.histories[part], np.ones(len(items), np.float32))
+    return Examples.of(found, state.table)
+
+
+def ingest(state: TrainerState, estimator: FrequencyEstimator, stream: Stream, part: slice, number: int) -> None:
+    """Count a window, admit its new items, refresh log Q."""
     estimator.update(stream.keys[part])
     keys, first = np.unique(stream.keys[part], return_index=True)
-    admitted = state.table.admit(keys, stream.ids[part][first], number)
-    state.embeddings.grow(state.table.capacity)
-    state.embeddings.initialise(admitted, generator(state.config.seed, Purpose.ROWS, number))
+    admit(state, keys, stream.ids[part][first], number)
     state.refresh_frequencies()
 
 
-@torch.no_grad()
-def ranks_of(state: TrainerState, keys: Keys, histories: Keys) -> npt.NDArray[np.int64]:
-    """Rank the item of each event among all live items but the history; one without a row comes last."""
-    state.tower.eval()
-    live = state.table.live
-    items = project(state.embeddings.weight[torch.from_numpy(live)], state.config.tower)
-    column = torch.zeros(state.table.capacity, dtype=torch.long)
-    column[torch.from_numpy(live)] = torch.arange(len(live))
-    found = []
-    for start in range(0, len(keys), 512):
-        rows = torch.from_numpy(state.table.rows(histories[start : start + 512]))
-        target = torch.from_numpy(state.table.rows(keys[start : start + 512]))
-        users = state.tower(functional.embedding(rows, state.embeddings.weight), rows != PADDING)
-        scores = project(users, state.config.tower) @ items.T
-        seen = torch.zeros(len(rows), state.table.capacity, dtype=torch.bool)
-        seen.scatter_(1, rows, True)  # noqa: FBT003 - the value to scatter
-        ranks = rank_of(scores, column[target], seen[:, torch.from_numpy(live)])
-        found.append(ranks.masked_fill(target < FIRST_ITEM, len(live) + 1).numpy())
-    return np.concatenate(found)
-
-
-def deciles(keys: Keys) -> npt.NDArray[np.int64]:
+def deciles(keys: Keys) -> I64:
     """Return the popularity decile of each event's item among all items, 0 for the most frequent tenth."""
     _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    place = np.empty(len(counts), np.int64)
-    place[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-    decile: npt.NDArray[np.int64] = (place * DECILES // len(counts))[inverse]
+    position = np.empty(len(counts), np.int64)
+    position[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    decile: I64 = (position * DECILES // len(counts))[inverse]
     return decile
 
 
@@ -202,27 +179,23 @@ def log_q_errors(estimator: FrequencyEstimator, keys: Keys) -> F64:
 
 @app.command()
 def report(out: Out = OUT, picture: Path = Path("docs") / "images" / "logq-by-decile.png") -> None:
-    """Print the table of the runs that are there, and draw accuracy and recall by popularity decile."""
+    """Print the table of the finished runs, and plot accuracy and recall by popularity decile."""
     found = {
         name: [json.loads(path.read_text()) for path in sorted(out.glob(f"{NAMES[name]}-*.json"))] for name in NAMES
     }
     done = {name: runs for name, runs in found.items() if runs}
     if not done:
         raise typer.BadParameter(f"{out} holds no result: run `python -m benchmarks.logq_recall run` first")
-    print("| log Q from | runs | W at the end | Recall@20 | deviation | NDCG@20 | Recall@20, rarer half of the items |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    head(
+        "log Q from", "runs", "W at the end", "Recall@20", "deviation", "NDCG@20", "Recall@20, rarer half of the items"
+    )
     for name, runs in done.items():
         recalls = [one["recall"] for one in runs]
         spread = np.std(recalls, ddof=1) if len(recalls) > 1 else float("nan")
         ndcg, rare = (np.mean([measure(one) for one in runs]) for measure in (lambda one: one["ndcg"], rarer_half))
         error = "-" if name == "no correction" else f"{runs[0]['log_q_error']:.4f}"
-        print(f"| {name} | {len(runs)} | {error} | {np.mean(recalls):.4f} | {spread:.4f} | {ndcg:.4f} | {rare:.4f} |")
+        row(name, len(runs), error, *(f"{value:.4f}" for value in (np.mean(recalls), spread, ndcg, rare)))
     draw(done, picture)
-
-
-def results(out: Path, name: str) -> list[Path]:
-    """List the files of an estimator's finished runs."""
-    return sorted(out.glob(f"{NAMES[name]}-*.json"))
 
 
 def rarer_half(one: dict[str, Any]) -> float:
@@ -231,7 +204,7 @@ def rarer_half(one: dict[str, Any]) -> float:
 
 
 def draw(done: dict[str, list[dict[str, Any]]], picture: Path) -> None:
-    """Draw both panels into one picture."""
+    """Plot both panels into one picture."""
     import matplotlib as mpl  # noqa: PLC0415  only this command needs it
 
     mpl.use("Agg")
@@ -247,7 +220,7 @@ def draw(done: dict[str, list[dict[str, Any]]], picture: Path) -> None:
         right.plot(place, recalls, "o-", label=name, color=f"C{number}", markersize=4)
     left.set_yscale("symlog", linthresh=1e-3)
     left.set(ylabel="mean |estimated log Q - true log Q|", title="Precision of log Q", ylim=(-1e-4, 10))
-    right.set(yscale="log", ylabel="Recall@20", title="What the model learns with it")
+    right.set(yscale="log", ylabel="Recall@20", title="Recall of the trained model")
     for axes in (left, right):
         axes.set(xlabel="popularity decile of the item (1: the most frequent tenth)", xticks=place)
         axes.grid(alpha=0.3)

@@ -1,6 +1,6 @@
-"""What the in-batch softmax costs beside the three matrix products that no such loss can do without.
+"""The cost of the in-batch softmax beside the three matrix products that every such loss needs.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.loss time      # forward and backward, contenders in turn in one run
+    OMP_NUM_THREADS=1 python -m benchmarks.loss time      # forward and backward, contenders take turns in one run
     OMP_NUM_THREADS=1 python -m benchmarks.loss memory    # peak of one forward and backward; Linux
 
 The products are the logits, the gradient of the queries and the gradient of the items, into memory that is there
@@ -26,9 +26,10 @@ import typer
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.harness import command_line, head, row, status
 from trainer.losses import exclude_positive, sampled_softmax, sampled_softmax_in_batch
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+app = command_line(__doc__)
 Contender = Callable[[], list[Tensor]]
 CORRECTIONS = ("none", "standard", "improved")
 TEMPERATURE = 0.1
@@ -54,42 +55,41 @@ def print_times(
     rounds: Annotated[int, typer.Option(help="rounds, each with every contender once")] = 15,
 ) -> None:
     """Print seconds and ratios."""
-    problem = made_up(rows, columns, dimension)
+    problem = synthetic(rows, columns, dimension)
     contenders = {"products": products(problem)}
     contenders |= {f"{name}, {one}": loss(problem, one) for one in CORRECTIONS for name, loss in LOSSES.items()}
     seconds = {name: np.empty(rounds) for name in contenders}
     for number in range(-1, rounds):
         for name, call in contenders.items():
-            begun = time.perf_counter()
+            started = time.perf_counter()
             call()
             if number >= 0:
-                seconds[name][number] = time.perf_counter() - begun
+                seconds[name][number] = time.perf_counter() - started
     middle = {name: float(np.median(found)) for name, found in seconds.items()}
     ratio = {name: float(np.median(found / seconds["products"])) for name, found in seconds.items()}
     print(f"three products: {middle['products']:.3f} s\n")
-    print("| correction | chunked, s | plain, s | chunked / products | plain / products | chunked / plain |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    head("correction", "chunked, s", "plain, s", "chunked / products", "plain / products", "chunked / plain")
     for one in CORRECTIONS:
         chunked, plain = f"chunked, {one}", f"plain, {one}"
         between = float(np.median(seconds[chunked] / seconds[plain]))
-        figures = f"{middle[chunked]:.3f} | {middle[plain]:.3f} | {ratio[chunked]:.2f} | {ratio[plain]:.2f}"
-        print(f"| `{one}` | {figures} | {between:.2f} |", flush=True)
+        times = [f"{middle[name]:.3f}" for name in (chunked, plain)]
+        row(f"`{one}`", *times, *(f"{value:.2f}" for value in (ratio[chunked], ratio[plain], between)))
 
 
 @app.command("memory")
 def print_memory(rows: Rows = 4096, columns: Columns = 12288, dimension: Dimension = 64) -> None:
     """Print peaks of extra memory, as shares of the matrix of logits."""
-    print("| correction | chunked | plain |\n| --- | --- | --- |")
+    head("correction", *LOSSES)
     for one in CORRECTIONS:
         shares = [extra_in_own_process(rows, columns, dimension, one, name) / (4 * rows * columns) for name in LOSSES]
-        print(f"| `{one}` | {shares[0]:.3f} | {shares[1]:.2f} |", flush=True)
+        row(f"`{one}`", f"{shares[0]:.3f}", f"{shares[1]:.2f}")
 
 
 @app.command("extra", hidden=True)
 def print_extra(rows: int, columns: int, dimension: int, correction: str, name: str) -> None:
     """Print the extra bytes of one call."""
-    LOSSES[name](made_up(64, 128, dimension), correction)()  # what is allocated once per process
-    call = LOSSES[name](made_up(rows, columns, dimension), correction)
+    LOSSES[name](synthetic(64, 128, dimension), correction)()  # what is allocated once per process
+    call = LOSSES[name](synthetic(rows, columns, dimension), correction)
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
     kept = call()
@@ -103,13 +103,7 @@ def extra_in_own_process(rows: int, columns: int, dimension: int, correction: st
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def status(field: str) -> int:
-    """Return a size of this process as the kernel counts it, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
-def made_up(rows: int, columns: int, dimension: int) -> Problem:
+def synthetic(rows: int, columns: int, dimension: int) -> Problem:
     """Return normalised embeddings; every row leaves out its own column and 16 others, as a masked history does."""
     draw = torch.Generator().manual_seed(0)
     query = functional.normalize(torch.randn(rows, dimension, generator=draw)).requires_grad_()

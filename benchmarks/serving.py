@@ -5,13 +5,13 @@
 
 `prepare` exports item vectors of random directions (64 dimensions, cosine) and a SASRec tower as it is before
 training, by the trainer's own export. `load` starts ``weir serve`` on each store, in a process of its own; two client
-processes keep 1, 8 or 64 calls under way (closed loop, one query a call: a history of 50 items, k = 100) and do not
+processes keep 1, 8 or 64 calls in flight (closed loop, one query a call: a history of 50 items, k = 100) and do not
 parse the answers.
 
-In the same run, with as many calls under way, the server answers empty calls (the health check), which is what gRPC
+In the same run, with as many calls in flight, the server answers empty calls (the health check), which is what gRPC
 costs; and this process runs the tower and FAISS alone on the same bundle, with one thread, in batches of the size that
-the server formed. CPU is user and system time. It and the ratios bear a busy machine; latency and queries per second do
-not: `cores` says what the server got of the machine. For one core each: OMP_NUM_THREADS=1.
+the server formed. CPU is user and system time. It and the ratios are robust on a busy machine; latency and queries
+per second are not: `cores` is the CPU that the server got. For one core each: OMP_NUM_THREADS=1.
 """
 
 import asyncio
@@ -37,6 +37,7 @@ import typer
 from grpc_health.v1 import health_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.harness import admit, command_line, head, row, status
 from contracts import BundleLog, Store, hash_ids
 from serving.bundle import LoadedBundle, load_bundle
 from serving.client import RetrievalClient, RetrievalError, by_history
@@ -45,10 +46,9 @@ from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.index import factory
 from trainer.state.trainer_state import TrainerState
-from trainer.step.seeds import Purpose, generator
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+app = command_line(__doc__)
 Folder = Annotated[Path, typer.Argument(help="where the stores are")]
 Sizes = Annotated[list[int], typer.Option("--items", help="items of a bundle; may be repeated")]
 SIZES: Final = [10_000, 100_000, 1_000_000]
@@ -72,10 +72,10 @@ def prepare(folder: Folder, items: Sizes = SIZES) -> None:
     """Export each catalogue with a flat index, and with the one that the trainer chooses."""
     for size in items:
         for index in dict.fromkeys(("Flat", factory(size, "auto"))):
-            begun = time.process_time()
+            started = time.process_time()
             store = Store(str(folder / f"{size:08d}-{index}"))
             manifest = export_bundle(store, filled(TrainerConfig(device="cpu", index=index), size))
-            spent = time.process_time() - begun
+            spent = time.process_time() - started
             bytes_each = ", ".join(f"{entry.name} {entry.size / size:.1f}" for entry in manifest.files)
             print(f"{size} items, {index}: {spent:.1f} CPU-seconds; bytes per item: {bytes_each}", flush=True)
 
@@ -85,9 +85,7 @@ def filled(config: TrainerConfig, items: int) -> TrainerState:
     state, ids = TrainerState.fresh(config), np.array([name(number) for number in range(items)], object)
     keys, sketch = hash_ids(ids.tolist()), CountMinSketch(1 << 16)
     sketch.update(keys)
-    admitted = state.table.admit(keys, ids, 0)
-    state.embeddings.grow(state.table.capacity)
-    state.embeddings.initialise(admitted, generator(0, Purpose.ROWS, 0))
+    admit(state, keys, ids, 0)
     state.frequencies.add(sketch.to_bytes(), 0)
     state.refresh_frequencies()
     state.position.trained_sequence = 0
@@ -104,31 +102,33 @@ def load(
     folder: Folder, seconds: Annotated[float, typer.Option(help="of every measurement")] = 4.0, only: str = "*"
 ) -> None:
     """Print the table."""
-    print(f"| {COLUMNS} |\n|{' --- |' * (COLUMNS.count('|') + 1)}")
+    head(*COLUMNS.split(" | "))
     with client_processes() as clients:
         for path in sorted(folder.glob(only)):
             store = Store(str(path))
             bundle = load_bundle(BundleLog(store), str(BundleLog(store).current()))
             with served(store) as server:
                 for calls in (1, 8, 64):
-                    print(line(bundle, server, clients, calls, seconds), flush=True)
-                rss, peak = (server.memory(name) / 2**20 for name in ("VmRSS", "VmHWM"))
+                    row(*measured(bundle, server, clients, calls, seconds))
+                rss, peak = (status(name, server.pid) / 2**20 for name in ("VmRSS", "VmHWM"))
             busy = os.getloadavg()[0]
             print(f"  {path.name}: {rss:.0f} MiB resident, {peak:.0f} at most; load average {busy:.1f}", flush=True)
 
 
 @contextmanager
 def client_processes() -> Iterator[Executor]:
-    """Start the clients' processes; all have done their imports when this returns."""
+    """Start the clients' processes; all have finished their imports when this returns."""
     context = multiprocessing.get_context("spawn")
-    all_there = context.Barrier(CLIENTS)
-    with ProcessPoolExecutor(CLIENTS, context, all_there.wait) as clients:
+    all_started = context.Barrier(CLIENTS)
+    with ProcessPoolExecutor(CLIENTS, context, all_started.wait) as clients:
         list(clients.map(abs, range(CLIENTS)))
         yield clients
 
 
-def line(bundle: LoadedBundle, server: "Server", clients: Executor, calls: int, seconds: float) -> str:
-    """Measure one row."""
+def measured(
+    bundle: LoadedBundle, server: "Server", clients: Executor, calls: int, seconds: float
+) -> tuple[object, ...]:
+    """Return the cells of one row."""
     histories = np.random.default_rng(0).integers(0, bundle.items, (REQUESTS, HISTORY))
     queries = [retrieval(row.tolist()) for row in histories]
     asked = loaded(server, clients, Calls(RETRIEVE, queries, calls), seconds)
@@ -136,13 +136,13 @@ def line(bundle: LoadedBundle, server: "Server", clients: Executor, calls: int, 
     batch = max(1, round(asked.batch))
     tower, search = alone(bundle, bundle.sorted_keys[histories], batch, seconds / 2)
     p50, p99 = 1e3 * np.quantile(asked.latencies, (0.5, 0.99))
-    figures = (
+    return (
+        *(bundle.items, bundle.manifest.index.type, calls),
         *(f"{asked.rate:.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{asked.cores:.2f}", f"{asked.batch:.1f}"),
         *(f"{us:.0f}" for us in (asked.cpu_us, empty.cpu_us, tower, search)),
         f"{asked.cpu_us / (empty.cpu_us + tower + search):.2f}",
         f"{asked.rate / empty.rate:.2f}",
     )
-    return f"| {bundle.items} | {bundle.manifest.index.type} | {calls} | {' | '.join(figures)} |"
 
 
 def retrieval(history: list[int]) -> bytes:
@@ -151,15 +151,15 @@ def retrieval(history: list[int]) -> bytes:
 
 
 class Calls(NamedTuple):
-    """A gRPC method, serialised requests for it, and how many are to be under way together."""
+    """A gRPC method, serialised requests for it, and the number in flight."""
 
     method: str
     requests: list[bytes]
-    under_way: int
+    in_flight: int
 
 
 class Load(NamedTuple):
-    """What a load gave: seconds of each call, calls per second, the server's CPU, and queries per batch."""
+    """Results of a load: seconds of each call, calls per second, the server's CPU, and queries per batch."""
 
     latencies: npt.NDArray[np.float64]
     rate: float
@@ -169,13 +169,13 @@ class Load(NamedTuple):
 
 
 def loaded(server: "Server", clients: Executor, calls: Calls, seconds: float) -> Load:
-    """Keep calls under way for so long."""
-    used = min(CLIENTS, calls.under_way)
+    """Keep calls in flight for so long."""
+    used = min(CLIENTS, calls.in_flight)
     begin = time.monotonic() + WARM_UP
-    share = calls._replace(under_way=calls.under_way // used)
+    share = calls._replace(in_flight=calls.in_flight // used)
     running = [clients.submit(call, server.target, share, begin, begin + seconds) for _ in range(used)]
     time.sleep(max(0.0, begin - time.monotonic()))
-    before, begun = server.metrics(), time.monotonic()
+    before, started = server.metrics(), time.monotonic()
     time.sleep(seconds)
     after, ended = server.metrics(), time.monotonic()
     latencies = np.concatenate([future.result() for future in running])
@@ -184,7 +184,7 @@ def loaded(server: "Server", clients: Executor, calls: Calls, seconds: float) ->
         after[metric] - before[metric]
         for metric in ("process_cpu_seconds_total", "weir_batch_queries_count", "weir_batch_queries_sum")
     )
-    cores = spent / (ended - begun)
+    cores = spent / (ended - started)
     return Load(latencies, rate, 1e6 * cores / rate, cores, queries / max(batches, 1))
 
 
@@ -203,7 +203,7 @@ def call(target: str, calls: Calls, begin: float, end: float) -> npt.NDArray[np.
         found: list[float] = []
         async with grpc.aio.insecure_channel(target) as channel:
             method = channel.unary_unary(calls.method)
-            await asyncio.gather(*(caller(method, seed, found) for seed in range(calls.under_way)))
+            await asyncio.gather(*(caller(method, seed, found) for seed in range(calls.in_flight)))
         return found
 
     return np.array(asyncio.run(run()))
@@ -222,11 +222,11 @@ def alone(bundle: LoadedBundle, histories: npt.NDArray[np.int64], batch: int, se
 
     def per_query(run: Callable[[slice], object]) -> float:
         run(slice(0, batch))
-        begun, done = time.process_time(), 0
+        started, done = time.process_time(), 0
         for start in starts():
             run(slice(start, start + batch))
             done += batch
-        return 1e6 * (time.process_time() - begun) / done
+        return 1e6 * (time.process_time() - started) / done
 
     tower = per_query(lambda rows: bundle.users(histories[rows]))
     return tower, per_query(lambda rows: bundle.index.search(vectors[rows], K))
@@ -250,11 +250,6 @@ class Server:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as page:
             families = list(text_string_to_metric_families(page.read().decode()))
         return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
-
-    def memory(self, line: str) -> int:
-        """Return a line of the process's status, in bytes."""
-        status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(1024 * int(found.split()[1]) for found in status if found.startswith(line))
 
 
 @contextmanager

@@ -14,18 +14,17 @@ Every command takes seconds to a minute on one core; set OMP_NUM_THREADS=1.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 import typer
 import xxhash
 
+from benchmarks.harness import DATA, F64, I64, Data, command_line, head, row, zipf_ranks
 from sketches import (
     CountMinSketch,
     DistinctCounter,
@@ -38,15 +37,11 @@ from sketches import (
 from sketches import log_q_error as estimated_error
 from sketches.protocol import log_probability
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
+app = command_line(__doc__)
 BATCH = 65_536
 MIB = 1 << 20
 Events = Annotated[int, typer.Option(help="events in the stream")]
 Items = Annotated[int, typer.Option(help="items in the catalogue")]
-Data = Annotated[Path, typer.Option(envvar="WEIR_DATA", help="folder of the data sets")]
-DATA = Path(os.pardir) / "shared" / "data"
 
 
 class Peer:
@@ -70,13 +65,6 @@ class Peer:
         return np.log(counts) - math.log(self._sketch.total_weight)
 
 
-def zipf_ranks(items: int, events: int, exponent: float, rng: np.random.Generator) -> tuple[I64, F64]:
-    """Ranks drawn from a Zipf law, and the law."""
-    law = np.arange(1, items + 1) ** -exponent
-    law /= law.sum()
-    return np.minimum(np.searchsorted(np.cumsum(law), rng.random(events)), items - 1).astype(np.int64), law
-
-
 def zipf(items: int, events: int, exponent: float) -> I64:
     """Keys drawn from a Zipf law; the ids are consecutive numbers in random order of popularity."""
     rng = np.random.default_rng(0)
@@ -89,9 +77,9 @@ def batches(events: I64, size: int = BATCH) -> Iterator[I64]:
         yield events[start : start + size]
 
 
-def feed(estimator: FrequencyEstimator | Peer, events: I64) -> None:
+def feed(estimator: FrequencyEstimator | Peer, events: I64, size: int = BATCH) -> None:
     """Count a whole stream, batch by batch."""
-    for batch in batches(events):
+    for batch in batches(events, size):
         estimator.update(batch)
 
 
@@ -106,17 +94,12 @@ def error(log_q: F64, share: F64) -> float:
     return float((share * np.abs(log_q - np.log(share))).sum())
 
 
-def row(*cells: object) -> None:
-    """Print one row of a markdown table."""
-    print(
-        "| " + " | ".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells) + " |", flush=True
-    )
-
-
-def head(*names: str) -> None:
-    """Print the head of a markdown table."""
-    row(*names)
-    row(*("---" for _ in names))
+def errors_of(estimators: list[Any], stream: I64) -> list[float]:
+    """Count a stream by every estimator; return the W of each."""
+    keys, share = true_log_q(stream)
+    for estimator in estimators:
+        feed(estimator, stream)
+    return [error(estimator.log_q(keys), share) for estimator in estimators]
 
 
 @app.command()
@@ -153,23 +136,19 @@ def accuracy(events: Events = 10_000_000, items: Items = 1_000_000, mib: int = 4
     for exponent in (0.8, 1.05, 1.3):
         stream = zipf(items, events, exponent)
         keys, share = true_log_q(stream)
-        shards = [CountMinSketch(cells // 4) for _ in range(4)]
-        for shard, part in zip(shards, np.array_split(stream, 4), strict=True):
-            feed(shard, part)
-            if shard is not shards[0]:
-                shards[0].merge(shard)
+        shards = merged(stream, np.arange(stream.size) * 4 // stream.size, cells // 4, batch=BATCH)
         rivals: list[Any] = [CountMinSketch(cells // 4), CountMinSketch(cells // 4, conservative=False)]
         rivals.append(Peer(cells // 8, 4))  # its cells take 8 bytes
         rivals += [GapEstimator(cells // 16, 4, alpha) for alpha in (0.01, 0.05, 0.2)]
-        for rival in rivals:
-            feed(rival, stream)
-        errors = [error(rival.log_q(keys), share) for rival in rivals]
-        merged = error(shards[0].log_q(keys), share)
-        row(exponent, keys.size, errors[0], merged, *errors[1:3], min(errors[3:]))
+        errors = errors_of(rivals, stream)
+        row(exponent, keys.size, errors[0], error(shards.log_q(keys), share), *errors[1:3], min(errors[3:]))
 
 
 def drifting(items: int, epochs: int, epoch: int) -> Iterator[tuple[I64, F64]]:
-    """Per epoch: its events, and the law of each event's item; 30 % of the items permute between epochs."""
+    """Yield the events of each epoch, and the share in the epoch and the law of each event's item, (2, events).
+
+    30 % of the items permute between epochs.
+    """
     rng = np.random.default_rng(0)
     item_at = rng.permutation(items)
     for number in range(epochs):
@@ -177,7 +156,13 @@ def drifting(items: int, epochs: int, epoch: int) -> Iterator[tuple[I64, F64]]:
             moved = rng.choice(items, int(0.3 * items), replace=False)
             item_at[moved] = item_at[rng.permutation(moved)]
         ranks, law = zipf_ranks(items, epoch, 1.05, rng)
-        yield item_at[ranks].astype(np.int64), law[ranks]
+        yield item_at[ranks].astype(np.int64), np.stack([np.bincount(ranks)[ranks] / epoch, law[ranks]])
+
+
+def drift_error(log_q: F64, truths: F64) -> F64:
+    """Return the mean absolute error of log Q (n,) to each of two truths (2, n)."""
+    errors: F64 = np.abs(log_q - np.log(truths)).mean(1)
+    return errors
 
 
 @app.command()
@@ -196,17 +181,14 @@ def drift(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, ba
 
 
 def drift_errors(estimator: Any, stream: list[tuple[I64, F64]], size: int, options: dict[str, bool]) -> list[float]:
-    """Errors against the epoch's shares and against the law; every eighth batch is asked."""
+    """Return errors to the epoch's shares and to the law, measured on every eighth batch."""
     errors = []
-    for number, (events, law) in enumerate(stream):
-        _, inverse, counts = np.unique(events, return_inverse=True, return_counts=True)
-        share = counts[inverse] / events.size
+    for number, (events, truths) in enumerate(stream):
         for index, start in enumerate(range(0, events.size, size)):
             part = slice(start, start + size)
             estimator.update(events[part])
             if number and index % 8 == 0:
-                log_q = estimator.log_q(events[part], **options)
-                errors.append([np.abs(log_q - np.log(truth[part])).mean() for truth in (share, law)])
+                errors.append(drift_error(estimator.log_q(events[part], **options), truths[:, part]))
     return [float(mean) for mean in np.mean(errors, axis=0)]
 
 
@@ -216,10 +198,8 @@ def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, 
     lives = [per_epoch * share for share in (0.05, 0.2, 0.8)]  # seconds, at one window a second
     views = {f"half-life {life:g} windows": FrequencyView(life) for life in lives}
     views["bank of the three"] = FrequencyView(tuple(lives))
-    errors: dict[str, list[list[float]]] = {name: [] for name in views}
-    for number, (events, law) in enumerate(drifting(items, epochs, epoch)):
-        _, inverse, counts = np.unique(events, return_inverse=True, return_counts=True)
-        share = counts[inverse] / events.size
+    errors: dict[str, list[F64]] = {name: [] for name in views}
+    for number, (events, truths) in enumerate(drifting(items, epochs, epoch)):
         for index, part in enumerate(np.array_split(np.arange(epoch), per_epoch)):
             sketch = CountMinSketch(MIB // 4)
             sketch.update(events[part])
@@ -227,7 +207,7 @@ def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, 
                 view.add(sketch.to_bytes(), 1000 * (number * per_epoch + index))
                 if number and index % 4 == 0:
                     log_q = log_probability(view.counts(events[part]), view.total, 0.5)
-                    errors[name].append([np.abs(log_q - np.log(truth[part])).mean() for truth in (share, law)])
+                    errors[name].append(drift_error(log_q, truths[:, part]))
     head(f"{per_epoch} windows per epoch", "W to the share in the epoch", "W to the law")
     for name, found in errors.items():
         row(name, *np.mean(found, axis=0).tolist())
@@ -238,36 +218,19 @@ def real(data: Data = DATA) -> None:
     """W on the item streams of two public data sets, by the size of the sketch."""
     if not data.is_dir():
         raise typer.BadParameter(f"{data} is not a directory; set WEIR_DATA to the folder with ml-1m and gowalla")
-    head(
-        "stream",
-        "items",
-        "exact counter, KiB",
-        "sketch, KiB",
-        "conservative",
-        "linear",
-        "gap, alpha .05",
-        "estimated / true",
-    )
+    sizes = "exact counter, KiB", "sketch, KiB"
+    head("stream", "items", *sizes, "conservative", "linear", "gap, alpha .05", "estimated / true")
     for name in ("ml-1m", "gowalla"):
         stream = item_stream(data, name)
-        keys, share = true_log_q(stream)
-        exact = ExactCounter()
+        keys, exact = np.unique(stream), ExactCounter()
         feed(exact, stream)
         for cells_per_item in (1, 2, 4, 8):
             width = 1 << round(math.log2(cells_per_item * keys.size / 4))
             rivals: list[Any] = [CountMinSketch(width), CountMinSketch(width, conservative=False)]
             rivals.append(GapEstimator(width // 4, 4, 0.05))
-            for rival in rivals:
-                feed(rival, stream)
-            errors = [error(rival.log_q(keys), share) for rival in rivals]
-            row(
-                name,
-                keys.size,
-                exact.nbytes >> 10,
-                rivals[0].nbytes >> 10,
-                *errors,
-                estimated_error(rivals[0]) / errors[0],
-            )
+            errors = errors_of(rivals, stream)
+            kib = exact.nbytes >> 10, rivals[0].nbytes >> 10
+            row(name, keys.size, *kib, *errors, estimated_error(rivals[0]) / errors[0])
 
 
 def item_stream(data: Path, name: str) -> I64:
@@ -314,13 +277,12 @@ def monitor(data: Data = DATA) -> None:
             row(name, 4 * width / keys.size, *errors, *ratios)
 
 
-def merged(stream: I64, part: I64, width: int, depth: int = 4) -> CountMinSketch:
+def merged(stream: I64, part: I64, width: int, depth: int = 4, *, batch: int = 16_384) -> CountMinSketch:
     """Count every part apart, and merge."""
     whole = CountMinSketch(width, depth)
     for number in np.unique(part).tolist():
         sketch = CountMinSketch(width, depth)
-        for batch in batches(stream[part == number], 16_384):
-            sketch.update(batch)
+        feed(sketch, stream[part == number], batch)
         whole.merge(sketch)
     return whole
 

@@ -1,21 +1,20 @@
-"""What a store's age costs: looks that find nothing, runs with ten events and idling, by the number of its windows.
+"""The cost of a store's age: polls that find nothing, runs with ten events and idling, by the number of its windows.
 
     OMP_NUM_THREADS=1 python -m benchmarks.store_age                         # 10, 1,000 and 10,000 windows; minutes
-    OMP_NUM_THREADS=1 python -m benchmarks.store_age --windows 20 3000       # --json for programs
+    OMP_NUM_THREADS=1 python -m benchmarks.store_age --windows 20 --windows 3000       # --json for programs
 
-Every window has a commit and a log file of its own, and the same users (`benchmarks.aged_store`). All figures are CPU,
-user and system, which a busy machine tolerates better than wall time; medians where something is repeated.
+Every window has a commit and a log file of its own, and the same users (`benchmarks.aged_store`). All costs are CPU
+time, user and system, more robust on a busy machine than wall time; medians of repetitions.
 
-- look: one look of a follower that has seen everything, in microseconds, and the requests that it makes of the store.
-  The monitor's stands behind a server that was trained on half of the windows.
+- look: one poll of a follower that has seen everything, in microseconds, and its requests to the store. The monitor's
+  follows a server that was trained on half of the windows.
 - run: ``weir ingest`` on ten new events, in a process of its own, start included; or `weir ingest --follow`, from the
   arrival of ten events until they are committed. Seconds.
 - idle: ``weir ingest --follow`` without new events, CPU seconds per 1,000 seconds at 20 looks a second.
 
-The ratio compares with the youngest store of the same run. Everything is to be flat: within 1.5.
+The ratio compares with the youngest store of the same run. All ratios should be flat: within 1.5.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -29,28 +28,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from benchmarks.aged_store import SETTINGS, AgedStore
+from benchmarks.harness import command_line, head, row
 from contracts import CommitLog, LogState, Store, WindowLog
 from serving.client import Info
 from serving.histories import UserHistories
 from serving.monitor.freshness import Coverage
 from trainer.ranks.workers import Workers
-from trainer.stream.windows import StopSignal, windows
+from trainer.stream.windows import StopSignal
+from trainer.stream.windows import windows as committed_windows
 
+app = command_line(__doc__)
 FLAT: Final = 1.5
 NEW: Final = 10
 _REQUESTS: Final = ("read", "exists", "glob", "find")
 _SLACK: Final = 3.0
-"""Seconds after which a following pipeline has done all that it will."""
+"""Seconds after which a following pipeline is idle again."""
 
-Figures = dict[str, float]
+Costs = dict[str, float]
 
 
 @dataclass(frozen=True)
 class CountedStore(Store):
-    """A store that counts the requests made of it."""
+    """A store that counts its requests."""
 
     requests: Counter[str] = field(default_factory=Counter, compare=False)
 
@@ -60,11 +64,11 @@ class CountedStore(Store):
         return super().__getattribute__(name)
 
 
-def looks(store: Store) -> dict[str, Callable[[], object]]:
-    """Return what each follower does when it looks and has seen everything."""
+def polls(store: Store) -> dict[str, Callable[[], object]]:
+    """Return one poll of each follower that has seen everything."""
     state, commits = LogState.open(store), CommitLog(store)
     last = state.cursor.sequence - 1
-    found = windows(WindowLog(store), last, Workers(), StopSignal(), follow=True, poll_seconds=0)
+    found = committed_windows(WindowLog(store), last, Workers(), StopSignal(), follow=True, poll_seconds=0)
     histories = UserHistories(store, sequence=last)
     watched = WindowLog(store)
     coverage, half = Coverage(watched), info(last // 2)
@@ -77,22 +81,22 @@ def looks(store: Store) -> dict[str, Callable[[], object]]:
 
 
 def info(trained_sequence: int) -> Info:
-    """Return what a server says that was trained on the windows up to this one."""
+    """Return the info of a server that was trained on the windows up to this one."""
     return Info("v", "s", trained_sequence, "Flat", {}, 0, 1, "cosine", 0.0, 0.0, {}, {}, "", "")
 
 
-def look_figures(store: Store, times: int) -> Figures:
-    """Return microseconds of CPU and requests per look, by follower."""
+def poll_costs(store: Store, times: int) -> Costs:
+    """Return microseconds of CPU and requests per poll, by follower."""
     counted = CountedStore(store.url)
-    figures = {}
-    for follower, look in looks(counted).items():
+    costs = {}
+    for follower, poll in polls(counted).items():
         for _ in range(2):
-            look()
+            poll()
         counted.requests.clear()
-        costs = [cpu_of(look, times // 5) / (times // 5) for _ in range(5)]
-        figures[f"look, {follower}, us"] = 1e6 * statistics.median(costs)
-        figures[f"look, {follower}, requests"] = counted.requests.total() / (5 * (times // 5))
-    return figures
+        seconds = [cpu_of(poll, times // 5) / (times // 5) for _ in range(5)]
+        costs[f"look, {follower}, us"] = 1e6 * statistics.median(seconds)
+        costs[f"look, {follower}, requests"] = counted.requests.total() / (5 * (times // 5))
+    return costs
 
 
 def cpu_of(action: Callable[[], object], times: int) -> float:
@@ -108,20 +112,9 @@ def command(aged: AgedStore, *more: str) -> list[str]:
     changed = {name: value for name, value in SETTINGS.model_dump().items() if name not in {"sketch", "log"}}
     defaults = type(SETTINGS)().model_dump()
     pairs = [f"pipeline.{name}={value}" for name, value in changed.items() if value != defaults[name]]
-    pairs.append(f"pipeline.sketch.width={SETTINGS.sketch.width}")
-    options = [part for pair in pairs for part in ("--set", pair)]
-    return [
-        sys.executable,
-        "-m",
-        "weir",
-        "ingest",
-        "--store",
-        aged.store.url,
-        "--log",
-        aged.config.log,
-        *options,
-        *more,
-    ]
+    options = [part for pair in [*pairs, f"pipeline.sketch.width={SETTINGS.sketch.width}"] for part in ("--set", pair)]
+    ingest = [sys.executable, "-m", "weir", "ingest", "--store", aged.store.url, "--log", aged.config.log]
+    return [*ingest, *options, *more]
 
 
 def run_of_its_own(aged: AgedStore) -> float:
@@ -141,7 +134,7 @@ def children() -> float:
 
 
 def check_committed(aged: AgedStore) -> None:
-    """Refuse to go on if not every window is committed."""
+    """Raise `RuntimeError` unless every window is committed."""
     newest = CommitLog(aged.store).head()
     if newest is None or newest.sequence != aged.windows:
         raise RuntimeError(f"{aged.store.url} holds {newest and newest.sequence} windows of {aged.windows}")
@@ -164,20 +157,20 @@ def on_cpu(pid: int) -> float:
     return sum(int(text.split()[0]) for text in found) / 1e9
 
 
-def follow_figures(aged: AgedStore, repeats: int, idle_seconds: float) -> Figures:
+def follow_costs(aged: AgedStore, repeats: int, idle_seconds: float) -> Costs:
     """Return the CPU of a following pipeline, for ten events and for none."""
     runs = []
     with following(aged) as spent:
-        # The first run imports and compiles what the others find there.
+        # The first run pays for imports and compilation.
         for _ in range(repeats + 1):
             aged.arrive(NEW)
             before = spent()
             wait_for(aged)
             time.sleep(_SLACK)
             runs.append(spent() - before)
-        before, begun = spent(), time.monotonic()
+        before, started = spent(), time.monotonic()
         time.sleep(idle_seconds)
-        idle = (spent() - before) / (time.monotonic() - begun)
+        idle = (spent() - before) / (time.monotonic() - started)
     return {
         "run, following, s": statistics.median(runs[1:]) - _SLACK * idle,
         "idle, s per 1,000 s": 1000 * idle,
@@ -193,43 +186,44 @@ def wait_for(aged: AgedStore) -> None:
         time.sleep(0.2)
 
 
-def measure(folder: Path, count: int, repeats: int, idle_seconds: float) -> Figures:
-    """Make a store with so many windows and return its figures by name."""
+def measure(folder: Path, count: int, repeats: int, idle_seconds: float) -> Costs:
+    """Return the costs of a store with so many windows, by name."""
     aged = AgedStore.make(folder, count)
-    figures = look_figures(aged.store, 500)
-    figures["run, own process, s"] = statistics.median(run_of_its_own(aged) for _ in range(repeats))
-    return figures | follow_figures(aged, repeats, idle_seconds)
+    costs = poll_costs(aged.store, 500)
+    costs["run, own process, s"] = statistics.median(run_of_its_own(aged) for _ in range(repeats))
+    return costs | follow_costs(aged, repeats, idle_seconds)
 
 
-def table(found: dict[int, Figures]) -> str:
-    """Return the figures as a table: one row for each, its value and ratio for each number of windows."""
+def print_table(found: dict[int, Costs]) -> None:
+    """Print a row for each cost: its value and ratio for each number of windows."""
     youngest, *others = found
-    header = ["", *(f"{count:,} windows" for count in found), *(f"{count:,} / {youngest:,}" for count in others), ""]
-    rows = [header, ["---"] * len(header)]
+    head("", *(f"{count:,} windows" for count in found), *(f"{count:,} / {youngest:,}" for count in others), "")
     for name, least in found[youngest].items():
-        values = [figures[name] for figures in found.values()]
+        values = [costs[name] for costs in found.values()]
         ratios = [value / least if least else 1.0 for value in values[1:]]
         flat = all(ratio <= FLAT for ratio in ratios)
         cells = [*(f"{value:.3g}" for value in values), *(f"{ratio:.2f}" for ratio in ratios)]
-        rows.append([name, *cells, "flat" if flat else "grows"])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        row(name, *cells, "flat" if flat else "grows")
 
 
-def main(arguments: list[str] | None = None) -> None:
+@app.command()
+def main(
+    windows: Annotated[list[int], typer.Option(help="windows of a store; may be repeated")] = [10, 1000, 10_000],  # noqa: B006 - typer copies it
+    repeats: Annotated[int, typer.Option(help="runs with ten events, of each kind")] = 5,
+    idle_seconds: Annotated[float, typer.Option(help="how long idling is measured")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--windows", type=int, nargs="+", default=[10, 1000, 10_000], help="windows of each store")
-    parser.add_argument("--repeats", type=int, default=5, help="runs with ten events, of each kind")
-    parser.add_argument("--idle-seconds", type=float, default=10.0, help="how long idling is watched")
-    parser.add_argument("--json", action="store_true", help="figures as JSON")
-    options = parser.parse_args(arguments)
     found = {}
-    for count in sorted(options.windows):
+    for count in sorted(windows):
         with tempfile.TemporaryDirectory(prefix="weir-store-age-") as folder:
-            found[count] = measure(Path(folder), count, options.repeats, options.idle_seconds)
+            found[count] = measure(Path(folder), count, repeats, idle_seconds)
         print(f"{count:,} windows measured, load average {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
-    print(json.dumps(found, indent=1) if options.json else table(found))
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        print_table(found)
 
 
 if __name__ == "__main__":
-    main()
+    app()

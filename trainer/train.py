@@ -23,7 +23,7 @@ from trainer.state.evaluation import mean_metrics
 from trainer.state.trainer_state import TrainerState
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import Observer, TrainProgress, TrainSummary
+from trainer.stream.progress import ProgressObserver, TrainProgress, TrainSummary
 from trainer.stream.windows import StopSignal, windows
 from trainer.towers import kinds
 
@@ -59,7 +59,7 @@ def train(
             checkpoints = CheckpointLog(store, config.checkpoints_kept)
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device)
             metrics.sequence.set(state.position.trained_sequence)
-            log, observer = WindowLog(store), Observer(store, metrics, workers.is_first, report)
+            log, observer = WindowLog(store), ProgressObserver(store, metrics, workers.is_first, report)
             exporter = Exporter(store, config, metrics)
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
             stream = windows(
@@ -91,7 +91,7 @@ def _check(config: TrainerConfig, workers: Workers) -> None:
 
 
 def _summary(
-    observer: Observer, state: TrainerState, exporter: Exporter, started: float, *, stopped: bool
+    observer: ProgressObserver, state: TrainerState, exporter: Exporter, started: float, *, stopped: bool
 ) -> TrainSummary:
     bundle = exporter.newest
     return TrainSummary(

@@ -27,7 +27,7 @@ from trainer.step.batches import Positives, read_positives
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.prequential import evaluate
-from trainer.stream.progress import Observer
+from trainer.stream.progress import ProgressObserver
 from trainer.stream.windows import StopSignal
 
 HOUR = 3600
@@ -80,7 +80,7 @@ def figures_on_fresh_items(folder: Path, log: Path, features: dict[str, list[str
         optimizer=OptimizerConfig(learning_rate=0.01),
     )
     state, windows = TrainerState.fresh(config), WindowLog(store)
-    observer = Observer(store, TrainerMetrics(), speaks=True, report=None)
+    observer = ProgressObserver(store, TrainerMetrics(), is_first=True, report=None)
     learner = Learner(state, windows, workers, StopSignal(), observer, CheckpointLog(store))
     found: list[Evaluation] = []
     for number, manifest in enumerate(windows.committed()):

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainer.offline.data import Ints
-from trainer.offline.metrics import Floats
+from trainer.ranking.metrics import Floats
 
 __all__ = ["interval"]
 
@@ -20,27 +20,27 @@ _BLOCK: Final = 1 << 21
 def interval(
     values: Floats, users: Ints, level: float = 0.95, resamples: int = 1000, *, generator: np.random.Generator
 ) -> tuple[float, float]:
-    """Return the percentile interval of the mean over cases, when users are drawn with replacement.
+    """Return the percentile interval of the mean over cases, with users drawn with replacement.
 
-    The differences between two models on the same cases make an interval of their difference, which is narrower than
-    what two intervals seem to say.
+    The case-by-case differences between two models give an interval of their difference, which is narrower than
+    comparing two intervals suggests.
 
     Parameters
     ----------
     values
-        A figure of each case, (C,).
+        A metric of each case, (C,).
     users
-        Whose case it is, (C,).
+        The user of each case, (C,).
     level
-        Share of repetitions of the experiment, with other users, in which the interval holds the true mean.
+        Confidence level: the share of repetitions, with other users, in which the interval contains the true mean.
     resamples
-        B, how many means to take the percentiles of.
+        B, the number of means whose percentiles are taken.
     generator
         Of the draws.
 
     Returns
     -------
-    The lower and the upper end; NaN with fewer than two users, who say nothing of other users.
+    The lower and the upper end; NaN with fewer than two users.
     """
     _, user = np.unique(users, return_inverse=True)
     sizes = np.bincount(user)

@@ -1,4 +1,4 @@
-"""Rows by seeds under one budget: each run is a file, so that a comparison can be killed and goes on where it stood."""
+"""Train rows by seeds under one budget. Each run is a file, so a killed comparison continues where it stopped."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -9,8 +9,8 @@ from typing import Final
 
 from trainer.config import TrainerConfig
 from trainer.offline.data import Interactions
-from trainer.offline.examination import Examination, Rules
-from trainer.offline.fit import Budget, Report, fit
+from trainer.offline.evaluator import Evaluator, Rules
+from trainer.offline.fit import Budget, StepReport, fit
 from trainer.offline.model import OfflineModel
 from trainer.offline.results import RunResult, result_name, save_result
 from trainer.offline.rows import Row
@@ -33,30 +33,30 @@ class Plan:
     rules: Rules
     test_cases: int | None
 
-    def examinations(self) -> tuple[Examination, Examination]:
-        """Return what is asked on the way, a choice of the validation cases, and what is asked at the end."""
+    def evaluators(self) -> tuple[Evaluator, Evaluator]:
+        """Return the evaluator of the learning curve, on a sample of the validation cases, and that of the test."""
         train = self.split.train
         return (
-            Examination.of(self.interactions, train, self.split.validation, self.rules, at_most=_VALIDATION_CASES),
-            Examination.of(self.interactions, train, self.split.test, self.rules, at_most=self.test_cases),
+            Evaluator.of(self.interactions, train, self.split.validation, self.rules, at_most=_VALIDATION_CASES),
+            Evaluator.of(self.interactions, train, self.split.test, self.rules, at_most=self.test_cases),
         )
 
 
 def compare(
-    plan: Plan, rows: dict[str, Row], seeds: tuple[int, ...], folder: Path, progress: Callable[[str, int], Report]
+    plan: Plan, rows: dict[str, Row], seeds: tuple[int, ...], folder: Path, progress: Callable[[str, int], StepReport]
 ) -> None:
-    """Make every run that `folder` does not hold yet, seed by seed; `progress` begins the report of a run."""
+    """Execute every run that `folder` does not hold yet, seed by seed; `progress` returns the step report of a run."""
     missing = missing_runs(rows, seeds, folder)
     if not missing:
         return
-    examinations = plan.examinations()
+    evaluators = plan.evaluators()
     for name, seed in missing:
         job = Job(name, rows[name], seed)
-        save_result(folder, run(plan, job, examinations, progress(name, seed)))
+        save_result(folder, run(plan, job, evaluators, progress(name, seed)))
 
 
 def missing_runs(rows: Iterable[str], seeds: tuple[int, ...], folder: Path) -> list[tuple[str, int]]:
-    """Return the row and the seed of every run that `folder` does not hold yet, in the order of their making."""
+    """Return the row and the seed of every run that `folder` does not hold yet, in the order of execution."""
     runs = product(seeds, rows)
     return [(name, seed) for seed, name in runs if not (folder / result_name(name, seed)).exists()]
 
@@ -70,28 +70,25 @@ class Job:
     seed: int
 
 
-def run(plan: Plan, job: Job, examinations: tuple[Examination, Examination], report: Report) -> RunResult:
+def run(plan: Plan, job: Job, evaluators: tuple[Evaluator, Evaluator], report: StepReport) -> RunResult:
     """Train one row with one seed, and test it."""
-    validation, test = examinations
+    validation, test = evaluators
     config = job.row.configure(plan.base, job.seed)
     with deterministic():
         model = OfflineModel.fresh(config, plan.interactions, plan.split.train, job.row.estimator)
         # A split may have no validation; then there is no curve.
-        looks = validation if len(validation.cases) else None
-        learnt = fit(model, plan.interactions, plan.split.train, plan.budget, validation=looks, report=report)
-        begun = time.perf_counter()
-        figures = test.test(model)
+        curve_cases = validation if len(validation.cases) else None
+        trained = fit(model, plan.interactions, plan.split.train, plan.budget, validation=curve_cases, report=report)
+        started = time.perf_counter()
+        tested = test.test(model)
     return RunResult(
         row=job.name,
         seed=job.seed,
         steps=plan.budget.steps,
-        examples=learnt.examples,
-        train_seconds=learnt.seconds,
-        evaluate_seconds=time.perf_counter() - begun,
+        examples=trained.examples,
+        train_seconds=trained.seconds,
+        evaluate_seconds=time.perf_counter() - started,
         parameters=model.parameters,
-        curve=learnt.curve,
-        metrics=figures.metrics,
-        intervals=figures.intervals,
-        strata=figures.strata,
-        deciles=figures.deciles,
+        curve=trained.curve,
+        **vars(tested),
     )

@@ -10,21 +10,21 @@ from trainer.config import TrainerConfig
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.negatives.label_matrix import LabelMatrix, cross, naive
 from trainer.offline.data import Interactions, InteractionsError, Ints
-from trainer.offline.past import user_starts, windows
+from trainer.offline.past import items_by_user, newest_rows
 from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, derive
 
 __all__ = ["training_batches"]
 
 _KNOWN: Final = 16
-"""Further positives that a pair comes with."""
+"""Other positives of the user that a pair carries."""
 
 
 def training_batches(config: TrainerConfig, interactions: Interactions, train: Ints) -> Iterator[Batch]:
-    """Yield batches for ever: of histories, with a positive at each of their positions, or of pairs.
+    """Yield batches forever: of histories, with a positive at each of their positions, or of pairs.
 
-    `config.batch_size` counts histories or pairs. Only whole batches come; what an epoch leaves over is dealt in
-    another one.
+    `config.batch_size` counts histories or pairs. All batches are whole: the remainder of an epoch's random order is
+    left out.
 
     Raises
     ------
@@ -47,36 +47,34 @@ class _ByUser:
 
     def __init__(self, interactions: Interactions, train: Ints) -> None:
         self.source = interactions.source
-        order = np.argsort(interactions.users[train], kind="stable")
-        self.users = interactions.users[train][order]
-        self.rows = interactions.items[train][order] + FIRST_ITEM
-        self.starts = user_starts(self.users, len(interactions.user_ids))
-        self.counts = np.bincount(self.users, minlength=len(interactions.user_ids))
+        by_user = items_by_user(interactions, train)
+        self.users, self.rows = by_user.list_numbers, by_user.values + FIRST_ITEM
+        self.starts, self.counts = by_user.offsets[:-1], by_user.lengths
         self.first_user_row = FIRST_ITEM + len(interactions.item_ids)
 
     def histories(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Cut every user's items into stretches, at other places in every epoch; the newest may overlap the next."""
+        """Cut every user's items into segments, at other positions in every epoch; the newest may overlap the next."""
         length = config.tower.history_length
         steps = np.arange(len(self.rows)) - self.starts[self.users]
-        # A stretch ends with its last positive; the ends are `length` apart, and the user's newest item is one.
+        # A segment ends with its last positive; ends are `length` apart, and the user's newest item is one.
         left = self.counts[self.users] - 1 - steps
         shift = draw.integers(0, length, len(self.counts))[self.users]
         ends = np.flatnonzero((steps > 0) & ((left == 0) | ((left + shift) % length == 0)))
         if not len(ends):
-            message = f"{self.source}: no user has two interactions to learn from, as histories need; add some"
+            message = f"{self.source}: no user has two training interactions, as histories need; add some"
             raise InteractionsError(message)
-        for chosen in _dealt(ends, config.batch_size, draw):
+        for chosen in _shuffled(ends, config.batch_size, draw):
             users = self.users[chosen]
-            items = windows(self.rows, self.starts[users], chosen + 1, length + 1)
+            items = newest_rows(self.rows, self.starts[users], chosen + 1, length + 1)
             histories, positives = items[:, :-1], items[:, 1:].clone()
-            # What precedes the first item of a user has no history to be foretold from.
+            # The first item of a user has no history to predict it from.
             positives[histories == PADDING] = PADDING
             counts = torch.from_numpy(self.counts[users]).float()
             yield Batch(positives, histories, torch.ones(len(users)), positives != PADDING, counts, histories)
 
     def pairs(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Deal the interactions one by one, each with some of the user's others."""
-        for chosen in _dealt(np.arange(len(self.rows)), config.batch_size, draw):
+        """Yield the interactions in random order, each with some of the user's others."""
+        for chosen in _shuffled(np.arange(len(self.rows)), config.batch_size, draw):
             users = self.users[chosen]
             positives = torch.from_numpy(self.rows[chosen])
             others = self.starts[users, None] + draw.integers(0, self.counts[users, None], (len(users), _KNOWN))
@@ -107,9 +105,9 @@ class _ByUser:
             yield Batch(rows, histories, ones, ones > 0, ones, rows[:, None][:, :0], labels)
 
 
-def _dealt(places: Ints, size: int, draw: np.random.Generator) -> Iterator[Ints]:
-    """Yield whole batches of the places in random order; all at once where there are fewer."""
-    order = draw.permutation(places)
+def _shuffled(positions: Ints, size: int, draw: np.random.Generator) -> Iterator[Ints]:
+    """Yield whole batches of the positions in random order; one batch of all where there are fewer."""
+    order = draw.permutation(positions)
     size = min(size, len(order))
     for first in range(0, len(order) - size + 1, size):
         yield order[first : first + size]

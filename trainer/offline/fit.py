@@ -1,4 +1,4 @@
-"""One training run outside the stream, under one budget."""
+"""One offline training run, of a fixed number of steps."""
 
 import math
 import time
@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainer.offline.data import Interactions, Ints
-from trainer.offline.examination import Examination
+from trainer.offline.evaluator import Evaluator
 from trainer.offline.examples import training_batches
 from trainer.offline.model import OfflineModel
 from trainer.offline.results import CurvePoint
 from trainer.ranks.workers import Workers
 from trainer.step.step import train_step
 
-__all__ = ["Budget", "Fit", "Report", "fit"]
+__all__ = ["Budget", "Fit", "StepReport", "fit"]
 
-Report = Callable[[int, float], None]
-"""Told the step and its loss, after each."""
+StepReport = Callable[[int, float], None]
+"""Called after each step with its number and loss."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Steps of a run, and steps between looks at the validation cases."""
+    """Steps of a run, and steps between validations."""
 
     steps: int
     validate_every: int
@@ -29,7 +29,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a run leaves besides the model: its curve, the positives learnt from, and seconds without validation."""
+    """The learning curve of a run, the positives trained on, and its seconds without validation."""
 
     curve: tuple[CurvePoint, ...]
     examples: int
@@ -42,8 +42,8 @@ def fit(
     train: Ints,
     budget: Budget,
     *,
-    validation: Examination | None = None,
-    report: Report | None = None,
+    validation: Evaluator | None = None,
+    report: StepReport | None = None,
 ) -> Fit:
     """Train a fresh model on the interactions numbered `train`; the same seed gives the same model.
 
@@ -53,13 +53,13 @@ def fit(
         If the loss turns NaN or infinite.
     """
     curve: list[CurvePoint] = []
-    dealt = training_batches(model.config, interactions, train)
+    batches = training_batches(model.config, interactions, train)
     examples, seconds, losses = 0, 0.0, []
     for step in range(1, budget.steps + 1):
-        begun = time.perf_counter()
-        batch = next(dealt)
+        started = time.perf_counter()
+        batch = next(batches)
         loss = train_step(model, batch, Workers()).loss
-        seconds += time.perf_counter() - begun
+        seconds += time.perf_counter() - started
         examples += int(batch.real.sum())
         losses.append(loss)
         if not math.isfinite(loss):
@@ -68,6 +68,6 @@ def fit(
             report(step, loss)
         if validation and (step % budget.validate_every == 0 or step == budget.steps):
             mean = sum(losses) / len(losses)
-            curve.append(CurvePoint(step=step, seconds=seconds, loss=mean, metrics=validation.glance(model)))
+            curve.append(CurvePoint(step=step, seconds=seconds, loss=mean, metrics=validation.validate(model)))
             losses.clear()
     return Fit(tuple(curve), examples, seconds)

@@ -1,6 +1,6 @@
-"""The thing that learns outside the stream: the same towers, embeddings and step, over a closed set of interactions.
+"""The offline model: the towers, embeddings and step of the stream, over a closed set of interactions.
 
-Rows of the table: padding and the shared row, as in the stream; then every item of the data, known in training or not;
+Rows of the table: padding and the shared row, as in the stream; then every item of the data, seen in training or not;
 then, where the user tower is a vector per user, every user.
 """
 
@@ -36,7 +36,7 @@ _ESTIMATORS: Final[dict[Estimator, Callable[[], FrequencyEstimator]]] = {
 
 @dataclass
 class OfflineModel:
-    """A `trainer.step.model.Model` over I items and U users, made by `fresh`."""
+    """A `trainer.step.model.Model` over I items and U users, created by `fresh`."""
 
     config: TrainerConfig
     tower: Tower
@@ -59,19 +59,19 @@ class OfflineModel:
         Parameters
         ----------
         config
-            Of the trainer; what is said there of streams has no effect.
+            Of the trainer; the settings of the stream have no effect.
         interactions, train
-            All interactions, and the numbers of those to learn from.
+            All interactions, and the row numbers of those to train on.
         estimator
             What counts the training items for log Q.
 
         Raises
         ------
         ValueError
-            If the configuration insists on a GPU.
+            If the configuration requires a GPU.
         """
         if config.device == "cuda":
-            raise ValueError("device = cuda, but outside the stream models learn on the CPU: set device = auto or cpu")
+            raise ValueError("device = cuda, but offline models train on the CPU: set device = auto or cpu")
         users, items = interactions.users[train], interactions.items[train]
         size = FIRST_ITEM + len(interactions.item_ids)
         capacity = size + (len(interactions.user_ids) if config.tower.knows_users else 0)
@@ -81,7 +81,7 @@ class OfflineModel:
         model = cls(
             config,
             tower,
-            # A tower may have no parameters; a group of none is allowed.
+            # A tower may have no parameters; AdamW accepts an empty group.
             AdamW([{"params": list(tower.parameters())}], lr=rate, weight_decay=decay),
             _embeddings(config, capacity),
             _log_q(items, capacity, estimator),
@@ -102,23 +102,23 @@ class OfflineModel:
         return torch.nonzero(self.item_counts)[:, 0]
 
     def select(self, used: Tensor) -> Tensor:
-        """Return the rows that a step needs: those used, or all where vectors are propagated."""
+        """Return the rows that a step needs: those used, or all where vectors are propagated over the graph."""
         return torch.unique(used) if self.graph is None else torch.arange(len(self.embeddings.weight))
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:  # noqa: ARG002 - the protocol's
-        """Return the embeddings themselves, or what propagation makes of all of them."""
+        """Return the embeddings themselves, or all of them after propagation over the graph."""
         return vectors if self.graph is None else self.graph.propagate(vectors, self.config.tower.layers)
 
     @torch.no_grad()
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """Return what the towers read, (capacity, d), and the vectors (I, d) of all items as they are compared."""
+        """Return what the towers read, (capacity, d), and the vectors (I, d) of all items as compared."""
         weight = self.embeddings.weight
         read = self.compose(weight, torch.arange(len(weight)))
         return read, project(read[FIRST_ITEM : FIRST_ITEM + self.items], self.config.tower)
 
     @property
     def parameters(self) -> int:
-        """Numbers that are learnt: of the tower, and of the rows that training can reach."""
+        """Number of trained parameters: of the tower, and of the rows that training can reach."""
         reached = len(self.live) + (self.totals.users if self.config.tower.knows_users else 0)
         return sum(one.numel() for one in self.tower.parameters()) + reached * self.config.tower.dimension
 
@@ -130,7 +130,7 @@ def _embeddings(config: TrainerConfig, capacity: int) -> Embeddings:
 
 
 def _log_q(items: Ints, capacity: int, estimator: Estimator) -> Tensor:
-    """Count the training items in their order; return log Q by row, with -1 for rows that are never drawn."""
+    """Count the training items in their order; return log Q by row, -1 for rows that are never sampled."""
     known = np.unique(items)
     counter = _ESTIMATORS[estimator]()
     counter.update(items)

@@ -1,4 +1,4 @@
-"""What users did before: the history that a test case may see."""
+"""The history that a test case may use: what its user did before."""
 
 from dataclasses import dataclass
 
@@ -8,55 +8,50 @@ from torch import Tensor
 
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.data import Interactions, Ints
-from trainer.offline.ranking import slices
+from trainer.ranking.cases import Lists, slices
 
-__all__ = ["Past", "user_starts", "windows"]
+__all__ = ["Past", "items_by_user", "newest_rows"]
 
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """Of each of C cases the items ``items[starts[i] : ends[i]]``, oldest first."""
+    """The histories of C cases: of case i the items ``items[starts[i] : ends[i]]``, oldest first."""
 
     items: Ints
     starts: Ints
     ends: Ints
 
     @classmethod
-    def of_interactions(cls, interactions: Interactions, asked: Ints) -> "Past":
-        """Return what the user of each interaction `asked` (C,) did before it, in all of the data."""
-        order = np.argsort(interactions.users, kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        starts = user_starts(interactions.users, len(interactions.user_ids))
-        return cls(interactions.items[order], starts[interactions.users[asked]], place[asked])
+    def of_interactions(cls, interactions: Interactions, rows: Ints) -> "Past":
+        """Return what the user of each of the interactions `rows` (C,) did before it, in all of the data."""
+        by_user = items_by_user(interactions, np.arange(len(interactions)))
+        # The inverse of the order in which the items are grouped.
+        position = np.argsort(np.argsort(interactions.users, kind="stable"))
+        return cls(by_user.values, by_user.offsets[interactions.users[rows]], position[rows])
 
     @classmethod
-    def of_users(cls, interactions: Interactions, known: Ints, users: Ints) -> "Past":
-        """Return what each of `users` (C,) did in the interactions `known`."""
-        order = known[np.argsort(interactions.users[known], kind="stable")]
-        counts = np.bincount(interactions.users[known], minlength=len(interactions.user_ids))
-        starts = user_starts(interactions.users[known], len(interactions.user_ids))
-        return cls(interactions.items[order], starts[users], (starts + counts)[users])
+    def of_users(cls, interactions: Interactions, train: Ints, users: Ints) -> "Past":
+        """Return what each of `users` (C,) did in the interactions `train`."""
+        by_user = items_by_user(interactions, train)
+        return cls(by_user.values, by_user.offsets[users], by_user.offsets[users + 1])
 
     def histories(self, length: int) -> Tensor:
         """Return the newest items as table rows (C, length), padded on the left."""
-        return windows(self.items + FIRST_ITEM, self.starts, self.ends, length)
+        return newest_rows(self.items + FIRST_ITEM, self.starts, self.ends, length)
 
     def take(self, cases: Ints) -> tuple[Ints, Ints]:
-        """Return all items of the `cases` (m,), and for each the place of its case among them (m,)."""
+        """Return all items that `cases` may use, (m,), and for each the position of its case in `cases`, (m,)."""
         return slices(self.items, self.starts[cases], self.ends[cases])
 
 
-def user_starts(users: Ints, count: int) -> Ints:
-    """Return where each user's interactions begin once they are sorted by user, (count,)."""
-    sizes = np.bincount(users, minlength=count)
-    starts: Ints = np.cumsum(sizes) - sizes
-    return starts
+def items_by_user(interactions: Interactions, rows: Ints) -> Lists:
+    """Return the items of the interactions `rows` by user, (U,), each user's in the order of `rows`."""
+    return Lists.grouped(interactions.users[rows], interactions.items[rows], len(interactions.user_ids))
 
 
-def windows(rows: Ints, starts: Ints, ends: Ints, length: int) -> Tensor:
+def newest_rows(rows: Ints, starts: Ints, ends: Ints, length: int) -> Tensor:
     """Return the last `length` rows before each of `ends` (n,), none before `starts` (n,), padded on the left."""
-    places = ends[:, None] - np.arange(length, 0, -1)
-    # An end may be 0, where there is nothing to take.
-    found = np.where(places >= starts[:, None], rows[np.clip(places, 0, len(rows) - 1)], PADDING)
-    return torch.from_numpy(found)
+    positions = ends[:, None] - np.arange(length, 0, -1)
+    # Positions before the start may be negative; they are masked.
+    newest = np.where(positions >= starts[:, None], rows[np.clip(positions, 0, len(rows) - 1)], PADDING)
+    return torch.from_numpy(newest)

@@ -1,8 +1,8 @@
-"""What a comparison leaves on disk: ``comparison.json`` and, beside it, ``<row>-seed<n>.json`` for each run.
+"""The files of a comparison: ``comparison.json`` and, beside it, ``<row>-seed<n>.json`` for each run.
 
-The files are written atomically, so a comparison can be stopped at any moment, continued from the runs that are
-there, and reported half-finished. Figures that are not finite (a diverged loss, a stratum without cases) are
-written as the strings ``"NaN"`` and ``"Infinity"``, because JSON has no numbers for them.
+The files are written atomically, so a comparison can be stopped at any moment, continued from the finished runs, and
+reported half-finished. Values that are not finite (a diverged loss, a stratum without cases) are written as the strings
+``"NaN"`` and ``"Infinity"``, because JSON has no numbers for them.
 """
 
 import re
@@ -34,7 +34,7 @@ __all__ = [
 
 COMPARISON_NAME = "comparison.json"
 
-_WAY_OUT = "remove the file and run the comparison again"
+_REMEDY = "remove the file and run the comparison again"
 _Document = TypeVar("_Document", bound=BaseModel)
 
 
@@ -47,28 +47,28 @@ class _Model(FrozenModel):
 
 
 class _Metrics(_Model):
-    """Figures under their own names (``recall@20``) beside the declared fields."""
+    """Metrics under their own names (``recall@20``) beside the declared fields."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float] = Field(init=False)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The figures by name, without the declared fields."""
+        """The metrics by name, without the declared fields."""
         return self.__pydantic_extra__
 
 
 class CurvePoint(_Model):
-    """Where a run stood at one step."""
+    """Loss and validation metrics of a run at one step."""
 
     step: Annotated[int, Field(ge=0)]
     seconds: float = Field(description="of training so far, without evaluation")
-    loss: float = Field(description="mean over the steps since the point before")
+    loss: float = Field(description="mean over the steps since the previous point")
     metrics: dict[str, float] = Field(description="on validation")
 
 
 class Stratum(_Metrics):
-    """Test cases whose item is of one band of popularity in training."""
+    """Test cases whose item is in one band of popularity in training."""
 
     share: float = Field(description="of the test cases")
 
@@ -85,7 +85,7 @@ class RunResult(_Model):
     row: str
     seed: int
     steps: int
-    examples: int = Field(description="positives learnt from")
+    examples: int = Field(description="positives trained on")
     train_seconds: float
     evaluate_seconds: float
     parameters: int
@@ -119,11 +119,11 @@ class Comparison(_Model):
                 raise ValueError(f"rows {owners[name]!r} and {row!r} would share the files {name}-seed*; rename one")
             owners[name] = row
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds {list(self.seeds)} repeat themselves; name each once")
+            raise ValueError(f"seeds {list(self.seeds)} repeat; give each once")
         if not re.fullmatch(r"[a-z_]+@(\d+)", self.headline) or int(self.headline.split("@")[1]) not in self.cutoffs:
             raise ValueError(f"headline {self.headline!r} is not metric@k with k of the cutoffs {list(self.cutoffs)}")
         if strangers := sorted(set(self.configuration) - set(self.rows)):
-            raise ValueError(f"configuration of {strangers}, which are no rows; rows are {list(self.rows)}")
+            raise ValueError(f"configuration of {strangers}, which are not rows; rows are {list(self.rows)}")
         return self
 
 
@@ -162,12 +162,12 @@ def load_comparison(folder: Path) -> Comparison:
 
 
 def load_results(folder: Path, comparison: Comparison) -> dict[tuple[str, int], RunResult]:
-    """Return the results that are there by (row, seed), in the comparison's order; other files are not read.
+    """Return the finished results by (row, seed), in the comparison's order; other files are not read.
 
     Raises
     ------
     ResultsError
-        If a file cannot be read, holds another run than its name says, or lacks the headline metric.
+        If a file cannot be read, holds another run than its name indicates, or lacks the headline metric.
     """
     found = {}
     for row in comparison.rows:
@@ -181,11 +181,11 @@ def load_results(folder: Path, comparison: Comparison) -> dict[tuple[str, int], 
 def _checked(path: Path, row: str, seed: int, headline: str) -> RunResult:
     result = _load(path, RunResult)
     if (result.row, result.seed) != (row, seed):
-        message = f"{path}: holds row {result.row!r}, seed {result.seed}; its name says row {row!r}, seed {seed}"
-        raise ResultsError(f"{message}: {_WAY_OUT}")
+        message = f"{path}: holds row {result.row!r}, seed {result.seed}, but is named for row {row!r}, seed {seed}"
+        raise ResultsError(f"{message}: {_REMEDY}")
     if headline not in result.metrics:
         message = f"{path}: has no {headline}, which ranks the rows; it has {', '.join(result.metrics)}"
-        raise ResultsError(f"{message}: {_WAY_OUT}")
+        raise ResultsError(f"{message}: {_REMEDY}")
     return result
 
 
@@ -198,6 +198,6 @@ def _load(path: Path, model: type[_Document]) -> _Document:
     try:
         return model.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: not there; `weir bench losses` writes it") from None
+        raise FileNotFoundError(f"{path}: not found; `weir bench losses` writes it") from None
     except ValidationError as error:
-        raise ResultsError(f"{path}: {in_one_line(error)}: {_WAY_OUT}") from error
+        raise ResultsError(f"{path}: {in_one_line(error)}: {_REMEDY}") from error

@@ -1,7 +1,7 @@
 """The methods that `weir bench losses` compares, as changes to one common configuration.
 
-A row sets which loss and which negatives; tower, batch, optimiser and temperature are those of the base, the same for
-all rows of a comparison.
+A row sets the loss and the negatives; tower, batch, optimiser and temperature come from the base configuration, the
+same for all rows of a comparison.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from trainer.offline.model import Estimator
 __all__ = ["FAMILIES", "ROWS", "Row", "choose_rows"]
 
 _N: Final = 256
-"""Negatives that the rows of a shared pool have, where the pool is not the whole batch."""
+"""Negatives in a shared pool that is not the whole batch."""
 
 _IN_BATCH: Final = {"in_batch": True, "in_batch_limit": _N, "uniform": 0}
 _UNIFORM: Final = {"in_batch": False, "uniform": _N}
@@ -24,7 +24,7 @@ _OWN: Final = {"in_batch": False, "uniform": 0, "per_row": 1}
 
 @dataclass(frozen=True)
 class Row:
-    """A method: what it changes in the sections `loss` and `negatives`, and what counts for its log Q."""
+    """A method: its changes to the sections `loss` and `negatives`, and the estimator of its log Q."""
 
     negatives: dict[str, Any] = field(default_factory=dict)
     loss: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Row:
     def configure(self, base: TrainerConfig, seed: int) -> TrainerConfig:
         """Return the configuration of a run."""
         plain = base.model_dump() | {"seed": seed}
-        # What a row does not set is the default, so that rows mean the same in every comparison.
+        # Settings that a row leaves out take the default, so that rows mean the same in every comparison.
         masked = {"mask_history": base.negatives.mask_history}
         plain["negatives"] = NegativesConfig().model_dump() | masked | self.negatives
         plain["loss"] = LossConfig().model_dump() | self.loss
@@ -111,12 +111,12 @@ ROWS: Final = {name: row for family in FAMILIES.values() for name, row in family
 
 
 def choose_rows(wanted: str) -> dict[str, Row]:
-    """Return the rows that a list names: families, ``all``, or single rows, separated by semicolons.
+    """Return the rows that `wanted` lists: families, ``all``, or single rows, separated by semicolons.
 
     Raises
     ------
     ValueError
-        For a name that is none.
+        For an unknown name.
     """
     chosen: dict[str, Row] = {}
     for name in (part.strip() for part in wanted.split(";")):
@@ -128,5 +128,5 @@ def choose_rows(wanted: str) -> dict[str, Row]:
             chosen[name] = ROWS[name]
         else:
             allowed = f"all, {', '.join(FAMILIES)}; or rows: {'; '.join(ROWS)}"
-            raise ValueError(f"rows = {name!r}: there is no such row or family; allowed: {allowed}")
+            raise ValueError(f"rows = {name!r}: no such row or family; allowed: {allowed}")
     return chosen

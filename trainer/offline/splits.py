@@ -1,6 +1,6 @@
-"""Splits of interactions into what is learnt, what settings are chosen by, and what is reported.
+"""Splits of interactions into training, validation and test.
 
-Each leaks in its own way; every function says how.
+Each leaks in its own way; every function documents how.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ __all__ = ["Split", "labelled", "leave_one_out", "random_per_user", "temporal"]
 
 _LABELS: Final = ("train", "val", "test")
 _FEWEST: Final = 3
-"""With fewer interactions a user would have nothing left to learn from."""
+"""With fewer interactions a user would have none left to train on."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Row numbers into `Interactions`, each ascending and thus in order of time; every row is in one of them."""
+    """Row numbers into `Interactions`, each ascending and thus in order of time; every row is in exactly one part."""
 
     train: Ints
     validation: Ints
@@ -30,8 +30,8 @@ class Split:
 def temporal(interactions: Interactions, validation: float = 0.1, test: float = 0.1) -> Split:
     """Cut all interactions at two moments: train before validation before test ("temporal split", Sun 2023).
 
-    The split that is closest to use: nothing of the future is learnt. What stays: users and items that occur only
-    after the cut are cold, and no model without content knows them; and interactions of one instant may fall on both
+    The split that is closest to production: no training on the future. What remains: users and items that occur only
+    after the cut are cold, and unknown to models without content; and interactions of one instant may fall on both
     sides of a cut, in the order of the source.
 
     Parameters
@@ -42,7 +42,7 @@ def temporal(interactions: Interactions, validation: float = 0.1, test: float = 
     Raises
     ------
     InteractionsError
-        Without timestamps, or with shares that leave nothing to learn from.
+        Without timestamps, or with shares that leave nothing to train on.
     """
     if interactions.timestamps is None:
         message = (
@@ -57,12 +57,12 @@ def temporal(interactions: Interactions, validation: float = 0.1, test: float = 
 
 
 def labelled(interactions: Interactions) -> Split:
-    """Split as the source's own column ``split`` says (train, val, test); what leaks is up to who made it.
+    """Split by the source's own column ``split`` (train, val, test); what leaks depends on its author.
 
     Raises
     ------
     InteractionsError
-        Without such a column, with other labels, or without any row to learn from.
+        Without such a column, with other labels, or without any row to train on.
     """
     if interactions.split is None:
         message = f"{interactions.source}: has no column {SPLIT!r}; add one with {', '.join(_LABELS)}, or split by time"
@@ -72,7 +72,7 @@ def labelled(interactions: Interactions) -> Split:
         raise InteractionsError(message)
     train, validation, test = (np.flatnonzero(interactions.split == label) for label in _LABELS)
     if not len(train):
-        message = f"{interactions.source}: column {SPLIT!r} never says 'train'; there would be nothing to learn from"
+        message = f"{interactions.source}: column {SPLIT!r} is never 'train'; there is nothing to train on"
         raise InteractionsError(message)
     return Split(train, validation, test)
 
@@ -85,34 +85,34 @@ def leave_one_out(interactions: Interactions) -> Split:
     """
     from_last = _count_down(interactions.users)
     enough = np.bincount(interactions.users)[interactions.users] >= _FEWEST
-    return _by_place(enough & (from_last == 1), enough & (from_last == 0))
+    return _by_mask(enough & (from_last == 1), enough & (from_last == 0))
 
 
 def random_per_user(interactions: Interactions, share: float = 0.2, validation: float = 0.1, *, seed: int = 0) -> Split:
     """Test on a random `share` of each user's interactions, and validate on a share `validation` of the rest.
 
     The 80/20 protocol of collaborative filtering, for data without times. What leaks: a user's own future, besides
-    everybody else's; figures say how well gaps are filled, not how well the next item is foretold.
+    everybody else's; metrics measure how well gaps are filled, not how well the next item is predicted.
 
     Parameters
     ----------
     share, validation
-        Of each user's interactions (of what is left of them), rounded to the nearest number; one at least is learnt.
+        Of each user's interactions (of the rest of them), rounded to the nearest number; at least one is for training.
     seed
-        Of the draw.
+        Of the random choice.
     """
     _check_shares(interactions, share, validation)
     users = interactions.users
     draws = np.random.default_rng(seed).random(len(users))
     order = np.lexsort((draws, users))
-    place = np.empty_like(users)
-    place[order] = _count_down(users[order])
+    position = np.empty_like(users)
+    position[order] = _count_down(users[order])
     counts = np.bincount(users)
     tests = np.minimum(np.rint(counts * share).astype(np.int64), counts - 1)
     left = counts - tests
     validations = np.minimum(np.rint(left * validation).astype(np.int64), left - 1)
-    is_test = place < tests[users]
-    return _by_place(~is_test & (place < (tests + validations)[users]), is_test)
+    is_test = position < tests[users]
+    return _by_mask(~is_test & (position < (tests + validations)[users]), is_test)
 
 
 def _count_down(users: Ints) -> Ints:
@@ -124,7 +124,7 @@ def _count_down(users: Ints) -> Ints:
     return later
 
 
-def _by_place(validation: npt.NDArray[np.bool_], test: npt.NDArray[np.bool_]) -> Split:
+def _by_mask(validation: npt.NDArray[np.bool_], test: npt.NDArray[np.bool_]) -> Split:
     return Split(np.flatnonzero(~validation & ~test), np.flatnonzero(validation), np.flatnonzero(test))
 
 

@@ -12,7 +12,7 @@ from trainer.step.batches import Examples, Positives, batches, read_positives
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
 from trainer.stream.prequential import evaluate
-from trainer.stream.progress import Observer
+from trainer.stream.progress import ProgressObserver
 from trainer.stream.windows import StopSignal
 
 __all__ = ["Learner"]
@@ -29,7 +29,7 @@ class Learner:
     log: WindowLog
     workers: Workers
     stop: StopSignal
-    observer: Observer
+    observer: ProgressObserver
     checkpoints: CheckpointLog
     review: Callable[[WindowManifest, Positives], None] | None = None
 
@@ -61,8 +61,8 @@ class Learner:
         users = self._users(manifest, found)
         changes = self.state.ingest_window(manifest, self.log.sketch(manifest), arrays, users, features)
         unadmitted = len(found.items) - len(Examples.of(found, self.state.table).admitted())
-        self.observer.absorbed(changes, len(self.state.table), unadmitted)
-        self.observer.counted(self.state.frequencies.sketch)
+        self.observer.ingested(changes, len(self.state.table), unadmitted)
+        self.observer.frequencies_updated(self.state.frequencies.sketch)
 
     def _users(self, manifest: WindowManifest, found: Positives) -> tuple[bytes, UserKeys] | None:
         """Read the sketch of users where the loss asks for it."""
@@ -77,7 +77,7 @@ class Learner:
     def _learn(self, manifest: WindowManifest, examples: Examples) -> bool:
         state, config, at = self.state, self.state.config, self.state.position
         steps = -(-len(examples) // config.batch_size)
-        self.observer.begun(str(manifest.name), manifest.sequence, steps, at.batch, at.step)
+        self.observer.window_started(str(manifest.name), manifest.sequence, steps, at.batch, at.step)
         at.trained_window, at.trained_sequence = str(manifest.name), manifest.sequence
         at.max_event_ms = max(at.max_event_ms, manifest.max_event_ms)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
@@ -88,5 +88,5 @@ class Learner:
                 return False
             if at.step % config.checkpoint_every_steps == 0 and at.batch < steps:
                 self.checkpoints.save(state, self.workers)
-        self.observer.learnt(manifest.sequence, steps, at.step)
+        self.observer.window_trained(manifest.sequence, steps, at.step)
         return True

@@ -1,4 +1,4 @@
-"""What the trainer tells Prometheus, from rank 0."""
+"""The trainer's Prometheus metrics, exported by rank 0."""
 
 import math
 from dataclasses import dataclass, field
@@ -27,17 +27,17 @@ class TrainerMetrics:
 
     def __post_init__(self) -> None:
         registry = self.registry
-        self.examples = Counter("weir_trainer_examples", "Positive examples learnt from.", registry=registry)
+        self.examples = Counter("weir_trainer_examples", "Positive examples trained on.", registry=registry)
         self.unadmitted = Counter(
-            "weir_trainer_unadmitted_examples", "Examples left out: their item has no row yet.", registry=registry
+            "weir_trainer_unadmitted_examples", "Examples skipped: their item has no row yet.", registry=registry
         )
         self.hits = Counter(
             "weir_trainer_accidental_hits", "Negatives masked: the row's own items drawn again.", registry=registry
         )
-        self.windows = Counter("weir_trainer_windows", "Windows learnt completely.", registry=registry)
+        self.windows = Counter("weir_trainer_windows", "Windows trained on completely.", registry=registry)
         self.sequence = Gauge(
             "weir_trainer_window_sequence",
-            "Commit number of the newest window learnt, -1 before the first.",
+            "Commit number of the newest window trained on, -1 before the first.",
             registry=registry,
         )
         self.loss = Gauge("weir_trainer_loss", "Mean loss of the newest step.", registry=registry)
@@ -52,20 +52,20 @@ class TrainerMetrics:
             registry=registry,
         )
         self.refused = Counter(
-            "weir_trainer_refused_steps", "Steps left out: loss or gradients were not finite.", registry=registry
+            "weir_trainer_refused_steps", "Steps skipped: loss or gradients were not finite.", registry=registry
         )
         self.step_seconds = Histogram(
             "weir_trainer_step_seconds", "Time of a step, by part.", ["part"], buckets=_STEP_BUCKETS, registry=registry
         )
-        self.rows = Gauge("weir_trainer_item_table_rows", "Items that own a row.", registry=registry)
+        self.rows = Gauge("weir_trainer_item_table_rows", "Items with a row.", registry=registry)
         self.admitted = Counter("weir_trainer_items_admitted", "Items given a row.", registry=registry)
-        self.evicted = Counter("weir_trainer_items_evicted", "Items whose row was taken.", registry=registry)
+        self.evicted = Counter("weir_trainer_items_evicted", "Items whose row was evicted.", registry=registry)
         self._add_evaluation(registry)
         self._add_bundles(registry)
         self._add_sketches(registry)
 
     def _add_sketches(self, registry: CollectorRegistry) -> None:
-        # The pipeline has the same of each window's own sketch, of other scopes.
+        # The pipeline exports the same metrics of each window's own sketch, with other scopes.
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"weir_sketch_{name}", text, ["scope"], registry=registry)
 
@@ -82,19 +82,21 @@ class TrainerMetrics:
             return Gauge(name, f"{text}, newest window, macro over events.", ["k"], registry=registry)
 
         self.evaluation = {
-            "recall": gauge("weir_trainer_prequential_recall", "Recall of the model before it learns a window"),
-            "ndcg": gauge("weir_trainer_prequential_ndcg", "NDCG (ideal: the item first) before it learns a window"),
+            "recall": gauge("weir_trainer_prequential_recall", "Recall of the model before it trains on a window"),
+            "ndcg": gauge("weir_trainer_prequential_ndcg", "NDCG (ideal: the item first) before it trains on a window"),
             "popularity_recall": gauge("weir_trainer_popularity_recall", "Recall of the most popular items"),
             "popularity_ndcg": gauge("weir_trainer_popularity_ndcg", "NDCG of the most popular items"),
             "recommended_count": gauge("weir_trainer_recommended_popularity", "Decayed count of what it recommends"),
         }
-        # Nats, as log Q has them: to promtool, bits are bytes misspelt.
+        # Nats, the unit of log Q; promtool takes bits for misspelt bytes.
         self.novelty = gauge("weir_trainer_novelty_nats", "Self-information of what the model recommends")
 
     def _add_bundles(self, registry: CollectorRegistry) -> None:
         self.bundle = Info("weir_bundle", "The newest bundle exported.", registry=registry)
         self.max_event = Gauge(
-            "weir_bundle_max_event_timestamp_seconds", "Newest event learnt by the newest bundle.", registry=registry
+            "weir_bundle_max_event_timestamp_seconds",
+            "Newest event in training of the newest bundle.",
+            registry=registry,
         )
         self.outcomes = Counter(
             "weir_bundle_exports",
@@ -109,7 +111,7 @@ class TrainerMetrics:
         )
         self.rollbacks = Counter(
             "weir_trainer_bundle_rollbacks",
-            "Promoted bundles withdrawn after a fall on events they had not been trained on.",
+            "Promoted bundles withdrawn after losing recall on events they had not been trained on.",
             registry=registry,
         )
         self.export_seconds = Histogram(
@@ -123,7 +125,7 @@ class TrainerMetrics:
         )
 
     def stepped(self, result: StepResult, examples: int) -> None:
-        """Note a step on `examples` rows; from one that was refused, nothing was trained."""
+        """Count a step on `examples` rows; a refused step trained nothing."""
         self.refused.inc(result.refused)
         if result.refused:
             return
@@ -135,34 +137,34 @@ class TrainerMetrics:
         for part, seconds in result.seconds.items():
             self.step_seconds.labels(part).observe(seconds)
 
-    def absorbed(self, changes: RowChanges, rows: int, unadmitted: int) -> None:
-        """Note a window's entry into the item table."""
+    def ingested(self, changes: RowChanges, rows: int, unadmitted: int) -> None:
+        """Count the changes of a window to the item table."""
         self.admitted.inc(len(changes.admitted))
         self.evicted.inc(len(changes.evicted))
         self.rows.set(rows)
         self.unadmitted.inc(unadmitted)
 
-    def counted(self, frequencies: FrequencyEstimator) -> None:
-        """Examine the view of recent frequencies."""
-        figures = health(frequencies)
+    def frequencies_updated(self, frequencies: FrequencyEstimator) -> None:
+        """Measure the view of recent frequencies."""
+        measured = health(frequencies)
         for name, gauge in self.sketches.items():
-            gauge.labels("view").set(getattr(figures, name))
+            gauge.labels("view").set(getattr(measured, name))
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Show a window's figures."""
+        """Export the metrics of a window's evaluation."""
         for name, gauge in self.evaluation.items():
             for k, value in getattr(evaluation, name).items():
                 gauge.labels(str(k)).set(value)
         for k, bits in evaluation.novelty_bits.items():
             self.novelty.labels(str(k)).set(bits * math.log(2))
 
-    def learnt(self, sequence: int) -> None:
-        """Note that a window has been learnt."""
+    def window_trained(self, sequence: int) -> None:
+        """Count a finished window."""
         self.windows.inc()
         self.sequence.set(sequence)
 
     def exported(self, bundle: BundleManifest, seconds: float, clock: EventClock, *, pinned: bool = False) -> None:
-        """Note a bundle; `pinned` says that it was not promoted because another one is to stay."""
+        """Count an exported bundle; `pinned` if it was not promoted because another bundle is pinned."""
         self.export_seconds.observe(seconds)
         promoted = bundle.promoted and not pinned
         self.outcomes.labels("promoted" if promoted else "pinned" if bundle.promoted else "held").inc()

@@ -1,30 +1,31 @@
-"""Testing the state on a window that it has not seen."""
+"""Prequential evaluation: test the state on a window before it trains on it."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from contracts import WindowManifest
-from trainer.items.table import FIRST_ITEM, PADDING, TableRows
+from trainer.items.table import FIRST_ITEM, TableRows
+from trainer.ranking import MetricSums, rank_of, user_vectors
 from trainer.ranks.workers import Workers
 from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples, Positives
 from trainer.step.seeds import Purpose, generator
-from trainer.stream.ranking import Totals, rank_of
 from trainer.towers import project
 
-__all__ = ["evaluate"]
+__all__ = ["ScoredBlock", "evaluate", "scored_blocks"]
 
 _ROWS: Final = 256
 
 
 @torch.no_grad()
 def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives, workers: Workers) -> Evaluation:
-    """Return the figures of up to `evaluation_examples` positives, ranked over all items of the table.
+    """Return the metrics of up to `evaluation_examples` positives, ranked over all items of the table.
 
     Call it before `TrainerState.ingest_window`: popularity and novelty must be those of the moment before the window.
     """
@@ -41,9 +42,9 @@ def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives, wo
     }
     if not len(sampled) or not len(state.table):
         return Evaluation.model_validate(facts)
-    totals = _rank_all(state, sampled.take(torch.arange(workers.rank, len(sampled), workers.world_size)))
-    totals.sums = workers.sum(totals.sums.to(state.device)).cpu()
-    return Evaluation.model_validate(facts | totals.means(len(sampled)))
+    sums = _metric_sums(state, sampled.take(torch.arange(workers.rank, len(sampled), workers.world_size)))
+    sums.sums = workers.sum(sums.sums.to(state.device)).cpu()
+    return Evaluation.model_validate(facts | sums.means(len(sampled)))
 
 
 def _sample(state: TrainerState, manifest: WindowManifest, found: Positives) -> Examples:
@@ -52,40 +53,55 @@ def _sample(state: TrainerState, manifest: WindowManifest, found: Positives) -> 
     return Examples.of(Positives(*(column[order] for column in found)), state.table)
 
 
-def _rank_all(state: TrainerState, examples: Examples) -> Totals:
-    state.tower.eval()
+def _metric_sums(state: TrainerState, examples: Examples) -> MetricSums:
     live = state.table.live
-    vectors = state.item_vectors(TableRows(np.arange(state.table.capacity)))
-    items = project(vectors[torch.from_numpy(live).to(state.device)], state.config.tower)
     counts, log_q = state.counts[live], state.log_q.double().cpu().numpy()[live]
     popularity = torch.from_numpy(counts).to(state.device)
-    column = torch.zeros(state.table.capacity, dtype=torch.long, device=state.device)
-    column[torch.from_numpy(live)] = torch.arange(len(live), device=state.device)
-    totals = Totals(state.config.evaluation_k)
+    sums = MetricSums(state.config.evaluation_k)
+    for block in scored_blocks(state, examples):
+        sums.add(block.ranks(block.scores), block.ranks(popularity.expand(len(block.scores), -1)))
+        shown = block.scores if block.seen is None else block.scores.masked_fill(block.seen, -torch.inf)
+        sums.add_recommended(shown.topk(min(max(sums.cutoffs), len(live)))[1], log_q, counts)
+    return sums
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredBlock:
+    """Scores (n, V) of the table's items for n examples.
+
+    `targets` (n,) are the columns of their positives, -1 for an item without a row; `seen` (n, V) marks the items to
+    leave out of the rankings.
+    """
+
+    scores: Tensor
+    targets: Tensor
+    seen: Tensor | None
+
+    def ranks(self, scores: Tensor) -> Tensor:
+        """Return the ranks (n,) of the positives by `scores` (n, V); an item without a row ranks below everything."""
+        known = self.targets >= 0
+        return rank_of(scores, self.targets.clamp(min=0), self.seen).masked_fill(~known, scores.shape[1] + 1)
+
+
+@torch.no_grad()
+def scored_blocks(state: TrainerState, examples: Examples) -> Iterator[ScoredBlock]:
+    """Score all items of the table for the examples, block by block; with `evaluation_filter_seen`, mark those seen."""
+    state.tower.eval()
+    config, live = state.config.tower, state.live
+    vectors = state.item_vectors(TableRows(np.arange(state.table.capacity)))
+    items = project(vectors[live], config)
+    column = torch.full((state.table.capacity,), -1, device=state.device)
+    column[live] = torch.arange(len(live), device=state.device)
     for first in range(0, len(examples), _ROWS):
         part = examples.take(torch.arange(first, min(first + _ROWS, len(examples))))
-        history = part.histories.to(state.device)
-        scores = _users(state, vectors, history) @ items.T
-        seen = _columns_seen(state, history) if state.config.evaluation_filter_seen else None
-        positives = part.positives.to(state.device)
-        # Where the item has no row, it has no column either, and comes behind the last one.
-        ranks = [
-            rank_of(ranking, column[positives], seen).masked_fill(positives < FIRST_ITEM, len(live) + 1)
-            for ranking in (scores, popularity.expand(len(scores), -1))
-        ]
-        totals.add(*ranks)
-        shown = scores if seen is None else scores.masked_fill(seen, -torch.inf)
-        totals.add_recommended(shown.topk(min(max(totals.cutoffs), len(live)))[1], log_q, counts)
-    return totals
+        histories, positives = part.histories.to(state.device), part.positives.to(state.device)
+        scores = user_vectors(state.tower, config, vectors, histories) @ items.T
+        seen = _columns_of(histories, live, len(vectors)) if state.config.evaluation_filter_seen else None
+        yield ScoredBlock(scores, column[positives], seen)
 
 
-def _users(state: TrainerState, vectors: Tensor, histories: Tensor) -> Tensor:
-    read = functional.embedding(histories, vectors)
-    return project(state.tower(read, histories != PADDING), state.config.tower)
-
-
-def _columns_seen(state: TrainerState, histories: Tensor) -> Tensor:
-    """Mark the live rows (B, V) that stand in each history."""
-    seen = torch.zeros(len(histories), state.table.capacity, dtype=torch.bool, device=histories.device)
+def _columns_of(histories: Tensor, live: Tensor, capacity: int) -> Tensor:
+    """Mark the live rows, (n, V), that occur in each history."""
+    seen = torch.zeros(len(histories), capacity, dtype=torch.bool, device=histories.device)
     seen.scatter_(1, histories, True)  # noqa: FBT003 - the value to scatter
-    return seen[:, torch.from_numpy(state.table.live).to(histories.device)]
+    return seen[:, live]

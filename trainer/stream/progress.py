@@ -1,4 +1,4 @@
-"""What a run tells while it goes and when it ends."""
+"""The progress of a training run and its summary."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from trainer.state.evaluation import Evaluation, save
 from trainer.step.step import StepResult
 from trainer.stream.metrics import TrainerMetrics
 
-__all__ = ["Observer", "TrainProgress", "TrainSummary"]
+__all__ = ["ProgressObserver", "TrainProgress", "TrainSummary"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,39 +22,39 @@ _STEPS_BETWEEN_REPORTS = 50
 
 
 class TrainProgress(FrozenModel):
-    """Where a run stands; one comes at the beginning and the end of a window and every 50 steps within."""
+    """Progress of a run, reported at the start and the end of a window and every 50 steps within."""
 
     window: str
     sequence: int
-    batch: int = Field(description="batches of the window done")
-    batches: int = Field(description="batches of the window in all")
-    step: int = Field(description="steps since the beginning of training, restarts included")
-    examples: int = Field(description="examples learnt in this run")
+    batch: int = Field(description="finished batches of the window")
+    batches: int = Field(description="all batches of the window")
+    step: int = Field(description="steps since training started, restarts included")
+    examples: int = Field(description="examples trained on in this run")
     loss: float | None = Field(description="mean loss of the newest step; none before the first of this run")
     evaluation: Evaluation | None = Field(description="of the newest window evaluated in this run")
 
 
 class TrainSummary(FrozenModel):
-    """What a run did, from its start (or restart) to its end."""
+    """Summary of a run, from its start (or restart) to its end."""
 
-    windows: int = Field(description="windows learnt completely")
-    examples: int = Field(description="positive examples learnt from")
-    unadmitted: int = Field(description="examples left out because their item has no row")
-    steps: int = Field(description="steps since the beginning of training, restarts included")
+    windows: int = Field(description="windows trained on completely")
+    examples: int = Field(description="positive examples trained on")
+    unadmitted: int = Field(description="examples skipped because their item has no row")
+    steps: int = Field(description="steps since training started, restarts included")
     seconds: float
     evaluation: dict[str, float] = Field(description="means over the newest windows, recall@20 and so on")
     bundle: str | None = Field(description="version of the newest bundle exported, if any")
-    verdict: str | None = Field(description="what the gate said of it")
+    verdict: str | None = Field(description="the gate's verdict on it")
     stopped: bool = Field(description="whether a signal ended the run")
 
 
 @dataclass
-class Observer:
-    """Counts what a run does, and on rank 0 (`speaks`) tells metrics, the store and the caller."""
+class ProgressObserver:
+    """Counts what a run does; on rank 0 (`is_first`) updates metrics, the store and the caller."""
 
     store: Store
     metrics: TrainerMetrics
-    speaks: bool
+    is_first: bool
     report: Callable[[TrainProgress], None] | None = None
     windows: int = 0
     examples: int = 0
@@ -64,29 +64,29 @@ class Observer:
     _window: dict[str, object] = field(default_factory=dict)
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Keep and show a window's evaluation."""
+        """Store and export a window's evaluation."""
         self.evaluation = evaluation
-        if self.speaks:
+        if self.is_first:
             save(self.store, evaluation)
             self.metrics.evaluated(evaluation)
 
-    def absorbed(self, changes: RowChanges, rows: int, unadmitted: int) -> None:
-        """Note what a window changed in the item table."""
+    def ingested(self, changes: RowChanges, rows: int, unadmitted: int) -> None:
+        """Count the changes of a window to the item table."""
         self.unadmitted += unadmitted
-        self.metrics.absorbed(changes, rows, unadmitted)
+        self.metrics.ingested(changes, rows, unadmitted)
 
-    def counted(self, frequencies: FrequencyEstimator | None) -> None:
-        """Note what log Q is now computed from."""
-        if self.speaks and frequencies is not None:
-            self.metrics.counted(frequencies)
+    def frequencies_updated(self, frequencies: FrequencyEstimator | None) -> None:
+        """Measure the frequencies behind log Q."""
+        if self.is_first and frequencies is not None:
+            self.metrics.frequencies_updated(frequencies)
 
-    def begun(self, window: str, sequence: int, batches: int, batch: int, step: int) -> None:
-        """Note that training on a window begins or goes on."""
+    def window_started(self, window: str, sequence: int, batches: int, batch: int, step: int) -> None:
+        """Report that training on a window starts or continues."""
         self._window = {"window": window, "sequence": sequence, "batches": batches}
-        self._tell(batch, step)
+        self._report(batch, step)
 
     def stepped(self, result: StepResult, examples: int, batch: int, step: int) -> None:
-        """Note a step on `examples` rows."""
+        """Count a step on `examples` rows; report every 50th."""
         if result.refused:
             logger.warning("step %d is refused: loss %s, gradients of norm %s", step, result.loss, result.norm)
         else:
@@ -94,16 +94,16 @@ class Observer:
             self.loss = result.loss
         self.metrics.stepped(result, examples)
         if step % _STEPS_BETWEEN_REPORTS == 0:
-            self._tell(batch, step)
+            self._report(batch, step)
 
-    def learnt(self, sequence: int, batches: int, step: int) -> None:
-        """Note that a window has been learnt."""
+    def window_trained(self, sequence: int, batches: int, step: int) -> None:
+        """Report that training on a window is finished."""
         self.windows += 1
-        self.metrics.learnt(sequence)
-        logger.info("window %s learnt, step %d, loss %s", self._window["window"], step, self.loss)
-        self._tell(batches, step)
+        self.metrics.window_trained(sequence)
+        logger.info("window %s trained, step %d, loss %s", self._window["window"], step, self.loss)
+        self._report(batches, step)
 
-    def _tell(self, batch: int, step: int) -> None:
-        if self.speaks and self.report is not None:
+    def _report(self, batch: int, step: int) -> None:
+        if self.is_first and self.report is not None:
             facts = {"examples": self.examples, "loss": self.loss, "evaluation": self.evaluation}
             self.report(TrainProgress.model_validate({**self._window, "batch": batch, "step": step, **facts}))

@@ -1,4 +1,4 @@
-"""The committed windows as they come, the same on all ranks, until they end or somebody says stop."""
+"""The committed windows in order, the same on all ranks, until there are no more or a stop is requested."""
 
 import logging
 import signal
@@ -20,7 +20,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignal(AbstractContextManager["StopSignal"]):
-    """Turns SIGTERM and SIGINT into a flag that is looked at between steps; outside the main thread it hears none."""
+    """Turns SIGTERM and SIGINT into a flag that is checked between steps; it works in the main thread only."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -38,16 +38,16 @@ class StopSignal(AbstractContextManager["StopSignal"]):
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        logger.info("stop at the next step, for %s", signal.Signals(number).name)
+        logger.info("stopping at the next step: %s", signal.Signals(number).name)
         self.requested = True
 
 
 def windows(
     log: WindowLog, after: int, workers: Workers, stop: StopSignal, *, follow: bool, poll_seconds: float
 ) -> Iterator[WindowManifest | None]:
-    """Yield the windows committed after a sequence, and None after each look in vain; all ranks must iterate alike.
+    """Yield the windows committed after a sequence, and None after each poll without any; all ranks iterate alike.
 
-    Rank 0 looks and tells the others: on a shared disk, not everybody sees a new file at the same time.
+    Rank 0 polls and broadcasts: on a shared disk, ranks may see a new file at different times.
     """
     while True:
         found, stopped = workers.broadcast((log.committed(after) if workers.is_first else [], stop.requested))

@@ -103,7 +103,7 @@ def _chosen(rows: str) -> "dict[str, Row]":
 
 
 def _check_headline(headline: str, cutoffs: list[int]) -> None:
-    from trainer.offline.metrics import NAMES
+    from trainer.ranking import NAMES
 
     allowed = [f"{name}@{k}" for name in NAMES for k in sorted(set(cutoffs))]
     if headline not in allowed:

@@ -12,7 +12,7 @@ from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput
 from weir.cli.session import Session, open_session, set_up_logging
 
 if TYPE_CHECKING:
-    from trainer.offline.examination import Figures
+    from trainer.offline.evaluator import EvaluationResult
 
 __all__ = ["evaluate"]
 
@@ -37,7 +37,7 @@ def evaluate(
     """
     session = open_session(config, None, assign, base=base_settings(split))
     set_up_logging(session.notes)
-    from trainer.offline.examination import Examination
+    from trainer.offline.evaluator import Evaluator
     from trainer.offline.fit import Budget, fit
     from trainer.offline.model import OfflineModel
     from trainer.ranks.runtime import deterministic
@@ -45,7 +45,7 @@ def evaluate(
 
     interactions, division = prepare(data, split)
     test_rules = rules(split, cutoffs, filter_seen=filter_seen, index_top=index_top)
-    test = Examination.of(interactions, division.train, division.test, test_rules, at_most=cases)
+    test = Evaluator.of(interactions, division.train, division.test, test_rules, at_most=cases)
     with deterministic(), Bar(session.notes, "evaluate") as bar:
 
         def report(step: int, loss: float) -> None:
@@ -61,7 +61,7 @@ def evaluate(
     _print(session, len(test.cases), found, popular)
 
 
-def _plain(figures: "Figures") -> Any:
+def _plain(figures: "EvaluationResult") -> Any:
     """Return figures for programs: null where there are none, since JSON has no NaN."""
     from pydantic_core import from_json, to_json
 
@@ -70,7 +70,7 @@ def _plain(figures: "Figures") -> Any:
     return from_json(to_json(told, inf_nan_mode="null"))
 
 
-def _print(session: Session, cases: int, found: "Figures", popular: "Figures") -> None:
+def _print(session: Session, cases: int, found: "EvaluationResult", popular: "EvaluationResult") -> None:
     from weir.cli.tables import print_table
 
     rows = []

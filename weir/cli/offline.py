@@ -11,7 +11,7 @@ from weir.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from trainer.offline.data import Interactions
-    from trainer.offline.examination import Rules
+    from trainer.offline.evaluator import Rules
     from trainer.offline.splits import Split
 
 __all__ = [
@@ -97,7 +97,7 @@ def prepare(data: str, split: SplitKind) -> "tuple[Interactions, Split]":
 
 def rules(split: SplitKind, cutoffs: list[int], *, filter_seen: bool, index_top: int | None) -> "Rules":
     """Return the rules of the test: a case per user where there is no order, else per interaction."""
-    from trainer.offline.examination import Protocol, Rules
+    from trainer.offline.evaluator import Protocol, Rules
 
     protocol: Protocol = "user" if split is SplitKind.RANDOM else "interaction"
     return Rules(protocol, tuple(sorted(set(cutoffs))), filter_seen, index_top)

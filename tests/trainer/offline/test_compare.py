@@ -6,12 +6,12 @@ import pytest
 
 from tests.trainer.offline.logs import circles, small
 from trainer.offline.compare import Plan, compare, missing_runs
-from trainer.offline.examination import Rules
-from trainer.offline.fit import Budget, Report
-from trainer.offline.metrics import NAMES
+from trainer.offline.evaluator import Rules
+from trainer.offline.fit import Budget, StepReport
 from trainer.offline.results import RunResult, result_name
 from trainer.offline.rows import choose_rows
 from trainer.offline.splits import temporal
+from trainer.ranking import NAMES
 
 ROWS = choose_rows("uniform, none; BCE")
 SEEDS = (0, 1)
@@ -29,10 +29,10 @@ def plan() -> Plan:
     return Plan(log, temporal(log), small(), Budget(STEPS, 2), Rules("interaction", (1, 5)), test_cases=20)
 
 
-def told(seen: list[tuple[str, int, int]], *, kill_at: int | None = None) -> Callable[[str, int], Report]:
+def told(seen: list[tuple[str, int, int]], *, kill_at: int | None = None) -> Callable[[str, int], StepReport]:
     """Note every step of every run; raise at the step that is `kill_at` in all."""
 
-    def begin(name: str, seed: int) -> Report:
+    def begin(name: str, seed: int) -> StepReport:
         def report(step: int, _: float) -> None:
             seen.append((name, seed, step))
             if len(seen) == kill_at:

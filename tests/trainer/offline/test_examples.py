@@ -36,7 +36,7 @@ def test_an_epoch_of_histories_covers_every_step_of_training(
     config = small(tower={"history_length": length}, batch_size=WHOLE, seed=seed)
     dealt = training_batches(config, log_of(users), train)
     if not steps:
-        with pytest.raises(InteractionsError, match="no user has two interactions to learn from"):
+        with pytest.raises(InteractionsError, match="no user has two training interactions"):
             next(dealt)
         return
     for batch in islice(dealt, 3):

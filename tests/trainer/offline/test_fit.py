@@ -6,7 +6,7 @@ import torch
 
 from tests.trainer.offline.logs import circles, everything, small
 from trainer.config import TrainerConfig
-from trainer.offline.examination import Examination, Rules
+from trainer.offline.evaluator import Evaluator, Rules
 from trainer.offline.examples import training_batches
 from trainer.offline.fit import Budget, Fit, fit
 from trainer.offline.model import OfflineModel
@@ -24,7 +24,7 @@ def fitted(
     config: TrainerConfig, steps: int, *, looks: bool = False, losses: list[float] | None = None
 ) -> tuple[OfflineModel, Fit]:
     split = temporal(LOG)
-    validation = Examination.of(LOG, split.train, split.validation, Rules("interaction", (3,))) if looks else None
+    validation = Evaluator.of(LOG, split.train, split.validation, Rules("interaction", (3,))) if looks else None
     report = None if losses is None else lambda _, loss: losses.append(loss)
     with deterministic():
         model = OfflineModel.fresh(config, LOG, split.train)

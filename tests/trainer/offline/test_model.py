@@ -118,5 +118,5 @@ def test_gradients_of_lightgcn_are_finite_for_all_rows() -> None:
 
 def test_a_gpu_that_would_not_be_used_is_refused() -> None:
     config = small().model_copy(update={"device": "cuda"})
-    with pytest.raises(ValueError, match="outside the stream models learn on the CPU: set device = auto or cpu"):
+    with pytest.raises(ValueError, match="offline models train on the CPU: set device = auto or cpu"):
         OfflineModel.fresh(config, circles(), everything(circles()))

@@ -109,10 +109,10 @@ def test_file_names_are_safe_whatever_the_row_is_called(row: str, seed: int) -> 
         ({"rows": ["BPR", "bpr!"]}, "'BPR' and 'bpr!' would share the files bpr-seed"),
         ({"rows": ["BPR", "BPR"]}, "would share"),
         ({"rows": ["BPR", "!"]}, "no ASCII letter or digit"),
-        ({"seeds": [0, 0]}, "repeat themselves"),
+        ({"seeds": [0, 0]}, "repeat; give each once"),
         ({"headline": "recall@50"}, r"cutoffs \[10, 20\]"),
         ({"headline": "recall"}, "not metric@k"),
-        ({"configuration": {"CCL": {}}}, r"\['CCL'\], which are no rows"),
+        ({"configuration": {"CCL": {}}}, r"\['CCL'\], which are not rows"),
     ],
 )
 def test_contradictions_are_named(changes: dict[str, Any], problem: str) -> None:
@@ -121,13 +121,13 @@ def test_contradictions_are_named(changes: dict[str, Any], problem: str) -> None
 
 
 def test_a_broken_file_is_named_with_its_fault(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"comparison\.json: not there"):
+    with pytest.raises(FileNotFoundError, match=r"comparison\.json: not found"):
         load_comparison(tmp_path)
     path = save_result(tmp_path, run(metrics={"ndcg@20": 0.1}))
     with pytest.raises(ResultsError, match=r"bpr-seed0\.json: has no recall@20.*it has ndcg@20"):
         load_results(tmp_path, comparison())
     path.write_bytes(save_result(tmp_path, run(seed=1)).read_bytes())
-    with pytest.raises(ResultsError, match="holds row 'BPR', seed 1; its name says row 'BPR', seed 0"):
+    with pytest.raises(ResultsError, match="holds row 'BPR', seed 1, but is named for row 'BPR', seed 0"):
         load_results(tmp_path, comparison())
     path.write_text("{")
     with pytest.raises(ResultsError, match=r"bpr-seed0\.json"):

@@ -64,7 +64,7 @@ def test_rows_are_chosen_by_family_and_by_name_each_once(wanted: list[str]) -> N
 
 @pytest.mark.parametrize("wanted", ["BPRR", "softmax; nothing", "", "BPR, DCL", "bpr"])
 def test_an_unknown_row_is_refused_with_what_is_allowed(wanted: str) -> None:
-    with pytest.raises(ValueError, match="there is no such row or family; allowed: all, ") as refused:
+    with pytest.raises(ValueError, match="no such row or family; allowed: all, ") as refused:
         choose_rows(wanted)
     assert repr(wanted.rpartition("; ")[2]) in str(refused.value)
     assert all(name in str(refused.value) for name in [*FAMILIES, *ROWS])

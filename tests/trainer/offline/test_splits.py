@@ -98,7 +98,7 @@ def test_errors_name_the_source_and_what_is_allowed() -> None:
         labelled(interactions([0, 1]))
     with pytest.raises(InteractionsError, match="column 'split' has 'dev'; allowed are train, val, test"):
         labelled(interactions([0, 1], split=["train", "dev"]))
-    with pytest.raises(InteractionsError, match="never says 'train'"):
+    with pytest.raises(InteractionsError, match="is never 'train'"):
         labelled(interactions([0], split=["test"]))
 
 

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.offline.ranked import lists, ranked_at_random
-from trainer.offline.metrics import recall
-from trainer.offline.ranking import Cases, Lists, Ranked
+from tests.trainer.ranking.ranked import lists, ranked_at_random
 from trainer.offline.strata import popularity_deciles, popularity_strata
+from trainer.ranking import Cases, Lists, Ranked, recall
 
 
 def hits_and_misses(items: list[int], ranks: list[int]) -> Ranked:

@@ -17,11 +17,11 @@ def test_what_happens_is_told_under_stable_names() -> None:
     metrics.stepped(StepResult(0.5, 3, stop=False, seconds={"gradients": 0.2, "update": 0.1}), 30)
     metrics.stepped(StepResult(0.5, 0, stop=False, seconds={}, norm=2.0, clipped=True), 0)
     metrics.stepped(StepResult(math.nan, 9, stop=False, seconds={}, norm=math.inf, refused=True), 30)
-    metrics.absorbed(RowChanges(np.arange(4), np.arange(1)), 9, 2)
+    metrics.ingested(RowChanges(np.arange(4), np.arange(1)), 9, 2)
     facts = {"window": "w/0000", "sequence": 0, "step": 0, "events": 5, "known": 4, "items": 9, "seen_filtered": False}
     figures = {"recall": {20: 0.25}, "popularity_recall": {20: 0.125}}
     metrics.evaluated(Evaluation.model_validate({**facts, **figures, "novelty_bits": {20: 10.0}}))
-    metrics.learnt(7)
+    metrics.window_trained(7)
     value = registry.get_sample_value
     assert value("weir_trainer_examples_total") == 30
     assert value("weir_trainer_accidental_hits_total") == 3
@@ -56,7 +56,7 @@ def test_every_metric_has_the_prefix_and_a_sentence() -> None:
 def test_the_sketch_behind_log_q_is_examined() -> None:
     registry, sketch = CollectorRegistry(), CountMinSketch(256)
     sketch.update(np.arange(400))
-    TrainerMetrics(registry).counted(sketch)
+    TrainerMetrics(registry).frequencies_updated(sketch)
     found = health(sketch)
     for name, wanted in {"fill_ratio": found.fill, "distinct_keys": found.distinct}.items():
         assert registry.get_sample_value(f"weir_sketch_{name}", {"scope": "view"}) == wanted

@@ -8,24 +8,24 @@ from trainer.items.table import RowChanges
 from trainer.state.evaluation import Evaluation
 from trainer.step.step import StepResult
 from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import Observer, TrainProgress
+from trainer.stream.progress import ProgressObserver, TrainProgress
 
 STEP = StepResult(1.5, 2, stop=False, seconds={"gradients": 0.1})
 EVALUATION = Evaluation(window="w/0000", sequence=3, step=0, events=1, known=1, items=1, seen_filtered=False)
 
 
-def run(observer: Observer) -> None:
+def run(observer: ProgressObserver) -> None:
     observer.evaluated(EVALUATION)
-    observer.absorbed(RowChanges(np.arange(3), np.arange(0)), 3, 7)
-    observer.begun("w/0000", 3, 120, 0, 0)
+    observer.ingested(RowChanges(np.arange(3), np.arange(0)), 3, 7)
+    observer.window_started("w/0000", 3, 120, 0, 0)
     for step in range(1, 121):
         observer.stepped(STEP, 10, step, step)
-    observer.learnt(3, 120, 120)
+    observer.window_trained(3, 120, 120)
 
 
 def test_progress_comes_at_both_ends_and_every_50_steps(store: Store) -> None:
     told: list[TrainProgress] = []
-    observer = Observer(store, TrainerMetrics(), speaks=True, report=told.append)
+    observer = ProgressObserver(store, TrainerMetrics(), is_first=True, report=told.append)
     run(observer)
     assert [(one.batch, one.examples) for one in told] == [(0, 0), (50, 500), (100, 1000), (120, 1200)]
     assert told[0].loss is None
@@ -38,7 +38,7 @@ def test_progress_comes_at_both_ends_and_every_50_steps(store: Store) -> None:
 
 def test_other_ranks_count_but_keep_silent(store: Store) -> None:
     told: list[TrainProgress] = []
-    observer = Observer(store, TrainerMetrics(), speaks=False, report=told.append)
+    observer = ProgressObserver(store, TrainerMetrics(), is_first=False, report=told.append)
     run(observer)
     assert told == []
     assert observer.examples == 1200
@@ -46,7 +46,7 @@ def test_other_ranks_count_but_keep_silent(store: Store) -> None:
 
 
 def test_a_refused_step_is_named_and_counts_no_example(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    observer = Observer(store, TrainerMetrics(), speaks=True)
+    observer = ProgressObserver(store, TrainerMetrics(), is_first=True)
     observer.stepped(STEP, 10, 1, 1)
     observer.stepped(STEP._replace(loss=math.nan, norm=math.inf, refused=True), 10, 2, 2)
     assert (observer.examples, observer.loss) == (10, 1.5)

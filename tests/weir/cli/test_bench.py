@@ -84,7 +84,7 @@ def test_another_comparison_is_not_mixed_in(finished: Path, data: Path, argument
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rows", "BPRR"], "--rows = 'BPRR': there is no such row or family; allowed: all, softmax, resampling"),
+        (["--rows", "BPRR"], "--rows = 'BPRR': no such row or family; allowed: all, softmax, resampling"),
         (["--headline", "recall@50"], "--headline = 'recall@50': is not measured; with these --k allowed: recall@10"),
         (["--headline", "hits@20"], "'hits@20': is not measured; with these --k allowed: recall@10, recall@20"),
         (["--headline", "recall"], "precision@20, precision@100, coverage@10"),

@@ -63,7 +63,7 @@ def test_data_that_cannot_be_used_is_told_in_a_line(tmp_path: Path, data: Path) 
     line = refused(weir("evaluate", "--data", labels, "--split", "labelled"), 1)
     assert "--split labelled leaves none of 300 interactions to test on" in line
     alone = write_circles(tmp_path / "alone.parquet", user_id=[f"user-{row}" for row in range(300)])
-    assert "no user has two interactions to learn from" in refused(weir("evaluate", "--data", alone), 1)
+    assert "no user has two training interactions" in refused(weir("evaluate", "--data", alone), 1)
 
 
 def test_a_loss_that_is_not_finite_is_told_in_a_line(data: Path) -> None:

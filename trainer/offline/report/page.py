@@ -1,4 +1,4 @@
-"""The page: one HTML file with its pictures, style and script inside, which asks the network for nothing."""
+"""The page: one HTML file with its pictures, style and script inside, which loads nothing from the network."""
 
 import base64
 import math
@@ -13,15 +13,15 @@ from pydantic import JsonValue
 from trainer.offline.report.look import stroke
 from trainer.offline.report.plots import Line, by_decile
 from trainer.offline.report.table import (
-    Figure,
+    MetricSummary,
     Row,
     Table,
     best,
     budget,
-    figure,
     metric_label,
     notes,
     stratified_metric,
+    summary_of,
 )
 from trainer.offline.results import Comparison
 
@@ -30,7 +30,7 @@ __all__ = ["Picture", "Scale", "render", "settings"]
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG for light and for dark screens, and what it shows in words."""
+    """A PNG for light and for dark screens, and its description."""
 
     light: bytes
     dark: bytes
@@ -38,13 +38,13 @@ class Picture:
 
     @staticmethod
     def uri(data: bytes) -> str:
-        """Return the picture as an address that holds it."""
+        """Return the picture as a data URI."""
         return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From figures to places on a strip `width` pixels wide, with `margin` pixels free at either end."""
+    """From values to positions on a strip `width` pixels wide, with `margin` pixels free at either end."""
 
     low: float
     high: float
@@ -52,13 +52,13 @@ class Scale:
     margin: float = 6
 
     @classmethod
-    def of(cls, figures: Iterable[Figure]) -> "Scale":
-        """Return the scale on which all values and intervals of `figures` fit."""
-        found = [one for each in figures for one in (*each.values, each.low, each.high) if math.isfinite(one)]
+    def of(cls, summaries: Iterable[MetricSummary]) -> "Scale":
+        """Return the scale on which all values and intervals of `summaries` fit."""
+        found = [one for each in summaries for one in (*each.values, each.low, each.high) if math.isfinite(one)]
         return cls(min(found, default=0.0), max(found, default=1.0))
 
     def __call__(self, value: float) -> float:
-        """Return the place of a finite value, in pixels from the left; the middle where all values are the same."""
+        """Return the position of a finite value, in pixels from the left; the middle where all values are the same."""
         part = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return round(self.margin + part * (self.width - 2 * self.margin), 2)
 
@@ -78,7 +78,7 @@ def render(comparison: Comparison, table: Table, pictures: Mapping[str, Picture]
         budget=budget(table),
         notes=notes(table),
         strokes={row.name: stroke(number) for number, row in enumerate(table.rows)},
-        scale=Scale.of(row.figures[table.headline] for row in table.rows),
+        scale=Scale.of(row.summaries[table.headline] for row in table.rows),
         finding=_finding(table),
         strata=_strata(table),
         deciles=_deciles(table),
@@ -120,33 +120,33 @@ def _number(value: Any) -> str:
 def _finding(table: Table) -> dict[str, Any] | None:
     """Return the best rows by the headline, and the rows whose interval overlaps the first one's."""
     names = table.best[table.headline]
-    champions = [row for row in table.rows if row.name in names]
-    if not champions:
+    best_rows = [row for row in table.rows if row.name in names]
+    if not best_rows:
         return None
-    top = champions[0].figures[table.headline]
-    others = [row for row in table.rows if row not in champions and math.isfinite(row.figures[table.headline].high)]
-    rivals = [row.name for row in others if row.figures[table.headline].high >= top.low]
-    return {"rows": [row.name for row in champions], "figure": top, "rivals": rivals, "others": len(others)}
+    top = best_rows[0].summaries[table.headline]
+    others = [row for row in table.rows if row not in best_rows and math.isfinite(row.summaries[table.headline].high)]
+    rivals = [row.name for row in others if row.summaries[table.headline].high >= top.low]
+    return {"rows": [row.name for row in best_rows], "summary": top, "rivals": rivals, "others": len(others)}
 
 
 def _strata(table: Table) -> list[dict[str, Any]]:
-    """Return name, share of the test cases, figures by row and the best rows of each stratum."""
+    """Return name, share of the test cases, metrics by row and the best rows of each stratum."""
     metric = stratified_metric(table)
-    found = {name: one.share for row in table.rows for run in row.runs for name, one in run.strata.items()}
+    shares = {name: one.share for row in table.rows for run in row.runs for name, one in run.strata.items()}
 
-    def of(row: Row, name: str) -> Figure:
-        return figure(row.runs, lambda run: run.strata[name].metrics.get(metric) if name in run.strata else None)
+    def of(row: Row, name: str) -> MetricSummary:
+        return summary_of(row.runs, lambda run: run.strata[name].metrics.get(metric) if name in run.strata else None)
 
     strata: list[dict[str, Any]] = []
-    for name, share in found.items():
-        figures = {row.name: of(row, name) for row in table.rows}
-        highest = max((one.mean for one in figures.values() if math.isfinite(one.mean)), default=math.nan)
-        strata.append({"name": name, "share": share, "figures": figures, "best": best(figures), "highest": highest})
+    for name, share in shares.items():
+        found = {row.name: of(row, name) for row in table.rows}
+        highest = max((one.mean for one in found.values() if math.isfinite(one.mean)), default=math.nan)
+        strata.append({"name": name, "share": share, "summaries": found, "best": best(found), "highest": highest})
     return strata
 
 
 def _deciles(table: Table) -> tuple[list[int], dict[str, Line]]:
-    """Return the number of cases of each decile, and the figures of each row that has any."""
+    """Return the number of cases of each decile, and the line of each row that has any."""
     lines = {row.name: by_decile(row, stratified_metric(table)) for row in table.rows if row.has_deciles}
     first = next((run for row in table.rows for run in row.runs if run.deciles), None)
     return [decile.cases for decile in first.deciles] if first else [], lines

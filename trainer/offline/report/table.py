@@ -11,7 +11,7 @@ import numpy as np
 from trainer.offline.results import Comparison, RunResult
 
 __all__ = [
-    "Figure",
+    "MetricSummary",
     "Results",
     "Row",
     "Table",
@@ -19,19 +19,19 @@ __all__ = [
     "as_markdown",
     "best",
     "budget",
-    "figure",
     "metric_label",
     "notes",
     "stratified_metric",
     "subject",
     "summarise",
+    "summary_of",
 ]
 
 Results = Mapping[tuple[str, int], RunResult]
 
 
 @dataclass(frozen=True)
-class Figure:
+class MetricSummary:
     """One metric of one row: a value per finished seed, and a confidence interval where the runs have one."""
 
     values: tuple[float, ...]
@@ -61,12 +61,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one row: the seeds that are done and those that are not, and its figures by metric."""
+    """One row: its finished runs, its missing seeds, and a summary of each metric."""
 
     name: str
     runs: tuple[RunResult, ...]
     missing: tuple[int, ...]
-    figures: dict[str, Figure]
+    summaries: dict[str, MetricSummary]
 
     @property
     def seeds(self) -> str:
@@ -76,13 +76,13 @@ class Row:
 
     @property
     def has_deciles(self) -> bool:
-        """Whether any run says how it did by popularity."""
+        """Whether any run has metrics by popularity decile."""
         return any(run.deciles for run in self.runs)
 
     @property
-    def train_seconds(self) -> Figure:
-        """How long training took."""
-        return Figure(tuple(run.train_seconds for run in self.runs))
+    def train_seconds(self) -> MetricSummary:
+        """Seconds of training."""
+        return MetricSummary(tuple(run.train_seconds for run in self.runs))
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,13 @@ class Table:
 
     @property
     def progress(self) -> str:
-        """How many runs there are, out of how many."""
+        """Finished runs, out of all."""
         done = sum(len(row.runs) for row in self.rows)
         return f"{done} of {done + sum(len(row.missing) for row in self.rows)} runs done"
 
 
 def summarise(comparison: Comparison, results: Results) -> Table:
-    """Return the figures of every row of the comparison, also of those without a finished run."""
+    """Return the table of all rows of the comparison, also of those without a finished run."""
     names = {name: None for run in results.values() for name in run.metrics}
     metrics = tuple(dict.fromkeys([comparison.headline, *names]))
     rows = []
@@ -115,24 +115,24 @@ def summarise(comparison: Comparison, results: Results) -> Table:
         runs = tuple(results[name, seed] for seed in comparison.seeds if (name, seed) in results)
         missing = tuple(seed for seed in comparison.seeds if (name, seed) not in results)
         rows.append(Row(name, runs, missing, {metric: _metric(runs, metric) for metric in metrics}))
-    champions = {metric: best({row.name: row.figures[metric] for row in rows}) for metric in metrics}
-    return Table(comparison.headline, metrics, tuple(rows), champions)
+    best_rows = {metric: best({row.name: row.summaries[metric] for row in rows}) for metric in metrics}
+    return Table(comparison.headline, metrics, tuple(rows), best_rows)
 
 
-def figure(runs: Sequence[RunResult], value: Callable[[RunResult], float | None]) -> Figure:
-    """Return what `value` reads from each run, without the runs that do not have it."""
-    return Figure(tuple(found for run in runs if (found := value(run)) is not None))
+def summary_of(runs: Sequence[RunResult], value: Callable[[RunResult], float | None]) -> MetricSummary:
+    """Summarise what `value` reads from each run, without the runs that lack it."""
+    return MetricSummary(tuple(found for run in runs if (found := value(run)) is not None))
 
 
-def best(figures: Mapping[str, Figure]) -> frozenset[str]:
-    """Name the rows with the highest mean; ties are all named, rows without a figure never."""
-    means = {name: figure.mean for name, figure in figures.items()}
+def best(summaries: Mapping[str, MetricSummary]) -> frozenset[str]:
+    """Return the rows with the highest mean, all that tie; never a row without a value."""
+    means = {name: summary.mean for name, summary in summaries.items()}
     highest = max((mean for mean in means.values() if not math.isnan(mean)), default=math.nan)
     return frozenset(name for name, mean in means.items() if mean == highest)
 
 
 def stratified_metric(table: Table) -> str:
-    """Name the metric that strata and deciles show: the headline, or the first that they have instead."""
+    """Return the metric that strata and deciles show: the headline, or else the first that they have."""
     names = [name for row in table.rows for run in row.runs for decile in run.deciles for name in decile.metrics]
     return table.headline if table.headline in names or not names else names[0]
 
@@ -144,7 +144,7 @@ def metric_label(metric: str) -> str:
 
 
 def as_markdown(comparison: Comparison, table: Table) -> str:
-    """Return title and table in Markdown, the best of each metric in bold, with what its figures mean below it."""
+    """Return title and table in Markdown, the best of each metric in bold, with notes below it."""
     head = ["Row", "Seeds", *map(metric_label, table.metrics)]
     head += [f"95 % interval of {metric_label(table.headline)}", "Training, s"]
     lines = [f"# {_escaped(comparison.title)}", "", _escaped(subject(comparison, table)) + ".", ""]
@@ -152,27 +152,27 @@ def as_markdown(comparison: Comparison, table: Table) -> str:
     for row in table.rows:
         cells = [_escaped(row.name), row.seeds]
         for metric in table.metrics:
-            text = str(row.figures[metric])
+            text = str(row.summaries[metric])
             cells.append(f"**{text}**" if row.name in table.best[metric] else text)
         seconds = f"{row.train_seconds.mean:.1f}" if row.runs else "–"
-        lines.append(_line([*cells, row.figures[table.headline].interval, seconds]))
+        lines.append(_line([*cells, row.summaries[table.headline].interval, seconds]))
     return "\n".join([*lines, "", "\n\n".join(notes(table)), ""])
 
 
 def notes(table: Table) -> list[str]:
-    """Return what the reader of the table must know."""
+    """Return notes on how to read the table."""
     bold = "the highest mean" if table.complete else "the highest mean so far"
-    spread = f"Mean ± standard deviation over seeds, on test; one seed has no deviation. Bold: {bold}."
+    means = f"Mean ± standard deviation over seeds, on test; one seed has no deviation. Bold: {bold}."
     interval = (
         "The 95 % interval is over users (bootstrap), its ends averaged over the seeds: "
-        "it says how far other users would move the figure, not how far other seeds would."
+        "it covers the choice of users, not that of seeds."
     )
     unfinished = f"Unfinished: {table.progress}. Rows with seeds missing say so."
-    return [spread, interval] + ([] if table.complete else [unfinished])
+    return [means, interval] + ([] if table.complete else [unfinished])
 
 
 def subject(comparison: Comparison, table: Table) -> str:
-    """Return in one line on what the rows were compared, for how long and how often, and whether it is finished."""
+    """Return data, split, budget, number of seeds and any missing runs in one line."""
     seeds = len(comparison.seeds)
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else f"one seed ({comparison.seeds[0]})"
     said = [f"{comparison.data}, {comparison.split} split", budget(table), spread]
@@ -180,7 +180,7 @@ def subject(comparison: Comparison, table: Table) -> str:
 
 
 def budget(table: Table) -> str:
-    """Return what each run had to learn from, as the finished runs say."""
+    """Return the steps and examples of the finished runs."""
     runs = [run for row in table.rows for run in row.runs]
     if not runs:
         return "no run yet"
@@ -188,7 +188,7 @@ def budget(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return a line per row with every figure at full precision; what is not known is empty."""
+    """Return a line per row with every metric at full precision; unknown values are empty."""
     parts = ("", " deviation", " low", " high")
     head = ["row", "seeds", "seeds missing", *(metric + part for metric in table.metrics for part in parts)]
     text = io.StringIO()
@@ -197,17 +197,17 @@ def as_csv(table: Table) -> str:
     for row in table.rows:
         cells: list[object] = [row.name, len(row.runs), " ".join(map(str, row.missing))]
         for metric in table.metrics:
-            known = row.figures[metric]
+            known = row.summaries[metric]
             cells += [_number(value) for value in (known.mean, known.deviation, known.low, known.high)]
         parameters = row.runs[0].parameters if row.runs else ""
         writer.writerow([*cells, parameters, _number(row.train_seconds.mean)])
     return text.getvalue()
 
 
-def _metric(runs: Sequence[RunResult], metric: str) -> Figure:
+def _metric(runs: Sequence[RunResult], metric: str) -> MetricSummary:
     intervals = [run.intervals[metric] for run in runs if metric in run.intervals]
     low, high = np.mean(intervals, axis=0) if intervals else (math.nan, math.nan)
-    return Figure(figure(runs, lambda run: run.metrics.get(metric)).values, float(low), float(high))
+    return MetricSummary(summary_of(runs, lambda run: run.metrics.get(metric)).values, float(low), float(high))
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.trainer.offline.report.comparisons import METRICS, comparison, read, run, write
 from trainer.offline.report.page import Picture, Scale, render, settings
-from trainer.offline.report.table import Figure
+from trainer.offline.report.table import MetricSummary
 from trainer.offline.results import save_result
 
 HOSTILE = ["<script>alert(1)</script>", 'Quote " and & <b>bold</b>', "{{ 7 * 7 }}"]
@@ -169,7 +169,7 @@ def test_settings_are_told_once_where_rows_agree() -> None:
 
 
 def test_a_scale_holds_all_values_and_intervals() -> None:
-    scale = Scale.of([Figure((0.2, 0.3), 0.1, 0.4), Figure(()), Figure((0.5,))])
+    scale = Scale.of([MetricSummary((0.2, 0.3), 0.1, 0.4), MetricSummary(()), MetricSummary((0.5,))])
     assert (scale(0.1), scale(0.5)) == (6, 144)
     assert scale(0.3) == pytest.approx(75)
-    assert Scale.of([Figure((0.2,))])(0.2) == 75
+    assert Scale.of([MetricSummary((0.2,))])(0.2) == 75

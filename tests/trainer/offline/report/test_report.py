@@ -43,7 +43,7 @@ def test_a_half_finished_comparison_is_reported_and_again_when_it_is_finished(tm
 
 
 def test_without_a_comparison_there_is_no_report(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"comparison\.json: not there"):
+    with pytest.raises(FileNotFoundError, match=r"comparison\.json: not found"):
         write_report(tmp_path)
 
 

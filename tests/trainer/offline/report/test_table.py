@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from tests.trainer.offline.report.comparisons import METRICS, comparison, read, run, write
-from trainer.offline.report.table import Figure, as_csv, as_markdown, best, metric_label, stratified_metric, subject
+from trainer.offline.report.table import (
+    MetricSummary,
+    as_csv,
+    as_markdown,
+    best,
+    metric_label,
+    stratified_metric,
+    subject,
+)
 from trainer.offline.results import save_result
 
 ROWS = ["BPR", "In-batch | *improved*", "Softmax"]
@@ -79,9 +87,9 @@ def test_a_budget_that_differs_is_told_as_a_range(tmp_path: Path) -> None:
 
 
 def test_best_names_ties_and_never_what_is_not_known() -> None:
-    figures = {"a": Figure((0.1, 0.3)), "b": Figure((0.2,)), "c": Figure(()), "d": Figure((math.nan,))}
-    assert best(figures) == {"a", "b"}
-    assert best({"c": Figure(())}) == frozenset()
+    values = {"a": (0.1, 0.3), "b": (0.2,), "c": (), "d": (math.nan,)}
+    assert best({name: MetricSummary(own) for name, own in values.items()}) == {"a", "b"}
+    assert best({"c": MetricSummary(())}) == frozenset()
 
 
 def test_strata_show_the_headline_or_what_they_have(tmp_path: Path) -> None:

@@ -9,14 +9,21 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from trainer.offline.ranking import Ranked
+from trainer.ranking.ranker import Ranked
 
-__all__ = ["NAMES", "Floats", "coverage", "hits", "means", "ndcg", "per_case", "precision", "recall"]
+__all__ = ["NAMES", "Floats", "coverage", "gain", "hits", "means", "ndcg", "per_case", "precision", "recall"]
 
 Floats = npt.NDArray[np.float64]
 NAMES: Final = ("recall", "ndcg", "precision", "coverage")
-"""Of the figures in `means`, where ``@k`` follows."""
+"""Of the metrics in `means`, where ``@k`` follows."""
+
+
+def gain(ranks: Tensor) -> Tensor:
+    """Return the discounted gain 1 / log2(1 + rank) of relevant items at `ranks` from 1, (n,), float64."""
+    return 1 / torch.log2(ranks.double() + 1)
 
 
 def recall(ranked: Ranked, k: int) -> Floats:
@@ -30,13 +37,13 @@ def precision(ranked: Ranked, k: int) -> Floats:
 
 
 def ndcg(ranked: Ranked, k: int) -> Floats:
-    """Return the sum of 1 / log2(1 + rank) over relevant items among the first k, divided by the ideal one, (C,).
+    """Return the sum of the gains of relevant items among the first k, divided by the ideal one, (C,).
 
     The ideal ranking has the relevant items first, as many as k allows: min(k, relevant). With one relevant item the
     ideal is 1. Järvelin & Kekäläinen (2002) with gains 0 and 1.
     """
-    gains = hits(ranked, k) / np.log2(1 + ranked.ranks)
-    ideal: Floats = np.concatenate([[0.0], np.cumsum(1 / np.log2(2 + np.arange(k)))])
+    gains = hits(ranked, k) * gain(torch.from_numpy(ranked.ranks)).numpy()
+    ideal: Floats = np.concatenate([[0.0], np.cumsum(gain(torch.arange(1, k + 1)).numpy())])
     possible = np.minimum(ranked.cases.relevant.lengths, k)
     return _sum_by_case(ranked, gains) / ideal[possible]
 
@@ -64,15 +71,14 @@ def means(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, float]:
 
 
 def hits(ranked: Ranked, k: int) -> npt.NDArray[np.bool_]:
-    """Say of each relevant item whether it is among the first k, (R,)."""
+    """Return whether each relevant item is among the first k, (R,); raises `ValueError` beyond the depth."""
     if not 1 <= k <= ranked.depth:
-        message = f"k is {k}; allowed are 1 to {ranked.depth}, the depth that was ranked: rank deeper"
+        message = f"k is {k}; allowed are 1 to {ranked.depth}, the depth of the ranking: rank deeper"
         raise ValueError(message)
     return ranked.ranks <= k
 
 
 def _sum_by_case(ranked: Ranked, values: npt.NDArray[Any]) -> Floats:
     """Add the values of relevant items, (R,), by case, (C,)."""
-    relevant = ranked.cases.relevant
-    place = np.repeat(np.arange(len(relevant)), relevant.lengths)
-    return np.bincount(place, values, minlength=len(relevant)).astype(np.float64, copy=False)
+    sums = np.bincount(ranked.cases.relevant.list_numbers, values, minlength=len(ranked.cases))
+    return sums.astype(np.float64, copy=False)

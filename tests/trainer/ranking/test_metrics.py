@@ -7,16 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.offline.ranked import lists, ranked_at_random
-from trainer.offline.metrics import coverage, means, ndcg, per_case, precision, recall
-from trainer.offline.ranking import Cases, Lists, Ranked, rank
+from tests.trainer.ranking.ranked import lists, ranked_at_random
+from trainer.ranking import Cases, Lists, Ranked, coverage, means, ndcg, per_case, precision, rank, recall
 
 CUTOFFS = (1, 5, 10, 30)
 TREC = {"recall": "recall", "ndcg": "ndcg_cut", "precision": "P"}
 
 
 @given(st.integers(0, 10_000), st.integers(1, 45))
-def test_figures_of_each_case_are_those_of_trec_eval(seed: int, most: int) -> None:
+def test_metrics_of_each_case_are_those_of_trec_eval(seed: int, most: int) -> None:
     ranked = ranked_at_random(seed, most=most)
     truth = {str(case): {str(item): 1 for item in own} for case, own in enumerate(lists(ranked.cases))}
     run = {str(case): {str(item): -float(at) for at, item in enumerate(row)} for case, row in enumerate(ranked.top)}
@@ -34,7 +33,7 @@ def by_hand() -> Ranked:
     return rank(cases, lambda block: scores[block], 5, depth=3)
 
 
-def test_figures_by_hand() -> None:
+def test_metrics_by_hand() -> None:
     ranked = by_hand()
     assert recall(ranked, 3).tolist() == [2 / 3, 0]
     assert precision(ranked, 2).tolist() == [1 / 2, 0]

@@ -4,30 +4,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.offline.ranked import lists, random_cases, random_scores
-from trainer.offline.data import Interactions
-from trainer.offline.ranking import Cases, Lists, each_interaction, each_user, rank, top_items_and_positives
-from trainer.stream.ranking import rank_of
+from tests.trainer.ranking.ranked import lists, random_cases, random_scores
+from trainer.ranking import Cases, Lists, rank, rank_of
 
 seeds = st.integers(0, 10_000)
+score_rows = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=6, max_size=6), min_size=1, max_size=8)
 
 
-def log(users: list[int], items: list[int]) -> Interactions:
-    return Interactions("log", np.array(users), np.array(items), None, np.unique(users), np.unique(items))
+@given(score_rows, st.randoms(use_true_random=False))
+def test_ranks_are_places_in_the_sorted_list(rows: list[list[float]], draw: object) -> None:
+    targets = [draw.randrange(6) for _ in rows]  # type: ignore[attr-defined]
+    excluded = [[draw.random() < 0.3 for _ in row] for row in rows]  # type: ignore[attr-defined]
+    found = rank_of(torch.tensor(rows), torch.tensor(targets), torch.tensor(excluded))
+    for row, target, banned, place in zip(rows, targets, excluded, found.tolist(), strict=True):
+        columns = [column for column in range(6) if column == target or not banned[column]]
+        assert sorted(columns, key=lambda column: (-row[column], column)).index(target) + 1 == place
+
+
+def test_targets_whose_scores_are_no_numbers_are_misses() -> None:
+    assert rank_of(torch.tensor([[float("nan"), 1.0], [float("inf"), 1.0]]), torch.tensor([0, 0])).tolist() == [3, 3]
 
 
 def one_case(relevant: list[int]) -> Cases:
     return Cases(np.array([0]), Lists(np.array([0, len(relevant)]), np.array(relevant)))
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99))), st.lists(st.integers(0, 5), max_size=8))
-def test_lists_give_back_what_was_grouped(pairs: list[tuple[int, int]], numbers: list[int]) -> None:
-    keys, values = np.array(pairs, np.int64).reshape(-1, 2).T
-    grouped = Lists.grouped(keys, values, 6)
-    taken, place = grouped.take(np.array(numbers, np.int64))
-    expected = [(at, value) for at, number in enumerate(numbers) for key, value in pairs if key == number]
-    assert list(zip(place.tolist(), taken.tolist(), strict=True)) == expected
-    assert len(grouped) == 6
 
 
 @given(
@@ -67,7 +66,7 @@ def test_ranks_and_tops_are_those_of_a_sorted_list(
 
 
 @given(seeds, st.booleans())
-def test_ranks_are_those_of_the_prequential_evaluation(seed: int, ties: bool) -> None:
+def test_both_rankers_agree(seed: int, ties: bool) -> None:
     draw = np.random.default_rng(seed)
     cases, scores = random_cases(draw, 8, 15, 1), random_scores(draw, 8, 15, ties=ties)
     seen = draw.choice(15, (8, 4))
@@ -113,17 +112,5 @@ def test_blocks_hold_no_more_scores_than_allowed() -> None:
 
 
 def test_scores_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"scores of 1 cases came as \(1, 3\); allowed is \(1, 4\)"):
+    with pytest.raises(ValueError, match=r"scores of 1 cases have shape \(1, 3\); expected \(1, 4\)"):
         rank(one_case([0]), lambda block: torch.zeros(len(block), 3), 4, depth=1)
-
-
-def test_cases_of_both_protocols() -> None:
-    rows = log([0, 1, 0, 0, 2], [3, 1, 2, 3, 0])
-    single = each_interaction(rows, np.array([0, 3, 4]))
-    assert (single.users.tolist(), lists(single)) == ([0, 0, 2], [[3], [3], [0]])
-    users = each_user(rows, np.array([4, 0, 2, 3]))
-    assert (users.users.tolist(), lists(users)) == ([0, 2], [[2, 3], [0]])
-
-
-def test_the_index_has_the_most_popular_items_and_all_positives() -> None:
-    assert top_items_and_positives(np.array([1, 5, 0, 5, 5]), 2, np.array([2, 2, 1])).tolist() == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Random test cases, for the tests of rankings and figures."""
+"""Random test cases, for the tests of rankings and metrics."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.offline.ranking import Cases, Lists, Ranked, rank
+from trainer.ranking import Cases, Lists, Ranked, rank
 
 
 def random_cases(draw: np.random.Generator, cases: int, items: int, most: int) -> Cases:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.trainer.offline.logs import circles, log_of, small
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.data import Interactions, Ints
-from trainer.offline.examination import Examination, Rules
+from trainer.offline.evaluator import Evaluator, Rules
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
 from trainer.towers import kinds
@@ -64,10 +64,10 @@ def rows_of(
     return [(relevant, past, score[user]) for user, (relevant, past) in zip(users, own, strict=True)], users
 
 
-def examined(log: list[tuple[int, int]], cut: int, rules: Rules) -> tuple[Interactions, Ints, Examination]:
+def evaluated(log: list[tuple[int, int]], cut: int, rules: Rules) -> tuple[Interactions, Ints, Evaluator]:
     interactions = log_of(*map(list, zip(*log, strict=True)), sizes=(USERS, ITEMS))
     train, asked = np.arange(cut), np.arange(cut, len(log))
-    return interactions, train, Examination.of(interactions, train, asked, rules)
+    return interactions, train, Evaluator.of(interactions, train, asked, rules)
 
 
 @settings(max_examples=60)
@@ -76,7 +76,7 @@ def test_figures_of_a_model_are_those_by_hand(
     log: list[tuple[int, int]], share: float, rules: Rules, seed: int
 ) -> None:
     cut = max(1, round(len(log) * share))
-    interactions, train, examination = examined(log, cut, rules)
+    interactions, train, evaluator = evaluated(log, cut, rules)
     model = OfflineModel.fresh(small("matrix_factorisation", tower={"dimension": 2}), interactions, train)
     # Whole numbers: products are exact, and tie often.
     drawn = torch.randint(-2, 3, model.embeddings.weight.shape, generator=torch.Generator().manual_seed(seed))
@@ -96,12 +96,12 @@ def test_figures_of_a_model_are_those_by_hand(
         for user in range(USERS)
     }
     rows, asked = rows_of(log, cut, rules, score)
-    assert examination.cases.users.tolist() == asked
+    assert evaluator.cases.users.tolist() == asked
     counts = [sum(item == other for _, other in log[:cut]) for item in range(ITEMS)]
     wanted = by_hand(rows, counts, rules)
-    figures = examination.test(model)
+    figures = evaluator.test(model)
     assert figures.metrics == pytest.approx(wanted)
-    assert examination.glance(model) == figures.metrics
+    assert evaluator.validate(model) == figures.metrics
     assert set(figures.intervals) == {name for name in wanted if not name.startswith("coverage")}
     for name, (low, high) in figures.intervals.items():
         assert low <= high if len(set(asked)) > 1 else math.isnan(low)
@@ -114,10 +114,10 @@ def test_figures_of_a_model_are_those_by_hand(
 @given(logs, st.floats(0.2, 0.8), any_rules)
 def test_popularity_is_a_ranking_by_sorted_counts(log: list[tuple[int, int]], share: float, rules: Rules) -> None:
     cut = max(1, round(len(log) * share))
-    _, _, examination = examined(log, cut, rules)
+    _, _, evaluator = evaluated(log, cut, rules)
     counts = [sum(item == other for _, other in log[:cut]) for item in range(ITEMS)]
     rows, _ = rows_of(log, cut, rules, {user: dict(enumerate(map(float, counts))) for user in range(USERS)})
-    assert examination.test_popularity().metrics == pytest.approx(by_hand(rows, counts, rules))
+    assert evaluator.test_popularity().metrics == pytest.approx(by_hand(rows, counts, rules))
 
 
 @pytest.mark.parametrize("kind", kinds(knows_users=False))
@@ -126,7 +126,7 @@ def test_a_tower_reads_the_newest_known_items_of_the_past(kind: str, protocol: A
     # Item 5 is cold and stands in the past of row 8; user 3 is cold and has no past at all in training.
     log = [(0, 0), (1, 1), (0, 2), (1, 3), (0, 4), (2, 0), (0, 5), (1, 5), (0, 1), (3, 2), (3, 0)]
     rules = Rules(protocol, (1, 2, 3), filter_seen=False)
-    interactions, train, examination = examined(log, 6, rules)
+    interactions, train, evaluator = evaluated(log, 6, rules)
     model = OfflineModel.fresh(small(kind, tower={"history_length": 3}), interactions, train)
     pasts = {
         "interaction": [[0, 2, 4], [1, 3], [2, 4, None], [], [2]],
@@ -146,7 +146,7 @@ def test_a_tower_reads_the_newest_known_items_of_the_past(kind: str, protocol: A
         for own, row in zip(relevant, scores, strict=True)
     ]
     counts = [sum(item == other for _, other in log[:6]) for item in range(ITEMS)]
-    assert examination.glance(model) == pytest.approx(by_hand(by_case, counts, rules))
+    assert evaluator.validate(model) == pytest.approx(by_hand(by_case, counts, rules))
 
 
 @pytest.mark.parametrize("protocol", ["interaction", "user"])
@@ -155,7 +155,7 @@ def test_fewer_cases_are_a_seeded_choice_of_all(protocol: Any) -> None:
     split = temporal(log, test=0.3)
 
     def chosen(at_most: int | None, numbers: Ints = split.test) -> list[tuple[int, tuple[int, ...]]]:
-        found = Examination.of(log, split.train, numbers, Rules(protocol, (5,)), at_most=at_most)
+        found = Evaluator.of(log, split.train, numbers, Rules(protocol, (5,)), at_most=at_most)
         items, place = found.cases.relevant.take(np.arange(len(found.cases)))
         return [(user, tuple(items[place == case].tolist())) for case, user in enumerate(found.cases.users.tolist())]
 
@@ -173,7 +173,7 @@ def test_fewer_cases_are_a_seeded_choice_of_all(protocol: Any) -> None:
 def test_a_choice_of_cases_keeps_each_past_with_its_case() -> None:
     log = circles()
     split = temporal(log, test=0.3)
-    some = Examination.of(log, split.train, split.test, Rules("interaction", (5,)), at_most=8)
+    some = Evaluator.of(log, split.train, split.test, Rules("interaction", (5,)), at_most=8)
     items, place = some.past.take(np.arange(8))
     for case, user in enumerate(some.cases.users.tolist()):
         before = items[place == case].tolist()

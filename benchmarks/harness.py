@@ -1,0 +1,71 @@
+"""What the benchmarks share: the command line, tables in Markdown, clocks, memory, Zipf's law and a filled trainer."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from contracts import Keys
+
+if TYPE_CHECKING:
+    from trainer.state.trainer_state import TrainerState
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+DATA: Final = Path(os.pardir) / "shared" / "data"
+Data = Annotated[Path, typer.Option(envvar="WEIR_DATA", help="folder of the data sets")]
+
+
+def command_line(description: str | None) -> typer.Typer:
+    """Return an app whose help is a module's docstring as it is written."""
+    return typer.Typer(help=description, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+
+
+def head(*names: str) -> None:
+    """Print the head of a Markdown table."""
+    row(*names)
+    row(*("---" for _ in names))
+
+
+def row(*cells: object) -> None:
+    """Print a row of a Markdown table; floats that are not formatted yet get four digits."""
+    texts = (f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells)
+    print(f"| {' | '.join(texts)} |", flush=True)
+
+
+def median_seconds(call: Callable[[], object], times: int) -> float:
+    """Return the median wall time of a call, in seconds, after one call that is not timed."""
+    call()
+    found = []
+    for _ in range(times):
+        started = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - started)
+    return float(np.median(found))
+
+
+def status(field: str, process: int | str = "self") -> int:
+    """Return a size of a process as the kernel counts it (``VmRSS``, ``VmHWM``), in bytes."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def zipf_ranks(items: int, events: int, exponent: float, rng: np.random.Generator) -> tuple[I64, F64]:
+    """Return ranks (events,) drawn from a Zipf law, and the law (items,)."""
+    law: F64 = np.arange(1, items + 1) ** -exponent
+    law /= law.sum()
+    return np.minimum(np.searchsorted(np.cumsum(law), rng.random(events)), items - 1).astype(np.int64), law
+
+
+def admit(state: "TrainerState", keys: Keys, ids: npt.NDArray[np.object_], sequence: int) -> None:
+    """Give rows and fresh embeddings to the items that have none."""
+    from trainer.step.seeds import Purpose, generator  # noqa: PLC0415  it brings torch, which not all benchmarks need
+
+    admitted = state.table.admit(keys, ids, sequence)
+    state.embeddings.grow(state.table.capacity)
+    state.embeddings.initialise(admitted, generator(state.config.seed, Purpose.ROWS, sequence))

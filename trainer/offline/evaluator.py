@@ -1,0 +1,144 @@
+"""Evaluation of a model on test cases: their users' histories, the ranking and its metrics."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.items.table import FIRST_ITEM, PADDING
+from trainer.offline.bootstrap import interval
+from trainer.offline.cases import each_interaction, each_user, top_items_and_positives
+from trainer.offline.data import Interactions, Ints
+from trainer.offline.model import OfflineModel
+from trainer.offline.past import Past
+from trainer.offline.results import Decile, Stratum
+from trainer.offline.strata import popularity_deciles, popularity_strata
+from trainer.ranking import Cases, Ranked, means, per_case, rank, user_vectors
+from trainer.step.seeds import Purpose, derive
+
+__all__ = ["EvaluationResult", "Evaluator", "Protocol", "Rules"]
+
+Protocol = Literal["interaction", "user"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a model is evaluated.
+
+    Attributes
+    ----------
+    protocol
+        A case per interaction, whose history is all that its user did before; or per user, with all of the user's test
+        interactions relevant, whose history is what the user did in training.
+    cutoffs
+        The values of k.
+    filter_seen
+        Leave a case's history out of its ranking.
+    index_top
+        Rank only so many of the most popular items and all test items; None: all items.
+    """
+
+    protocol: Protocol
+    cutoffs: tuple[int, ...]
+    filter_seen: bool = True
+    index_top: int | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """All metrics of a model on the test cases: means, their 95 % intervals, and recall by popularity."""
+
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    strata: dict[str, Stratum]
+    deciles: tuple[Decile, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluator:
+    """C cases, each with its history; `counts` (I,) are the items' interactions in training."""
+
+    rules: Rules
+    cases: Cases
+    past: Past
+    counts: Ints
+    user_rows: Tensor
+    """Table rows of the cases' users, (C,), where users have rows; padding for unknown users."""
+
+    @classmethod
+    def of(
+        cls, interactions: Interactions, train: Ints, held_out: Ints, rules: Rules, *, at_most: int | None = None
+    ) -> "Evaluator":
+        """Return an evaluator on the interactions numbered `held_out` (n,), given those of `train`.
+
+        `at_most` limits the cases to a random sample, always the same.
+        """
+        draw = np.random.default_rng(derive(0, Purpose.EVALUATION))
+        units = held_out if rules.protocol == "interaction" else np.unique(interactions.users[held_out])
+        units = np.sort(draw.permutation(units)[:at_most])
+        if rules.protocol == "interaction":
+            cases, past = each_interaction(interactions, units), Past.of_interactions(interactions, units)
+        else:
+            cases = each_user(interactions, held_out[np.isin(interactions.users[held_out], units)])
+            past = Past.of_users(interactions, train, cases.users)
+        items = len(interactions.item_ids)
+        counts = np.bincount(interactions.items[train], minlength=items)
+        user_rows = np.where(np.isin(cases.users, interactions.users[train]), FIRST_ITEM + items + cases.users, PADDING)
+        return cls(rules, cases, past, counts, torch.from_numpy(user_rows))
+
+    def test(self, model: OfflineModel) -> EvaluationResult:
+        """Return all metrics of a model."""
+        return self._result(self._rank(self._scores(model)))
+
+    def test_popularity(self) -> EvaluationResult:
+        """Return all metrics of ranking by the counts in training, the same for every case."""
+        popularity = torch.from_numpy(self.counts).float()
+        return self._result(self._rank(lambda numbers: popularity.repeat(len(numbers), 1)))
+
+    def validate(self, model: OfflineModel) -> dict[str, float]:
+        """Return only the means of a model's metrics."""
+        return means(self._rank(self._scores(model)), self.rules.cutoffs)
+
+    def _rank(self, scores: Callable[[Tensor], Tensor]) -> Ranked:
+        rules, index = self.rules, None
+        if rules.index_top is not None:
+            index = top_items_and_positives(self.counts, rules.index_top, np.unique(self.cases.relevant.values))
+        seen = self.past.take if rules.filter_seen else None
+        return rank(self.cases, scores, len(self.counts), depth=max(rules.cutoffs), seen=seen, index=index)
+
+    def _scores(self, model: OfflineModel) -> Callable[[Tensor], Tensor]:
+        """Return a function from numbers of cases to scores; items that training has not seen score -inf."""
+        model.tower.eval()
+        vectors, items = model.vectors()
+        unknown = torch.ones(len(vectors), dtype=torch.bool)
+        unknown[model.live] = False
+        unseen = unknown[FIRST_ITEM : FIRST_ITEM + len(self.counts)]
+        if model.config.tower.knows_users:
+            histories = self.user_rows[:, None]
+        else:
+            histories = self.past.histories(model.config.tower.history_length)
+            histories = histories.masked_fill(unknown[histories], PADDING)
+
+        def scores(numbers: Tensor) -> Tensor:
+            users = user_vectors(model.tower, model.config.tower, vectors, histories[numbers])
+            return (users @ items.T).masked_fill_(unseen, -torch.inf)
+
+        return scores
+
+    def _result(self, ranked: Ranked) -> EvaluationResult:
+        cutoffs, draw = self.rules.cutoffs, np.random.default_rng(0)
+        intervals = {
+            name: interval(values, ranked.cases.users, generator=draw)
+            for name, values in per_case(ranked, cutoffs).items()
+        }
+        strata = popularity_strata(ranked, self.counts, cutoffs)
+        deciles = popularity_deciles(ranked, self.counts, cutoffs)
+        return EvaluationResult(
+            means(ranked, cutoffs),
+            intervals,
+            {name: Stratum.model_validate(metrics) for name, metrics in strata.items()},
+            tuple(map(Decile.model_validate, deciles)),
+        )

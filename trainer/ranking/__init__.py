@@ -1,0 +1,31 @@
+"""One ranker and one set of metrics, for the stream, offline evaluation and the benchmarks.
+
+`rank_of` ranks one held-out item per row exactly; `rank` finds the first `depth` items of test cases with any number of
+relevant items. Both break ties by the lower column and never exclude a relevant item, so their ranks agree down to
+`depth`. This room imports neither the stream nor offline evaluation.
+"""
+
+from trainer.ranking.cases import Cases, Lists
+from trainer.ranking.metrics import NAMES, coverage, gain, hits, means, ndcg, per_case, precision, recall
+from trainer.ranking.ranker import Ranked, rank, rank_of
+from trainer.ranking.sums import MetricSums
+from trainer.ranking.users import user_vectors
+
+__all__ = [
+    "NAMES",
+    "Cases",
+    "Lists",
+    "MetricSums",
+    "Ranked",
+    "coverage",
+    "gain",
+    "hits",
+    "means",
+    "ndcg",
+    "per_case",
+    "precision",
+    "rank",
+    "rank_of",
+    "recall",
+    "user_vectors",
+]
