@@ -27,9 +27,8 @@ from typing import Any, Final
 import yaml
 
 from contracts import BundleFile, BundleLog, Store
-from deploy.monitoring.grafana import asked
 from deploy.monitoring.producer import Producer
-from deploy.monitoring.prometheus import HERE, JOBS, Prometheus, is_installed, running
+from deploy.monitoring.prometheus import HERE, JOBS, Prometheus, asked, is_installed, running
 from serving.client import RetrievalClient, RetrievalError, by_user
 from weir.demo.preset import GENERATED
 

@@ -18,11 +18,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 import yaml
 
-__all__ = ["HERE", "JOBS", "Prometheus", "Series", "faster", "is_installed", "running"]
+__all__ = ["HERE", "JOBS", "Prometheus", "Series", "asked", "faster", "filled", "is_installed", "running"]
 
 HERE: Final = Path(__file__).parent
 JOBS: Final = ("weir-pipeline", "weir-trainer", "weir-serving", "weir-monitor")
@@ -46,6 +47,22 @@ def faster(text: str, speed: float) -> str:
         return f"{max(1000, round(1000 * int(number) * _UNITS[unit] / speed))}ms"
 
     return _DURATION.sub(divide, text)
+
+
+def filled(dashboard: dict[str, Any], interval: str = "1m") -> dict[str, Any]:
+    """Return a dashboard with its variables replaced: every namespace, and of other choices the first."""
+    chosen = {each["name"]: each["current"]["value"] for each in dashboard["templating"]["list"] if "options" in each}
+    text = Template(json.dumps(dashboard)).safe_substitute(chosen, __rate_interval=interval, namespace=".*")
+    return dict(json.loads(text))
+
+
+def asked(dashboard: dict[str, Any], interval: str = "1m") -> dict[tuple[str, str], str]:
+    """Return a dashboard's queries as Grafana would send them, by panel (number and title) and legend."""
+    return {
+        (f"{panel['id']} {panel['title']}", target["legendFormat"]): target["expr"]
+        for panel in filled(dashboard, interval)["panels"]
+        for target in panel.get("targets", ())
+    }
 
 
 @dataclass(frozen=True)
