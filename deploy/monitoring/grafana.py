@@ -19,7 +19,7 @@ REQUESTS: Final = 'job="weir-serving",grpc_method=~"Retrieve|Embed"'
 _SOURCE: Final = looks.DataSourceRef("prometheus", "${datasource}")
 _K: Final = [models.VariableOption(value == "20", value, value) for value in ("20", "10", "100")]
 _ABOVE: Final = ""
-"""Above the panels: unless told, the SDK moves links and annotations into a menu (its issue 1272)."""
+"""Above the panels: by default the SDK moves links and annotations into a menu (its issue 1272)."""
 _P = TypeVar("_P", stat.Panel, timeseries.Panel)
 
 

@@ -1,6 +1,6 @@
 """Plot the dashboards from what a Prometheus scraped: ``python -m deploy.monitoring.picture URL FOLDER --seconds 300``.
 
-Every panel becomes a chart over time, at its place in the dashboard. Grafana looks different.
+Every panel becomes a chart over time (in minutes), at its place in the dashboard. Grafana looks different.
 """
 
 import argparse
@@ -9,24 +9,16 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib.pyplot as plt
 from jinja2 import Template
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, Formatter, PercentFormatter
 
 from deploy.monitoring.prometheus import HERE, Prometheus, filled
 
 __all__ = ["draw"]
 
-_UNITS: Final[dict[str, Formatter]] = {
-    "percentunit": PercentFormatter(1),
-    "s": EngFormatter("s"),
-    "reqps": EngFormatter("req/s"),
-    "cps": EngFormatter("/s"),
-    "short": EngFormatter(),
-}
-_CELL_INCHES: Final = 0.42
+_UNITS: Final = {"percentunit": "{x:.1%}", "s": "{x:g} s", "reqps": "{x:g} req/s", "cps": "{x:g}/s", "short": "{x:g}"}
+_CELL_INCHES: Final = 0.4
 """Height of a cell of Grafana's grid, which is 24 cells wide."""
 
 
@@ -34,29 +26,27 @@ def draw(prometheus: Prometheus, dashboard: dict[str, Any], start: float, end: f
     """Return the dashboard as a figure, over the Unix time from `start` to `end`."""
     panels = filled(dashboard, interval)["panels"]
     height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
-    figure = plt.figure(figsize=(16, height * _CELL_INCHES), layout="constrained")
-    figure.suptitle(dashboard["title"], fontsize="x-large")
-    grid = figure.add_gridspec(height, 24)
+    figure = Figure(figsize=(16, height * _CELL_INCHES))
+    grid = figure.add_gridspec(height, 24, left=0, right=0.99, bottom=0, top=1, wspace=0, hspace=0)
     for panel in panels:
-        place = panel["gridPos"]
-        cells = grid[place["y"] : place["y"] + place["h"], place["x"] : place["x"] + place["w"]]
-        _plot(figure.add_subplot(cells), panel, prometheus, start, end)
+        x, y, w, h = (panel["gridPos"][side] for side in "xywh")
+        if panel["type"] == "row":
+            figure.text(0.01, 1 - (y + 0.7) / height, panel["title"], weight="bold")
+        else:
+            _plot(figure.add_subplot(grid[y + 1 : y + h - 1, x + 1 : x + w]), panel, prometheus, start, end)
     return figure
 
 
 def _plot(axes: Axes, panel: dict[str, Any], prometheus: Prometheus, start: float, end: float) -> None:
-    axes.set_title(panel["title"], fontsize="small", loc="left")
-    if panel["type"] == "row":
-        axes.set_axis_off()
-        return
     for target in panel["targets"]:
         for labels, values in prometheus.history(target["expr"], start, end, max(1.0, (end - start) / 300)):
             legend = Template(target["legendFormat"]).render(labels)
             axes.plot([(at - start) / 60 for at, _ in values], [value for _, value in values], label=legend)
     defaults = panel["fieldConfig"]["defaults"]
-    axes.set(xlim=(0, (end - start) / 60), ylim=(0, defaults.get("max")))
+    axes.set(xlim=(0, (end - start) / 60), ylim=(0, 1.05 * defaults["max"] if "max" in defaults else None))
     axes.yaxis.set_major_formatter(_UNITS[defaults["unit"]])
     axes.tick_params(labelsize="x-small")
+    axes.set_title(panel["title"], fontsize="small", loc="left")
     axes.legend(fontsize="x-small")
 
 

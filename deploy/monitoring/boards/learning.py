@@ -32,7 +32,7 @@ BOARD = board(
                     "popularity": 'avg (namespace_k:weir_recall_popularity:avg1h{k="$k"})',
                     "model, a week ago": 'avg (namespace_k:weir_recall_model:avg1h{k="$k"} offset 7d)',
                 },
-                "What the alerts compare.",
+                "The values that the alerts compare.",
                 unit="percentunit",
             ),
             chart(
@@ -42,14 +42,14 @@ BOARD = board(
                 width=4,
             ),
         ],
-        "Recall, by the trainer itself": [
+        "Recall, measured by the trainer": [
             chart(
                 "Recall",
                 {
                     "model": 'avg (weir_trainer_prequential_recall{k="$k"})',
                     "popularity": 'avg (weir_trainer_popularity_recall{k="$k"})',
                 },
-                "Before it learns a window.",
+                "On a window before training on it.",
                 unit="percentunit",
             ),
             chart(
@@ -61,18 +61,18 @@ BOARD = board(
                 "Ideal: the item first.",
                 unit="percentunit",
             ),
-            chart("Loss", {"newest step": "avg (weir_trainer_loss{})"}, "Compare over hours, not between settings."),
+            chart("Loss", {"newest step": "avg (weir_trainer_loss{})"}, "Comparable over hours, not between settings."),
         ],
         "What is recommended": [
             chart(
                 "Novelty",
                 {"bits": 'avg (weir_trainer_novelty_nats{k="$k"}) / 0.6931'},
-                "Mean self-information of what is recommended, bits. Log Q moves it: higher means rarer items.",
+                "Mean self-information of recommended items, bits. Log Q changes it: higher means rarer items.",
             ),
             chart(
                 "Popularity of what is recommended",
                 {"events": 'avg (weir_trainer_recommended_popularity{k="$k"})'},
-                "Mean recent (decayed) count of the items recommended.",
+                "Mean recent (decayed) count of recommended items.",
             ),
             chart(
                 "Negatives masked per example",
@@ -81,7 +81,7 @@ BOARD = board(
                     + " / "
                     + rate("weir_trainer_examples_total{}")
                 },
-                "The row's own items, drawn again.",
+                "Sampled negatives that are the row's own items.",
             ),
         ],
         "Counts behind log Q": [
@@ -93,7 +93,7 @@ BOARD = board(
             chart(
                 "Cells in use",
                 {"{{scope}}": "max by (scope) (weir_sketch_fill_ratio{})"},
-                "At 1 a sketch is too small for every purpose.",
+                "At 1 the sketch is too small for any purpose.",
                 unit="percentunit",
                 top=1,
             ),
@@ -116,7 +116,7 @@ BOARD = board(
             chart(
                 "Events on new items",
                 {"share": "max (weir_sketch_unseen_events_ratio{})"},
-                "Items that did not occur just before.",
+                "Items that were absent just before.",
                 unit="percentunit",
                 top=1,
             ),
@@ -126,7 +126,7 @@ BOARD = board(
                     "rows": "max (weir_trainer_item_table_rows{})",
                     "admitted": increase("weir_trainer_items_admitted_total{}"),
                     "evicted": increase("weir_trainer_items_evicted_total{}"),
-                    "examples left out": increase("weir_trainer_unadmitted_examples_total{}"),
+                    "examples skipped": increase("weir_trainer_unadmitted_examples_total{}"),
                 },
             ),
         ],

@@ -13,7 +13,7 @@ BOARD = board(
             single(
                 "Processes seen",
                 'sum (up{job=~"weir-.+"})',
-                "Four where each stage has one.",
+                "Four if each stage runs once.",
                 limits={"red": None, "green": 4},
             ),
             single(
@@ -24,13 +24,13 @@ BOARD = board(
             single(
                 "Newest event served, age",
                 "max (namespace:weir_served_event:age_seconds{})",
-                "How long ago the newest event happened that the served bundle has learnt.",
+                "How long ago the newest event happened that the served bundle was trained on.",
                 unit="s",
             ),
             single(
                 "Model over popularity",
                 'avg (weir_recall_model{k="$k"}) / avg (weir_recall_popularity{k="$k"})',
-                "Recall of the model by recall of the most popular items. Below 1.1 it is not worth its machine.",
+                "Recall of the model divided by recall of the most popular items. Below 1.1 it is not worth its cost.",
                 limits={"red": None, "green": 1.1},
             ),
             single("Requests", rate(f"grpc_server_handled_total{{{REQUESTS}}}"), unit="reqps"),
@@ -49,16 +49,15 @@ BOARD = board(
                     "log: since it grew": "time() - max (weir_pipeline_input_timestamp_seconds{} > 0)",
                     "committed": "max (namespace:weir_watermark:age_seconds{})",
                     "served": "max (namespace:weir_served_event:age_seconds{})",
-                    "stale from here": "2 * max (namespace:weir_window_open:seconds{})",
+                    "stale above this": "2 * max (namespace:weir_window_open:seconds{})",
                 },
-                "By the wall clock, of replayed logs too. Saw teeth as long as a window are right.",
+                "In wall-clock time, for replayed logs too. A sawtooth as long as a window is normal.",
                 unit="s",
             ),
             chart(
                 "From event to servable",
                 quantiles("weir_event_to_servable_seconds"),
-                "Events by how long they took to the first served bundle that learnt them; steps of the histogram's "
-                "buckets.",
+                "From an event to the first served bundle trained on it; steps come from the histogram's buckets.",
                 unit="s",
             ),
             chart(
@@ -68,7 +67,7 @@ BOARD = board(
                     "export": quantile(0.5, "weir_bundle_export_seconds"),
                     "load": quantile(0.5, "weir_bundle_load_seconds"),
                 },
-                "Medians. Learning itself: step seconds below.",
+                "Medians. For training itself see the panel Step.",
                 unit="s",
             ),
         ],
@@ -81,7 +80,7 @@ BOARD = board(
                     "late": rate("weir_pipeline_late_events_total{}"),
                     "ignored": rate("weir_pipeline_ignored_events_total{}"),
                 },
-                "Events by label; late ones are among them.",
+                "Events by label, late ones included.",
                 unit="cps",
             ),
             chart(
@@ -96,15 +95,15 @@ BOARD = board(
             chart(
                 "Windows behind",
                 {
-                    "not learnt": "max (namespace:weir_windows_unlearnt:count{})",
+                    "not trained on": "max (namespace:weir_windows_unlearnt:count{})",
                     "not in the histories": "max (weir_pipeline_window_sequence{}) - min (weir_history_sequence{})",
                     "not measured": "max (namespace:weir_windows_unmeasured:count{})",
                 },
-                "Committed windows that the other stages have not taken in.",
+                "Committed windows that the other stages have not processed.",
             ),
         ],
         "Trainer: windows to bundles": [
-            chart("Examples learnt", {"examples": rate("weir_trainer_examples_total{}")}, unit="cps"),
+            chart("Examples trained on", {"examples": rate("weir_trainer_examples_total{}")}, unit="cps"),
             chart(
                 "Step",
                 {
@@ -118,7 +117,7 @@ BOARD = board(
             chart(
                 "Bundles exported",
                 {"{{outcome}}": increase('weir_bundle_exports_total{job="weir-trainer"}', "outcome")},
-                "Held and failed ones never reach the server.",
+                "Held and failed bundles never reach the server.",
             ),
         ],
         "Server: bundles to answers": [
@@ -141,7 +140,7 @@ BOARD = board(
                 },
             ),
         ],
-        "Monitor: is it any good": [
+        "Monitor: recall": [
             chart(
                 "Recall",
                 {
@@ -149,7 +148,7 @@ BOARD = board(
                     "served": 'avg (weir_recall_served{k="$k"})',
                     "popularity": 'avg (weir_recall_popularity{k="$k"})',
                 },
-                "Of next events, asked before training has seen them.",
+                "On next events, measured before they are trained on.",
                 unit="percentunit",
             ),
             chart(
@@ -165,7 +164,7 @@ BOARD = board(
                     "counted": rate('weir_recall_examples_total{kind="served"}'),
                     "not: {{reason}}": rate("weir_recall_skipped_total{}", "reason"),
                 },
-                "Not counted where the bundle had learnt them, or changed in between.",
+                "Not counted where the bundle was already trained on them, or changed in between.",
                 unit="cps",
             ),
         ],
@@ -176,13 +175,13 @@ BOARD = board(
                     "{{job}} {{instance}}": 'sum by (job, instance) (process_resident_memory_bytes{job=~"weir-.+"})'
                     " / on (job) group_left () job:weir_memory_limit:bytes"
                 },
-                "Of rank 0 alone, where several train.",
+                "Of rank 0 only, when several ranks train.",
                 unit="percentunit",
             ),
             chart(
                 "Processor",
                 {"{{job}}": rate('process_cpu_seconds_total{job=~"weir-.+"}', "job")},
-                "Cores in use; of rank 0 alone, where several train.",
+                "Cores in use; of rank 0 only, when several ranks train.",
             ),
             chart("Up", {"{{job}} {{instance}}": 'up{job=~"weir-.+"}'}, top=1),
         ],

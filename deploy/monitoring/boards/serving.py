@@ -19,7 +19,7 @@ BOARD = board(
             chart(
                 "Answered with popular items",
                 {"share": rate("weir_fallbacks_total{}") + " / " + rate("weir_batch_queries_sum{}")},
-                "Users and histories that nothing is known of.",
+                "Unknown users and histories without known items.",
                 unit="percentunit",
             ),
         ],
@@ -73,18 +73,18 @@ BOARD = board(
                     "refused: {{reason}}": rate("weir_requests_refused_total{}", "reason") + " > 0",
                     "dropped": rate("weir_requests_dropped_total{}"),
                 },
-                "Dropped: nobody waited for the answer any more.",
+                "Dropped: the client no longer waited for the answer.",
                 unit="reqps",
             ),
         ],
         "Saturation": [
             chart(
-                "Queries that wait",
+                "Queries waiting",
                 {
                     "now": "max (weir_queue_queries{})",
                     "peak": "max (max_over_time(weir_queue_queries{}[$__rate_interval]))",
                 },
-                "Refused from serving.queue_queries on (1,024).",
+                "New queries are refused at serving.queue_queries (1,024).",
             ),
             chart(
                 "Queries in a batch",
@@ -92,7 +92,7 @@ BOARD = board(
                     "mean": rate("weir_batch_queries_sum{}") + " / " + rate("weir_batch_queries_count{}"),
                     "95 %": quantile(0.95, "weir_batch_queries"),
                 },
-                "Rises with the load: that is how it is borne.",
+                "Rises with the load: batching absorbs it.",
             ),
             chart(
                 "Processor and memory",
@@ -118,7 +118,7 @@ BOARD = board(
                     "versions": 'count (count by (version) (weir_served_bundle_info{job="weir-serving"}))',
                     "replicas": 'count (weir_served_bundle_info{job="weir-serving"})',
                 },
-                "One, and more for the moments of a swap: else a replica does not follow.",
+                "One, and briefly two during a swap; otherwise a replica lags behind.",
             ),
             chart(
                 "Newest event served, age",
