@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make deploy-check`: a policy scanner over what kustomize renders, and the custom resources against the types of the operator
-# that reads them. Both bring dependencies of their own, so they live beside weir's packages, not among them.
+# that reads them. Both have their own dependencies, so they are installed apart from weir's packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! command -v kubectl > /dev/null; then

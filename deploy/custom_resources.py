@@ -1,7 +1,7 @@
 """Checks the resources of the Prometheus operator against its own types: `custom_resources.py FOLDER FILE...`.
 
 FOLDER holds the npm package that is generated from the operator's sources. Its validators know what values are allowed,
-and TypeScript, given its declarations, knows which fields there are.
+and TypeScript, given its declarations, knows the fields.
 """
 
 import json
@@ -16,7 +16,7 @@ _MODULE = f"@kubernetes-models/prometheus-operator/{_GROUP}"
 
 
 def main(folder: Path, files: list[Path]) -> int:
-    """Check every custom resource of the files; 0 if all are right, and there are some."""
+    """Check every custom resource of the files; 0 if there are any and all are valid."""
     found = [each for file in files for each in yaml.safe_load_all(file.read_text()) if each["apiVersion"] == _GROUP]
     if not found:
         sys.stderr.write(f"there is no resource of {_GROUP}\n")

@@ -35,7 +35,7 @@ ENV PATH=/opt/weir/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 WORKDIR /tmp
 USER 10001:10001
 EXPOSE 50051 9103 9104
-# For `serve`; Kubernetes asks by itself, and `monitor` is told --health-cmd.
+# For `serve`; Kubernetes has its own probes, and `monitor` runs with --health-cmd.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
     CMD ["python", "-c", "import grpc; from grpc_health.v1 import health_pb2 as m, health_pb2_grpc as h; assert h.HealthStub(grpc.insecure_channel('127.0.0.1:50051')).Check(m.HealthCheckRequest(), timeout=3).status == 1"]
 ENTRYPOINT ["weir"]

@@ -1,10 +1,10 @@
-"""A fire drill: cause faults in a running weir, and see that each alert fires and resolves again.
+"""A fire drill: cause faults in a running weir, and check that each alert fires and resolves.
 
     python -m deploy.monitoring.drill          # or: make drill
 
 It starts `weir up` on a live log, and a Prometheus whose alerts are 60 times as fast as in production, then stops
-the trainer, stalls, breaks and mixes up the log, damages a bundle and floods the server. Nothing is faked: the series
-are those of the processes. Takes some four minutes on two cores, Linux only; the exit status is 1 if an alert did
+the trainer, stalls, breaks and mixes up the log, damages a bundle and floods the server. Nothing is simulated: the
+processes export the series. Takes some four minutes on two cores, Linux only; the exit status is 1 if an alert did
 not fire, did not resolve, or if a query of a dashboard had no data.
 """
 
@@ -27,9 +27,8 @@ from typing import Any, Final
 import yaml
 
 from contracts import BundleFile, BundleLog, Store
-from deploy.monitoring.grafana import asked
 from deploy.monitoring.producer import Producer
-from deploy.monitoring.prometheus import HERE, JOBS, Prometheus, is_installed, running
+from deploy.monitoring.prometheus import HERE, JOBS, Prometheus, asked, is_installed, running
 from serving.client import RetrievalClient, RetrievalError, by_user
 from weir.demo.preset import GENERATED
 
@@ -74,32 +73,32 @@ def weir_up(folder: Path, offset: int, *arguments: str) -> Iterator[dict[str, in
 
 
 def empty_queries(prometheus: Prometheus, start: float, step: float) -> list[str]:
-    """Return the queries of the dashboards that had no data since `start`, those for last week's left out."""
+    """Return the queries of the dashboards that had no data since `start`, except those for last week's."""
     empty = []
     for path in sorted((HERE / "dashboards").glob("*.json")):
         for (panel, legend), query in asked(json.loads(path.read_text()), "10s").items():
             found = prometheus.history(query, start, time.time(), step)
-            figures = [value for _, values in found for _, value in values if not math.isnan(value)]
-            if not figures and "offset 7d" not in query:
+            numbers = [value for _, values in found for _, value in values if not math.isnan(value)]
+            if not numbers and "offset 7d" not in query:
                 empty.append(f"{path.stem}: {panel}, {legend}: {query}")
     return empty
 
 
 @dataclass
 class Fault:
-    """Something that goes wrong, the alerts that it should raise, and how it is put right."""
+    """Something that goes wrong, the alerts that it should raise, and how to undo it."""
 
     name: str
     alerts: tuple[str, ...]
-    begin: Callable[[], None]
-    end: Callable[[], None]
-    began: float = 0.0
+    start: Callable[[], None]
+    stop: Callable[[], None]
+    started: float = 0.0
     ended: float = 0.0
 
 
 @dataclass
 class Drill:
-    """One weir, one Prometheus, and the means to hurt the former."""
+    """One running weir, one Prometheus, and the faults to inject."""
 
     folder: Path
     offset: int
@@ -112,7 +111,7 @@ class Drill:
         self.bundles = BundleLog(self.store)
 
     def faults(self) -> list[Fault]:
-        """Return what is done, in this order."""
+        """Return the faults in the order in which they are caused."""
         log = self.producer
         return [
             Fault("a third of the lines is cut off", ("WeirDeadLetters",), log.broken.set, log.broken.clear),
@@ -130,10 +129,10 @@ class Drill:
                 lambda: self._signal("train", signal.SIGSTOP),
                 lambda: self._signal("train", signal.SIGCONT),
             ),
-            Fault("the producers fall silent", ("WeirInputStalled",), log.silent.set, log.silent.clear),
-            Fault("the producers' clock stands still", ("WeirWatermarkStuck",), log.stuck.set, log.stuck.clear),
+            Fault("the producers stop writing", ("WeirInputStalled",), log.silent.set, log.silent.clear),
+            Fault("the producers' clock is stuck", ("WeirWatermarkStuck",), log.stuck.set, log.stuck.clear),
             Fault(
-                "events are given to the wrong users",
+                "events are attributed to the wrong users",
                 ("WeirRecallBelowPopularity",),
                 log.misjoined.set,
                 log.misjoined.clear,
@@ -141,35 +140,35 @@ class Drill:
         ]
 
     def is_well(self) -> bool:
-        """Say whether all is there, recall is measured and good, and nothing fires."""
+        """Return whether every target is up, recall is measured and good, and nothing fires."""
         good = 'namespace_k:weir_recall_model:avg1h{k="20"} > 1.5 * namespace_k:weir_recall_popularity:avg1h{k="20"}'
         seen = self.prometheus
         return seen.targets_up() == set(JOBS) and bool(seen.query(good)) and not seen.alerts("firing")
 
     def run(self, fault: Fault) -> None:
-        """Cause a fault until its alerts fire, and put it right; first what others left behind must be over."""
+        """Cause a fault until its alerts fire, then undo it; first wait until these alerts are quiet."""
         _wait(lambda: not set(fault.alerts) & self.prometheus.alerts("pending", "firing"))
-        fault.began = time.time()
-        fault.begin()
+        fault.started = time.time()
+        fault.start()
         fired = _wait(lambda: set(fault.alerts) <= self.prometheus.alerts("firing"))
-        fault.end()
+        fault.stop()
         fault.ended = time.time()
-        _say(f"{fault.name}: {'fired' if fired else 'DID NOT FIRE'} after {fault.ended - fault.began:.0f} s")
+        _say(f"{fault.name}: {'fired' if fired else 'DID NOT FIRE'} after {fault.ended - fault.started:.0f} s")
 
     def times(self, fault: Fault, alert: str) -> tuple[float | None, float | None]:
-        """Return the seconds from a fault's beginning to its alert, and from its end to the alert's."""
+        """Return the seconds from a fault's start to its alert, and from its end to the alert's."""
         firing = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
-        found = self.prometheus.history(firing, fault.began, time.time(), 1)
+        found = self.prometheus.history(firing, fault.started, time.time(), 1)
         at = sorted({moment for _, values in found for moment, _ in values})
         if not at:
             return None, None
         # Another fault may raise it again.
         last = next((one for one, other in pairwise(at) if other - one > 3), at[-1])
         is_over = last < at[-1] or alert not in self.prometheus.alerts("firing")
-        return at[0] - fault.began, last - fault.ended if is_over else None
+        return at[0] - fault.started, last - fault.ended if is_over else None
 
     def _damage(self) -> None:
-        """Promote a copy of the served bundle in which one byte is another."""
+        """Promote a copy of the served bundle with one byte changed."""
         manifest = self.bundles.manifest(self.bundles.current() or "")
         damaged = manifest.model_copy(update={"version": f"{manifest.version}-damaged"})
         for entry in manifest.files:
@@ -189,7 +188,7 @@ class Drill:
         self.flood.set()
         target = f"127.0.0.1:{50051 + self.offset}"
         for _ in range(12):
-            threading.Thread(target=_ask_for_ever, args=(target, self.flood), daemon=True).start()
+            threading.Thread(target=_ask_forever, args=(target, self.flood), daemon=True).start()
 
     def _signal(self, command: str, number: signal.Signals) -> None:
         """Send a signal to the processes of a command of this drill's `weir up`."""
@@ -200,7 +199,7 @@ class Drill:
                     os.kill(int(path.parent.name), number)
 
 
-def _ask_for_ever(target: str, flood: threading.Event) -> None:
+def _ask_forever(target: str, flood: threading.Event) -> None:
     with RetrievalClient(target, timeout=10) as client:
         while flood.is_set():
             try:
@@ -210,7 +209,7 @@ def _ask_for_ever(target: str, flood: threading.Event) -> None:
 
 
 def _nothing() -> None:
-    """Do nothing: the next bundle puts it right."""
+    """Do nothing: the next bundle fixes it."""
 
 
 def _wait(condition: Callable[[], bool], patience: float = _PATIENCE_SECONDS) -> bool:
@@ -245,19 +244,19 @@ def _drill(folder: Path, offset: int) -> list[str]:
         producer.join()
 
 
-def _all_faults(drill: Drill, begun: float) -> list[str]:
+def _all_faults(drill: Drill, start: float) -> list[str]:
     prometheus, faults = drill.prometheus, drill.faults()
     if not _wait(drill.is_well):
-        return [f"not well after {_PATIENCE_SECONDS:.0f} s, these alerts fire: {prometheus.alerts('firing')}"]
-    _say(f"all is well after {time.time() - begun:.0f} s")
+        return [f"not up after {_PATIENCE_SECONDS:.0f} s, these alerts fire: {prometheus.alerts('firing')}"]
+    _say(f"everything is up after {time.time() - start:.0f} s")
     for fault in faults:
         drill.run(fault)
     raised = {alert for fault in faults for alert in fault.alerts}
     _wait(lambda: not raised & prometheus.alerts("firing"))
     problems = _report(drill, faults)
-    _say(f"{time.time() - begun:.0f} s in all")
+    _say(f"{time.time() - start:.0f} s in total")
     problems += [f"rule {rule}" for rule in prometheus.unhealthy_rules()]
-    return problems + [f"no data: {query}" for query in empty_queries(prometheus, begun, 2)]
+    return problems + [f"no data: {query}" for query in empty_queries(prometheus, start, 2)]
 
 
 def _report(drill: Drill, faults: list[Fault]) -> list[str]:
@@ -277,7 +276,7 @@ def _spell(seconds: float | None) -> str:
 
 def _main() -> None:
     if not is_installed():
-        sys.exit("there is no `prometheus` to start: apt install prometheus")
+        sys.exit("`prometheus` is not installed: apt install prometheus")
     with tempfile.TemporaryDirectory(prefix="weir-drill-") as folder:
         problems = _drill(Path(folder), 3000)
     sys.exit("\n".join(problems) or 0)

@@ -1,46 +1,26 @@
-"""Grafana dashboards in a few words: ``boards/*.yaml`` holds rows of panels of queries, Grafana imports JSON."""
+"""What weir's dashboards share, built with Grafana's Foundation SDK; their panels are in ``boards``.
 
-import itertools
-from typing import Any, Final, Literal
+They are dashboards of schema version 1, which every Grafana since version 10 reads, although the SDK prefers version 2.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field
+from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
+from typing import Final, TypeVar
 
-__all__ = ["Board", "Panel", "Row", "asked", "scoped"]
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import common as looks
+from grafana_foundation_sdk.models import dashboard as models
 
-_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-_WIDTH: Final = 24
-_HEIGHTS: Final = {"stat": 4, "timeseries": 8}
-_LINES: Final = {
-    "legend": {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull"]},
-    "tooltip": {"mode": "multi", "sort": "desc"},
-}
-_STAT: Final = {
-    "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-    "colorMode": "value",
-    "graphMode": "none",
-    "textMode": "value",
-}
-_DATASOURCE: Final = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
-_NAMESPACE: Final = {
-    "name": "namespace",
-    "type": "query",
-    "datasource": _SOURCE,
-    "query": {"query": 'label_values(up{job=~"weir-.+"}, namespace)', "refId": "namespace"},
-    "refresh": 2,
-    "includeAll": True,
-    "allValue": ".*",
-    "multi": True,
-    "current": {"text": "All", "value": "$__all"},
-}
-_LINK: Final = {"type": "dashboards", "tags": ["weir"], "title": "weir", "asDropdown": False, "keepTime": True}
-_ALERTS: Final = {
-    "name": "Alerts",
-    "datasource": _SOURCE,
-    "enable": True,
-    "iconColor": "red",
-    "expr": 'ALERTS{alertname=~"Weir.+",alertstate="firing"}',
-    "titleFormat": "{{alertname}}",
-}
+__all__ = ["REQUESTS", "board", "chart", "increase", "quantile", "quantiles", "rate", "scoped", "single"]
+
+REQUESTS: Final = 'job="weir-serving",grpc_method=~"Retrieve|Embed"'
+"""Labels of the requests that clients wait for."""
+_SOURCE: Final = looks.DataSourceRef("prometheus", "${datasource}")
+_K: Final = [models.VariableOption(value == "20", value, value) for value in ("20", "10", "100")]
+_ABOVE: Final = ""
+"""Above the panels: by default the SDK moves links and annotations into a menu (its issue 1272)."""
+_P = TypeVar("_P", stat.Panel, timeseries.Panel)
 
 
 def scoped(query: str) -> str:
@@ -48,125 +28,137 @@ def scoped(query: str) -> str:
     return query.replace("{", '{namespace=~"$namespace",').replace(",}", "}")
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+def rate(selector: str, by: str = "", function: str = "rate") -> str:
+    """Return the query for events per second, summed over all labels but those in `by`."""
+    return f"sum {f'by ({by}) ' if by else ''}({function}({selector}[$__rate_interval]))"
 
 
-class Panel(_Model):
-    """A question."""
-
-    title: str
-    queries: dict[str, str] = Field(min_length=1, max_length=8, description="legend -> PromQL")
-    about: str = Field(default="", description="what a reader should know")
-    kind: Literal["timeseries", "stat"] = "timeseries"
-    unit: str = Field(default="short", description="as Grafana names it")
-    width: int = Field(default=8, ge=1, le=_WIDTH)
-    top: float | None = Field(default=None, description="highest value of the scale")
-    limits: dict[str, float | None] = Field(default={"green": None}, description="colour -> value it begins at")
-
-    def to_json(self, number: int, x: int, y: int) -> dict[str, Any]:
-        """Return the panel at a place of the grid."""
-        letters = "ABCDEFGH"
-        return {
-            "id": number,
-            "type": self.kind,
-            "title": self.title,
-            "description": self.about,
-            "datasource": _SOURCE,
-            "gridPos": {"x": x, "y": y, "w": self.width, "h": _HEIGHTS[self.kind]},
-            "targets": [
-                self._target(*found, letter) for found, letter in zip(self.queries.items(), letters, strict=False)
-            ],
-            "fieldConfig": {"defaults": self._defaults(), "overrides": []},
-            "options": _STAT if self.kind == "stat" else _LINES,
-        }
-
-    def _target(self, legend: str, query: str, letter: str) -> dict[str, Any]:
-        single = self.kind == "stat"
-        how = {"instant": single, "range": not single}
-        return {"refId": letter, "datasource": _SOURCE, "expr": scoped(query), "legendFormat": legend, **how}
-
-    def _defaults(self) -> dict[str, Any]:
-        steps = [{"value": value, "color": colour} for colour, value in self.limits.items()]
-        found: dict[str, Any] = {"unit": self.unit, "thresholds": {"mode": "absolute", "steps": steps}}
-        if self.kind == "timeseries":
-            drawn = {"fillOpacity": 5, "showPoints": "never"}
-            found |= {"min": 0, "color": {"mode": "palette-classic"}, "custom": drawn}
-        return found if self.top is None else found | {"max": self.top}
+def increase(selector: str, by: str = "") -> str:
+    """Return the query for the number of events in a step of the chart, summed like `rate`."""
+    return rate(selector, by, "increase")
 
 
-class Row(_Model):
-    """A stage or a topic; its panels, all of one height, flow from left to right."""
-
-    title: str
-    panels: list[Panel] = Field(min_length=1)
+def quantile(level: float, histogram: str, labels: str = "", by: str = "le") -> str:
+    """Return the query for a quantile of a histogram."""
+    return f"histogram_quantile({level}, {rate(f'{histogram}_bucket{{{labels}}}', by)})"
 
 
-class Board(_Model):
-    """A page; `choices` are its variables with their values, of which the first is chosen."""
-
-    uid: str
-    title: str
-    about: str
-    choices: dict[str, list[str]] = {}
-    rows: list[Row] = Field(min_length=1)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what Grafana imports."""
-        return {
-            "uid": self.uid,
-            "title": self.title,
-            "description": self.about,
-            "tags": ["weir"],
-            "schemaVersion": 39,
-            "editable": True,
-            "graphTooltip": 1,
-            "refresh": "10s",
-            "time": {"from": "now-1h", "to": "now"},
-            "timezone": "browser",
-            "annotations": {"list": [_ALERTS]},
-            "links": [_LINK],
-            "templating": {"list": [_DATASOURCE, _NAMESPACE, *(_choice(*found) for found in self.choices.items())]},
-            "panels": self._panels(),
-        }
-
-    def _panels(self) -> list[dict[str, Any]]:
-        made: list[dict[str, Any]] = []
-        numbers, y = itertools.count(1), 0
-        for row in self.rows:
-            place = {"x": 0, "y": y, "w": _WIDTH, "h": 1}
-            head = {"type": "row", "title": row.title, "gridPos": place, "collapsed": False, "panels": []}
-            made.append({"id": next(numbers), **head})
-            x, y = 0, y + 1
-            height = _HEIGHTS[row.panels[0].kind]
-            for panel in row.panels:
-                if x + panel.width > _WIDTH:
-                    x, y = 0, y + height
-                made.append(panel.to_json(next(numbers), x, y))
-                x += panel.width
-            y += height
-        return made
+def quantiles(histogram: str, labels: str = "") -> dict[str, str]:
+    """Return three quantiles of a histogram by legend."""
+    return {f"{100 * level:.0f} %": quantile(level, histogram, labels) for level in (0.5, 0.95, 0.99)}
 
 
-def _choice(name: str, values: list[str]) -> dict[str, Any]:
-    options = [{"text": value, "value": value, "selected": value == values[0]} for value in values]
-    return {"name": name, "type": "custom", "query": ",".join(values), "options": options, "current": options[0]}
+def single(
+    title: str, query: str, about: str = "", *, unit: str = "short", limits: Mapping[str, float | None] | None = None
+) -> stat.Panel:
+    """Return a panel of one number; `limits` are colours and the values they start at."""
+    steps = [models.Threshold(value, colour) for colour, value in (limits or {"green": None}).items()]
+    panel = (
+        stat.Panel()
+        .span(4)
+        .height(4)
+        .thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .graph_mode(looks.BigValueGraphMode.NONE)
+        .text_mode(looks.BigValueTextMode.VALUE)
+    )
+    return _asking(panel, title, about, unit, [_query(query).legend_format("now").instant()])
 
 
-def asked(dashboard: dict[str, Any], interval: str = "1m") -> dict[tuple[str, str], str]:
-    """Return a dashboard's queries as Grafana would send them, by title of the panel and legend."""
-    chosen = {
-        found["name"]: found["current"]["value"] for found in dashboard["templating"]["list"] if "options" in found
-    }
-    values = {"$__rate_interval": interval, "$namespace": ".*", **{f"${name}": value for name, value in chosen.items()}}
+def chart(
+    title: str,
+    queries: Mapping[str, str],
+    about: str = "",
+    *,
+    unit: str = "short",
+    width: int = 8,
+    top: float | None = None,
+) -> timeseries.Panel:
+    """Return a panel of lines over time: queries by legend, `top` the highest value of the scale."""
+    legend = common.VizLegendOptions().display_mode(looks.LegendDisplayMode.TABLE).calcs(["lastNotNull"])
+    panel = (
+        timeseries.Panel()
+        .span(width)
+        .height(8)
+        .min(0)
+        .fill_opacity(5)
+        .show_points(looks.VisibilityMode.NEVER)
+        .color_scheme(dashboard.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
+        .legend(legend.placement(looks.LegendPlacement.BOTTOM).show_legend(show_legend=True))
+        .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING))
+    )
+    if top is not None:
+        panel.max(top)
+    targets = [_query(query).legend_format(name).range() for name, query in queries.items()]
+    return _asking(panel, title, about, unit, targets)
 
-    def filled(query: str) -> str:
-        for name, value in values.items():
-            query = query.replace(name, value)
-        return query
 
-    return {
-        (f"{panel['id']} {panel['title']}", target["legendFormat"]): filled(target["expr"])
-        for panel in dashboard["panels"]
-        for target in panel.get("targets", ())
-    }
+def _query(query: str) -> prometheus.Dataquery:
+    return prometheus.Dataquery().datasource(_SOURCE).expr(scoped(query))
+
+
+def _asking(panel: _P, title: str, about: str, unit: str, targets: Sequence[prometheus.Dataquery]) -> _P:
+    for letter, target in zip(ascii_uppercase, targets, strict=False):
+        panel.with_target(target.ref_id(letter))
+    return panel.title(title).description(about).unit(unit).datasource(_SOURCE)
+
+
+def board(
+    uid: str, title: str, about: str, rows: Mapping[str, Sequence[stat.Panel | timeseries.Panel]]
+) -> models.Dashboard:
+    """Return a dashboard of rows of panels, which fill 24 columns from left to right."""
+    page = (
+        dashboard.Dashboard(title)
+        .uid(uid)
+        .description(about)
+        .tags(["weir"])
+        .editable()
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .refresh("10s")
+        .time("now-1h", "now")
+        .timezone("browser")
+        .annotation(_alerts())
+        .link(_link())
+        .variables(_variables())
+    )
+    for name, panels in rows.items():
+        page.with_row(dashboard.Row(name))
+        for panel in panels:
+            page.with_panel(panel)
+    made = page.build()
+    for number, each in enumerate(made.panels or [], 1):
+        each.id_val = number
+    return made
+
+
+def _link() -> dashboard.DashboardLink:
+    link = dashboard.DashboardLink("weir").type(models.DashboardLinkType.DASHBOARDS).tags(["weir"])
+    return link.keep_time(keep_time=True).placement(_ABOVE)
+
+
+def _alerts() -> dashboard.AnnotationQuery:
+    return (
+        dashboard.AnnotationQuery()
+        .name("Alerts")
+        .datasource(_SOURCE)
+        .icon_color("red")
+        .expr('ALERTS{alertname=~"Weir.+",alertstate="firing"}')
+        .title_format("{{alertname}}")
+        .placement(_ABOVE)
+    )
+
+
+def _variables() -> list[Builder[models.VariableModel]]:
+    namespaces: dict[str, object] = {"query": 'label_values(up{job=~"weir-.+"}, namespace)', "refId": "namespace"}
+    return [
+        dashboard.DatasourceVariable("datasource").type("prometheus").label("Data source"),
+        dashboard.QueryVariable("namespace")
+        .datasource(_SOURCE)
+        .query(namespaces)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .include_all(include_all=True)
+        .all_value(".*")
+        .multi(multi=True)
+        .current(models.VariableOption(text="All", value="$__all")),
+        dashboard.CustomVariable("k").values("20,10,100").options(_K).current(_K[0]),
+    ]

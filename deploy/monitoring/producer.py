@@ -1,4 +1,4 @@
-"""A live log for a drill: generated events as if they happened now, and the faults that producers have."""
+"""A live log for a drill: generated events with current timestamps, and typical faults of producers."""
 
 import itertools
 import json
@@ -19,8 +19,8 @@ _PERIOD_SECONDS: Final = 0.5
 class Producer(threading.Thread):
     """Writes a segment of the log twice a second until `stopped`.
 
-    Its faults: `silent` (writes nothing), `broken` (a third of the lines is cut off), `stuck` (its clock stands still),
-    `misjoined` (events are given to the wrong users).
+    Its faults: `silent` (writes nothing), `broken` (cuts off a third of the lines), `stuck` (its clock is stuck),
+    `misjoined` (attributes events to the wrong users).
     """
 
     def __init__(self, folder: Store, rate: int) -> None:
@@ -55,8 +55,8 @@ class Producer(threading.Thread):
 
 
 def _events() -> Iterator[dict[str, Any]]:
-    """Return the valid events of the generated log, over and over."""
+    """Return the valid events of the generated log, in an endless loop."""
     log = generate(GeneratorConfig(duplicates=0, outages=0, late=0, malformed=0))
     events = [json.loads(line) for line in log.lines.splitlines()]
-    # Events that come a second time are others.
+    # A repeated event counts as a new one.
     return ({**event, "event_id": f"{lap}-{event['event_id']}"} for lap in itertools.count() for event in events)

@@ -1,7 +1,7 @@
-"""A Prometheus of one's own: started on the rules of this folder, asked over HTTP.
+"""A private Prometheus: started with the rules of this folder, queried over HTTP.
 
-For a drill all durations of rules and alerts are divided by a number, so that what takes an hour in production is
-seen within a minute. Thresholds stay as they are.
+A drill divides all durations of rules and alerts by a number, so that what takes an hour in production takes a
+minute. Thresholds stay as they are.
 """
 
 import json
@@ -18,11 +18,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 import yaml
 
-__all__ = ["HERE", "JOBS", "Prometheus", "Series", "faster", "is_installed", "running"]
+__all__ = ["HERE", "JOBS", "Prometheus", "Series", "asked", "faster", "filled", "is_installed", "running"]
 
 HERE: Final = Path(__file__).parent
 JOBS: Final = ("weir-pipeline", "weir-trainer", "weir-serving", "weir-monitor")
@@ -34,18 +35,34 @@ Series = tuple[dict[str, str], list[tuple[float, float]]]
 
 
 def is_installed() -> bool:
-    """Say whether there is a Prometheus to start."""
+    """Return whether Prometheus is installed."""
     return shutil.which("prometheus") is not None
 
 
 def faster(text: str, speed: float) -> str:
-    """Divide the durations of a rule file: ranges, offsets and ``for``; not below a second."""
+    """Divide the durations of a rule file: ranges, offsets and ``for``; at least a second."""
 
     def divide(match: re.Match[str]) -> str:
         number, unit = (found for found in match.groups() if found)
         return f"{max(1000, round(1000 * int(number) * _UNITS[unit] / speed))}ms"
 
     return _DURATION.sub(divide, text)
+
+
+def filled(dashboard: dict[str, Any], interval: str = "1m") -> dict[str, Any]:
+    """Return a dashboard with its variables replaced: every namespace, and of other choices the first."""
+    chosen = {each["name"]: each["current"]["value"] for each in dashboard["templating"]["list"] if "options" in each}
+    text = Template(json.dumps(dashboard)).safe_substitute(chosen, __rate_interval=interval, namespace=".*")
+    return dict(json.loads(text))
+
+
+def asked(dashboard: dict[str, Any], interval: str = "1m") -> dict[tuple[str, str], str]:
+    """Return a dashboard's queries as Grafana would send them, by panel (number and title) and legend."""
+    return {
+        (f"{panel['id']} {panel['title']}", target["legendFormat"]): target["expr"]
+        for panel in filled(dashboard, interval)["panels"]
+        for target in panel.get("targets", ())
+    }
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,7 @@ class Prometheus:
     url: str
 
     def get(self, path: str, **parameters: object) -> Any:
-        """Return the data of an API call; raises `ValueError` with the server's word where it refuses."""
+        """Return the data of an API call; raises `ValueError` with the server's message on an error."""
         address = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - our own address
@@ -64,13 +81,13 @@ class Prometheus:
             raise ValueError(f"{parameters or path}: {error.read().decode()}") from None
 
     def query(self, expression: str, **parameters: object) -> list[tuple[dict[str, str], float]]:
-        """Return what an expression is now, without what is not a number."""
+        """Return the current values of an expression, without NaN."""
         found = self.get("query", query=expression, **parameters)["result"]
         values = ((series["metric"], float(series["value"][1])) for series in found)
         return [(labels, value) for labels, value in values if not math.isnan(value)]
 
     def history(self, expression: str, start: float, end: float, step: float) -> list[Series]:
-        """Return what an expression was, series by series."""
+        """Return the past values of an expression, series by series."""
         found = self.get("query_range", query=expression, start=start, end=end, step=step)["result"]
         return [(series["metric"], [(at, float(value)) for at, value in series["values"]]) for series in found]
 
@@ -79,12 +96,12 @@ class Prometheus:
         return {target["labels"]["job"] for target in self.get("targets")["activeTargets"] if target["health"] == "up"}
 
     def unhealthy_rules(self) -> list[str]:
-        """Return what the rules complain of, those that were not evaluated yet included."""
+        """Return the errors of the rules; a rule that was not evaluated yet counts as one."""
         rules = [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
         return [f"{rule['name']}: {rule.get('lastError', rule['health'])}" for rule in rules if rule["health"] != "ok"]
 
     def alerts(self, *states: str) -> set[str]:
-        """Return the names of the alerts that are now in one of these states: ``pending``, ``firing``."""
+        """Return the names of the alerts in one of these states: ``pending``, ``firing``."""
         return {alert["labels"]["alertname"] for alert in self.get("alerts")["alerts"] if alert["state"] in states}
 
 
@@ -92,7 +109,7 @@ class Prometheus:
 def running(
     folder: Path, ports: Mapping[str, int], *, speed: float = 1, scrape_seconds: float = 1
 ) -> Iterator[Prometheus]:
-    """Run a Prometheus in an empty folder on the processes at `ports` (job -> port of this machine)."""
+    """Run a Prometheus in an empty folder that scrapes the processes at `ports` (job -> port of this machine)."""
     _lay_out(folder, ports, speed, scrape_seconds)
     address = f"127.0.0.1:{_free_port()}"
     command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]

@@ -76,14 +76,14 @@ def test_each_stage_runs_with_what_its_image_holds(tmp_path: Path) -> None:
     with log.open("w") as output:
         server = subprocess.Popen(weir("serving", file, "serve"), cwd=ROOT, stderr=output)
     try:
-        target = told(log, r"ready: gRPC on (127\.0\.0\.1:\d+)")
+        target = said(log, r"ready: gRPC on (127\.0\.0\.1:\d+)")
         with RetrievalClient(target) as client:
             assert client.retrieve([by_history(["jazz-000"])]).hits[0].item_ids
         monitor = weir("serving", file, "monitor", "--set", f"monitor.target={target}")
         with (tmp_path / "monitor.log").open("w") as output:
             watcher = subprocess.Popen(monitor, cwd=ROOT, stderr=output)
         try:
-            assert told(tmp_path / "monitor.log", r"window (\S+): model")
+            assert said(tmp_path / "monitor.log", r"window (\S+): model")
         finally:
             watcher.terminate()
             watcher.wait(timeout=30)
@@ -99,8 +99,8 @@ def test_what_an_image_does_not_hold_would_be_missed(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.startswith("weir: the module torch is missing")) == (1, True)
 
 
-def told(log: Path, pattern: str) -> str:
-    """Return what a process says of itself in its log, once it does."""
+def said(log: Path, pattern: str) -> str:
+    """Wait for a line in a process's log; return the pattern's group."""
     deadline = time.monotonic() + 60
     while not (found := re.search(pattern, log.read_text())):
         assert time.monotonic() < deadline, log.read_text()

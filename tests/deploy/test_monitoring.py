@@ -14,8 +14,8 @@ import yaml
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from deploy.monitoring import build
-from deploy.monitoring.grafana import asked, scoped
-from deploy.monitoring.prometheus import faster
+from deploy.monitoring.grafana import scoped
+from deploy.monitoring.prometheus import asked, faster
 from pipelines.metrics import PipelineMetrics
 from serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
 from serving.monitor.metrics import MonitorMetrics

@@ -24,7 +24,7 @@ def segments(producer: Producer) -> list[Path]:
 
 
 def next_segments(producer: Producer, count: int = 2) -> list[list[str]]:
-    """Return the lines of the next segments but one: the first may have been begun before."""
+    """Return the lines of the next segments but one: the first may have been started before."""
     before = len(segments(producer))
     end = time.monotonic() + 60
     while len(segments(producer)) < before + 1 + count:
@@ -44,7 +44,7 @@ def test_events_happen_now(producer: Producer) -> None:
         assert all(0 <= event["timestamp"] - now < 60_000 for event in events(lines))
 
 
-def test_a_stuck_clock_stands(producer: Producer) -> None:
+def test_a_stuck_clock_repeats_one_time(producer: Producer) -> None:
     producer.stuck.set()
     times = {event["timestamp"] for lines in next_segments(producer) for event in events(lines)}
     producer.stuck.clear()

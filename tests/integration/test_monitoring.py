@@ -25,17 +25,17 @@ def wait(condition: Callable[[], object], what: str) -> None:
 
 
 def test_every_query_of_the_dashboards_has_data(tmp_path: Path) -> None:
-    begun = time.time()
+    start = time.time()
     with (
         weir_up(tmp_path, 4000, "--demo", "--seconds", "60") as ports,
         running(tmp_path / "prometheus", ports, speed=60) as prometheus,
     ):
         wait(lambda: prometheus.targets_up() == set(JOBS), "a target is not up")
         wait(lambda: not prometheus.unhealthy_rules(), "a rule was not evaluated")
-        wait(lambda: not empty_queries(prometheus, begun, 1), "a query has no data")
+        wait(lambda: not empty_queries(prometheus, start, 1), "a query has no data")
         for path in (HERE / "dashboards").glob("*.json"):
             dashboard = json.loads(path.read_text())
-            figure = draw(prometheus, dashboard, begun, time.time())
-            panels = [panel for panel in dashboard["panels"] if panel["type"] == "timeseries"]
+            figure = draw(prometheus, dashboard, start, time.time())
+            panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
             assert len(figure.axes) == len(panels)
             assert all(axes.get_lines() for axes in figure.axes), path.name

@@ -1,0 +1,131 @@
+"""Traffic, latency, errors, saturation, and the index."""
+
+from deploy.monitoring.grafana import REQUESTS, board, chart, quantile, quantiles, rate
+
+__all__ = ["BOARD"]
+
+BOARD = board(
+    "weir-serving",
+    "Weir: serving",
+    "Traffic, latency, errors, saturation, and the index.",
+    {
+        "Traffic": [
+            chart(
+                "Requests",
+                {"{{grpc_method}}": rate('grpc_server_handled_total{job="weir-serving"}', "grpc_method")},
+                unit="reqps",
+            ),
+            chart("Queries", {"queries": rate("weir_batch_queries_sum{}")}, "A request may carry many.", unit="cps"),
+            chart(
+                "Answered with popular items",
+                {"share": rate("weir_fallbacks_total{}") + " / " + rate("weir_batch_queries_sum{}")},
+                "Unknown users and histories without known items.",
+                unit="percentunit",
+            ),
+        ],
+        "Latency": [
+            chart(
+                "Requests",
+                quantiles("grpc_server_handling_seconds", REQUESTS),
+                "From the first byte to the last, as the server sees it.",
+                unit="s",
+            ),
+            chart(
+                "Stages, 95 %",
+                {"{{stage}}": quantile(0.95, "weir_request_stage_seconds", by="le, stage")},
+                "Queue: waiting. Tower and search: of the request's batch.",
+                unit="s",
+            ),
+            chart(
+                "Slower than 50 ms",
+                {
+                    "5 minutes": "max (namespace:weir_request_slow:ratio_rate5m{})",
+                    "an hour": "max (namespace:weir_request_slow:ratio_rate1h{})",
+                    "objective": "vector(0.01)",
+                },
+                unit="percentunit",
+            ),
+        ],
+        "Errors": [
+            chart(
+                "Requests without an answer",
+                {
+                    "5 minutes": "max (namespace:weir_request_errors:ratio_rate5m{})",
+                    "an hour": "max (namespace:weir_request_errors:ratio_rate1h{})",
+                    "objective": "vector(0.001)",
+                },
+                unit="percentunit",
+            ),
+            chart(
+                "By code",
+                {
+                    "all": rate('grpc_server_handled_total{job="weir-serving",grpc_code!="OK"}'),
+                    "{{grpc_code}}": rate('grpc_server_handled_total{job="weir-serving",grpc_code!="OK"}', "grpc_code")
+                    + " > 0",
+                },
+                "InvalidArgument and Canceled are the client's.",
+                unit="reqps",
+            ),
+            chart(
+                "Refused and dropped",
+                {
+                    "refused": rate("weir_requests_refused_total{}"),
+                    "refused: {{reason}}": rate("weir_requests_refused_total{}", "reason") + " > 0",
+                    "dropped": rate("weir_requests_dropped_total{}"),
+                },
+                "Dropped: the client no longer waited for the answer.",
+                unit="reqps",
+            ),
+        ],
+        "Saturation": [
+            chart(
+                "Queries waiting",
+                {
+                    "now": "max (weir_queue_queries{})",
+                    "peak": "max (max_over_time(weir_queue_queries{}[$__rate_interval]))",
+                },
+                "New queries are refused at serving.queue_queries (1,024).",
+            ),
+            chart(
+                "Queries in a batch",
+                {
+                    "mean": rate("weir_batch_queries_sum{}") + " / " + rate("weir_batch_queries_count{}"),
+                    "95 %": quantile(0.95, "weir_batch_queries"),
+                },
+                "Rises with the load: batching absorbs it.",
+            ),
+            chart(
+                "Processor and memory",
+                {
+                    "cores": rate('process_cpu_seconds_total{job="weir-serving"}'),
+                    "GB, largest replica": 'max (process_resident_memory_bytes{job="weir-serving"}) / 1e9',
+                },
+            ),
+        ],
+        "Index and bundle": [
+            chart("Items", {"items": "max (weir_index_items{})"}, "In the served index."),
+            chart(
+                "Recall of the index",
+                {"index": 'avg (weir_recall_index{k="$k"})'},
+                "Share of exact search's best that approximate search finds.",
+                unit="percentunit",
+                top=1,
+            ),
+            chart("Load and warm-up", quantiles("weir_bundle_load_seconds"), unit="s"),
+            chart(
+                "Bundles served at once",
+                {
+                    "versions": 'count (count by (version) (weir_served_bundle_info{job="weir-serving"}))',
+                    "replicas": 'count (weir_served_bundle_info{job="weir-serving"})',
+                },
+                "One, and briefly two during a swap; otherwise a replica lags behind.",
+            ),
+            chart(
+                "Newest event served, age",
+                {"{{instance}}": "time() - min by (instance) (weir_bundle_max_event_wall_timestamp_seconds{} > 0)"},
+                unit="s",
+            ),
+            chart("Users with a history", {"users": "max (weir_history_users{})"}),
+        ],
+    },
+)
