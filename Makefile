@@ -5,7 +5,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 RUNTIME := pipeline,trainer,serving,cpu
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign demo test lint format bench deploy-check drill tools
+.PHONY: campaign demo docs test lint format bench deploy-check drill tools
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -25,6 +25,9 @@ lint: .venv/dev.stamp .venv/buf/node_modules  ## style, types, import rules, gen
 format: .venv/dev.stamp  ## repair the style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: .venv/docs.stamp  ## the documentation as a site in build/docs; a broken link fails
+	$(BIN)/zensical build --strict --clean
 
 campaign: .venv/dev.stamp  ## kill every stage, race writers and damage every kind of file, each with an oracle; some twenty minutes
 	WEIR_CAMPAIGN=long OMP_NUM_THREADS=1 $(BIN)/pytest tests/campaigns --timeout 3600
@@ -68,6 +71,10 @@ tools: .venv/tools/minio  ## a real S3 server for the tests of object stores, bu
 .venv/runtime.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing weir into .venv (a few minutes the first time) ..."
 	$(INSTALL) ".[$(RUNTIME)]"
+	@touch $@
+
+.venv/docs.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(INSTALL) ".[docs]"
 	@touch $@
 
 .venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python

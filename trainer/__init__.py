@@ -1,1 +1,9 @@
-"""The trainer: towers, negatives, losses, the training loop, checkpoints, evaluation and export."""
+"""The trainer: towers, negatives, losses, the training loop, checkpoints, evaluation and export.
+
+`train` runs on committed windows. `read_interactions`, `OfflineModel`, `fit` and `rank` run on a closed set. Importing
+this package alone loads none of them, and no torch.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,7 +1,9 @@
 """Measures what users get: recall on events that the model has not seen, through the real server, and freshness.
 
-`loop` is the story, `results` what is kept. Importing this package alone loads neither, so that its settings
-(`config`) can be read where gRPC is not installed.
+Read `loop` for the order of work and `results` for what is kept. Importing this package alone loads neither, so that
+its settings (`MonitorConfig`) can be read where gRPC is not installed.
 """
 
-__all__: list[str] = []
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
