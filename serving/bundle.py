@@ -143,7 +143,7 @@ class _Loader:
             BundleFile.INDEX, shape == exact.vectors.shape, f"holds {shape} vectors, not {exact.vectors.shape}"
         )
         self.require(BundleFile.INDEX, ann.by_inner_product, "does not search by inner product")
-        # A flat index on the CPU holds the very vectors that exact search has already: one copy is enough.
+        # A flat index on the CPU holds the same vectors as exact search: one copy is enough.
         return exact if info.type == "Flat" and ann.keep is None else ann
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Floats:
