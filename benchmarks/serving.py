@@ -134,7 +134,7 @@ def measured(
     asked = loaded(server, clients, Calls(RETRIEVE, queries, calls), seconds)
     empty = loaded(server, clients, Calls(CHECK, [EMPTY], calls), seconds)
     batch = max(1, round(asked.batch))
-    tower, search = alone(bundle, bundle.sorted_keys[histories], batch, seconds / 2)
+    tower, search = alone(bundle, bundle.item_rows.keys[histories], batch, seconds / 2)
     p50, p99 = 1e3 * np.quantile(asked.latencies, (0.5, 0.99))
     return (
         *(bundle.items, bundle.manifest.index.type, calls),

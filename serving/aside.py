@@ -1,4 +1,4 @@
-"""One thread for what is large to read, to check or to write down, so that it does not hold up the event loop."""
+"""One thread for large requests and answers, so that they do not block the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ __all__ = ["Aside"]
 Made = TypeVar("Made")
 
 _WAITING: Final = 64
-"""Large requests that may wait for the thread; it is memory that they hold."""
+"""Large requests that may wait for the thread; they hold memory."""
 
 
 class Aside:

@@ -1,8 +1,8 @@
 """A bundle in memory: user tower, index, ids and vectors as one immutable object.
 
 A `LoadedBundle` is all of one version: swapping is one assignment, and the old version's memory is freed when the last
-request that started with it is answered. Loading verifies every checksum, then that the files fit
-together, then runs tower and search once, so that faults show before the first request.
+request that started with it is answered. Loading verifies every checksum, then that the files fit together, then runs
+tower and search once, so that faults show before the first request.
 """
 
 import io
@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from contracts import (
     BUNDLE_ITEMS_SCHEMA,
-    PADDING_KEY,
     BundleFile,
     BundleLog,
     BundleManifest,
@@ -28,6 +27,7 @@ from contracts import (
     columns,
     read_format,
 )
+from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
 from serving.errors import IncompatibleBundleError
 from serving.index import Device, ExactIndex, Index, open_index
 from serving.tower import Tower
@@ -36,17 +36,13 @@ __all__ = ["LoadedBundle", "load_bundle"]
 
 Floats = npt.NDArray[np.float32]
 
-_PADDING, _UNKNOWN, _FIRST = 0, 1, 2
-"""Rows of the embeddings: see `contracts.bundle.BundleFile`."""
-
 
 @dataclass(frozen=True, eq=False)
 class LoadedBundle:
     """One version, ready to answer; `items` counts index rows.
 
-    `embeddings` is (2 + items, dimension), `ids` (items,) holds strings, `sorted_keys` (items,) with the row of each in
-    `key_rows`, `popular` are the rows from the most popular down, and `popularity` (items,) their decayed counts.
-    `key_secret` is that of the store (`contracts.keys`).
+    `embeddings` is (2 + items, dimension), `ids` (items,) holds strings, `popular` are the index rows from the most
+    popular down, and `popularity` (items,) are the decayed counts. `key_secret` is the store's (`contracts.keys`).
     """
 
     manifest: BundleManifest
@@ -55,8 +51,7 @@ class LoadedBundle:
     exact: ExactIndex
     embeddings: Floats
     ids: npt.NDArray[np.object_]
-    sorted_keys: ItemKeys
-    key_rows: IndexRows
+    item_rows: ItemRows
     popular: IndexRows
     popularity: npt.NDArray[np.float64]
     key_secret: str = ""
@@ -74,23 +69,15 @@ class LoadedBundle:
 
     def rows_of(self, keys: ItemKeys) -> IndexRows:
         """Return the index row of each key, in the shape of `keys`; -1 for padding and for unknown items."""
-        if not self.items or not keys.size:
-            return IndexRows(np.full(keys.shape, -1, np.int64))
-        place = np.minimum(np.searchsorted(self.sorted_keys, keys), self.items - 1)
-        return IndexRows(np.where(self.sorted_keys[place] == keys, self.key_rows[place], -1))
+        return self.item_rows.look_up(keys)
 
     def users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, dimension) of histories (n, any length), left-padded, oldest first.
 
         The newest items that the model was trained to read count; unknown ones share one embedding.
         """
-        keys = ItemKeys(np.full((len(histories), self.manifest.history_length), PADDING_KEY, np.int64))
-        newest = histories[:, -keys.shape[1] :]
-        keys[:, keys.shape[1] - newest.shape[1] :] = newest
-        rows = self.rows_of(keys)
-        real = keys != PADDING_KEY
-        places = np.where(rows >= 0, rows + _FIRST, np.where(real, _UNKNOWN, _PADDING))
-        return self.normalised(self.tower(self.embeddings[places], real))
+        rows, mask = self.item_rows.tower_inputs(histories, self.manifest.history_length)
+        return self.normalised(self.tower(self.embeddings[rows], mask))
 
     def normalised(self, vectors: Floats) -> Floats:
         """Return vectors (n, dimension) as they are searched with: of length 1 where the metric is cosine."""
@@ -123,15 +110,14 @@ class _Loader:
     def load(self, device: Device, threads: int) -> LoadedBundle:
         items = self.decode(BundleFile.ITEMS, lambda data: pq.read_table(pa.BufferReader(data)))
         self.require(BundleFile.ITEMS, items.schema.equals(BUNDLE_ITEMS_SCHEMA), f"has the schema {items.schema}")
-        keys = items[columns.ITEM_KEY].to_numpy()
-        order = np.argsort(keys)
+        item_rows = ItemRows.of(items[columns.ITEM_KEY].to_numpy())
         popularity = items[columns.POPULARITY].to_numpy()
         count, width = self.manifest.items, self.manifest.dimension
         finite = bool(np.isfinite(popularity).all())
         self.require(BundleFile.ITEMS, finite, "holds a popularity that is NaN or infinite")
         in_order = np.array_equal(items[columns.ROW].to_numpy(), np.arange(count))
         self.require(BundleFile.ITEMS, in_order, f"does not number its rows from 0 to {count - 1}")
-        distinct = bool((np.diff(keys[order]) > 0).all())
+        distinct = bool((np.diff(item_rows.keys) > 0).all())
         self.require(BundleFile.ITEMS, distinct, "has the same item more than once")
         exact = ExactIndex(self.matrix(BundleFile.VECTORS, (count, width)))
         loaded = LoadedBundle(
@@ -139,10 +125,9 @@ class _Loader:
             tower=self.decode(BundleFile.TOWER, lambda data: Tower(data, threads)),
             index=self.index(exact, device),
             exact=exact,
-            embeddings=self.matrix(BundleFile.EMBEDDINGS, (count + _FIRST, width)),
+            embeddings=self.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width)),
             ids=np.array(items[columns.ITEM_ID].to_pylist(), dtype=object),
-            sorted_keys=keys[order],
-            key_rows=IndexRows(order),
+            item_rows=item_rows,
             popular=IndexRows(np.argsort(-popularity, kind="stable")),
             popularity=popularity,
             key_secret=found.key_secret if (found := read_format(self.log.store)) else "",
@@ -158,7 +143,7 @@ class _Loader:
             BundleFile.INDEX, shape == exact.vectors.shape, f"holds {shape} vectors, not {exact.vectors.shape}"
         )
         self.require(BundleFile.INDEX, ann.by_inner_product, "does not search by inner product")
-        # A flat index on the CPU holds the very vectors that exact search has already: one copy is enough.
+        # A flat index on the CPU holds the same vectors as exact search: one copy is enough.
         return exact if info.type == "Flat" and ann.keep is None else ann
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Floats:
@@ -169,7 +154,7 @@ class _Loader:
         return np.ascontiguousarray(matrix)
 
     def warm_up(self, bundle: LoadedBundle) -> None:
-        known = bundle.sorted_keys[: self.manifest.history_length]
+        known = bundle.item_rows.keys[: self.manifest.history_length]
         for batch in (1, 2):
             history = ItemKeys(np.broadcast_to(known, (batch, len(known))))
             vectors = self.guarded(BundleFile.TOWER, partial(bundle.users, history))

@@ -40,7 +40,7 @@ _SERVICE_CONFIG: Final = {
                 "initialBackoff": "0.1s",
                 "maxBackoff": "1s",
                 "backoffMultiplier": 2,
-                # A call that meets a server's last moment is CANCELLED by it; one that the caller cancels is over.
+                # A server that is stopping may answer CANCELLED; a call that the caller cancels is not repeated.
                 "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
             },
         }
@@ -79,7 +79,7 @@ class RetrievalError(Exception):
 
 @dataclass(frozen=True)
 class Hits:
-    """The items found for one query, best first; `fallback` says that they are merely popular."""
+    """The items found for one query, best first; `fallback`: they are only popular items."""
 
     item_ids: list[str]
     scores: list[float]

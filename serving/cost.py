@@ -1,4 +1,4 @@
-"""What a request costs: an estimate, in microseconds of one core, made from its size before anything is done for it.
+"""The cost of a request: an estimate, in microseconds of one core, from its size, before any work is done for it.
 
     cost of a request = item ids of its filter + the sum over its queries
     cost of a query   = 100 + item ids of its history + excluded item ids + k + search

@@ -1,4 +1,4 @@
-"""What users did, from the committed windows: in memory, followed in commit order, rebuilt at every start."""
+"""The histories of users, from the committed windows: in memory, in commit order, rebuilt at every start."""
 
 import logging
 from dataclasses import dataclass, field
@@ -60,9 +60,9 @@ class UserHistories:
         return 0 if self._state is None else len(self._state.positives.users)
 
     def catch_up(self) -> int:
-        """Take in what has been committed since the last call; return the number of windows.
+        """Add what has been committed since the last call; return the number of windows.
 
-        Raises `CorruptArtefactError`; the windows before the one at fault have been taken in.
+        Raises `CorruptArtefactError`; the windows before the damaged one have been added.
         """
         manifests = self._log.committed(after=self.sequence)
         for manifest in manifests:

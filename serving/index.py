@@ -1,4 +1,4 @@
-"""What is searched: item vectors by inner product, exactly or with a FAISS index, on CPU or GPU.
+"""The index: item vectors by inner product, exactly or with a FAISS index, on CPU or GPU.
 
 Indexes are not safe for concurrent readers on a GPU and keep their search parameters as state, so a backend
 belongs to one thread (see `serving.batcher`). Rows are index rows; a row of -1 means "nothing more found".
@@ -24,7 +24,7 @@ _GPU_LIMIT: Final = 2048
 """Largest k, and most lists, that FAISS takes on a GPU."""
 
 _COMPARED_BY_WALK: Final = 64
-"""Vectors compared in a microsecond by an index that looks at them one by one."""
+"""Vectors compared in a microsecond by an index that compares them one by one."""
 
 COMPARED_BY_MATRIX: Final = 512
 """Vectors compared in a microsecond where a matrix is multiplied."""

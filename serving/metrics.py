@@ -14,7 +14,7 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class RpcMetrics:
-    """Calls by method and code, under the names that go-grpc-prometheus made usual."""
+    """Calls by method and code, under the names of go-grpc-prometheus."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("grpc_type", "grpc_service", "grpc_method")
@@ -30,7 +30,7 @@ class RpcMetrics:
 
 
 class RequestMetrics:
-    """What happens to requests inside; it observes the batcher."""
+    """Requests inside the server; a `BatchObserver`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.stages = Histogram(
@@ -83,7 +83,7 @@ class RequestMetrics:
 
 
 class BundleMetrics:
-    """Which bundle is served, and what became of the others."""
+    """Which bundle is served, and which were refused."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.info = Gauge(

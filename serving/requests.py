@@ -86,7 +86,7 @@ def _refuse_tags(wanted: pb.Filter) -> None:
 
 @dataclass
 class _Check:
-    """Collects what is wrong, the first problems whole; what it returns is of use only if nothing is."""
+    """Collects problems, the first ones in full; what it returns is valid only without any."""
 
     bundle: LoadedBundle
     limits: LimitsConfig
@@ -111,7 +111,7 @@ class _Check:
             self.raise_if_any()
 
     def cost(self, task: Task) -> None:
-        """Refuse what costs more than a request may; the error says how many of its queries would do."""
+        """Refuse a request that costs too much; the error says how many of its queries would be allowed."""
         cost, most = task_cost(task), self.limits.max_cost
         if cost <= most:
             return

@@ -1,4 +1,4 @@
-"""From the core to protobuf: what an answer looks like."""
+"""From the core to protobuf: answers."""
 
 import secrets
 from collections.abc import Iterable, Sequence

@@ -14,7 +14,7 @@ HEAVIEST_BATCH = 2.0**32
 
 
 def as_keys(keys: npt.ArrayLike) -> Keys:
-    """Return ``keys`` as a one-dimensional int64 array, or raise `ValueError` saying what came instead."""
+    """Return ``keys`` as a one-dimensional int64 array, or raise `ValueError` with what it is instead."""
     array = np.asarray(keys)
     if array.ndim != 1:
         raise ValueError(f"keys must be one-dimensional, got shape {array.shape}")

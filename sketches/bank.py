@@ -23,7 +23,7 @@ _PARAMS: Final = struct.Struct("<QIIQ")
 _SPREAD: Final = 0.5
 """Variance of a count that decays event by event, divided by the count: squared weights halve twice as fast."""
 _OWN_OCCURRENCE: Final = 0.5
-"""Events taken off for the occurrence that asks. Fewer than 1: an item that occurs now is likelier than others."""
+"""Events subtracted for a key's own occurrence; fewer than 1, as an item that occurs now is likelier than others."""
 
 
 class FrequencyBank(FrequencyEstimator):
@@ -99,8 +99,8 @@ class FrequencyBank(FrequencyEstimator):
         unseen
             Count, in events of `total`, given to keys whose estimate is lower.
         leave_one_out
-            Set it when the asking occurrence of each key was just counted: it says nothing about how often the key
-            occurs otherwise, and makes rare items look several times more frequent than they are.
+            Set it when the present occurrence of each key was just counted: it does not show how often the key occurs
+            otherwise, and makes rare items look several times more frequent than they are.
         """
         own = _OWN_OCCURRENCE if leave_one_out else 0.0
         return log_probability(self._counts(as_keys(keys), own=own), self.total, unseen)

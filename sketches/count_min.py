@@ -80,7 +80,7 @@ class CountMinSketch(FrequencyEstimator):
         conservative: bool = True,
         seed: int = 0,
     ) -> Self:
-        """Build the smallest sketch for which the wanted error of log Q can be promised.
+        """Build the smallest sketch that guarantees the wanted error of log Q.
 
         The error W is the mean of ``|log_q - log(true share)|`` over occurrences. Its expectation over seeds is at most
         ``log_q_error``, in any order of events, however they are cut into batches, and after merging: for every
@@ -174,7 +174,7 @@ class CountMinSketch(FrequencyEstimator):
         self._total.merge(theirs._total)
 
     def subtract(self, other: FrequencyEstimator) -> None:
-        """Take away a linear sketch that was counted or merged into this one.
+        """Subtract a linear sketch that was counted or merged into this one.
 
         Raises
         ------

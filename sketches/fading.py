@@ -26,7 +26,7 @@ def merge_fading(
     ValueError
         If the parameters of the estimators differ.
     """
-    # Beyond a thousand half-lives the factor is 0, which no sketch takes: what is left is nothing all the same.
+    # Beyond a thousand half-lives the factor is 0, which no sketch accepts; a tiny one leaves nothing either.
     fading: float = max(0.5 ** (abs(later_seconds) / half_life_seconds), float(np.finfo(np.float64).tiny))
     (counts if later_seconds > 0 else fresh).decay(fading)
     counts.merge(fresh)

@@ -66,7 +66,7 @@ def log_q_error(estimator: FrequencyEstimator) -> float:
         picked = np.concatenate([_at_events(row, row, n, float(row.sum())) for row, n in _shared_out(cells)])
         counts = rng.permutation(picked) - rng.choice(cells.ravel(), _PHANTOMS)
         saving = 1.0
-    # Whatever occurs now has been counted at least once.
+    # A key that occurs now has been counted at least once.
     return float(np.log1p(noise / np.maximum(rng.permutation(counts), 1.0)).mean()) / saving
 
 

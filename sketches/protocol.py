@@ -1,4 +1,4 @@
-"""What every frequency estimator can do, whatever it is made of."""
+"""The protocol of all frequency estimators."""
 
 from abc import abstractmethod
 from typing import Protocol, Self, runtime_checkable

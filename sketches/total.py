@@ -41,7 +41,7 @@ class Total:
         self._units += other._units
 
     def subtract(self, other: "Total") -> None:
-        """Take another total away; below zero it stays at zero."""
+        """Subtract another total; the result is at least zero."""
         self._units = max(0, self._units - other._units)
 
     def decay(self, factor: float) -> None:

@@ -10,7 +10,7 @@ __all__ = ["MonitorConfig"]
 
 
 class MonitorConfig(FrozenModel):
-    """What is measured on every window, and how gently."""
+    """What is measured on every window, and at what load."""
 
     target: str = Field(default="127.0.0.1:50051", description="the server to ask, host:port")
     metrics_host: str = Field(

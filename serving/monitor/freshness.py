@@ -38,7 +38,7 @@ class Coverage:
             self._covered,
             max(info.trained_sequence, -1 if self._covered is None else self._covered),
         )
-        # Commits behind what is served are not read: a server may stay far behind for long.
+        # Commits after the served ones are not read: a server may stay far behind for long.
         if before is None or before == self._covered:
             return []
         return list(takewhile(self._is_covered, self.windows.follow(after=before)))

@@ -14,17 +14,15 @@ import pyarrow.parquet as pq
 from onnx.reference import ReferenceEvaluator
 
 from contracts import (
-    PADDING_KEY,
     BundleFile,
     BundleLog,
     BundleManifest,
     CorruptArtefactError,
-    IndexRows,
     ItemKeys,
     columns,
 )
+from contracts.item_rows import ItemRows
 from trainer.export.cases import Cases
-from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 
 __all__ = ["Servable"]
 
@@ -35,14 +33,13 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Servable:
-    """A bundle that answers: `embeddings` (2 + items, d), and its items' keys, sorted, with the row of each."""
+    """A bundle that answers: `embeddings` is (2 + items, d)."""
 
     manifest: BundleManifest
     tower: ReferenceEvaluator
     index: Any
     embeddings: Floats
-    sorted_keys: ItemKeys
-    key_rows: IndexRows
+    item_rows: ItemRows
 
     @classmethod
     def open(cls, log: BundleLog, manifest: BundleManifest) -> "Servable":
@@ -56,15 +53,13 @@ class Servable:
                 path = log.store.path(f"{manifest.folder}/{name}")
                 raise CorruptArtefactError(path, f"cannot be used: {error}") from error
 
-        keys = decoded(BundleFile.ITEMS, _keys)
-        order = np.argsort(keys)
+        item_rows = ItemRows.of(decoded(BundleFile.ITEMS, _keys))
         return cls(
             manifest,
             decoded(BundleFile.TOWER, lambda data: ReferenceEvaluator(onnx.ModelProto.FromString(data))),
             decoded(BundleFile.INDEX, lambda data: faiss.deserialize_index(np.frombuffer(data, np.uint8))),
             decoded(BundleFile.EMBEDDINGS, lambda data: np.load(io.BytesIO(data), allow_pickle=False)),
-            keys[order],
-            IndexRows(order),
+            item_rows,
         )
 
     def hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
@@ -73,27 +68,18 @@ class Servable:
         return np.concatenate([np.empty(0, np.bool_), *(self._hits(part, k) for part in parts)])
 
     def _hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
-        _, rows = self.index.search(self._users(cases.histories), min(k, len(self.sorted_keys)))
-        wanted = self._rows(cases.items)
+        _, rows = self.index.search(self._users(cases.histories), min(k, len(self.item_rows.keys)))
+        wanted = self.item_rows.look_up(cases.items)
         hit: npt.NDArray[np.bool_] = (rows == wanted[:, None]).any(1) & (wanted >= 0)
         return hit
 
     def _users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, d) as they are searched with."""
-        length = self.manifest.history_length
-        newest = histories[:, -length:]
-        keys = ItemKeys(np.pad(newest, ((0, 0), (length - newest.shape[1], 0)), constant_values=PADDING_KEY))
-        real, rows = keys != PADDING_KEY, self._rows(keys)
-        places = np.where(rows >= 0, rows + FIRST_ITEM, np.where(real, SHARED, PADDING))
-        (users,) = self.tower.run(None, {"history": self.embeddings[places], "mask": real})
+        rows, mask = self.item_rows.tower_inputs(histories, self.manifest.history_length)
+        (users,) = self.tower.run(None, {"history": self.embeddings[rows], "mask": mask})
         if self.manifest.metric == "cosine":
             users = users / np.maximum(np.linalg.norm(users, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return np.ascontiguousarray(users, np.float32)
-
-    def _rows(self, keys: ItemKeys) -> IndexRows:
-        """Return the index row of keys of any shape; -1 for padding and for items that the bundle does not know."""
-        place = np.minimum(np.searchsorted(self.sorted_keys, keys), len(self.sorted_keys) - 1)
-        return IndexRows(np.where(self.sorted_keys[place] == keys, self.key_rows[place], -1))
 
 
 def _keys(data: bytes) -> ItemKeys:

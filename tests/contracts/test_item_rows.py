@@ -1,0 +1,22 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import PADDING_KEY, ItemKeys
+from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
+
+keys = st.integers(-(2**63), 2**63 - 1).filter(bool) | st.integers(1, 9)
+
+
+@given(st.lists(keys, unique=True, max_size=9), st.lists(keys | st.just(PADDING_KEY), max_size=12), st.integers(1, 5))
+def test_rows_are_those_of_a_dictionary(items: list[int], history: list[int], length: int) -> None:
+    item_rows = ItemRows.of(ItemKeys(np.array(items, np.int64)))
+    row_of = {key: row for row, key in enumerate(items)}
+    asked = ItemKeys(np.array([history, history[::-1]], np.int64))
+    assert item_rows.look_up(asked).tolist() == [[row_of.get(key, -1) for key in some] for some in asked.tolist()]
+    rows, mask = item_rows.tower_inputs(asked, length)
+    for some, read, real in zip(asked.tolist(), rows.tolist(), mask.tolist(), strict=True):
+        newest = ([PADDING_KEY] * length + some)[-length:]
+        assert real == [key != PADDING_KEY for key in newest]
+        # Row 0 is padding, row 1 any item that the bundle does not know.
+        assert read == [row_of[key] + FIRST_ITEM_ROW if key in row_of else int(key != PADDING_KEY) for key in newest]
