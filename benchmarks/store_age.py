@@ -129,8 +129,7 @@ def run_of_its_own(aged: AgedStore) -> float:
 
 def children() -> float:
     """Return the CPU seconds of all processes that this one has waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
 
 def check_committed(aged: AgedStore) -> None:
