@@ -205,7 +205,7 @@ def print_table(found: dict[int, Costs]) -> None:
         row(name, *cells, "flat" if flat else "grows")
 
 
-@app.command()
+@app.command(help=__doc__)
 def main(
     windows: Annotated[list[int], typer.Option(help="windows of a store; may be repeated")] = [10, 1000, 10_000],  # noqa: B006 - typer copies it
     repeats: Annotated[int, typer.Option(help="runs with ten events, of each kind")] = 5,
