@@ -8,7 +8,6 @@ For the trainer it is the peak of the process, less the peak of the same with a 
 for histories it is what numpy allocated. A busy machine affects only the CPU-seconds (user and system), and little.
 """
 
-import resource
 import tempfile
 import time
 import tracemalloc
@@ -19,8 +18,8 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
-from benchmarks.harness import command_line
-from benchmarks.serving import filled
+from benchmarks.harness import command_line, status
+from benchmarks.states import filled
 from contracts import Events, Histories, Store, WindowLog
 from contracts.columns import ITEM_ID, ITEM_KEY
 from trainer.config import TrainerConfig
@@ -33,6 +32,7 @@ from trainer.step.batches import Examples, read_positives
 app = command_line(__doc__)
 HISTORY: Final = 50
 FEW: Final = 1000
+PEAK: Final = "VmHWM"
 Items = Annotated[int, typer.Option(help="items in the table")]
 Kind = Annotated[str, typer.Option(help="FAISS factory string, or auto")]
 Users = Annotated[int, typer.Option(help="users with a full history")]
@@ -43,8 +43,8 @@ Arrivals = Annotated[float, typer.Option(help="events of the next window, per us
 def trainer(items: Items = 1_000_000, index: Kind = "auto") -> None:
     """Fill a table, save a checkpoint, export a bundle."""
     measure(TrainerConfig(device="cpu", index=index), FEW, 0)
-    print(f"with {FEW} items the process takes {peak() / 2**20:.0f} MiB; per item beyond that:", flush=True)
-    measure(TrainerConfig(device="cpu", index=index), items, peak())
+    print(f"with {FEW} items the process takes {status('VmHWM') / 2**20:.0f} MiB; per item beyond that:", flush=True)
+    measure(TrainerConfig(device="cpu", index=index), items, status(PEAK))
 
 
 def measure(config: TrainerConfig, items: int, base: int) -> None:
@@ -52,7 +52,7 @@ def measure(config: TrainerConfig, items: int, base: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         with measured("state", items, base):
-            state = filled(config, items)
+            state, _ = filled(config, items)
         with measured("checkpoint", items, base):
             CheckpointLog(store).save(state, Workers())
         with measured("bundle", items, base):
@@ -70,12 +70,10 @@ def measured(step: str, items: int, base: int) -> Iterator[None]:
     started = time.process_time()
     yield
     if base:
-        print(f"{step}: {(peak() - base) / items:.0f} bytes at most, {time.process_time() - started:.1f} s", flush=True)
-
-
-def peak() -> int:
-    """Return the peak memory of this process, in bytes."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(
+            f"{step}: {(status('VmHWM') - base) / items:.0f} bytes at most, {time.process_time() - started:.1f} s",
+            flush=True,
+        )
 
 
 @app.command()
@@ -85,7 +83,7 @@ def window(store: Annotated[str, typer.Argument(help="path or URL")]) -> None:
     manifest = log.committed()[0]
     items, table = log.items(manifest), ItemTable()
     table.admit(items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), 0)
-    count, base = manifest.counts.positives, peak()
+    count, base = manifest.counts.positives, status(PEAK)
     with measured("read", count, base):
         found = read_positives(log, manifest, HISTORY)
     with measured("examples", count, base):

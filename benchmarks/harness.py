@@ -1,19 +1,14 @@
-"""What the benchmarks share: the command line, tables in Markdown, clocks, memory, Zipf's law and a filled trainer."""
+"""What the benchmarks share: the command line, tables in Markdown, clocks, memory and Zipf's law."""
 
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 import typer
-
-from contracts import Keys
-
-if TYPE_CHECKING:
-    from trainer.state.trainer_state import TrainerState
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -57,15 +52,6 @@ def status(field: str, process: int | str = "self") -> int:
 
 def zipf_ranks(items: int, events: int, exponent: float, rng: np.random.Generator) -> tuple[I64, F64]:
     """Return ranks (events,) drawn from a Zipf law, and the law (items,)."""
-    law: F64 = np.arange(1, items + 1) ** -exponent
+    law = np.arange(1, items + 1, dtype=np.float64) ** -exponent
     law /= law.sum()
     return np.minimum(np.searchsorted(np.cumsum(law), rng.random(events)), items - 1).astype(np.int64), law
-
-
-def admit(state: "TrainerState", keys: Keys, ids: npt.NDArray[np.object_], sequence: int) -> None:
-    """Give rows and fresh embeddings to the items that have none."""
-    from trainer.step.seeds import Purpose, generator  # noqa: PLC0415  it brings torch, which not all benchmarks need
-
-    admitted = state.table.admit(keys, ids, sequence)
-    state.embeddings.grow(state.table.capacity)
-    state.embeddings.initialise(admitted, generator(state.config.seed, Purpose.ROWS, sequence))

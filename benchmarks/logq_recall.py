@@ -13,7 +13,7 @@ OMP_NUM_THREADS=1.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 import torch
 import typer
 
-from benchmarks.harness import DATA, F64, I64, Data, admit, command_line, head, row
+from benchmarks.harness import DATA, F64, I64, Data, command_line, head, row
+from benchmarks.states import admit
 from contracts import Events, Histories, Keys, hash_ids
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView, GapEstimator
 from sketches.view import DecayedSketch
@@ -112,7 +113,8 @@ def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
     state.frequencies = FrequencyView(config.half_life_seconds, memories=[DecayedSketch(1.0, estimator, 0.0)])
     first_test, ranks = round((1 - TEST_SHARE) * len(stream.keys)), []
     with deterministic(), Workers.from_environment("cpu") as workers:
-        for number, part in enumerate(windows(len(stream.keys))):
+        for number, first in enumerate(range(0, len(stream.keys), WINDOW)):
+            part = slice(first, min(first + WINDOW, len(stream.keys)))
             if part.stop > first_test:
                 tested = examples(state, stream, slice(max(part.start, first_test), part.stop))
                 ranks += [block.ranks(block.scores) for block in scored_blocks(state, tested)]
@@ -138,12 +140,6 @@ def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
         "log_q_error_by_decile": [float(errors[decile == d].mean()) for d in range(DECILES)],
         "cpu_seconds": time.process_time() - started,
     }
-
-
-def windows(events: int) -> Iterator[slice]:
-    """Yield the windows' slices of the stream."""
-    for start in range(0, events, WINDOW):
-        yield slice(start, min(start + WINDOW, events))
 
 
 def examples(state: TrainerState, stream: Stream, part: slice) -> Examples:
@@ -192,15 +188,11 @@ def report(out: Out = OUT, picture: Path = Path("docs") / "images" / "logq-by-de
     for name, runs in done.items():
         recalls = [one["recall"] for one in runs]
         spread = np.std(recalls, ddof=1) if len(recalls) > 1 else float("nan")
-        ndcg, rare = (np.mean([measure(one) for one in runs]) for measure in (lambda one: one["ndcg"], rarer_half))
+        ndcg = np.mean([one["ndcg"] for one in runs])
+        rare = np.mean([one["recall_by_decile"][DECILES // 2 :] for one in runs])
         error = "-" if name == "no correction" else f"{runs[0]['log_q_error']:.4f}"
         row(name, len(runs), error, *(f"{value:.4f}" for value in (np.mean(recalls), spread, ndcg, rare)))
     draw(done, picture)
-
-
-def rarer_half(one: dict[str, Any]) -> float:
-    """Mean of the deciles of the less frequent half of the items."""
-    return float(np.mean(one["recall_by_decile"][DECILES // 2 :]))
 
 
 def draw(done: dict[str, list[dict[str, Any]]], picture: Path) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import typer
 
-from benchmarks.harness import I64, admit, head, median_seconds, row, zipf_ranks
-from sketches import CountMinSketch
+from benchmarks.harness import I64, head, median_seconds, row, zipf_ranks
+from benchmarks.states import filled
 from trainer.config import TowerConfig, TrainerConfig
 from trainer.items.table import FIRST_ITEM
 from trainer.negatives import Pool, shared_pool
@@ -37,25 +37,15 @@ def main(
         for lives in (86400.0, (3600.0, 86400.0, 864000.0)):
             tower = TowerConfig.model_validate({"kind": kind})
             config = TrainerConfig(device="cpu", batch_size=size, tower=tower, half_life_seconds=lives)
-            state, sketch = filled(config, items)
+            state, sketch = filled(config, items, zipf(items, 1_000_000))
             batch = synthetic_batch(config, items)
             step = median_seconds(lambda: train_step(state, batch, Workers()), steps)  # noqa: B023 - called at once
             used = torch.cat([batch.positives, batch.histories.flatten()]).unique()
             gather = median_seconds(lambda: log_q_of(state, used), 10 * steps)  # noqa: B023
-            refresh = median_seconds(lambda: arrive(state, sketch, state.frequencies.time_ms + 3_600_000), 3)  # noqa: B023
+            refresh = median_seconds(lambda: arrive(state, sketch), 3)  # noqa: B023
             count = len(state.frequencies.half_lives)
             times = (f"{1e3 * step:.1f}", f"{1e3 * gather:.3f}", f"{gather / step:.2%}", f"{1e3 * refresh:.0f}")
             row(kind, size, count, *times)
-
-
-def filled(config: TrainerConfig, items: int) -> tuple[TrainerState, bytes]:
-    """Return a state whose table holds all items, and a window's sketch of them."""
-    state, keys = TrainerState.fresh(config), np.random.default_rng(0).integers(1, 2**63, items)
-    sketch = CountMinSketch(1 << 16)
-    sketch.update(keys[zipf(items, 1_000_000)])
-    admit(state, keys, np.full(items, "item", object), 0)
-    arrive(state, sketch.to_bytes(), 0)
-    return state, sketch.to_bytes()
 
 
 def synthetic_batch(config: TrainerConfig, items: int) -> Batch:
@@ -77,9 +67,9 @@ def log_q_of(state: TrainerState, rows: torch.Tensor) -> None:
     shared_pool(state.config.negatives, state.log_q, state.live).log_q(rows, Pool(size, size))
 
 
-def arrive(state: TrainerState, sketch: bytes, time_ms: float) -> None:
-    """Add the frequencies of a window that ends at `time_ms`."""
-    state.frequencies.add(sketch, time_ms)
+def arrive(state: TrainerState, sketch: bytes) -> None:
+    """Add the frequencies of a further window."""
+    state.frequencies.add(sketch, state.frequencies.time_ms + 3_600_000)
     state.refresh_frequencies()
 
 

@@ -37,15 +37,14 @@ import typer
 from grpc_health.v1 import health_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.harness import admit, command_line, head, row, status
-from contracts import BundleLog, Store, hash_ids
+from benchmarks.harness import command_line, head, row, status
+from benchmarks.states import filled, item_id
+from contracts import BundleLog, Store
 from serving.bundle import LoadedBundle, load_bundle
 from serving.client import RetrievalClient, RetrievalError, by_history
-from sketches import CountMinSketch
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.index import factory
-from trainer.state.trainer_state import TrainerState
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 app = command_line(__doc__)
@@ -74,27 +73,10 @@ def prepare(folder: Folder, items: Sizes = SIZES) -> None:
         for index in dict.fromkeys(("Flat", factory(size, "auto"))):
             started = time.process_time()
             store = Store(str(folder / f"{size:08d}-{index}"))
-            manifest = export_bundle(store, filled(TrainerConfig(device="cpu", index=index), size))
+            manifest = export_bundle(store, filled(TrainerConfig(device="cpu", index=index), size)[0])
             spent = time.process_time() - started
             bytes_each = ", ".join(f"{entry.name} {entry.size / size:.1f}" for entry in manifest.files)
             print(f"{size} items, {index}: {spent:.1f} CPU-seconds; bytes per item: {bytes_each}", flush=True)
-
-
-def filled(config: TrainerConfig, items: int) -> TrainerState:
-    """Return a state that knows ``item-00000000`` and so on, as after a first window in which each occurred once."""
-    state, ids = TrainerState.fresh(config), np.array([name(number) for number in range(items)], object)
-    keys, sketch = hash_ids(ids.tolist()), CountMinSketch(1 << 16)
-    sketch.update(keys)
-    admit(state, keys, ids, 0)
-    state.frequencies.add(sketch.to_bytes(), 0)
-    state.refresh_frequencies()
-    state.position.trained_sequence = 0
-    return state
-
-
-def name(number: int) -> str:
-    """Return an item's id."""
-    return f"item-{number:08d}"
 
 
 @app.command()
@@ -130,7 +112,8 @@ def measured(
 ) -> tuple[object, ...]:
     """Return the cells of one row."""
     histories = np.random.default_rng(0).integers(0, bundle.items, (REQUESTS, HISTORY))
-    queries = [retrieval(row.tolist()) for row in histories]
+    asks = [by_history([item_id(item) for item in history], K) for history in histories.tolist()]
+    queries = [pb.RetrieveRequest(queries=[query]).SerializeToString() for query in asks]
     asked = loaded(server, clients, Calls(RETRIEVE, queries, calls), seconds)
     empty = loaded(server, clients, Calls(CHECK, [EMPTY], calls), seconds)
     batch = max(1, round(asked.batch))
@@ -143,11 +126,6 @@ def measured(
         f"{asked.cpu_us / (empty.cpu_us + tower + search):.2f}",
         f"{asked.rate / empty.rate:.2f}",
     )
-
-
-def retrieval(history: list[int]) -> bytes:
-    """Return a serialised request."""
-    return pb.RetrieveRequest(queries=[by_history([name(item) for item in history], K)]).SerializeToString()
 
 
 class Calls(NamedTuple):
@@ -214,16 +192,11 @@ def alone(bundle: LoadedBundle, histories: npt.NDArray[np.int64], batch: int, se
     faiss.omp_set_num_threads(1)
     vectors = bundle.users(histories)
 
-    def starts() -> Iterator[int]:
-        ends, number = time.monotonic() + seconds, 0
-        while time.monotonic() < ends:
-            yield number * batch % (len(histories) - batch)
-            number += 1
-
     def per_query(run: Callable[[slice], object]) -> float:
         run(slice(0, batch))
-        started, done = time.process_time(), 0
-        for start in starts():
+        started, ends, done = time.process_time(), time.monotonic() + seconds, 0
+        while time.monotonic() < ends:
+            start = done % (len(histories) - batch)
             run(slice(start, start + batch))
             done += batch
         return 1e6 * (time.process_time() - started) / done
@@ -237,13 +210,8 @@ class Server:
     """A running ``weir serve``."""
 
     pid: int
-    port: int
+    target: str
     metrics_port: int
-
-    @property
-    def target(self) -> str:
-        """Where it listens."""
-        return f"127.0.0.1:{self.port}"
 
     def metrics(self) -> dict[str, float]:
         """Return the samples of /metrics that have no labels."""
@@ -259,11 +227,11 @@ def served(store: Store) -> Iterator[Server]:
     arguments = ["--store", store.url, "--port", str(port), "--set", f"serving.metrics_port={metrics_port}"]
     process = subprocess.Popen([sys.executable, "-m", "weir", "serve", *arguments], stderr=subprocess.DEVNULL)
     try:
-        server = Server(process.pid, port, metrics_port)
+        server = Server(process.pid, f"127.0.0.1:{port}", metrics_port)
         with RetrievalClient(server.target) as client:
             for _ in range(600):
                 try:
-                    hits = client.retrieve([by_history([name(0)], K)]).hits[0]
+                    hits = client.retrieve([by_history([item_id(0)], K)]).hits[0]
                     break
                 except RetrievalError:
                     time.sleep(0.1)

@@ -299,9 +299,8 @@ def sizing(data: Data = DATA) -> None:
                 sized = CountMinSketch.sized_for(keys.size, promised, counts=counts)
                 linear = CountMinSketch(sized.width, sized.depth, conservative=False)
                 by_key = merged(stream, PARTS["by key"](stream), sized.width, sized.depth)
-                feed(sized, stream)
-                feed(linear, stream)
-                errors = [error(sketch.log_q(keys), share) for sketch in (sized, by_key, linear)]
+                conservative_w, linear_w = errors_of([sized, linear], stream)
+                errors = conservative_w, error(by_key.log_q(keys), share), linear_w
                 row(name, promised, label, sized.nbytes >> 10, *errors, sized.nbytes / smallest)
 
 
@@ -329,15 +328,9 @@ def billion(items: Items = 1_000_000, width: int = 1 << 18) -> None:
         counts, estimates = share * 1e9, sketch.estimate(keys)
         below = float((estimates < counts - 0.5).mean())
         above = float((estimates > counts + math.e * sketch.total / width).mean())
-        size = len(sketch.to_bytes()) / (4 * width)
-        row(
-            "conservative" if conservative else "linear",
-            sketch.total,
-            error(sketch.log_q(keys), share),
-            below,
-            above,
-            size,
-        )
+        cell_bytes = len(sketch.to_bytes()) / (4 * width)
+        kind = "conservative" if conservative else "linear"
+        row(kind, sketch.total, error(sketch.log_q(keys), share), below, above, cell_bytes)
 
 
 if __name__ == "__main__":

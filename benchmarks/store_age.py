@@ -129,8 +129,7 @@ def run_of_its_own(aged: AgedStore) -> float:
 
 def children() -> float:
     """Return the CPU seconds of all processes that this one has waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
 
 def check_committed(aged: AgedStore) -> None:
@@ -206,7 +205,7 @@ def print_table(found: dict[int, Costs]) -> None:
         row(name, *cells, "flat" if flat else "grows")
 
 
-@app.command()
+@app.command(help=__doc__)
 def main(
     windows: Annotated[list[int], typer.Option(help="windows of a store; may be repeated")] = [10, 1000, 10_000],  # noqa: B006 - typer copies it
     repeats: Annotated[int, typer.Option(help="runs with ten events, of each kind")] = 5,

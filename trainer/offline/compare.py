@@ -17,7 +17,7 @@ from trainer.offline.rows import Row
 from trainer.offline.splits import Split
 from trainer.ranks.runtime import deterministic
 
-__all__ = ["Job", "Plan", "compare", "missing_runs", "run"]
+__all__ = ["Plan", "compare", "missing_runs", "run"]
 
 _VALIDATION_CASES: Final = 2000
 
@@ -51,8 +51,7 @@ def compare(
         return
     evaluators = plan.evaluators()
     for name, seed in missing:
-        job = Job(name, rows[name], seed)
-        save_result(folder, run(plan, job, evaluators, progress(name, seed)))
+        save_result(folder, run(plan, rows[name], (name, seed), evaluators, progress(name, seed)))
 
 
 def missing_runs(rows: Iterable[str], seeds: tuple[int, ...], folder: Path) -> list[tuple[str, int]]:
@@ -61,29 +60,23 @@ def missing_runs(rows: Iterable[str], seeds: tuple[int, ...], folder: Path) -> l
     return [(name, seed) for seed, name in runs if not (folder / result_name(name, seed)).exists()]
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run of a comparison."""
-
-    name: str
-    row: Row
-    seed: int
-
-
-def run(plan: Plan, job: Job, evaluators: tuple[Evaluator, Evaluator], report: StepReport) -> RunResult:
-    """Train one row with one seed, and test it."""
+def run(
+    plan: Plan, row: Row, job: tuple[str, int], evaluators: tuple[Evaluator, Evaluator], report: StepReport
+) -> RunResult:
+    """Train a row and test it; `job` is its name and seed."""
+    name, seed = job
     validation, test = evaluators
-    config = job.row.configure(plan.base, job.seed)
+    config = row.configure(plan.base, seed)
     with deterministic():
-        model = OfflineModel.fresh(config, plan.interactions, plan.split.train, job.row.estimator)
+        model = OfflineModel.fresh(config, plan.interactions, plan.split.train, row.estimator)
         # A split may have no validation; then there is no curve.
         curve_cases = validation if len(validation.cases) else None
         trained = fit(model, plan.interactions, plan.split.train, plan.budget, validation=curve_cases, report=report)
         started = time.perf_counter()
         tested = test.test(model)
     return RunResult(
-        row=job.name,
-        seed=job.seed,
+        row=name,
+        seed=seed,
         steps=plan.budget.steps,
         examples=trained.examples,
         train_seconds=trained.seconds,

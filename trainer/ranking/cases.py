@@ -1,14 +1,13 @@
 """Test cases: users, each with the items that a ranking should find."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = ["Cases", "Ints", "Lists", "slices"]
 
-Ints: TypeAlias = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

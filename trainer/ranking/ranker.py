@@ -4,9 +4,9 @@ Items that never occurred in training are ranked by whatever score they get: an 
 them in, or the test becomes easier than use.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,10 @@ from trainer.ranking.cases import Cases, Ints
 
 __all__ = ["Ranked", "Scores", "Seen", "rank", "rank_of"]
 
-Scores: TypeAlias = Callable[[Tensor], Tensor]
+Scores = Callable[[Tensor], Tensor]
 """From numbers of cases (n,), int64 on the CPU, to scores (n, I) of all items by code, on any device."""
 
-Seen: TypeAlias = Callable[[Ints], tuple[Ints, Ints]]
+Seen = Callable[[Ints], tuple[Ints, Ints]]
 """From numbers of cases (n,) to item codes (m,), and for each the position of its case in the numbers, (m,)."""
 
 _BLOCK_SCORES: Final = 1 << 21
@@ -106,7 +106,9 @@ def rank(
     columns[ranked_items] = np.arange(len(ranked_items))
     top = np.full((len(cases), depth), -1, np.int32)
     ranks = np.full(len(cases.relevant.values), depth + 1)
-    for block in _blocks(len(cases), max(1, block_scores // items)):
+    size = max(1, block_scores // items)
+    for start in range(0, len(cases), size):
+        block = np.arange(start, min(start + size, len(cases)))
         values = _scored(scores, block, items)
         device = values.device
         relevant, row = cases.relevant.take(block)
@@ -118,14 +120,9 @@ def rank(
         top[block, : found.shape[1]] = np.where(found >= 0, ranked_items[found], -1)
         matches = found[row] == columns[relevant][:, None]
         known = matches.any(1) & (columns[relevant] >= 0)
-        start = cases.relevant.offsets[block[0]]
-        ranks[start : start + len(relevant)][known] = matches.argmax(1)[known] + 1
+        own = slice(*cases.relevant.offsets[[start, start + len(block)]])
+        ranks[own][known] = matches.argmax(1)[known] + 1
     return Ranked(cases, ranks, top, ranked_items)
-
-
-def _blocks(count: int, size: int) -> Iterator[Ints]:
-    for start in range(0, count, size):
-        yield np.arange(start, min(start + size, count))
 
 
 def _scored(scores: Scores, block: Ints, items: int) -> Tensor:

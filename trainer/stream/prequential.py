@@ -96,12 +96,8 @@ def scored_blocks(state: TrainerState, examples: Examples) -> Iterator[ScoredBlo
         part = examples.take(torch.arange(first, min(first + _ROWS, len(examples))))
         histories, positives = part.histories.to(state.device), part.positives.to(state.device)
         scores = user_vectors(state.tower, config, vectors, histories) @ items.T
-        seen = _columns_of(histories, live, len(vectors)) if state.config.evaluation_filter_seen else None
+        seen = None
+        if state.config.evaluation_filter_seen:
+            rows = torch.zeros(len(part), len(vectors), dtype=torch.bool, device=state.device)
+            seen = rows.scatter_(1, histories, value=True)[:, live]
         yield ScoredBlock(scores, column[positives], seen)
-
-
-def _columns_of(histories: Tensor, live: Tensor, capacity: int) -> Tensor:
-    """Mark the live rows, (n, V), that occur in each history."""
-    seen = torch.zeros(len(histories), capacity, dtype=torch.bool, device=histories.device)
-    seen.scatter_(1, histories, True)  # noqa: FBT003 - the value to scatter
-    return seen[:, live]

@@ -1,0 +1,38 @@
+"""Trainer states of any size, as after a first window."""
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.harness import I64
+from contracts import Keys, hash_ids
+from sketches import CountMinSketch
+from trainer.config import TrainerConfig
+from trainer.state.trainer_state import TrainerState
+from trainer.step.seeds import Purpose, generator
+
+
+def item_id(number: int) -> str:
+    """Return the id of an item of a filled state."""
+    return f"item-{number:08d}"
+
+
+def filled(config: TrainerConfig, items: int, events: I64 | None = None) -> tuple[TrainerState, bytes]:
+    """Return a state that knows so many items, and the sketch of its only window.
+
+    In the window each item occurred once, or as often as its number occurs in `events`.
+    """
+    state, ids = TrainerState.fresh(config), np.array([item_id(number) for number in range(items)], object)
+    keys, sketch = hash_ids(ids.tolist()), CountMinSketch(1 << 16)
+    sketch.update(keys if events is None else keys[events])
+    admit(state, keys, ids, 0)
+    state.frequencies.add(sketch.to_bytes(), 0)
+    state.refresh_frequencies()
+    state.position.trained_sequence = 0
+    return state, sketch.to_bytes()
+
+
+def admit(state: TrainerState, keys: Keys, ids: npt.NDArray[np.object_], sequence: int) -> None:
+    """Give rows and fresh embeddings to the items that have none."""
+    admitted = state.table.admit(keys, ids, sequence)
+    state.embeddings.grow(state.table.capacity)
+    state.embeddings.initialise(admitted, generator(state.config.seed, Purpose.ROWS, sequence))
