@@ -3,9 +3,10 @@
 from typing import Annotated, Any, Final, Self
 
 import pyarrow as pa
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from contracts import columns
+from contracts.models import FrozenModel
 
 __all__ = ["CATEGORICAL_TYPE", "DENSE_TYPE", "MAX_DENSE", "MAX_VALUES", "FeatureNames", "StoredFeatureNames"]
 
@@ -23,10 +24,8 @@ _RESERVED: Final = (columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT)
 _Name = Annotated[str, Field(min_length=1)]
 
 
-class FeatureNames(BaseModel):
+class FeatureNames(FrozenModel):
     """Item features by name; the log, ``items.parquet`` and the trainer call them alike."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     categorical: tuple[_Name, ...] = Field(
         default=(), description="fields of the log with a string or a list of strings about the item"
