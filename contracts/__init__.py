@@ -8,7 +8,7 @@ from contracts.bundle import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleM
 from contracts.clock import EventClock
 from contracts.commits import Commit, CommitLog, CommitTakenError, LetterFile, SourceSpan, check_fitness
 from contracts.documents import Document
-from contracts.errors import CorruptArtefactError
+from contracts.errors import CorruptArtefactError, UserError
 from contracts.features import FeatureNames
 from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
 from contracts.histories import Events, Histories
@@ -59,6 +59,7 @@ __all__ = [
     "StoreFormat",
     "StoreFormatError",
     "UnfitStoreError",
+    "UserError",
     "WindowCounts",
     "WindowLog",
     "WindowManifest",

@@ -18,7 +18,7 @@ import xxhash
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ConfigDict
 
-from contracts.errors import CorruptArtefactError
+from contracts.errors import CorruptArtefactError, UserError
 
 __all__ = ["FileEntry", "FileStat", "Store", "UnfitStoreError", "checksum"]
 
@@ -26,7 +26,7 @@ _TAKEN = "pre-conditions"
 """What s3fs says, without an errno of its own, where an object store refuses a conditional put."""
 
 
-class UnfitStoreError(RuntimeError):
+class UnfitStoreError(UserError):
     """The file system cannot do what commits need; the message names it and says what to use instead."""
 
 

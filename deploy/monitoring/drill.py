@@ -31,7 +31,7 @@ from deploy.monitoring.grafana import asked
 from deploy.monitoring.producer import Producer
 from deploy.monitoring.prometheus import HERE, JOBS, Prometheus, is_installed, running
 from serving.client import RetrievalClient, RetrievalError, by_user
-from weir.demo.preset import GENERATED
+from weir.demo.generator import GENERATED
 
 __all__ = ["empty_queries", "weir_up"]
 

@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, nothing elsewhere (the stages' log lines tell it there)."""
+"""Progress: a bar on a terminal, nothing elsewhere, where the stages' log lines show it."""
 
 from types import TracebackType
 from typing import Self
@@ -12,14 +12,14 @@ __all__ = ["Bar"]
 
 
 class Bar:
-    """One bar with a text behind it.
+    """One bar followed by a text.
 
     Parameters
     ----------
     console
         Where to draw; nothing is drawn unless it is a terminal.
     title
-        Stands before the bar.
+        Text in front of the bar.
     """
 
     def __init__(self, console: Console, title: str) -> None:
@@ -45,5 +45,5 @@ class Bar:
         self._progress.stop()
 
     def update(self, done: int | None, total: int | None, text: str) -> None:
-        """Show how much is done; `total` None means that nobody knows."""
+        """Show how much is done; `total` None: unknown."""
         self._progress.update(self._task, completed=done, total=total, text=visible(text))
