@@ -112,7 +112,7 @@ def load_settings(
     try:
         settings = Sourced(**(overrides or {}))
     except ValidationError as error:
-        raise SettingsError(problems + _explain(error)) from None
+        raise SettingsError(problems + [_line(detail) for detail in error.errors(include_url=False)]) from None
     except PydanticSettingsError:
         raise SettingsError([*problems, *_not_json(os.environ)]) from None
     if problems:
@@ -198,10 +198,6 @@ def _is_json(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _explain(error: ValidationError) -> list[str]:
-    return [_line(detail) for detail in error.errors(include_url=False)]
 
 
 def _line(detail: Any) -> str:

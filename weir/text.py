@@ -15,23 +15,14 @@ _INVISIBLE: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Controls, format characters (bidirectional ones too), surrogates, separators of lines and paragraphs."""
 
 
-_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
 def visible(text: object) -> str:
     r"""Return a text on one line, with every control character as an escape: ``\n``, ``\x1b``, ``\u202e``."""
-    return "".join(_escaped(sign) if unicodedata.category(sign) in _INVISIBLE else sign for sign in str(text))
+    return "".join(
+        sign.encode("unicode_escape").decode() if unicodedata.category(sign) in _INVISIBLE else sign
+        for sign in str(text)
+    )
 
 
 def plain(text: object, style: str = "") -> Text:
     """Return `visible` text for rich, which interprets neither markup nor emoji codes in it."""
     return Text(visible(text), style=style)
-
-
-def _escaped(sign: str) -> str:
-    if sign in _SHORT:
-        return _SHORT[sign]
-    code = ord(sign)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

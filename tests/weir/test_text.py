@@ -142,9 +142,9 @@ def test_the_view_spells_log_lines_and_versions(text: str) -> None:
 def test_a_bar_spells_its_text(text: str) -> None:
     file = io.StringIO()
     bar = Bar(Console(file=file, width=4000, force_terminal=True), "ingest")
-    bar.update(1, 2, text)
+    bar.show(1, 2, text)
     console = Console(file=file, width=4000)
-    console.print(bar._progress.get_renderable())
+    console.print(bar.get_renderable())
     check(file.getvalue(), text)
 
 

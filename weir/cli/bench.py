@@ -5,8 +5,10 @@
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,8 +78,8 @@ def losses(
     _refuse_other(out, comparison)
     save_comparison(out, comparison)
     missing = missing_runs(chosen, comparison.seeds, out)
-    with _Progress(session, len(missing), steps) as progress:
-        compare(plan, chosen, comparison.seeds, out, progress.of)
+    with _progress(session, len(missing), steps) as start:
+        compare(plan, chosen, comparison.seeds, out, start)
     page = write_report(out)
     if json:
         session.print_json({"report": str(page), "table": str(out / "table.csv")})
@@ -165,30 +167,26 @@ def _refuse_other(out: Path, comparison: "Comparison") -> None:
         )
 
 
-class _Progress:
-    """A bar over the missing runs, with step and loss of the current one; plain lines without a terminal."""
+@contextmanager
+def _progress(session: Session, runs: int, steps: int) -> Iterator[Callable[[str, int], Callable[[int, float], None]]]:
+    """Show the missing runs, with step and loss of the current one: as a bar, or as lines without a terminal.
 
-    def __init__(self, session: Session, runs: int, steps: int) -> None:
-        from weir.cli.progress import Bar
+    What this yields starts a run, and returns what the run reports to.
+    """
+    from weir.cli.progress import Bar
 
-        self._bar = Bar(session.notes, "bench")
-        self._notes, self._runs, self._steps, self._done = session.notes, runs, steps, 0
+    notes, numbers = session.notes, count()
+    with Bar(notes, "bench") as bar:
 
-    def __enter__(self) -> "_Progress":
-        self._bar.__enter__()
-        return self
+        def start(name: str, seed: int) -> Callable[[int, float], None]:
+            number = next(numbers)
+            if not notes.is_terminal:
+                notes.print(plain(f"run {number + 1} of {runs}: {name}, seed {seed}"), soft_wrap=True)
 
-    def __exit__(self, *failure: Any) -> None:
-        self._bar.__exit__(*failure)
+            def report(step: int, loss: float) -> None:
+                text = f"{name}, seed {seed}: step {step:,} of {steps:,}, loss {loss:.3f}"
+                bar.show(number * steps + step, runs * steps, text)
 
-    def of(self, name: str, seed: int) -> Callable[[int, float], None]:
-        """Start a run, and return what it reports to."""
-        before, self._done = self._done * self._steps, self._done + 1
-        if not self._notes.is_terminal:
-            self._notes.print(plain(f"run {self._done} of {self._runs}: {name}, seed {seed}"), soft_wrap=True)
+            return report
 
-        def report(step: int, loss: float) -> None:
-            text = f"{name}, seed {seed}: step {step:,} of {self._steps:,}, loss {loss:.3f}"
-            self._bar.update(before + step, self._runs * self._steps, text)
-
-        return report
+        yield start

@@ -63,8 +63,9 @@ def _explained(*, debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug or (explanation := explain(error)) is None:
             raise
-        sys.stderr.write("weir: " + "\n".join(map(visible, explanation.lines)) + "\n")
-        raise typer.Exit(explanation.exit_status) from None
+        lines, status = explanation
+        sys.stderr.write("weir: " + "\n".join(map(visible, lines)) + "\n")
+        raise typer.Exit(status) from None
 
 
 def _spread(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:

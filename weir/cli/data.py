@@ -80,7 +80,7 @@ def replay(
     with Bar(session.notes, "replay") as bar:
 
         def report(summary: "ReplaySummary") -> None:
-            bar.update(summary.placed_segments, summary.segments, f"{summary.placed_rows:,} rows")
+            bar.show(summary.placed_segments, summary.segments, f"{summary.placed_rows:,} rows")
 
         summary = run(
             log,

@@ -3,12 +3,11 @@
 # ruff: noqa: PLC0415 - imports wait until a command has failed
 
 import errno
-from typing import Final, NamedTuple
+from typing import Final
 
 from weir.errors import CommandError
-from weir.text import visible
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["explain"]
 
 _EXTRAS: Final = {
     "apache_beam": "pipeline",
@@ -33,23 +32,16 @@ _PORT_IN_USE: Final = (
 )
 
 
-class Explanation(NamedTuple):
-    """The lines for standard error, and the exit status."""
-
-    lines: list[str]
-    exit_status: int = 1
-
-
-def explain(error: Exception) -> Explanation | None:
-    """Return what to print for an error that a user can act on; None for others, which keep their traceback."""
+def explain(error: Exception) -> tuple[list[str], int] | None:
+    """Return the lines to print and the exit status; None for an error that keeps its traceback."""
     from contracts import UserError
 
     if isinstance(error, UserError):
-        return Explanation(error.explain(), error.exit_status)
+        return error.explain(), error.exit_status
     if isinstance(error, CommandError):
-        return Explanation([str(error)], error.exit_status)
+        return [str(error)], error.exit_status
     line = _line(error)
-    return None if line is None else Explanation([line])
+    return None if line is None else ([line], 1)
 
 
 def _line(error: Exception) -> str | None:
@@ -65,9 +57,8 @@ def _line(error: Exception) -> str | None:
     # fsspec names what a protocol needs, such as s3fs for s3://.
     if type(error) is ImportError and "nstall" in str(error):
         return f"{error} (with .venv/bin/pip or where weir is installed)"
-    return f"{_in_one_line(error)} (--debug shows where)" if isinstance(error, ValueError) else None
-
-
-def _in_one_line(error: ValueError) -> str:
-    """Return the message of an error that may frame its message over several lines, as pydantic does."""
-    return "; ".join(visible(line.strip()) for line in str(error).splitlines() if line.strip()) or type(error).__name__
+    if not isinstance(error, ValueError):
+        return None
+    # Pydantic frames its message over several lines.
+    message = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return f"{message or type(error).__name__} (--debug shows where)"

@@ -42,11 +42,11 @@ def evaluate(
     with deterministic(), Bar(session.notes, "evaluate") as bar:
 
         def report(step: int, loss: float) -> None:
-            bar.update(step, steps, f"step {step:,} of {steps:,}, loss {loss:.3f}")
+            bar.show(step, steps, f"step {step:,} of {steps:,}, loss {loss:.3f}")
 
         model = OfflineModel.fresh(session.settings.trainer, interactions, division.train)
         fit(model, interactions, division.train, Budget(steps, steps), report=report)
-        bar.update(None, None, "testing")
+        bar.show(None, None, "testing")
         found, popular = test.test(model), test.test_popularity()
     if json:
         session.print_json({"cases": len(test.cases), "model": _plain(found), "popularity": _plain(popular)})

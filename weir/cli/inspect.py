@@ -42,9 +42,10 @@ def windows(
     if not manifests:
         session.out.print(plain(f"{session.store.path('')} holds no window yet: `weir ingest` commits them"))
         return
+    length = timedelta(milliseconds=manifests[-1].end_ms - manifests[-1].start_ms)
     print_table(
         session,
-        f"{len(manifests)} commits in {session.store.path('')}, windows of {_length(manifests[-1])}",
+        f"{len(manifests)} commits in {session.store.path('')}, windows of {length}",
         ["commit", "window from (UTC)", "pane", "events", "negative", "duplicate", "late", "items", "committed"],
         [_window_row(manifest) for manifest in manifests[-last:]],
     )
@@ -90,7 +91,3 @@ def _window_row(manifest: "WindowManifest") -> list[str]:
         *(f"{number:,}" for number in numbers),
         minute(manifest.committed_at, "%H:%M:%S"),
     ]
-
-
-def _length(manifest: "WindowManifest") -> str:
-    return str(timedelta(milliseconds=manifest.end_ms - manifest.start_ms))

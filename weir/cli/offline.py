@@ -82,13 +82,12 @@ class ExperimentOptions:
         from trainer.offline.data import read_interactions
 
         interactions = read_interactions(self.data)
-        divide = {
+        division = {
             SplitKind.TEMPORAL: splits.temporal,
             SplitKind.LEAVE_ONE_OUT: splits.leave_one_out,
             SplitKind.RANDOM: splits.random_per_user,
             SplitKind.LABELLED: splits.labelled,
-        }[self.split]
-        division = divide(interactions)
+        }[self.split](interactions)
         if not len(division.test):
             raise CommandError(
                 f"{self.data}: --split {self.split} leaves none of {len(interactions)} interactions to test on; "

@@ -1,8 +1,5 @@
 """Progress: a bar on a terminal, nothing elsewhere, where the stages' log lines show it."""
 
-from types import TracebackType
-from typing import Self
-
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -11,7 +8,7 @@ from weir.text import visible
 __all__ = ["Bar"]
 
 
-class Bar:
+class Bar(Progress):
     """One bar followed by a text.
 
     Parameters
@@ -23,7 +20,7 @@ class Bar:
     """
 
     def __init__(self, console: Console, title: str) -> None:
-        self._progress = Progress(
+        super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
@@ -33,17 +30,8 @@ class Bar:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task(title, total=None, text="")
+        self._task = self.add_task(title, total=None, text="")
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def update(self, done: int | None, total: int | None, text: str) -> None:
+    def show(self, done: int | None, total: int | None, text: str) -> None:
         """Show how much is done; `total` None: unknown."""
-        self._progress.update(self._task, completed=done, total=total, text=visible(text))
+        self.update(self._task, completed=done, total=total, text=visible(text))

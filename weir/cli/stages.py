@@ -49,7 +49,7 @@ def ingest(
 
         def report(summary: "IngestSummary") -> None:
             total[:] = [total[0] + summary if total else summary]
-            bar.update(None, None, f"{total[0].valid:,} events, {total[0].windows} windows, {total[0].dead} dead")
+            bar.show(None, None, f"{total[0].valid:,} events, {total[0].windows} windows, {total[0].dead} dead")
 
         summary = run(session.store, session.settings.pipeline, follow=follow, report=report)
     _print_facts(session, summary, json=json)
@@ -152,7 +152,7 @@ def train_worker(
 
         def report(progress: "TrainProgress") -> None:
             loss = "" if progress.loss is None else f", loss {progress.loss:.3f}"
-            bar.update(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
+            bar.show(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
 
         summary = run(session.store, session.settings.trainer, follow=follow, report=report)
     if not first:

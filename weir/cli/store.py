@@ -31,7 +31,7 @@ def verify(
     if not session.store.exists(""):
         raise CommandError(f"{session.store.path('')}: there is no such store")
     with Bar(session.notes, "verify") as bar:
-        report = check(session.store, quick=quick, progress=lambda done, total: bar.update(done, total, "files"))
+        report = check(session.store, quick=quick, progress=lambda done, total: bar.show(done, total, "files"))
     if json:
         facts = {"files": report.files, "bytes": report.bytes, "unchecked": report.unchecked, "quick": quick}
         session.print_json(facts | {"findings": [finding._asdict() for finding in report.findings]})

@@ -34,11 +34,6 @@ class CommitTotals:
         """Number of committed panes."""
         return self.state.cursor.sequence
 
-    @property
-    def last_sequence(self) -> int:
-        """The sequence of the newest pane, -1 before the first."""
-        return self.windows - 1
-
     def catch_up(self) -> list[WindowManifest]:
         """Add and return the panes committed since the last time; of an old store, return only the newest.
 
@@ -46,7 +41,7 @@ class CommitTotals:
         """
         if self._state is None:
             self._state = LogState.open(self.store)
-            return WindowLog(self.store).committed(after=max(-1, self.last_sequence - _SHOWN_AT_FIRST))
+            return WindowLog(self.store).committed(after=max(-1, self.windows - 1 - _SHOWN_AT_FIRST))
         return [pane for commit in self._state.catch_up(self._log) for pane in commit.panes]
 
     def covers(self, partitions: Collection[Partition]) -> bool:

@@ -73,7 +73,7 @@ class StatusReader:
             windows=totals.windows,
             counts=totals.state.counts,
             dead=totals.state.dead,
-            last_sequence=totals.last_sequence,
+            last_sequence=totals.windows - 1,
             newest_bundle=self._newest_bundle,
             current=current,
             trained_sequence=self._trained_sequence,

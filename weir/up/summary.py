@@ -131,25 +131,29 @@ def _scrape(url: str) -> list[tuple[str, dict[str, str], float]]:
 def print_summary(console: Console, summary: DemoSummary, settings: Settings) -> None:
     """Print the results, and the addresses of the metrics."""
     recalls = summary.recalls
-    table = Table(box=None, show_header=False, title="What happened", title_justify="left", title_style="bold")
-    table.add_row("log", f"{summary.rows:,} rows: {summary.events:,} events, {summary.dead} dead, "
-                  f"{summary.duplicates:,} duplicates; {summary.late:,} of the events came late")  # fmt: skip
-    table.add_row("windows", f"{summary.windows} committed, {summary.bundles} bundles served")
-    table.add_row(f"recall@{recalls.k}, model", _against(recalls.model, recalls.popularity))
-    table.add_row(f"recall@{recalls.k}, served", _against(recalls.served, recalls.popularity))
-    table.add_row(f"recall@{recalls.k}, index", _number(recalls.index) + " of what exact search finds")
-    table.add_row(f"recall@{recalls.k}, trainer", _against(recalls.trainer, recalls.trainer_popularity))
     median, most = _number(summary.servable_seconds_median, ".1f"), _number(summary.servable_seconds_max, ".1f")
-    table.add_row("event to servable", f"median {median} s, at most {most} s")
-    table.add_row("click to new answer", f"{_number(summary.click_seconds, '.1f')} s")
     failed = sum(count for code, count in summary.requests.items() if code != "OK")
-    table.add_row("requests", f"{summary.requests.get('OK', 0):,} answered, {failed} failed")
     restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items()) or "none"
-    table.add_row("restarts", plain(restarts))
-    table.add_row("memory, peak", f"{summary.peak_memory_bytes / 2**30:.2f} GiB, all processes together")
-    table.add_row("first answer", f"after {_number(summary.first_answer_seconds, '.1f')} s")
-    table.add_row("wall time", f"{summary.seconds:.0f} s")
-    table.add_row("metrics", plain(", ".join(_metric_urls(settings))))
+    rows = {
+        "log": f"{summary.rows:,} rows: {summary.events:,} events, {summary.dead} dead, "
+        f"{summary.duplicates:,} duplicates; {summary.late:,} of the events came late",
+        "windows": f"{summary.windows} committed, {summary.bundles} bundles served",
+        f"recall@{recalls.k}, model": _against(recalls.model, recalls.popularity),
+        f"recall@{recalls.k}, served": _against(recalls.served, recalls.popularity),
+        f"recall@{recalls.k}, index": _number(recalls.index) + " of what exact search finds",
+        f"recall@{recalls.k}, trainer": _against(recalls.trainer, recalls.trainer_popularity),
+        "event to servable": f"median {median} s, at most {most} s",
+        "click to new answer": f"{_number(summary.click_seconds, '.1f')} s",
+        "requests": f"{summary.requests.get('OK', 0):,} answered, {failed} failed",
+        "restarts": restarts,
+        "memory, peak": f"{summary.peak_memory_bytes / 2**30:.2f} GiB, all processes together",
+        "first answer": f"after {_number(summary.first_answer_seconds, '.1f')} s",
+        "wall time": f"{summary.seconds:.0f} s",
+        "metrics": ", ".join(_metric_urls(settings)),
+    }
+    table = Table(box=None, show_header=False, title="What happened", title_justify="left", title_style="bold")
+    for name, value in rows.items():
+        table.add_row(name, plain(value))
     console.print(table, highlight=False)
 
 

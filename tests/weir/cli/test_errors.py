@@ -48,18 +48,18 @@ def test_refusals_name_their_fields_and_silence_names_the_way_to_a_server() -> N
     )
     silent = explain(RetrievalError(grpc.StatusCode.UNAVAILABLE, "nobody"))
     assert silent is not None
-    assert silent.lines == [
+    assert silent[0] == [
         "no server answers: start one with `weir up` or `weir serve`, or name it with --target (UNAVAILABLE: nobody)"
     ]
     warming = explain(RetrievalError(grpc.StatusCode.UNAVAILABLE, "no bundle", "NO_BUNDLE"))
     assert warming is not None
-    assert warming.lines == ["the server refused: UNAVAILABLE (NO_BUNDLE): no bundle"]
+    assert warming[0] == ["the server refused: UNAVAILABLE (NO_BUNDLE): no bundle"]
 
 
 def test_errors_of_libraries_get_a_way_out() -> None:
     busy = explain(OSError(errno.EADDRINUSE, "Address already in use"))
     assert busy is not None
-    assert busy.lines[0].startswith("a port is in use: stop the process that holds it")
+    assert busy[0][0].startswith("a port is in use: stop the process that holds it")
     assert explain(ModuleNotFoundError(name="faiss")) == (
         ["the module faiss is missing: install it with `pip install 'weir[cpu]'`"],
         1,

@@ -5,6 +5,7 @@ import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from contracts import UserError
 from weir.up.supervisor.child import Child, ChildSpec, Death
@@ -64,7 +65,7 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
         keepers = [asyncio.create_task(self._keep(child)) for child in self.children]
-        tasks = [asyncio.ensure_future(work()), asyncio.create_task(self._wait_for_signal())]
+        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(work()), asyncio.create_task(self._stop.wait())]
         try:
             await self._first_end(tasks, keepers)
         finally:
@@ -72,12 +73,9 @@ class Supervisor:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    async def _wait_for_signal(self) -> None:
-        await self._stop.wait()
-
-    async def _first_end(self, tasks: Sequence["asyncio.Future[None]"], keepers: Sequence[asyncio.Task[None]]) -> None:
+    async def _first_end(self, tasks: Sequence["asyncio.Future[Any]"], keepers: Sequence[asyncio.Task[None]]) -> None:
         """Wait for the work, a signal, or a keeper that fails; a keeper that ends normally is not waited for again."""
-        pending: set[asyncio.Future[None]] = {*tasks, *keepers}
+        pending: set[asyncio.Future[Any]] = {*tasks, *keepers}
         while True:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -91,7 +89,7 @@ class Supervisor:
         except Death as death:
             raise GaveUpError(child, death) from None
 
-    async def _end(self, tasks: list["asyncio.Future[None]"]) -> None:
+    async def _end(self, tasks: list["asyncio.Future[Any]"]) -> None:
         for child in self.children:
             # Mark all of them first, so that no exit is announced or repaired any more.
             child.begin_stop()
