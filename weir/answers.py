@@ -22,7 +22,7 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
         table.add_row(str(hit.rank), plain(hit.item_id), f"{hit.score:.4f}", popular, *was)
     console.print(table)
     if answer.fallback:
-        console.print(plain(f"{answer.user_id} is unknown: these are popular items"))
+        console.print(plain(f"{answer.user_id} is unknown so far: these are the popular items"))
     stages = ", ".join(f"{name} {value:.2f}" for name, value in answer.server_milliseconds.items() if name != "total")
     console.print(
         plain(
