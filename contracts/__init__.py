@@ -17,7 +17,7 @@ from contracts.bundle import (
 from contracts.clock import EventClock
 from contracts.commits import Commit, CommitLog, CommitTakenError, LetterFile, SourceSpan, check_fitness
 from contracts.documents import Document
-from contracts.errors import CorruptArtefactError
+from contracts.errors import CorruptArtefactError, UserError
 from contracts.features import FeatureNames
 from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
 from contracts.histories import Events, Histories
@@ -70,6 +70,7 @@ __all__ = [
     "StoreFormat",
     "StoreFormatError",
     "UnfitStoreError",
+    "UserError",
     "UserKeys",
     "WindowCounts",
     "WindowLog",

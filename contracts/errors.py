@@ -1,12 +1,31 @@
-"""Errors that name the artefact at fault."""
+"""Errors whose message is enough for a user, among them the one that names a damaged file."""
+
+from typing import ClassVar
 
 from pydantic import ValidationError
 
-__all__ = ["CorruptArtefactError", "in_one_line"]
+__all__ = ["CorruptArtefactError", "UserError", "in_one_line"]
 
 
-class CorruptArtefactError(Exception):
-    """A stored file is not what its manifest says; the message names the file, what was found and what was expected."""
+class UserError(Exception):
+    """Base of the errors that a user can act on: the command line prints the message without a traceback.
+
+    `exit_status` is the one of the command, and `hint` says what to do where the message itself does not.
+    """
+
+    exit_status: ClassVar[int] = 1
+    hint: ClassVar[str] = ""
+
+    def explain(self) -> list[str]:
+        """Return the lines to print; what comes from outside may hold control characters."""
+        message = str(self) or type(self).__name__
+        return [f"{message}; {self.hint}" if self.hint else message]
+
+
+class CorruptArtefactError(UserError):
+    """A stored file is not what its manifest says; the message names the file, what came and what was expected."""
+
+    hint = "restore it from a copy; without one, start with another --store"
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")

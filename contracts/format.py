@@ -11,6 +11,7 @@ from typing import Final
 from pydantic import Field
 
 from contracts.documents import Document, decode_document, encode_document
+from contracts.errors import UserError
 from contracts.storage import Store
 
 __all__ = ["FORMAT", "Layout", "StoreFormat", "StoreFormatError", "ensure_format", "read_format"]
@@ -23,7 +24,7 @@ _NAME: Final = "STORE.json"
 SketchParameters = dict[str, str | int | float | bool]
 
 
-class StoreFormatError(RuntimeError):
+class StoreFormatError(UserError):
     """The store has a format that this version cannot read; the message says which and what to do."""
 
 

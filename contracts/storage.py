@@ -17,7 +17,7 @@ import fsspec
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
-from contracts.errors import CorruptArtefactError
+from contracts.errors import CorruptArtefactError, UserError
 from contracts.models import StoredModel
 
 __all__ = ["FileEntry", "FileStat", "Store", "UnfitStoreError", "checksum"]
@@ -26,8 +26,8 @@ _TAKEN = "pre-conditions"
 """The message of s3fs, without an errno, where an object store refuses a conditional put."""
 
 
-class UnfitStoreError(RuntimeError):
-    """The file system cannot do what commits need; the message names it and what to use instead."""
+class UnfitStoreError(UserError):
+    """The file system cannot do what commits need; the message names it and says what to use instead."""
 
 
 class FileEntry(StoredModel):

@@ -51,7 +51,8 @@ class SketchConfig(FrozenModel):
     width: int = Field(default=1 << 16, ge=2, description="count_min: cells per row, a power of two")
     depth: int = Field(default=4, ge=1, le=16, description="count_min: rows")
     conservative: bool = Field(
-        default=True, description="count_min: conservative update, of smaller error; false: linear, may be subtracted"
+        default=True,
+        description="count_min: conservative update, smaller error; false: linear, supports subtraction",
     )
 
     @field_validator("width")
@@ -102,32 +103,32 @@ class PipelineConfig(FrozenModel):
     )
     window_seconds: int = Field(default=86_400, ge=1, description="length of a window, seconds of event time")
     allowed_lateness_seconds: int = Field(
-        default=300, ge=0, description="how long a window stays open behind the newest event, seconds of event time"
+        default=300,
+        ge=0,
+        description="how long a window stays open past its end, seconds of event time",
     )
     history_length: int = Field(default=50, ge=1, le=4096, description="items of history attached to each event")
     user_shards: int = Field(default=8, ge=1, le=65_536, description="user shards: files per window")
     secret_keys: bool = Field(
         default=False,
-        description="a new store hashes ids with a secret of its own, so that nobody can choose two ids of one key",
+        description="hash the ids of a new store with a secret, so that nobody can construct two ids with the same key",
     )
     idle_seconds: float = Field(
         default=10.0, ge=0, description="follow: commit open windows after this many seconds without new input"
     )
-    poll_seconds: float = Field(default=0.5, gt=0, description="follow: seconds between looks at the log")
+    poll_seconds: float = Field(default=0.5, gt=0, description="follow: seconds between checks of the log")
     chunk_bytes: int = Field(
-        default=8 << 20, ge=1, description="the log is read in pieces of at most about this many bytes"
+        default=8 << 20, ge=1, description="size of the pieces in which the log is read, approximately, bytes"
     )
-    chunk_rows: int = Field(
-        default=1 << 16, ge=1, description="gzip and Parquet are read in pieces of at most this many rows"
-    )
+    chunk_rows: int = Field(default=1 << 16, ge=1, description="largest number of rows of a piece of gzip or Parquet")
     run_bytes: int = Field(
         default=1 << 28,
         ge=1,
         description="bytes of new files that one run may read, compressed ones counted tenfold; bounds its memory",
     )
     sketch: SketchConfig = Field(default_factory=SketchConfig, description="frequency sketches of each window")
-    runner: str = Field(default="FnApiRunner", min_length=1, description="Beam runner, always named")
-    runner_options: tuple[str, ...] = Field(default=(), description="further Beam options, such as --parallelism=4")
+    runner: str = Field(default="FnApiRunner", min_length=1, description="name of the Beam runner")
+    runner_options: tuple[str, ...] = Field(default=(), description="additional Beam options, such as --parallelism=4")
     metrics_host: str = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from contracts import Store, check_fitness
+from contracts import Store, UserError, check_fitness
 
 __all__ = ["BusyStoreError", "check_writable", "only_writer"]
 
 
-class BusyStoreError(RuntimeError):
+class BusyStoreError(UserError):
     """Another pipeline writes to the store."""
 
 

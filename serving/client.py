@@ -14,6 +14,7 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from contracts import UserError
 from serving.status import DOMAIN
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
@@ -48,7 +49,7 @@ _SERVICE_CONFIG: Final = {
 }
 
 
-class RetrievalError(Exception):
+class RetrievalError(UserError):
     """The server's refusal: the gRPC `code`, the stable `reason`, and the `violations` (field -> problem)."""
 
     def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", violations: dict[str, str] | None = None):
@@ -65,6 +66,12 @@ class RetrievalError(Exception):
         for detail in status.details if status is not None else ():
             found._read(detail)
         return found
+
+    def explain(self) -> list[str]:
+        """Return what to do where no server answers, else the refusal and its violations."""
+        if self.code is grpc.StatusCode.UNAVAILABLE and not self.reason:
+            return [f"no server answers: start one with `weir up` or `weir serve`, or name it with --target ({self})"]
+        return [f"the server refused: {self}", *(f"  {field}: {problem}" for field, problem in self.violations.items())]
 
     def _read(self, detail: Any) -> None:
         info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()

@@ -12,18 +12,18 @@ __all__ = ["LimitsConfig", "ServingConfig"]
 class LimitsConfig(FrozenModel):
     """What one request may ask for; more is INVALID_ARGUMENT."""
 
-    max_queries: int = Field(default=256, ge=1, description="queries in a request")
-    max_k: int = Field(default=1000, ge=1, description="items wanted by a query")
-    max_history_item_ids: int = Field(default=1000, ge=1, description="item ids of a history given in a request")
-    max_excluded_item_ids: int = Field(default=1000, ge=0, description="item ids that a request leaves out")
-    max_allowed_item_ids: int = Field(default=10_000, ge=0, description="item ids that a filter lets through")
+    max_queries: int = Field(default=256, ge=1, description="queries per request")
+    max_k: int = Field(default=1000, ge=1, description="items per query")
+    max_history_item_ids: int = Field(default=1000, ge=1, description="item ids per history in a request")
+    max_excluded_item_ids: int = Field(default=1000, ge=0, description="item ids that a request excludes")
+    max_allowed_item_ids: int = Field(default=10_000, ge=0, description="item ids that a filter allows")
     max_item_ids: int = Field(
-        default=50_000, ge=1, description="item ids in a request: of all histories, those left out and let through"
+        default=50_000, ge=1, description="item ids per request: of all histories, excluded and allowed"
     )
     max_cost: int = Field(
         default=500_000,
         ge=1000,
-        description="estimated cost of a request, about microseconds of a core: docs/serving.md says how",
+        description="estimated cost of a request, roughly microseconds of one core; see docs/serving.md",
     )
 
     @property
@@ -43,49 +43,49 @@ class ServingConfig(FrozenModel):
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
     metrics_port: int = Field(default=9103, ge=0, le=65535, description="port of /metrics; 0 takes a free one")
-    reflection: bool = Field(default=True, description="let clients such as grpcurl ask for the service's schema")
+    reflection: bool = Field(default=True, description="let clients such as grpcurl read the service's schema")
     device: Literal["auto", "cpu", "gpu"] = Field(
         default="auto", description="where the index is searched; auto: a GPU where faiss-gpu finds one"
     )
     threads: int = Field(
-        default=1, ge=1, description="threads of one tower run or search; several replicas beat several threads"
+        default=1, ge=1, description="threads per tower run or search; more replicas scale better than more threads"
     )
-    max_batch_queries: int = Field(default=256, ge=1, description="queries answered together at most")
+    max_batch_queries: int = Field(default=256, ge=1, description="largest number of queries answered together")
     max_batch_cost: int = Field(
         default=20_000,
         ge=1000,
-        description="cost of a batch at most, about microseconds: so long a cheap request may wait for expensive ones",
+        description="largest cost of a batch, roughly microseconds: how long a cheap request may wait for others",
     )
     max_batch_seconds: float = Field(
         default=30.0, gt=0, description="a batch that runs longer makes `liveness` NOT_SERVING, seconds"
     )
     queue_queries: int = Field(
-        default=1024, ge=1, description="queries that may wait; beyond it requests are refused at once"
+        default=1024, ge=1, description="queries that may wait; further requests are refused at once"
     )
-    retry_after_seconds: float = Field(default=0.1, gt=0, description="what a refused client is told to wait, seconds")
-    poll_seconds: float = Field(default=0.3, gt=0, description="how often the store is asked for news, seconds")
+    retry_after_seconds: float = Field(default=0.1, gt=0, description="retry delay sent to a refused client, seconds")
+    poll_seconds: float = Field(default=0.3, gt=0, description="interval between checks of the store, seconds")
     drain_seconds: float = Field(
         default=0.0,
         ge=0,
-        description="after SIGTERM, how long requests are still taken while health says NOT_SERVING, seconds; "
-        "give load balancers as long as they need to notice",
+        description="after SIGTERM, how long requests are still accepted while health reports NOT_SERVING, seconds; "
+        "as long as load balancers need to notice",
     )
     grace_seconds: float = Field(
-        default=10.0, ge=0, description="after draining, how long requests under way may take, seconds"
+        default=10.0, ge=0, description="after draining, how long requests in progress may take, seconds"
     )
     max_connection_age_seconds: float = Field(
         default=300.0, gt=0, description="connections older than this are renewed, so that new replicas get their share"
     )
     max_connections: int = Field(
-        default=4096, ge=1, description="open connections; more are refused, and those open are not touched"
+        default=4096, ge=1, description="open connections; further ones are refused, existing ones continue"
     )
     max_streams_per_connection: int = Field(
-        default=256, ge=1, description="calls under way on one connection; more wait at the client"
+        default=256, ge=1, description="concurrent calls per connection; further ones wait at the client"
     )
     max_connection_idle_seconds: float = Field(
-        default=300.0, gt=0, description="connections without a call for so long are closed, seconds"
+        default=300.0, gt=0, description="connections without a call for this long are closed, seconds"
     )
     max_request_bytes: int = Field(
-        default=16 << 20, ge=1 << 16, description="requests larger than this are refused unread, bytes"
+        default=16 << 20, ge=1 << 16, description="larger requests are refused unread, bytes"
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="what one request may ask for")

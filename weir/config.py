@@ -1,7 +1,7 @@
-"""The effective settings: every stage's model under one roof, and where their values come from.
+"""The effective settings: the models of all stages in one, and where their values come from.
 
-From strongest to weakest: the command line (``--set trainer.batch_size=256``), the environment
-(``WEIR_TRAINER__BATCH_SIZE=256``), the file of ``--config``, what the store remembers of the last ``weir up``,
+In order of precedence: the command line (``--set trainer.batch_size=256``), the environment
+(``WEIR_TRAINER__BATCH_SIZE=256``), the file of ``--config``, what the store remembers from the last ``weir up``,
 the defaults.
 """
 
@@ -23,23 +23,30 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as PydanticSettingsError
 
+from contracts import UserError
 from pipelines.config import PipelineConfig
 from serving.config import ServingConfig
 from serving.monitor.config import MonitorConfig
 from trainer.config import TrainerConfig
 
-__all__ = ["Settings", "SettingsError", "assignments", "load_settings"]
+__all__ = ["Settings", "SettingsError", "assignments", "load_settings", "put"]
 
 _PREFIX: Final = "WEIR_"
 _DELIMITER: Final = "__"
 
 
-class SettingsError(Exception):
+class SettingsError(UserError):
     """Settings that cannot be used; one line for each."""
+
+    exit_status = 2
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+    def explain(self) -> list[str]:
+        """Return a headline and a line for each problem."""
+        return ["these settings cannot be used:", *(f"  {problem}" for problem in self.problems)]
 
 
 class Settings(BaseSettings):
@@ -68,18 +75,18 @@ def load_settings(
     remembered: Mapping[str, Any] | None = None,
     problems: Iterable[str] = (),
 ) -> Settings:
-    """Return the settings that hold.
+    """Return the effective settings.
 
     Parameters
     ----------
     file
         YAML (or JSON), or None.
     overrides
-        Nested values of the command line; they win.
+        Nested values of the command line, which take precedence.
     remembered
-        Nested values that stand in for the defaults.
+        Nested values that replace the defaults.
     problems
-        Lines about what could not be read at all; they are told with the others.
+        Lines about what could not be parsed; they are reported with the others.
 
     Raises
     ------
@@ -105,7 +112,7 @@ def load_settings(
     try:
         settings = Sourced(**(overrides or {}))
     except ValidationError as error:
-        raise SettingsError(problems + _explain(error)) from None
+        raise SettingsError(problems + [_line(detail) for detail in error.errors(include_url=False)]) from None
     except PydanticSettingsError:
         raise SettingsError([*problems, *_not_json(os.environ)]) from None
     if problems:
@@ -114,26 +121,26 @@ def load_settings(
 
 
 def assignments(pairs: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return ``a.b=value`` pairs as nested values (read as YAML), and a line for every pair that is none."""
+    """Return ``a.b=value`` pairs as nested values (read as YAML), and a line for every malformed pair."""
     values: dict[str, Any] = {}
     problems = []
     for pair in pairs:
         path, sign, text = pair.partition("=")
         keys = path.strip().split(".")
         if not sign or not all(keys):
-            problems.append(f"--set {pair}: must read section.key=value, such as trainer.batch_size=256")
+            problems.append(f"--set {pair}: must be section.key=value, such as trainer.batch_size=256")
             continue
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             value = text
-        if not _put(values, keys, value):
+        if not put(values, keys, value):
             problems.append(f"--set {pair}: contradicts another --set, which gave all of {keys[0]} a value")
     return values, problems
 
 
-def _put(values: dict[str, Any], keys: list[str], value: object) -> bool:
-    """Put a value under a path of keys; False where a value stands in the way."""
+def put(values: dict[str, Any], keys: list[str], value: object) -> bool:
+    """Put a value under a path of keys; False where the path leads through another value."""
     at: Any = values
     for key in keys[:-1]:
         at = at.setdefault(key, {})
@@ -155,11 +162,11 @@ def _check_file(file: Path | None) -> None:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError([f"{file}: is not YAML: {' '.join(str(error).split())}"]) from None
     if content is not None and not isinstance(content, dict):
-        raise SettingsError([f"{file}: holds a {type(content).__name__}; allowed is a mapping of sections to settings"])
+        raise SettingsError([f"{file}: holds a {type(content).__name__}; must be a mapping of sections to settings"])
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Name the variables that would silently do nothing, because their section does not exist."""
+    """Name the variables that would have no effect, because their section does not exist."""
     sections = set(Settings.model_fields)
     return [
         f"environment variable {name}: there is no section {section.lower()}; allowed: {', '.join(sorted(sections))}"
@@ -193,10 +200,6 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _explain(error: ValidationError) -> list[str]:
-    return [_line(detail) for detail in error.errors(include_url=False)]
-
-
 def _line(detail: Any) -> str:
     path = [str(part) for part in detail["loc"]]
     key = ".".join(path) or "settings"
@@ -214,7 +217,7 @@ def _line(detail: Any) -> str:
 
 
 def _model_at(path: list[str]) -> type[BaseModel]:
-    """Return the model whose settings stand under a path of keys."""
+    """Return the model at a path of keys."""
     model: type[BaseModel] = Settings
     for key in path:
         annotation = model.model_fields[key].annotation if key in model.model_fields else None

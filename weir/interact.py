@@ -33,13 +33,13 @@ class Hit(FrozenModel):
 
 
 class Answer(FrozenModel):
-    """What the server said, and how fresh it is."""
+    """The server's answer, and how fresh it is."""
 
     user_id: str
     hits: list[Hit]
     fallback: bool = Field(description="the user is unknown: these are the popular items")
     bundle_version: str
-    newest_event_age_seconds: float = Field(description="age of the newest event that the bundle has learnt")
+    newest_event_age_seconds: float = Field(description="age of the newest event that the bundle was trained on")
     server_milliseconds: dict[str, float] = Field(description="by stage, as the server measured")
     total_milliseconds: float = Field(description="as the client measured")
 
@@ -75,7 +75,7 @@ class Asker:
     client
         The connection.
     store
-        Where the server's bundles come from; only ranks by popularity and ages need it.
+        Where the server's bundles come from; used only for ranks by popularity and for ages.
     """
 
     def __init__(self, client: RetrievalClient, store: Store) -> None:
@@ -84,9 +84,9 @@ class Asker:
 
     def ask(self, user: str, k: int, *, exclude_seen: bool = False, exact: bool = False) -> Answer:
         """Return a user's top items; raises `RetrievalError`."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         answer = self._client.retrieve([by_user(user, k)], exclude_seen=exclude_seen, exact=exact)
-        total = time.perf_counter() - begun
+        total = time.perf_counter() - started
         hits = answer.hits[0]
         ranks = self.popularity_ranks(answer.bundle_version)
         newest = round(1000 * self._client.info().max_event_time)
@@ -104,42 +104,42 @@ class Asker:
         )
 
     def popularity_ranks(self, version: str) -> dict[str, int]:
-        """Return the rank by popularity of each item of a bundle; nothing where the bundle is not at hand."""
+        """Return the rank by popularity of each item of a bundle; empty where the bundle cannot be found."""
         return _popularity_ranks(self._store, version)
 
     def click(self, pipeline: PipelineConfig, user: str, item: str, k: int, timeout: float) -> Change:
         """Append an event and wait until it has changed the user's answer; raises `RetrievalError`.
 
-        A new bundle changes answers too. So where the item is new to the user, the server must also have seen it.
+        A new bundle changes answers, too: an item that is new to the user must also count as seen by the server.
         """
         before = self.ask(user, k)
         is_new = not self._has_seen(user, item)
         event = append_event(self._store, pipeline, user, item)
-        begun = time.monotonic()
+        started = time.monotonic()
 
-        def is_without_effect(answer: Answer) -> bool:
+        def has_no_effect(answer: Answer) -> bool:
             return _same(before, answer) or (is_new and not self._has_seen(user, item))
 
         attempts = Retrying(
-            retry=retry_if_result(is_without_effect), wait=wait_fixed(_POLL_SECONDS), stop=stop_after_delay(timeout)
+            retry=retry_if_result(has_no_effect), wait=wait_fixed(_POLL_SECONDS), stop=stop_after_delay(timeout)
         )
         try:
             attempts(self.ask, user, k)
         except RetryError as error:
             return Change(event=event, before=before, after=error.last_attempt.result(), seconds=None)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         return Change(event=event, before=before, after=self.ask(user, k), seconds=seconds)
 
     def _has_seen(self, user: str, item: str) -> bool:
-        """Say whether the item is left out with what the user has seen; so is one that the bundle does not know."""
+        """Say whether the server excludes the item as seen; it also excludes one that the bundle does not know."""
         answer = self._client.retrieve([by_user(user, 1)], exclude_seen=True, allowed_item_ids=[item])
         return not answer.hits[0].item_ids
 
 
 def append_event(store: Store, pipeline: PipelineConfig, user: str, item: str) -> AppendedEvent:
-    """Place a segment with one event in the log's folder, stamped by the store's clock.
+    """Add a segment with one event to the log's folder, with a timestamp of the store's clock.
 
-    Raises `ValueError` where the log is no folder, or no event type means positive.
+    Raises `ValueError` where the log is not a folder, or no event type means positive.
     """
     event_ms = EventClock.of(store).event_ms()
     names = pipeline.columns
@@ -153,11 +153,11 @@ def append_event(store: Store, pipeline: PipelineConfig, user: str, item: str) -
     if pipeline.event_types:
         positive = [kind for kind, meaning in pipeline.event_types.items() if meaning == "positive"]
         if not positive:
-            raise ValueError("pipeline.event_types names no positive type: a click would have none")
+            raise ValueError("pipeline.event_types names no positive type for a click")
         record[names.event_type] = positive[0]
     folder = Store(pipeline.log)
     if folder.local_path is not None and not folder.local_path.is_dir():
-        raise ValueError(f"pipeline.log = {pipeline.log} is no folder, where a segment could be added")
+        raise ValueError(f"pipeline.log = {pipeline.log} is not a folder to which a segment could be added")
     name = f"click-{event_ms}-{event_id[:8]}.jsonl"
     folder.write(name, json.dumps(record, ensure_ascii=False).encode() + b"\n")
     return AppendedEvent(user_id=user, item_id=item, event_ms=event_ms, segment=folder.path(name))
@@ -177,7 +177,7 @@ def _same(before: Answer, after: Answer) -> bool:
 
 @lru_cache(maxsize=4)
 def _popularity_ranks(store: Store, version: str) -> dict[str, int]:
-    """Return each item's rank by popularity in a bundle; nothing where the bundle is not at hand."""
+    """Return each item's rank by popularity in a bundle; empty where the bundle cannot be found."""
     log = BundleLog(store)
     try:
         manifest = log.manifest(version)

@@ -18,7 +18,7 @@ def schema_text() -> str:
 
 
 def _terse(node: Any) -> Any:
-    """Leave out the titles, which only spell a name again, and the defaults of sections, which their keys have."""
+    """Leave out titles, which only repeat names, and defaults of sections, which their keys have."""
     if isinstance(node, list):
         return [_terse(item) for item in node]
     if not isinstance(node, dict):

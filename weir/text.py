@@ -1,7 +1,7 @@
-"""Data on a terminal: what came from outside is shown as it is spelt, and never acts.
+"""Data on a terminal: what comes from outside is shown verbatim, and has no effect on the terminal.
 
-An id, a file name or a log line may hold escape sequences, signs that turn the direction of writing, line breaks, or
-what rich takes for markup or emoji codes. Whatever prints data passes it through here.
+An id, a file name or a log line may hold escape sequences, characters that change the direction of writing, line
+breaks, or what rich takes for markup or emoji codes. Whatever prints data passes it through here.
 """
 
 import unicodedata
@@ -11,27 +11,18 @@ from rich.text import Text
 
 __all__ = ["plain", "visible"]
 
-_UNSEEN: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_INVISIBLE: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Controls, format characters (bidirectional ones too), surrogates, separators of lines and paragraphs."""
-
-
-_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: object) -> str:
     r"""Return a text on one line, with every control character as an escape: ``\n``, ``\x1b``, ``\u202e``."""
-    return "".join(_escaped(sign) if unicodedata.category(sign) in _UNSEEN else sign for sign in str(text))
+    return "".join(
+        sign.encode("unicode_escape").decode() if unicodedata.category(sign) in _INVISIBLE else sign
+        for sign in str(text)
+    )
 
 
 def plain(text: object, style: str = "") -> Text:
-    """Return `visible` text for rich, which finds neither markup nor emoji codes in it."""
+    """Return `visible` text for rich, which interprets neither markup nor emoji codes in it."""
     return Text(visible(text), style=style)
-
-
-def _escaped(sign: str) -> str:
-    if sign in _SHORT:
-        return _SHORT[sign]
-    code = ord(sign)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -30,7 +30,7 @@ from contracts import BundleFile, BundleLog, Store
 from deploy.monitoring.producer import Producer
 from deploy.monitoring.prometheus import HERE, JOBS, Prometheus, asked, is_installed, running
 from serving.client import RetrievalClient, RetrievalError, by_user
-from weir.demo.preset import GENERATED
+from weir.demo.generator import GENERATED
 
 __all__ = ["empty_queries", "weir_up"]
 

@@ -10,9 +10,9 @@ __all__ = ["MonitorConfig"]
 
 
 class MonitorConfig(FrozenModel):
-    """What is measured on every window, and at what load."""
+    """What to measure on every window, and at what rate."""
 
-    target: str = Field(default="127.0.0.1:50051", description="the server to ask, host:port")
+    target: str = Field(default="127.0.0.1:50051", description="server to query, host:port")
     metrics_host: str = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
@@ -21,12 +21,14 @@ class MonitorConfig(FrozenModel):
         default=(10, 20, 100), min_length=1, description="cut-offs of recall, items"
     )
     examples_per_window: int = Field(
-        default=500, ge=1, description="positive events sampled from a window; 500 give recall to within 0.04"
+        default=500, ge=1, description="positive events sampled per window; 500 give recall to within 0.04"
     )
-    queries_per_request: int = Field(default=16, ge=1, description="queries in one request to the server")
-    seed: int = Field(default=0, ge=0, description="of the sample; a window's sample depends on nothing else")
+    queries_per_request: int = Field(default=16, ge=1, description="queries per request to the server")
+    seed: int = Field(default=0, ge=0, description="seed of the samples; a window's sample depends on nothing else")
     popularity_half_life_seconds: float = Field(
-        default=30 * 86400.0, gt=0, description="event time after which a count of the popularity baseline has halved"
+        default=30 * 86400.0,
+        gt=0,
+        description="half-life of the popularity baseline's counts, seconds of event time",
     )
-    timeout_seconds: float = Field(default=10.0, gt=0, description="of one request, seconds")
-    poll_seconds: float = Field(default=0.3, gt=0, description="how often the store is asked for windows, seconds")
+    timeout_seconds: float = Field(default=10.0, gt=0, description="timeout of one request, seconds")
+    poll_seconds: float = Field(default=0.3, gt=0, description="interval between checks of the store, seconds")

@@ -44,7 +44,7 @@ def test_all_problems_are_told_at_once_with_key_value_and_what_is_allowed(
     text = str(caught.value)
     assert len(caught.value.problems) == 6
     for part in (
-        "--set nonsense: must read section.key=value",
+        "--set nonsense: must be section.key=value",
         "environment variable WEIR_TRANER__SEED: there is no section traner; allowed: monitor, pipeline, serving",
         "pipeline.window_seconds = 0: input should be greater than or equal to 1",
         "servin: there is no such setting; did you mean serving? allowed: monitor, pipeline",
@@ -64,7 +64,7 @@ def test_a_rule_across_settings_is_told_in_its_own_words() -> None:
         load_settings(None, {"trainer": {"tower": {"heads": 3}}})
 
 
-@pytest.mark.parametrize(("text", "problem"), [("a: [", "is not YAML"), ("- 1", "holds a list; allowed is a mapping")])
+@pytest.mark.parametrize(("text", "problem"), [("a: [", "is not YAML"), ("- 1", "holds a list; must be a mapping")])
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         load_settings(written(tmp_path / "weir.yaml", text))

@@ -47,7 +47,7 @@ def test_the_pipeline_commits_it_at_the_stores_event_time(tmp_path: Path) -> Non
 
 def test_a_log_that_is_a_file_cannot_take_a_segment(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("")
-    with pytest.raises(ValueError, match=r"log\.jsonl is no folder"):
+    with pytest.raises(ValueError, match=r"log\.jsonl is not a folder"):
         append_event(Store(str(tmp_path)), PipelineConfig(log=str(tmp_path / "log.jsonl")), "u", "i")
 
 

@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from serving.client import Info
-from weir.cli.answers import print_answer, print_change
-from weir.cli.errors import CommandError, UsageError, guarded
+from weir.answers import print_answer, print_change
+from weir.cli.command import command
+from weir.cli.logs import set_up_logging
 from weir.cli.progress import Bar
-from weir.cli.session import Session, set_up_logging
 from weir.cli.stages import _print_facts
 from weir.cli.tables import print_table
 from weir.config import Settings
+from weir.errors import CommandError, UsageError
 from weir.interact import Answer, AppendedEvent, Change, Hit
-from weir.supervisor.observer import Snapshot
-from weir.supervisor.view import View
+from weir.session import Session
 from weir.text import plain, visible
+from weir.up.display import StatusDisplay
+from weir.up.status import Status
 
 NASTY = [
     "[red]x[/red]",
@@ -123,15 +125,15 @@ def test_the_view_spells_log_lines_and_versions(text: str) -> None:
     for terminal in (False, True):
         file = io.StringIO()
         console = Console(file=file, width=4000, force_terminal=terminal)
-        view = View(console)
-        view.say("trainer", text)
+        display = StatusDisplay(console)
+        display.say("trainer", text)
         served = Info.__new__(Info)
         object.__setattr__(served, "bundle_version", text)
         object.__setattr__(served, "items", 1)
-        view.show(Snapshot(seconds=1.0, replayed=None, served=served, problems={"windows": text}))
+        display.show(Status(seconds=1.0, replayed=None, served=served, problems={"windows": text}))
         if terminal:
             with console.capture() as captured:
-                console.print(view._live.get_renderable())  # type: ignore[union-attr]
+                console.print(display._live.get_renderable())  # type: ignore[union-attr]
             file.write(captured.get())
         check(file.getvalue(), text)
 
@@ -140,9 +142,9 @@ def test_the_view_spells_log_lines_and_versions(text: str) -> None:
 def test_a_bar_spells_its_text(text: str) -> None:
     file = io.StringIO()
     bar = Bar(Console(file=file, width=4000, force_terminal=True), "ingest")
-    bar.update(1, 2, text)
+    bar.show(1, 2, text)
     console = Console(file=file, width=4000)
-    console.print(bar._progress.get_renderable())
+    console.print(bar.get_renderable())
     check(file.getvalue(), text)
 
 
@@ -151,12 +153,12 @@ def test_a_bar_spells_its_text(text: str) -> None:
 def test_an_error_is_one_line_with_the_id_in_it(
     kind: type[Exception], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @guarded
-    def command() -> None:
+    @command
+    def failing() -> None:
         raise kind(f"the item {text} is not known")
 
     with pytest.raises(BaseException) as ended:  # noqa: PT011 - typer's Exit is no exception of a kind to name
-        command()
+        failing()
     assert getattr(ended.value, "exit_code", None) in {1, 2}
     told = capsys.readouterr().err
     assert told.count("\n") == 1

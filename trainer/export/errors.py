@@ -1,7 +1,9 @@
 """The error of a failed export."""
 
+from contracts import UserError
+
 __all__ = ["ExportError"]
 
 
-class ExportError(Exception):
-    """A bundle could not be made; the message says why. Training continues without it."""
+class ExportError(UserError):
+    """A bundle could not be made; the message says what is wrong with it. Training continues without it."""

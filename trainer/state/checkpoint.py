@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from contracts import CorruptArtefactError, Store
+from contracts import CorruptArtefactError, Store, UserError
 from contracts.checkpoint import (
     CHECKPOINT_MARK,
     CheckpointMark,
@@ -28,12 +28,14 @@ __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
 logger = logging.getLogger(__name__)
 
 
-class CheckpointMismatchError(Exception):
+class CheckpointMismatchError(UserError):
     """The newest checkpoint was made with other settings, named with both values, or has the first format."""
 
 
 class DamagedCheckpointError(CorruptArtefactError):
     """A file of the newest checkpoint is not what was written; the message names it and how to continue."""
+
+    hint = ""
 
 
 @dataclass(frozen=True)

@@ -1,37 +1,32 @@
-"""``weir query`` and ``weir click``: act, and see the answer change."""
+"""``weir query`` and ``weir click``: ask for a user's items, and see how an event changes them."""
 
-# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 from typing import Annotated
 
 import typer
 
-from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl, Target, Wanted
-from weir.cli.session import open_session
+from weir.cli.options import JsonOutput, StoreOptions, Target, Wanted
 
 __all__ = ["click", "query"]
 
 
 def query(
-    user: Annotated[str, typer.Argument(help="User id as the log spells it; in the demo anna-0, bela-17 and so on.")],
+    *,
+    user: Annotated[str, typer.Argument(help="User id, as in the log; the demo has anna-0, bela-17 and so on.")],
     k: Wanted = 10,
     exclude_seen: Annotated[
-        bool, typer.Option("--exclude-seen", help="Leave out what the user is known to have interacted with.")
+        bool, typer.Option("--exclude-seen", help="Leave out items that the user has interacted with.")
     ] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Compare with every item instead of asking the index.")
-    ] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Score every item instead of searching the index.")] = False,
     target: Target = None,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """Ask the server for a user's top items, next to their rank by popularity alone."""
-    session = open_session(config, store, assign)
+    """Show a user's top items, each next to its rank by popularity."""
+    session = options.open()
     from serving.client import RetrievalClient
-    from weir.cli.answers import print_answer
+    from weir.answers import print_answer
     from weir.interact import Asker
 
     with RetrievalClient(target or session.target) as client:
@@ -43,22 +38,20 @@ def query(
 
 
 def click(
-    user: Annotated[str, typer.Argument(help="User id; a new one is as good.")],
-    item: Annotated[str, typer.Argument(help="Item id that the user interacts with, now.")],
+    *,
+    user: Annotated[str, typer.Argument(help="User id; it may be new.")],
+    item: Annotated[str, typer.Argument(help="Id of the item that the user interacts with.")],
     k: Wanted = 10,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until the server's answer changes, and show it.")
     ] = True,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait at most.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Longest wait, in seconds.")] = 60.0,
     target: Target = None,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """Append an event to the log, as any producer would, and see the user's top items change."""
-    session = open_session(config, store, assign)
+    """Append an event to the log, as a producer would, and show how the user's top items change."""
+    session = options.open()
     from weir.interact import Asker, append_event
     from weir.text import plain
 
@@ -70,7 +63,7 @@ def click(
             session.out.print(plain(f"{user} -> {item}: appended to {event.segment}"))
         return
     from serving.client import RetrievalClient
-    from weir.cli.answers import print_change
+    from weir.answers import print_change
 
     with RetrievalClient(target or session.target) as client:
         asker = Asker(client, session.store)

@@ -1,21 +1,25 @@
-"""``weir bench``: comparisons that a user can make on data of their own."""
+"""``weir bench``: comparisons on a user's own data."""
 
-# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.errors import CommandError, UsageError, guarded
-from weir.cli.offline import Cases, Cutoffs, Data, FilterSeen, IndexTop, Kind, SplitKind, base_settings, prepare, rules
-from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput
-from weir.cli.session import Session, open_session, set_up_logging
+from weir.cli.command import command
+from weir.cli.logs import set_up_logging
+from weir.cli.offline import ExperimentOptions
+from weir.cli.options import JsonOutput
+from weir.errors import CommandError, UsageError
+from weir.session import Session
 from weir.text import plain
 
 if TYPE_CHECKING:
@@ -25,46 +29,39 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Compare methods on data of your own.", no_args_is_help=True)
+app = typer.Typer(help="Compare methods on your own data.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Compare methods on data of your own."""
+    """Compare methods on your own data."""
 
 
 @app.command("losses")
-@guarded
+@command
 def losses(
-    data: Data,
-    split: Kind = SplitKind.TEMPORAL,
+    *,
+    options: ExperimentOptions,
     rows: Annotated[
         str,
         typer.Option(
             help="Families (softmax, resampling, pairwise, pointwise), all, or rows by name; separated by semicolons."
         ),
     ] = "softmax",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of every row, with seeds 0, 1, ...")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of a run.")] = 2000,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results and report.")] = Path(
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row, with seeds 0, 1, ...")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each run.")] = 2000,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results and report.")] = Path(
         "build/bench-losses"
     ),
-    cutoffs: Cutoffs = [10, 20, 100],  # noqa: B006 - typer copies it
-    headline: Annotated[str, typer.Option(help="The metric that the report ranks by.")] = "recall@20",
-    filter_seen: FilterSeen = True,
-    index_top: IndexTop = None,
-    cases: Cases = None,
-    config: ConfigFile = None,
-    assign: Assign = None,
+    headline: Annotated[str, typer.Option(help="Metric by which the report ranks.")] = "recall@20",
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """Train the chosen losses under one budget, and write a table, curves, and recall by popularity.
+    """Train the chosen losses with the same budget, and write a table, curves, and recall by popularity.
 
-    Every run is kept in its own file: stop the comparison at any moment and start it again, it goes on with what is
-    missing. Settings of the trainer (tower, batch, optimiser) hold for all rows; a row sets its loss and negatives.
+    Every run has its own file: a comparison that was stopped and is started again does only the missing runs. The
+    trainer's settings (tower, batch, optimiser) apply to all rows; a row sets its loss and negatives.
     """
-    session = open_session(config, None, assign, base=base_settings(split))
+    session = options.open()
     set_up_logging(session.notes)
     from trainer.offline.compare import Plan, compare, missing_runs
     from trainer.offline.fit import Budget
@@ -72,18 +69,17 @@ def losses(
     from trainer.offline.results import save_comparison
 
     chosen = _chosen(rows)
-    _check_headline(headline, cutoffs)
-    interactions, division = prepare(data, split)
-    test = rules(split, cutoffs, filter_seen=filter_seen, index_top=index_top)
+    _check_headline(headline, options.rules.cutoffs)
+    interactions, division = options.read()
     budget = Budget(steps, max(steps // 6, 1))
-    plan = Plan(interactions, division, session.settings.trainer, budget, test, cases)
-    comparison = _comparison(plan, chosen, tuple(range(seeds)), (data, str(split), headline))
+    plan = Plan(interactions, division, session.settings.trainer, budget, options.rules, options.cases)
+    comparison = _comparison(plan, chosen, tuple(range(seeds)), options, headline)
     out.mkdir(parents=True, exist_ok=True)
     _refuse_other(out, comparison)
     save_comparison(out, comparison)
     missing = missing_runs(chosen, comparison.seeds, out)
-    with _Progress(session, len(missing), steps) as progress:
-        compare(plan, chosen, comparison.seeds, out, progress.of)
+    with _progress(session, len(missing), steps) as start:
+        compare(plan, chosen, comparison.seeds, out, start)
     page = write_report(out)
     if json:
         session.print_json({"report": str(page), "table": str(out / "table.csv")})
@@ -102,25 +98,24 @@ def _chosen(rows: str) -> "dict[str, Row]":
         raise UsageError(f"--{error}") from error
 
 
-def _check_headline(headline: str, cutoffs: list[int]) -> None:
+def _check_headline(headline: str, cutoffs: tuple[int, ...]) -> None:
     from trainer.ranking import NAMES
 
-    allowed = [f"{name}@{k}" for name in NAMES for k in sorted(set(cutoffs))]
+    allowed = [f"{name}@{k}" for name in NAMES for k in cutoffs]
     if headline not in allowed:
         raise UsageError(f"--headline = {headline!r}: is not measured; with these --k allowed: {', '.join(allowed)}")
 
 
 def _comparison(
-    plan: "Plan", rows: "dict[str, Row]", seeds: tuple[int, ...], named: tuple[str, str, str]
+    plan: "Plan", rows: "dict[str, Row]", seeds: tuple[int, ...], options: ExperimentOptions, headline: str
 ) -> "Comparison":
     from trainer.offline.results import Comparison
 
-    data, split, headline = named
-    budget, sizes = plan.budget, plan.split
+    budget, sizes, data = plan.budget, plan.split, Path(options.data)
     return Comparison(
         title=f"{len(rows)} losses, {budget.steps:,} steps each",
-        data=Path(data).name if Path(data).parent.name == "" else f"{Path(data).parent.name}/{Path(data).name}",
-        split=split,
+        data="/".join(data.parts[-2:]) if data.parent.name else data.name,
+        split=str(options.split),
         rows=tuple(rows),
         seeds=seeds,
         cutoffs=plan.rules.cutoffs,
@@ -142,20 +137,20 @@ def _comparison(
 
 
 def _settings(plan: "Plan", name: str, row: "Row") -> dict[str, Any]:
-    """Return what decides a run: the sections of its configuration, the budget and what counts."""
+    """Return what determines a run: sections of its configuration, the estimator and the steps."""
     from pydantic import ValidationError
 
     try:
         plain = row.configure(plan.base, 0).model_dump(mode="json")
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UsageError(f"the row {name!r} does not go with these settings: {problem}") from error
+        raise UsageError(f"the row {name!r} is incompatible with these settings: {problem}") from error
     kept = {name: plain[name] for name in ("batch_size", "tower", "negatives", "loss", "optimizer")}
     return kept | {"estimator": row.estimator, "steps": plan.budget.steps}
 
 
 def _refuse_other(out: Path, comparison: "Comparison") -> None:
-    """Stop before runs of two different comparisons come together in one folder."""
+    """Refuse to mix the runs of two different comparisons in one folder."""
     from trainer.offline.results import COMPARISON_NAME, load_comparison
 
     if not (out / COMPARISON_NAME).exists():
@@ -172,30 +167,26 @@ def _refuse_other(out: Path, comparison: "Comparison") -> None:
         )
 
 
-class _Progress:
-    """A bar over the missing runs, with the step and the loss of the one in hand; plain lines without a terminal."""
+@contextmanager
+def _progress(session: Session, runs: int, steps: int) -> Iterator[Callable[[str, int], Callable[[int, float], None]]]:
+    """Show the missing runs, with step and loss of the current one: as a bar, or as lines without a terminal.
 
-    def __init__(self, session: Session, runs: int, steps: int) -> None:
-        from weir.cli.progress import Bar
+    What this yields starts a run, and returns what the run reports to.
+    """
+    from weir.cli.progress import Bar
 
-        self._bar = Bar(session.notes, "bench")
-        self._notes, self._runs, self._steps, self._done = session.notes, runs, steps, 0
+    notes, numbers = session.notes, count()
+    with Bar(notes, "bench") as bar:
 
-    def __enter__(self) -> "_Progress":
-        self._bar.__enter__()
-        return self
+        def start(name: str, seed: int) -> Callable[[int, float], None]:
+            number = next(numbers)
+            if not notes.is_terminal:
+                notes.print(plain(f"run {number + 1} of {runs}: {name}, seed {seed}"), soft_wrap=True)
 
-    def __exit__(self, *failure: Any) -> None:
-        self._bar.__exit__(*failure)
+            def report(step: int, loss: float) -> None:
+                text = f"{name}, seed {seed}: step {step:,} of {steps:,}, loss {loss:.3f}"
+                bar.show(number * steps + step, runs * steps, text)
 
-    def of(self, name: str, seed: int) -> Callable[[int, float], None]:
-        """Begin a run, and return what it reports to."""
-        before, self._done = self._done * self._steps, self._done + 1
-        if not self._notes.is_terminal:
-            self._notes.print(plain(f"run {self._done} of {self._runs}: {name}, seed {seed}"), soft_wrap=True)
+            return report
 
-        def report(step: int, loss: float) -> None:
-            text = f"{name}, seed {seed}: step {step:,} of {self._steps:,}, loss {loss:.3f}"
-            self._bar.update(before + step, self._runs * self._steps, text)
-
-        return report
+        yield start

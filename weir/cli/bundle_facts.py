@@ -1,12 +1,12 @@
-"""What ``weir inspect bundles`` shows: the bundles, which one is served, and why not another."""
+"""What ``weir inspect bundles`` shows: the bundles, which one is served, and why."""
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.cli.session import Session
 from weir.cli.tables import minute, print_table
+from weir.session import Session
 
 if TYPE_CHECKING:
     from contracts import BundleLog, BundleManifest, Store, Withdrawal
@@ -16,7 +16,7 @@ __all__ = ["BundleFacts", "StoreFacts", "facts_of", "print_bundles"]
 
 @dataclass(frozen=True)
 class BundleFacts:
-    """One bundle: what it says of itself, unless it is damaged, and what was said of it since."""
+    """One bundle: its manifest unless that is damaged, and what happened to it since."""
 
     version: str
     manifest: "BundleManifest | None"
@@ -27,7 +27,7 @@ class BundleFacts:
 
     @property
     def standing(self) -> str:
-        """What became of it, in a word: the first one of the verdict where nothing else happened."""
+        """Its state in one word: the first one of the verdict unless something else happened."""
         if self.problem is not None or self.manifest is None:
             return "damaged"
         if self.pinned:
@@ -51,7 +51,7 @@ class BundleFacts:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The newest bundles, oldest first, and what is to be said of the store."""
+    """The newest bundles, oldest first, and remarks about the store."""
 
     folder: str
     current: str
@@ -60,7 +60,7 @@ class StoreFacts:
 
 
 def facts_of(store: "Store", last: int) -> StoreFacts:
-    """Read the newest bundles; what is damaged is told, and ends nothing."""
+    """Read the newest bundles; a damaged one is reported among them."""
     from contracts import BundleLog, CorruptArtefactError
 
     log = BundleLog(store)
@@ -74,7 +74,7 @@ def facts_of(store: "Store", last: int) -> StoreFacts:
     try:
         if pin := log.pin():
             pinned = pin.version
-            remarks.append(f"{pin.sentence}; `weir promote --unpin` lifts it")
+            remarks.append(f"{pin.sentence}; `weir promote --unpin` removes it")
     except CorruptArtefactError as error:
         remarks.append(f"{error}; nothing is promoted until `weir promote --unpin`")
     found = [facts for version in log.versions() if (facts := _facts(log, version, current, pinned))]
@@ -83,7 +83,7 @@ def facts_of(store: "Store", last: int) -> StoreFacts:
 
 
 def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | None) -> BundleFacts | None:
-    """Return what is known of a bundle; None if it was retired meanwhile."""
+    """Return what is known of a bundle; None if it has just been retired."""
     from contracts import CorruptArtefactError
 
     manifest, withdrawal, problem = None, None, None
@@ -97,7 +97,7 @@ def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | No
 
 
 def print_bundles(session: Session, facts: StoreFacts) -> None:
-    """Print a table of the bundles, and the reasons of those that are not simply promoted."""
+    """Print a table of the bundles, and why a bundle is not promoted."""
     for remark in facts.remarks:
         _say(session, remark)
     if not facts.bundles:

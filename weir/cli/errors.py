@@ -1,22 +1,13 @@
 """How a command fails: one clear line on standard error, and the exit status 1 (failed) or 2 (wrong usage)."""
 
+# ruff: noqa: PLC0415 - imports wait until a command has failed
+
 import errno
-import functools
-import sys
-from collections.abc import Callable
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import Final
 
-import typer
+from weir.errors import CommandError
 
-from weir.text import visible
-
-__all__ = ["CommandError", "UsageError", "debugging", "fail", "guarded", "need", "show_tracebacks"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_FAILED: Final = 1
-_WRONG_USAGE: Final = 2
+__all__ = ["explain"]
 
 _EXTRAS: Final = {
     "apache_beam": "pipeline",
@@ -24,134 +15,50 @@ _EXTRAS: Final = {
     "torch": "trainer",
     "onnx": "trainer",
     "onnxscript": "trainer",
-    "grpc": "serving",
-    "grpc_health": "serving",
-    "grpc_reflection": "serving",
-    "grpc_status": "serving",
-    "google": "serving",
-    "onnxruntime": "serving",
-    "uvloop": "serving",
+    "grpc": "serving,cpu",
+    "grpc_health": "serving,cpu",
+    "grpc_reflection": "serving,cpu",
+    "grpc_status": "serving,cpu",
+    "google": "serving,cpu",
+    "onnxruntime": "serving,cpu",
+    "uvloop": "serving,cpu",
     "faiss": "cpu",
 }
-"""Module -> the extra of pip that brings it."""
+"""Module -> the extras of pip that install it."""
 
-_CLEAR: Final = {
-    "BusyStoreError",
-    "CheckpointMismatchError",
-    "DamagedCheckpointError",
-    "ExportError",
-    "GaveUpError",
-    "StoreFormatError",
-    "UnfitStoreError",
-}
-"""Errors of the stages (named, because importing them takes seconds) whose message says it all."""
-
-_LINES: Final = {"GaveUpError"}
-"""Those of them that quote lines."""
-
-_state = {"debug": False}
+_PORT_IN_USE: Final = (
+    "a port is in use: stop the process that holds it (`ss -ltnp` names it), or let `--set serving.port=0`, "
+    "`--set SECTION.metrics_port=0` take any free one"
+)
 
 
-class CommandError(Exception):
-    """The command failed; the message says what to do next."""
+def explain(error: Exception) -> tuple[list[str], int] | None:
+    """Return the lines to print and the exit status; None for an error that keeps its traceback."""
+    from contracts import UserError
+
+    if isinstance(error, UserError):
+        return error.explain(), error.exit_status
+    if isinstance(error, CommandError):
+        return [str(error)], error.exit_status
+    line = _line(error)
+    return None if line is None else ([line], 1)
 
 
-class UsageError(Exception):
-    """The command was asked for something that makes no sense."""
-
-
-def show_tracebacks(value: bool) -> bool:
-    """Remember ``--debug``."""
-    _state["debug"] = _state["debug"] or value
-    return value
-
-
-def debugging() -> bool:
-    """Say whether ``--debug`` was given."""
-    return _state["debug"]
-
-
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn the errors that a user can mend into one line and an exit status; others keep their traceback."""
-
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except (typer.Exit, typer.Abort):
-            raise
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
-        except Exception as error:
-            if debugging() or (told := _tell(error)) is None:
-                raise
-            fail(*told)
-
-    return run
-
-
-def fail(message: str, status: int = _FAILED) -> NoReturn:
-    """Print a message on standard error and end the command."""
-    lines = [visible(line) for line in f"weir: {message}".split("\n")]
-    sys.stderr.write("\n".join(lines) + "\n")
-    raise typer.Exit(status)
-
-
-def need(extra: str, error: ModuleNotFoundError) -> CommandError:
-    """Return the error for a missing extra."""
-    wanted = f"{extra},cpu" if extra == "serving" else extra
-    return CommandError(f"the module {error.name} is missing: install it with `pip install 'weir[{wanted}]'`")
-
-
-def _tell(error: Exception) -> tuple[str, int] | None:
-    """Return the line and the status for an error that a user can mend, or None."""
-    kind = type(error).__name__
+def _line(error: Exception) -> str | None:
+    """Return the line for an error that is not ours."""
     if isinstance(error, ModuleNotFoundError):
-        extra = _EXTRAS.get((error.name or "").split(".")[0])
-        return (str(need(extra, error)), _FAILED) if extra else None
-    if kind == "SettingsError":
-        problems = [f"  {visible(line)}" for line in _problems(error)]
-        return "\n".join(["these settings cannot be used:", *problems]), _WRONG_USAGE
-    if isinstance(error, UsageError):
-        return visible(error), _WRONG_USAGE
-    if kind == "RetrievalError":
-        return _refusal(error), _FAILED
-    return _plain(error, kind)
-
-
-def _plain(error: Exception, kind: str) -> tuple[str, int] | None:
-    hints = {
-        "CorruptArtefactError": "restore it from a copy; without one, begin with another --store",
-    }
-    if kind in hints:
-        return f"{visible(error)}; {hints[kind]}", _FAILED
+        extras = _EXTRAS.get((error.name or "").split(".")[0])
+        return extras and f"the module {error.name} is missing: install it with `pip install 'weir[{extras}]'`"
     if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
-        hint = "stop the process that holds it (`ss -ltnp` names it), or let `--set serving.port=0`, "
-        return f"a port is in use: {hint}`--set SECTION.metrics_port=0` take any free one", _FAILED
-    # The system's errors tell of a file or folder: not there, not allowed, read-only, full, a file for a folder.
-    if isinstance(error, CommandError | OSError) or kind in _CLEAR:
-        return (str(error) if kind in _LINES else visible(error)) or kind, _FAILED
+        return _PORT_IN_USE
+    # The system's errors name a file or folder: missing, not allowed, read-only, full, a file instead of a folder.
+    if isinstance(error, OSError):
+        return str(error) or type(error).__name__
     # fsspec names what a protocol needs, such as s3fs for s3://.
-    if kind == "ImportError" and "nstall" in str(error):
-        return f"{error} (with .venv/bin/pip or where weir is installed)", _FAILED
-    if isinstance(error, ValueError):
-        return f"{_in_one_line(error)} (--debug shows where)", _FAILED
-    return None
-
-
-def _refusal(error: Any) -> str:
-    if error.code.name == "UNAVAILABLE" and not error.reason:
-        return (
-            f"no server answers: start one with `weir up` or `weir serve`, or name it with --target ({visible(error)})"
-        )
-    problems = "".join(f"\n  {visible(field)}: {visible(problem)}" for field, problem in error.violations.items())
-    return f"the server refused: {visible(error)}{problems}"
-
-
-def _in_one_line(error: ValueError) -> str:
-    """Return the message of an error that may frame its message over several lines, as pydantic does."""
-    return "; ".join(visible(line.strip()) for line in str(error).splitlines() if line.strip()) or type(error).__name__
-
-
-def _problems(error: Any) -> list[str]:
-    return list(error.problems)
+    if type(error) is ImportError and "nstall" in str(error):
+        return f"{error} (with .venv/bin/pip or where weir is installed)"
+    if not isinstance(error, ValueError):
+        return None
+    # Pydantic frames its message over several lines.
+    message = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return f"{message or type(error).__name__} (--debug shows where)"

@@ -1,15 +1,16 @@
-"""``weir evaluate``: what the configured trainer reaches on interactions that are kept from it."""
+"""``weir evaluate``: what the configured trainer reaches on held-out interactions."""
 
-# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.offline import Cases, Cutoffs, Data, FilterSeen, IndexTop, Kind, SplitKind, base_settings, prepare, rules
-from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput
-from weir.cli.session import Session, open_session, set_up_logging
+from weir.cli.logs import set_up_logging
+from weir.cli.offline import ExperimentOptions
+from weir.cli.options import JsonOutput
+from weir.session import Session
 
 if TYPE_CHECKING:
     from trainer.offline.evaluator import EvaluationResult
@@ -18,24 +19,17 @@ __all__ = ["evaluate"]
 
 
 def evaluate(
-    data: Data,
-    split: Kind = SplitKind.TEMPORAL,
+    *,
+    options: ExperimentOptions,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 2000,
-    cutoffs: Cutoffs = [10, 20, 100],  # noqa: B006 - typer copies it
-    filter_seen: FilterSeen = True,
-    index_top: IndexTop = None,
-    cases: Cases = None,
-    config: ConfigFile = None,
-    assign: Assign = None,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """Train on one part of a data set, test on the rest, beside ranking by popularity.
+    """Train on one part of a data set and test on the rest, next to ranking by popularity.
 
     Prints recall, NDCG, precision (with 95 % intervals over users) and coverage, and recall for popular and rare items.
-    What each split lets leak is said in docs/evaluation.md. The store is not touched.
+    docs/evaluation.md says what each split leaks. The store is not used.
     """
-    session = open_session(config, None, assign, base=base_settings(split))
+    session = options.open()
     set_up_logging(session.notes)
     from trainer.offline.evaluator import Evaluator
     from trainer.offline.fit import Budget, fit
@@ -43,17 +37,16 @@ def evaluate(
     from trainer.ranks.runtime import deterministic
     from weir.cli.progress import Bar
 
-    interactions, division = prepare(data, split)
-    test_rules = rules(split, cutoffs, filter_seen=filter_seen, index_top=index_top)
-    test = Evaluator.of(interactions, division.train, division.test, test_rules, at_most=cases)
+    interactions, division = options.read()
+    test = Evaluator.of(interactions, division.train, division.test, options.rules, at_most=options.cases)
     with deterministic(), Bar(session.notes, "evaluate") as bar:
 
         def report(step: int, loss: float) -> None:
-            bar.update(step, steps, f"step {step:,} of {steps:,}, loss {loss:.3f}")
+            bar.show(step, steps, f"step {step:,} of {steps:,}, loss {loss:.3f}")
 
         model = OfflineModel.fresh(session.settings.trainer, interactions, division.train)
         fit(model, interactions, division.train, Budget(steps, steps), report=report)
-        bar.update(None, None, "testing")
+        bar.show(None, None, "testing")
         found, popular = test.test(model), test.test_popularity()
     if json:
         session.print_json({"cases": len(test.cases), "model": _plain(found), "popularity": _plain(popular)})
@@ -66,8 +59,8 @@ def _plain(figures: "EvaluationResult") -> Any:
     from pydantic_core import from_json, to_json
 
     strata = {name: stratum.model_dump() for name, stratum in figures.strata.items()}
-    told = {"metrics": figures.metrics, "intervals": figures.intervals, "strata": strata}
-    return from_json(to_json(told, inf_nan_mode="null"))
+    shown = {"metrics": figures.metrics, "intervals": figures.intervals, "strata": strata}
+    return from_json(to_json(shown, inf_nan_mode="null"))
 
 
 def _print(session: Session, cases: int, found: "EvaluationResult", popular: "EvaluationResult") -> None:

@@ -1,16 +1,15 @@
 """``weir inspect``: what is in a store."""
 
-# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.errors import guarded
+from weir.cli.command import command
 from weir.cli.inspect_sketch import sketch
-from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
-from weir.cli.session import open_session
+from weir.cli.options import JsonOutput, StoreOptions
 from weir.cli.tables import minute, print_table
 from weir.text import plain
 
@@ -19,25 +18,23 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look at the windows, bundles and sketches of a store.", no_args_is_help=True)
+app = typer.Typer(help="Show the windows, bundles and sketches of a store.", no_args_is_help=True)
 
-Last = Annotated[int, typer.Option("--last", "-n", min=1, help="Show only the newest ones: how many.")]
+Last = Annotated[int, typer.Option("--last", "-n", min=1, help="Show only this many of the newest ones.")]
 
 
 @app.command("windows")
-@guarded
+@command
 def windows(
+    *,
     last: Last = 20,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """List the committed windows in commit order, with what was counted."""
+    """List the committed windows in commit order, with their counts."""
     from contracts import WindowLog
 
-    session = open_session(config, store, assign)
+    session = options.open()
     manifests = WindowLog(session.store).committed()
     if json:
         session.print_json([_window_facts(manifest) for manifest in manifests[-last:]])
@@ -45,28 +42,27 @@ def windows(
     if not manifests:
         session.out.print(plain(f"{session.store.path('')} holds no window yet: `weir ingest` commits them"))
         return
+    length = timedelta(milliseconds=manifests[-1].end_ms - manifests[-1].start_ms)
     print_table(
         session,
-        f"{len(manifests)} commits in {session.store.path('')}, windows of {_length(manifests[-1])}",
+        f"{len(manifests)} commits in {session.store.path('')}, windows of {length}",
         ["commit", "window from (UTC)", "pane", "events", "negative", "duplicate", "late", "items", "committed"],
         [_window_row(manifest) for manifest in manifests[-last:]],
     )
 
 
 @app.command("bundles")
-@guarded
+@command
 def bundles(
+    *,
     last: Last = 20,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """List the bundles that are kept, which one is served or pinned, and what the gate said."""
+    """List the bundles of the store, which one is served or pinned, and what the gate decided."""
     from weir.cli.bundle_facts import facts_of, print_bundles
 
-    session = open_session(config, store, assign)
+    session = options.open()
     facts = facts_of(session.store, last)
     if json:
         for remark in facts.remarks:
@@ -76,7 +72,7 @@ def bundles(
     print_bundles(session, facts)
 
 
-app.command("sketch")(guarded(sketch))
+app.command("sketch")(command(sketch))
 
 
 def _window_facts(manifest: "WindowManifest") -> dict[str, Any]:
@@ -95,7 +91,3 @@ def _window_row(manifest: "WindowManifest") -> list[str]:
         *(f"{number:,}" for number in numbers),
         minute(manifest.committed_at, "%H:%M:%S"),
     ]
-
-
-def _length(manifest: "WindowManifest") -> str:
-    return str(timedelta(milliseconds=manifest.end_ms - manifest.start_ms))

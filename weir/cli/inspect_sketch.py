@@ -1,26 +1,27 @@
-"""``weir inspect sketch``: what a sketch counted, how wrong it is, and how far it is from another."""
+"""``weir inspect sketch``: what a sketch counted, its error, and its distance from another one."""
 
-# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 from typing import Annotated, Any
 
 import typer
 
-from weir.cli.errors import UsageError
-from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
-from weir.cli.session import Session, open_session
+from weir.cli.options import JsonOutput, StoreOptions
 from weir.cli.tables import print_table
+from weir.errors import UsageError
+from weir.session import Session
 from weir.text import plain
 
 __all__ = ["sketch"]
 
 
 def sketch(
+    *,
     wanted: Annotated[
         str | None,
         typer.Argument(
             metavar="PATH_OR_WINDOW",
-            help="A file of a sketch, a window's folder, name or commit number.",
+            help="Sketch file, or a window's folder, name or commit number.",
             show_default="newest window",
         ),
     ] = None,
@@ -29,14 +30,11 @@ def sketch(
     ] = None,
     compare: Annotated[
         str | None,
-        typer.Option(metavar="PATH_OR_WINDOW", help="Tell what is different in another one.", show_default="none"),
+        typer.Option(metavar="PATH_OR_WINDOW", help="Compare with another sketch.", show_default="none"),
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="Items to list: the most frequent, or the most changed.")] = 10,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
     """Show a frequency sketch: parameters, totals, heaviest items, fill and error; or compare two."""
     from weir.cli.sketch_facts import compare as compared
@@ -44,7 +42,7 @@ def sketch(
 
     if wanted is not None and window is not None:
         raise UsageError("give either PATH_OR_WINDOW or --window, not both")
-    session = open_session(config, store, assign)
+    session = options.open()
     subject = find(session.store, wanted if window is None else str(window))
     if compare is None:
         facts = describe(subject, top)

@@ -1,60 +1,54 @@
 """The command ``weir``.
 
-Nothing of the stages is imported before a command runs: help comes at once, and a missing extra is only missed
-where it is needed.
+No stage is imported before a command runs: help appears at once, and a missing extra matters only to the commands
+that need it.
 """
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from weir.cli import ask, bench, data, evaluate, inspect, promote, settings, stages, store, up
-from weir.cli.errors import guarded
-from weir.supervisor.parent import follow_parent
+from weir.cli.command import command
+from weir.up.supervisor.parent import follow_parent
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="weir",
     help="A streaming retrieval trainer: from an interaction log to top-k items over gRPC, Recall@k in Prometheus.",
-    epilog="Settings come from the command line, WEIR_... variables, --config and the defaults, in this order.",
+    epilog="Settings come from the command line, WEIR_... variables, the --config file, the defaults: the first wins.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
-_EVERYTHING = "Everything at once"
-_ASK = "Ask and act"
-_STAGES = "One stage"
-_LOOK = "Look"
-_STORE = "Keep a store"
-_LOGS = "Logs to play with"
-_MEASURE = "Compare"
+_INSPECT = "Inspect"
+_EVALUATE = "Evaluate"
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Run everything": (up.up,),
+    "Query": (ask.query, ask.click),
+    "Run one stage": (stages.ingest, stages.train, stages.export, promote.promote, stages.serve, stages.monitor),
+    _INSPECT: (store.verify,),
+    "Maintain a store": (store.migrate,),
+    "Sample logs": (data.generate, data.replay),
+    _EVALUATE: (evaluate.evaluate,),
+}
 
-app.command("up", rich_help_panel=_EVERYTHING)(guarded(up.up))
-app.command("query", rich_help_panel=_ASK)(guarded(ask.query))
-app.command("click", rich_help_panel=_ASK)(guarded(ask.click))
-app.command("ingest", rich_help_panel=_STAGES)(guarded(stages.ingest))
-app.command("train", rich_help_panel=_STAGES)(guarded(stages.train))
-app.command("train-worker", hidden=True)(guarded(stages.train_worker))
-app.command("export", rich_help_panel=_STAGES)(guarded(stages.export))
-app.command("promote", rich_help_panel=_STAGES)(guarded(promote.promote))
-app.command("serve", rich_help_panel=_STAGES)(guarded(stages.serve))
-app.command("monitor", rich_help_panel=_STAGES)(guarded(stages.monitor))
-app.command("verify", rich_help_panel=_LOOK)(guarded(store.verify))
-app.command("migrate", rich_help_panel=_STORE)(guarded(store.migrate))
-app.command("generate", rich_help_panel=_LOGS)(guarded(data.generate))
-app.command("replay", rich_help_panel=_LOGS)(guarded(data.replay))
-app.command("evaluate", rich_help_panel=_MEASURE)(guarded(evaluate.evaluate))
-app.add_typer(bench.app, name="bench", rich_help_panel=_MEASURE)
-app.add_typer(inspect.app, name="inspect", rich_help_panel=_LOOK)
-app.add_typer(settings.app, name="config", rich_help_panel=_LOOK)
+for _panel, _functions in _PANELS.items():
+    for _function in _functions:
+        app.command(_function.__name__, rich_help_panel=_panel)(command(_function))
+app.command("train-worker", hidden=True)(command(stages.train_worker))
+app.add_typer(bench.app, name="bench", rich_help_panel=_EVALUATE)
+app.add_typer(inspect.app, name="inspect", rich_help_panel=_INSPECT)
+app.add_typer(settings.app, name="config", rich_help_panel=_INSPECT)
 
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import version  # noqa: PLC0415 - seldom wanted
+        from importlib.metadata import version  # noqa: PLC0415 - rarely needed
 
         typer.echo(f"weir {version('weir')}")
         raise typer.Exit

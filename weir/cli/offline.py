@@ -2,30 +2,25 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from weir.cli.errors import CommandError
+from weir.cli.options import Assign, ConfigFile
+from weir.errors import CommandError
+from weir.session import Session, open_session
 
 if TYPE_CHECKING:
     from trainer.offline.data import Interactions
     from trainer.offline.evaluator import Rules
     from trainer.offline.splits import Split
 
-__all__ = [
-    "Cases",
-    "Cutoffs",
-    "Data",
-    "FilterSeen",
-    "IndexTop",
-    "Kind",
-    "SplitKind",
-    "base_settings",
-    "prepare",
-    "rules",
-]
+__all__ = ["ExperimentOptions", "SplitKind"]
+
+
+_CUTOFFS: Final = (10, 20, 100)
 
 
 class SplitKind(StrEnum):
@@ -37,35 +32,83 @@ class SplitKind(StrEnum):
     LABELLED = "labelled"
 
 
-Data = Annotated[
-    str,
-    typer.Option("--data", "-d", help="Interactions: Parquet, JSON Lines or text 'user item'; path, glob or URL."),
-]
-Kind = Annotated[
-    SplitKind,
-    typer.Option(
-        "--split",
-        help="By global time (80/10/10), the last two of each user, 20 % of each user at random, or column `split`.",
-    ),
-]
-Cutoffs = Annotated[list[int], typer.Option("--k", "-k", min=1, help="Cut-off of the metrics; may be repeated.")]
-FilterSeen = Annotated[
-    bool, typer.Option("--filter-seen/--keep-seen", help="Leave what a user already had out of the rankings, or not.")
-]
-IndexTop = Annotated[
-    int | None,
-    typer.Option(min=1, help="Rank only so many of the most popular items and all test items.", show_default="all"),
-]
-Cases = Annotated[
-    int | None, typer.Option(min=1, help="Test cases at most, chosen at random.", show_default="all of them")
-]
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """What to train and test on, and how to test; the store is not used."""
+
+    data: Annotated[
+        str,
+        typer.Option("--data", "-d", help="Interactions: Parquet, JSON Lines or text 'user item'; path, glob or URL."),
+    ]
+    split: Annotated[
+        SplitKind,
+        typer.Option(
+            "--split",
+            help="By global time (80/10/10), the last two of each user, 20 % of each user at random, "
+            "or column `split`.",
+        ),
+    ] = SplitKind.TEMPORAL
+    cutoffs: Annotated[
+        list[int] | None,
+        typer.Option("--k", "-k", min=1, help="Cut-off of the metrics; may be repeated.", show_default="10, 20, 100"),
+    ] = None
+    filter_seen: Annotated[
+        bool,
+        typer.Option(
+            "--filter-seen/--keep-seen",
+            help="Exclude items that the user has already seen from the rankings, or keep them.",
+        ),
+    ] = True
+    index_top: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rank only this many of the most popular items, and all test items.", show_default="all"
+        ),
+    ] = None
+    cases: Annotated[
+        int | None,
+        typer.Option(min=1, help="At most this many test cases, sampled at random.", show_default="all of them"),
+    ] = None
+    config: ConfigFile = None
+    assign: Assign = None
+
+    def open(self) -> Session:
+        """Return the session of the command, on a small model unless the settings say otherwise."""
+        return open_session(self.config, None, self.assign, base=_small_model(self.split))
+
+    def read(self) -> "tuple[Interactions, Split]":
+        """Read the interactions and divide them."""
+        from trainer.offline import splits
+        from trainer.offline.data import read_interactions
+
+        interactions = read_interactions(self.data)
+        division = {
+            SplitKind.TEMPORAL: splits.temporal,
+            SplitKind.LEAVE_ONE_OUT: splits.leave_one_out,
+            SplitKind.RANDOM: splits.random_per_user,
+            SplitKind.LABELLED: splits.labelled,
+        }[self.split](interactions)
+        if not len(division.test):
+            raise CommandError(
+                f"{self.data}: --split {self.split} leaves none of {len(interactions)} interactions to test on; "
+                "add some"
+            )
+        return interactions, division
+
+    @property
+    def rules(self) -> "Rules":
+        """The rules of the test: a case per user where there is no order, else per interaction."""
+        from trainer.offline.evaluator import Protocol, Rules
+
+        protocol: Protocol = "user" if self.split is SplitKind.RANDOM else "interaction"
+        return Rules(protocol, tuple(sorted(set(self.cutoffs or _CUTOFFS))), self.filter_seen, self.index_top)
 
 
-def base_settings(split: SplitKind) -> dict[str, Any]:
-    """Return what stands in for the trainer's defaults: a small tower that learns in minutes on one core.
+def _small_model(split: SplitKind) -> dict[str, Any]:
+    """Return what stands in for the trainer's defaults: a small tower that trains in minutes on one core.
 
-    Histories where there is an order, a vector per user where there is none. Every position of a history is learnt
-    from, so that a batch of 64 histories has up to 3,200 positives.
+    Histories where there is an order, a vector per user where there is none. Every position of a history is a training
+    example, so that a batch of 64 histories has up to 3,200 positives.
     """
     if split is SplitKind.RANDOM:
         free = {"normalised": False, "temperature": 1.0}
@@ -73,31 +116,3 @@ def base_settings(split: SplitKind) -> dict[str, Any]:
         return {"trainer": {"batch_size": 1024, "tower": tower, "negatives": {"mask_history": False}}}
     tower = {"kind": "sasrec", "dimension": 64, "history_length": 50, "expansion": 1}
     return {"trainer": {"batch_size": 64, "tower": tower, "negatives": {"mask_history": False}}}
-
-
-def prepare(data: str, split: SplitKind) -> "tuple[Interactions, Split]":
-    """Read the interactions and divide them."""
-    from trainer.offline import splits
-    from trainer.offline.data import read_interactions
-
-    interactions = read_interactions(data)
-    divide = {
-        SplitKind.TEMPORAL: splits.temporal,
-        SplitKind.LEAVE_ONE_OUT: splits.leave_one_out,
-        SplitKind.RANDOM: splits.random_per_user,
-        SplitKind.LABELLED: splits.labelled,
-    }[split]
-    division = divide(interactions)
-    if not len(division.test):
-        raise CommandError(
-            f"{data}: --split {split} leaves none of {len(interactions)} interactions to test on; add some"
-        )
-    return interactions, division
-
-
-def rules(split: SplitKind, cutoffs: list[int], *, filter_seen: bool, index_top: int | None) -> "Rules":
-    """Return the rules of the test: a case per user where there is no order, else per interaction."""
-    from trainer.offline.evaluator import Protocol, Rules
-
-    protocol: Protocol = "user" if split is SplitKind.RANDOM else "interaction"
-    return Rules(protocol, tuple(sorted(set(cutoffs))), filter_seen, index_top)

@@ -1,13 +1,15 @@
 """Options that several commands share."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from weir.cli.errors import show_tracebacks
+from weir.session import Session, open_session
 
-__all__ = ["Assign", "ConfigFile", "Debug", "JsonOutput", "StoreUrl", "Target", "Wanted"]
+__all__ = ["Assign", "ConfigFile", "JsonOutput", "StoreOptions", "Target", "Wanted"]
 
 ConfigFile = Annotated[
     Path | None,
@@ -19,15 +21,6 @@ ConfigFile = Annotated[
         show_default="none",
     ),
 ]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        "-s",
-        help="Folder of windows and bundles: a path or fsspec URL. [env: WEIR_STORE]",
-        show_default="weir-data",
-    ),
-]
 Assign = Annotated[
     list[str] | None,
     typer.Option(
@@ -37,13 +30,30 @@ Assign = Annotated[
         show_default="none",
     ),
 ]
-Debug = Annotated[
-    bool,
-    typer.Option("--debug", help="Show tracebacks and log at DEBUG level.", callback=show_tracebacks, is_eager=True),
-]
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Target = Annotated[
     str | None,
-    typer.Option("--target", metavar="HOST:PORT", help="The server to ask.", show_default="serving.host:serving.port"),
+    typer.Option("--target", metavar="HOST:PORT", help="Server to query.", show_default="serving.host:serving.port"),
 ]
-Wanted = Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Number of items wanted.")]
+Wanted = Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Number of items to return.")]
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """The options of every command that uses a store: where it is, and where the settings come from."""
+
+    config: ConfigFile = None
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            "-s",
+            help="Folder of windows and bundles: a path or fsspec URL. [env: WEIR_STORE]",
+            show_default="weir-data",
+        ),
+    ] = None
+    assign: Assign = None
+
+    def open(self, flags: Mapping[str, Any] | None = None) -> Session:
+        """Return the session of the command; for `flags` see `open_session`."""
+        return open_session(self.config, self.store, self.assign, flags)

@@ -1,6 +1,6 @@
-"""``weir promote``: an operator's word on which bundle is served, and how it is taken back."""
+"""``weir promote``: an operator chooses the bundle that is served, or leaves the choice to the trainer again."""
 
-# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 import getpass
 import os
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli.errors import CommandError, UsageError
-from weir.cli.options import Assign, ConfigFile, Debug, StoreUrl
-from weir.cli.session import open_session
+from weir.cli.options import StoreOptions
+from weir.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from contracts import BundleLog
@@ -21,25 +20,23 @@ __all__ = ["promote"]
 
 
 def promote(
+    *,
     version: Annotated[
         str | None, typer.Argument(help="The bundle; `weir inspect bundles` lists them.", show_default=False)
     ] = None,
-    why: Annotated[str, typer.Option(help="The reason, for those who find the pin.", show_default=False)] = "",
+    why: Annotated[str, typer.Option(help="Reason, shown with the pin.", show_default=False)] = "",
     unpin: Annotated[
-        bool, typer.Option("--unpin", help="Lift the pin: the trainer promotes its next good bundle.")
+        bool, typer.Option("--unpin", help="Remove the pin: the trainer promotes its next bundle that passes the gate.")
     ] = False,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
-    debug: Debug = False,
+    options: StoreOptions,
 ) -> None:
-    """Have servers answer from this bundle, whatever the gate said: an older one, or one that was held.
+    """Serve this bundle whatever the gate decided: an older one, or one that was held back.
 
-    It is pinned: trainers go on exporting, and nothing else is promoted until `weir promote --unpin`.
+    The bundle is pinned: trainers keep exporting, but nothing else is promoted until `weir promote --unpin`.
     """
     if (version is None) is not unpin:
-        raise UsageError("name a VERSION to promote and pin it, or give --unpin to lift the pin; one of the two")
-    session = open_session(config, store, assign)
+        raise UsageError("name a VERSION to promote and pin it, or give --unpin to remove the pin; one of the two")
+    session = options.open()
     from contracts import BundleLog
 
     log = BundleLog(session.store)
@@ -69,7 +66,7 @@ def _unpin(log: "BundleLog") -> None:
 
 
 def _operator() -> str:
-    """Return who asks, as user@host; a container may know no name for the user."""
+    """Return who runs the command, as user@host; in a container the user may have no name."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

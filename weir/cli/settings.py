@@ -1,34 +1,32 @@
-"""``weir config``: which settings hold."""
+"""``weir config``: the effective settings."""
 
-# ruff: noqa: ARG001, PLC0415 - options are parameters; imports wait until a command runs
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from weir.cli.errors import guarded
-from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
-from weir.cli.session import open_session
+from weir.cli.command import command
+from weir.cli.options import JsonOutput, StoreOptions
+from weir.session import open_session
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Show or check the settings that hold, after file, environment and command line.", no_args_is_help=True
+    help="Show or check the effective settings, from file, environment and command line.", no_args_is_help=True
 )
 
 
 @app.command("show")
-@guarded
+@command
 def show(
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    *,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """Print all settings that hold, as YAML that --config reads; what each means stands beside it."""
-    session = open_session(config, store, assign)
+    """Print the effective settings as YAML that --config reads, each with its description."""
+    session = options.open()
     if json:
         session.print_json(session.settings)
         return
@@ -38,28 +36,24 @@ def show(
 
 
 @app.command("check")
-@guarded
+@command
 def check(
+    *,
     file: Annotated[
         Path | None,
-        typer.Argument(
-            help="YAML file of settings, checked as it is: its store is not looked at.", show_default="none"
-        ),
+        typer.Argument(help="YAML file of settings; checked without reading its store.", show_default="none"),
     ] = None,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
-    debug: Debug = False,
+    options: StoreOptions,
 ) -> None:
-    """Say whether the settings can be used; if not, name every one that cannot, and end with status 2."""
-    open_session(file or config, store, assign, base=None if file is None else {})
+    """Check the settings; name every one that cannot be used, and exit with status 2 if there is any."""
+    open_session(file or options.config, options.store, options.assign, base=None if file is None else {})
     typer.echo("the settings can be used")
 
 
 @app.command("schema")
-@guarded
-def schema(debug: Debug = False) -> None:
-    """Print the JSON Schema of the file of settings: editors complete and check with it."""
+@command
+def schema() -> None:
+    """Print the JSON Schema of the settings file, with which editors complete and check it."""
     from weir.schema import schema_text
 
     typer.echo(schema_text(), nl=False)

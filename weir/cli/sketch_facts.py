@@ -1,4 +1,4 @@
-"""What a stored sketch says, alone and beside another."""
+"""Facts about a stored sketch, alone and compared with another."""
 
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import sketches
 from contracts import ITEMS_SCHEMA, Store, WindowLog, WindowManifest, WindowName, columns
 from sketches import Counted, CountMinSketch, FrequencyEstimator
-from weir.cli.errors import CommandError
+from weir.errors import CommandError
 
 __all__ = ["Subject", "compare", "describe", "find"]
 
@@ -50,7 +50,7 @@ def _window(store: Store, manifests: list[WindowManifest], wanted: str | None) -
 
 
 def _from_file(path: Path) -> Subject:
-    """Read a sketch; the items of a window lie beside its sketch, not beside that of its users."""
+    """Read a sketch; a window's items file is next to its item sketch and says nothing about its user sketch."""
     try:
         estimator = sketches.load(path.read_bytes())
     except ValueError as error:
@@ -65,17 +65,17 @@ def _from_file(path: Path) -> Subject:
 
 
 def describe(subject: Subject, top: int) -> dict[str, Any]:
-    """Return parameters, totals and the heaviest items; figures against the true counts where items are known."""
+    """Return parameters, totals and the heaviest items; errors against the true counts where items are known."""
     estimator, items = subject.estimator, subject.items
-    figures = sketches.health(estimator)
+    health = sketches.health(estimator)
     facts = {
         "window": subject.name,
         **sketches.parameters(estimator),
         "bytes": estimator.nbytes,
         "total": estimator.total,
-        "distinct_estimated": round(figures.distinct, 1),
-        "fill": round(figures.fill, 6),
-        "log_q_error_estimated": round(figures.log_q_error, 6),
+        "distinct_estimated": round(health.distinct, 1),
+        "fill": round(health.fill, 6),
+        "log_q_error_estimated": round(health.log_q_error, 6),
     }
     if not len(items):
         return facts | {"top": []}
@@ -95,7 +95,7 @@ def compare(before: Subject, after: Subject, top: int) -> dict[str, Any]:
     """Return how far two sketches are apart: parameters, totals, distance of the heads, and the largest changes.
 
     Items known to either are looked up in both. Where none are known, the cells of equal count-min sketches are
-    compared row by row: they cannot lie further apart than the items, up to the error of conservative cells.
+    compared row by row: their distance cannot exceed that of the items, up to the error of conservative cells.
     """
     mine, theirs = sketches.parameters(before.estimator), sketches.parameters(after.estimator)
     names = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]

@@ -1,6 +1,6 @@
-"""``weir ingest``, ``train``, ``export``, ``serve``, ``monitor``: one stage each, as its own process."""
+"""``weir ingest``, ``train``, ``export``, ``serve``, ``monitor``: one stage each, as a process."""
 
-# ruff: noqa: ARG001, PLC0415, PLR0917 - options are parameters; imports wait until a command runs
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 import os
 import signal
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.errors import CommandError
-from weir.cli.options import Assign, ConfigFile, Debug, JsonOutput, StoreUrl
-from weir.cli.session import Session, open_session, set_up_logging
+from weir.cli.command import DEBUGGING
+from weir.cli.logs import set_up_logging
+from weir.cli.options import JsonOutput, StoreOptions
+from weir.errors import CommandError
+from weir.session import Session
 from weir.text import plain
 
 if TYPE_CHECKING:
@@ -20,26 +22,24 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "ingest", "monitor", "serve", "train", "train_worker"]
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until SIGTERM or Ctrl-C.")]
-Ranks = Annotated[int, typer.Option(min=1, help="Processes that train together; several are started by torchrun.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep processing new data until SIGTERM or Ctrl-C.")]
+Ranks = Annotated[int, typer.Option(min=1, help="Number of training processes on this machine.")]
 
 
 def ingest(
+    *,
     log: Annotated[
         str | None, typer.Option("--log", "-l", help="The log: file, folder or glob; path or URL.", show_default="log")
     ] = None,
     follow: Follow = False,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """Read the log, refuse what is broken, drop duplicates, and commit windows of event time to the store.
+    """Read the log, reject invalid rows, drop duplicates, and commit windows of event time to the store.
 
-    Can be killed at any moment and started again: no event is lost or counted twice.
+    It can be killed and restarted at any moment: no event is lost or counted twice.
     """
-    session = open_session(config, store, assign, {"pipeline.log": log})
+    session = options.open({"pipeline.log": log})
     set_up_logging(session.notes)
     from pipelines.ingest import ingest as run
     from weir.cli.progress import Bar
@@ -49,45 +49,49 @@ def ingest(
 
         def report(summary: "IngestSummary") -> None:
             total[:] = [total[0] + summary if total else summary]
-            bar.update(None, None, f"{total[0].valid:,} events, {total[0].windows} windows, {total[0].dead} dead")
+            bar.show(None, None, f"{total[0].valid:,} events, {total[0].windows} windows, {total[0].dead} dead")
 
         summary = run(session.store, session.settings.pipeline, follow=follow, report=report)
     _print_facts(session, summary, json=json)
 
 
 def train(
+    *,
     ranks: Ranks = 1,
     follow: Follow = False,
-    restarts: Annotated[int, typer.Option(min=0, help="With several ranks: deaths of a rank that are borne.")] = 3,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="With several ranks: rank failures tolerated before giving up.")
+    ] = 3,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """Learn the committed windows in order, and export a bundle after each.
+    """Train on the committed windows in order, and export a bundle after each.
 
-    Every window tests the model before it is learnt. Continues from the newest checkpoint.
+    Every window tests the model before the model is trained on it. Training continues from the newest checkpoint.
     """
     if ranks == 1:
-        train_worker(follow=follow, config=config, store=store, assign=assign, json=json)
+        train_worker(follow=follow, options=options, json=json)
         return
-    # Refused here, wrong settings do not have to be told once per rank.
-    session = open_session(config, store, assign)
+    # Checked here, wrong settings are reported once and not by every rank.
+    session = options.open()
     set_up_logging(session.notes)
-    arguments = [*(("--follow",) if follow else ()), *(("--json",) if json else ()), *(("--debug",) if debug else ())]
-    for name, value in (("--config", config), ("--store", session.settings.store)):
+    arguments = [
+        *(("--follow",) if follow else ()),
+        *(("--json",) if json else ()),
+        *(("--debug",) if DEBUGGING.get() else ()),
+    ]
+    for name, value in (("--config", options.config), ("--store", session.settings.store)):
         arguments += [name, str(value)] if value is not None else []
-    for pair in assign or ():
+    for pair in options.assign or ():
         arguments += ["--set", pair]
     _launch(ranks, restarts, ["-m", "weir", "train-worker", *arguments])
 
 
 def _launch(ranks: int, restarts: int, command: list[str]) -> None:
-    """Do what torchrun does, in this process: start the ranks, restart all when one dies, stop with them.
+    """Do what torchrun does, in this process: start the ranks, restart all when one fails, stop with them.
 
-    The launcher and the ranks meet in files of a private folder: torchrun's own way is a port on all interfaces, which
-    asks nobody who they are.
+    The launcher and the ranks meet in files of a private folder: torchrun itself opens a port on all interfaces,
+    without authentication.
     """
     import tempfile
     import uuid
@@ -109,7 +113,7 @@ def _launch(ranks: int, restarts: int, command: list[str]) -> None:
             run_id=str(uuid.uuid4()),
             rdzv_backend="c10d",
             rdzv_endpoint=f"{folder}/launcher",
-            # Nobody else waits for its heartbeats, and each would lengthen the file.
+            # Nobody waits for the heartbeats, and each would make the file longer.
             rdzv_configs={"store_type": "file", "keep_alive_interval": 86400},
             local_addr="127.0.0.1",
             max_restarts=restarts,
@@ -122,25 +126,23 @@ def _launch(ranks: int, restarts: int, command: list[str]) -> None:
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             code = failure.exitcode
-            how = f"died of signal {-code}" if code < 0 else f"ended with status {code}"
-            raise CommandError(f"rank {rank} {how}, after {restarts} restarts; its last lines stand above") from error
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+            raise CommandError(f"rank {rank} {how}, after {restarts} restarts; its last lines are above") from error
 
 
 def train_worker(
+    *,
     follow: Follow = False,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """Be one rank of a training run."""
+    """Run one rank of a training run."""
     if "RANK" in os.environ:
-        from weir.supervisor.parent import die_with_parent
+        from weir.up.supervisor.parent import die_with_parent
 
-        # A rank without its launcher would wait for its peers for ever.
+        # A rank without its launcher would wait for its peers forever.
         die_with_parent(signal.SIGKILL)
-    session = open_session(config, store, assign)
+    session = options.open()
     first = os.environ.get("RANK", "0") == "0"
     set_up_logging(session.notes)
     from trainer.train import train as run
@@ -150,26 +152,24 @@ def train_worker(
 
         def report(progress: "TrainProgress") -> None:
             loss = "" if progress.loss is None else f", loss {progress.loss:.3f}"
-            bar.update(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
+            bar.show(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
 
         summary = run(session.store, session.settings.trainer, follow=follow, report=report)
     if not first:
         return
     _print_facts(session, summary, json=json)
     if summary.bundle is None and not summary.windows:
-        hint = f"{session.store.path('')} holds no window to learn: `weir ingest` commits them"
+        hint = f"{session.store.path('')} holds no window to train on: `weir ingest` commits them"
         session.notes.print(plain(hint), soft_wrap=True)
 
 
 def export(
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
+    *,
+    options: StoreOptions,
     json: JsonOutput = False,
-    debug: Debug = False,
 ) -> None:
-    """Make a bundle (user tower, index, items) from the newest checkpoint; promote it if the gate lets it through."""
-    session = open_session(config, store, assign)
+    """Export a bundle (user tower, index, items) from the newest checkpoint; promote it if it passes the gate."""
+    session = options.open()
     set_up_logging(session.notes)
     from trainer.export import export as run
 
@@ -179,17 +179,15 @@ def export(
 
 
 def serve(
+    *,
     port: Annotated[
-        int | None, typer.Option("--port", "-p", help="gRPC port; 0: any free one.", show_default="50051")
+        int | None, typer.Option("--port", "-p", help="gRPC port; 0 takes a free one.", show_default="50051")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
-    debug: Debug = False,
+    options: StoreOptions,
 ) -> None:
     """Answer queries over gRPC from the promoted bundle, and swap to each new one without failing a request."""
-    session = open_session(config, store, assign, {"serving.port": port, "serving.host": host})
+    session = options.open({"serving.port": port, "serving.host": host})
     set_up_logging(session.notes)
     from serving.server import serve as run
 
@@ -197,13 +195,11 @@ def serve(
 
 
 def monitor(
-    config: ConfigFile = None,
-    store: StoreUrl = None,
-    assign: Assign = None,
-    debug: Debug = False,
+    *,
+    options: StoreOptions,
 ) -> None:
-    """Follow the windows and measure Recall@k through the real server: of index, model and service, kept apart."""
-    session = open_session(config, store, assign)
+    """Measure Recall@k of each window through the running server, separately for index, model and service."""
+    session = options.open()
     set_up_logging(session.notes)
     from serving.monitor.loop import monitor as run
 
@@ -218,13 +214,13 @@ def _print_facts(session: Session, result: Any, *, json: bool) -> None:
 
     table = Table(box=None, show_header=False)
     for name, value in (result if isinstance(result, dict) else result.model_dump(mode="json")).items():
-        table.add_row(plain(name.replace("_", " ")), plain(_spell(value)))
+        table.add_row(plain(name.replace("_", " ")), plain(_as_text(value)))
     session.out.print(table)
 
 
-def _spell(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_spell(inner)}" for name, inner in value.items()) or "-"
+        return ", ".join(f"{name} {_as_text(inner)}" for name, inner in value.items()) or "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from weir.cli.session import Session
+from weir.session import Session
 
 __all__ = ["minute", "print_table"]
 
@@ -13,14 +13,14 @@ _NUMBERS: Final = {
     *("commit", "pane", "events", "negative", "duplicate", "late", "items"),
     *("recall@20", "rank", "count", "estimate", "share", "before", "after", "change"),
 }
-"""Columns that stand to the right."""
+"""Right-aligned columns."""
 
 _LONG: Final = {"item", "version"}
-"""Columns that may be too long for the terminal."""
+"""Columns that may exceed the width of the terminal."""
 
 
 def print_table(session: Session, title: str, head: list[str], rows: list[list[str]]) -> None:
-    """Print rows of text under a title, as they are spelt; only items and versions may be broken into lines."""
+    """Print rows of text under a title, verbatim; only items and versions may be broken into lines."""
     from rich.table import Table
 
     from weir.text import plain

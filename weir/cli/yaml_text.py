@@ -1,4 +1,4 @@
-"""Settings as YAML with what each means beside it."""
+"""Settings as YAML, each with its description."""
 
 import json
 

@@ -1,1 +1,1 @@
-"""The demo: a generated log, its replay, and the tour that `weir up --demo` ends with."""
+"""Sample logs: a generator, and the replay of a finished log as a stream."""

@@ -1,6 +1,6 @@
-"""The demo's world: genres of labels of items, users with a taste, popularity that drifts.
+"""The demo's catalogue and users: genres, labels and items with drifting popularity, users with interests.
 
-Item ids read ``jazz-blue-note-042``: genre, label, number. Users read ``anna-17``.
+Item ids look like ``jazz-blue-note-042``: genre, label, number; user ids like ``anna-17``.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _INTERESTS: Final = 3
 class Catalogue:
     """Items by label: arrays of shape (labels, items of a label).
 
-    `weight` is the share of an item in its label by day, cumulated: (days, labels, items of a label).
+    `weight` is the cumulative share of each item within its label by day: (days, labels, items of a label).
     `appeal` is each label's, by day, (days, labels).
     """
 
@@ -45,13 +45,13 @@ class Catalogue:
 
     @property
     def labels_per_genre(self) -> int:
-        """The number of labels of each genre; they stand next to each other."""
+        """The number of labels of each genre; they are adjacent."""
         return int(len(self.genre) // (self.genre[-1] + 1))
 
 
 @dataclass(frozen=True)
 class Users:
-    """Users: ids (u,), genres of interest (u, 3), their cumulated shares (u, 3), share of all events (u,)."""
+    """Users: ids (u,), genres of interest (u, 3), their cumulative shares (u, 3), share of all events (u,)."""
 
     ids: npt.NDArray[np.str_]
     genres: Int
@@ -70,7 +70,7 @@ def make_catalogue(rng: np.random.Generator, items: int, days: int) -> Catalogue
     base = -0.9 * np.log(1 + rng.permutation(labels * size).reshape(labels, size))
     drift = np.cumsum(rng.normal(0, 0.15, (days, labels, size)), axis=0)
     published = np.where(rng.random((labels, size)) < 0.25, rng.uniform(1, days, (labels, size)), -days)
-    # One item of every label is there from the start, so that no label is ever empty.
+    # One item of every label exists from the start, so that no label is ever empty.
     published[:, 0] = -days
     age = np.arange(days)[:, None, None] + 1 - published
     popularity = np.exp(base + drift) * (age > 0) * (1 + 3 * np.exp(-np.maximum(age, 0) / 2))

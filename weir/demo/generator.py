@@ -1,8 +1,8 @@
-"""A log of listeners and records, with everything in it that a real log has.
+"""A generated log of listeners and records, with the irregularities of a real log.
 
 What a user plays next depends on what they played last: mostly another record of the same label, sometimes
-another label of the same genre, at times another of their genres. A model that reads histories can learn this;
-popularity cannot. Some lines arrive late, some twice, and a few are broken.
+another label of the same genre, at times another of their genres. A model of histories can learn this; popularity
+cannot. Some lines arrive late, some twice, and a few are malformed.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,13 @@ from contracts import MAX_ID_BYTES
 from contracts.models import FrozenModel, StoredModel
 from weir.demo.catalogue import Catalogue, Users, make_catalogue, make_users
 
-__all__ = ["GeneratedLog", "GeneratorConfig", "LogTruth", "generate"]
+__all__ = ["GENERATED", "GeneratedLog", "GeneratorConfig", "LogTruth", "generate"]
 
 Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
+
+GENERATED: Final = {"event_types": {"play": "positive", "skip": "negative"}}
+"""What the event types of a generated log mean, as settings of the pipeline."""
 
 _DAY_MS: Final = 86_400_000
 _START_MS: Final = 1_767_225_600_000
@@ -51,18 +54,20 @@ class GeneratorConfig(FrozenModel):
 
     seed: int = Field(default=0, ge=0, description="same seed, same log, byte for byte")
     users: int = Field(default=3000, ge=1, description="listeners")
-    items: int = Field(default=2000, ge=40, description="records, about; a quarter of them is published over time")
-    events: int = Field(default=200_000, ge=1, description="distinct valid events, about")
+    items: int = Field(
+        default=2000, ge=40, description="approximate number of records; a quarter are published over time"
+    )
+    events: int = Field(default=200_000, ge=1, description="approximate number of distinct valid events")
     days: int = Field(default=30, ge=1, description="simulated days")
     duplicates: float = Field(default=0.01, ge=0, lt=1, description="share of events that are delivered twice")
-    outages: int = Field(default=3, ge=0, description="times that a source is cut off; its events come late then")
-    late: float = Field(default=0.005, ge=0, lt=1, description="share of events that come 30 to 36 hours late")
-    malformed: float = Field(default=0.0005, ge=0, lt=1, description="share of broken lines added")
+    outages: int = Field(default=3, ge=0, description="outages of a source, whose events then arrive late")
+    late: float = Field(default=0.005, ge=0, lt=1, description="share of events that arrive 30 to 36 hours late")
+    malformed: float = Field(default=0.0005, ge=0, lt=1, description="share of malformed lines added")
     skips: float = Field(default=0.05, ge=0, lt=1, description="share of events that are skips, a negative signal")
 
 
 class LogTruth(StoredModel):
-    """What is in the log: `lines` = `events` + `duplicates` + `malformed`; `events` are distinct and valid.
+    """Contents of the log: `lines` = `events` + `duplicates` + `malformed`; `events` are distinct and valid.
 
     `late` of them (and some of the duplicates) arrive hours after they happened; `skips` are negative.
     """
@@ -141,8 +146,8 @@ def generate(config: GeneratorConfig | None = None) -> GeneratedLog:
 def _arrivals(rng: np.random.Generator, config: GeneratorConfig, time: Int) -> tuple[npt.NDArray[np.bool_], Int]:
     """Return which events are late, and when each arrives.
 
-    Most arrive within a minute. In an outage of six hours a share of the events stays behind, and is delivered
-    all at once 36 hours after the outage began.
+    Most arrive within a minute. In an outage of six hours a share of the events is held back, and delivered
+    at once 36 hours after the start of the outage.
     """
     begins = _START_MS + (np.arange(config.outages) + 0.5) * config.days * _DAY_MS / max(config.outages, 1)
     begins = begins.astype(np.int64)

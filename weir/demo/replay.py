@@ -1,8 +1,8 @@
-"""Replay a finished log faster than real time: its rows appear as segment files, in order, each at its moment.
+"""Replay a finished log faster than real time: its rows appear as segment files, in order, each when it is due.
 
 The log is cut by event time into slices of equal length. A slice becomes one segment, placed atomically when
-its time has come, so a reader sees whole segments only, and their concatenation is the log. Names follow from
-the slices: a replay that was killed goes on behind the last segment placed.
+it is due, so a reader sees whole segments only, and their concatenation is the log. Names follow from the slices:
+a replay that was killed continues after the last segment placed.
 """
 
 import logging
@@ -33,7 +33,7 @@ class ReplayConfig(FrozenModel):
 
 
 class ReplaySummary(FrozenModel):
-    """What is placed, by this run and those before it."""
+    """What was placed, by this run and earlier ones."""
 
     rows: int
     placed_rows: int
@@ -43,7 +43,7 @@ class ReplaySummary(FrozenModel):
 
 
 class _Plan(FrozenModel):
-    """What a started replay must keep to, or its segments would no longer make up the log."""
+    """What a resumed replay must keep, or its segments would no longer make up the log."""
 
     log: str
     rows: int
@@ -67,7 +67,7 @@ def replay(
     report: Callable[[ReplaySummary], None] | None = None,
     column: str = columns.TIMESTAMP,
 ) -> ReplaySummary:
-    """Place the rows of the log at `path` into `folder`, and leave the `EventClock` in `store`.
+    """Place the rows of the log at `path` into `folder`, and save the `EventClock` in `store`.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def _cut(source: LogSource, slices: int) -> list[_Segment]:
 
 
 def _start_clock(source: LogSource, missing: list[_Segment], config: ReplayConfig) -> EventClock:
-    """Return the clock by which the next segment's slice begins now."""
+    """Return the clock by which the next segment's slice starts now."""
     profile = source.profile
     span = max(profile.end_ms - profile.start_ms, 1) / 1000
     origin = max(profile.start_ms / 1000, missing[0].due_ms / 1000 - span / config.segments)
@@ -136,9 +136,9 @@ def _keep_to_plan(store: Store, plan: _Plan) -> None:
     if not store.exists(_PLAN):
         store.write(_PLAN, plan.model_dump_json(indent=2).encode())
         return
-    begun = _Plan.model_validate_json(store.read(_PLAN))
-    if begun != plan:
+    earlier = _Plan.model_validate_json(store.read(_PLAN))
+    if earlier != plan:
         raise ValueError(
-            f"{store.path('')} holds a replay of {begun.log} ({begun.rows} rows in {begun.segments} slices), not of "
-            f"{plan.log} ({plan.rows} rows in {plan.segments} slices): choose another --store, or remove that one"
+            f"{store.path('')} holds a replay of {earlier.log} ({earlier.rows} rows in {earlier.segments} slices), "
+            f"not of {plan.log} ({plan.rows} rows in {plan.segments} slices): choose another --store, or remove it"
         )

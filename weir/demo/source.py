@@ -1,6 +1,6 @@
-"""A finished log as a replay needs it: when each row arrived, and any run of rows as the bytes of a file.
+"""A finished log for a replay: when each row arrived, and any range of rows as the bytes of a file.
 
-JSON Lines (also gzipped) stay the bytes they are; Parquet stays Parquet. The whole log is held in memory.
+JSON Lines (also gzipped) keep their bytes; Parquet stays Parquet. The whole log is held in memory.
 """
 
 import gzip
@@ -88,7 +88,7 @@ class LogSource(Protocol):
 def open_log(path: Path, column: str = columns.TIMESTAMP) -> LogSource:
     """Read a log by its suffix: ``.parquet``, ``.jsonl``, ``.json``, ``.ndjson``, each of the latter also ``.gz``.
 
-    `column` is what the log calls the timestamp: a number, whose unit is told by its size, or RFC 3339 text.
+    `column` is what the log calls the timestamp: a number, whose unit follows from its magnitude, or RFC 3339 text.
     Raises `FileNotFoundError`, and `ValueError` where the suffix is another or no row has a timestamp.
     """
     name = path.name.removesuffix(".gz")
@@ -187,7 +187,7 @@ def _profile(path: Path, stamps: pa.Array, form: Literal["jsonl", "parquet"]) ->
     reach = max(high - low, 1)
     plausible = known[(known >= low - reach) & (known <= high + reach)]
     filled = stamps.fill_null(int(plausible.min())).to_numpy(zero_copy_only=False).astype(np.int64)
-    # One row dated a century ahead must not make all that follow it arrive at the end.
+    # One row dated a century ahead must not delay all later rows to the end.
     steady = np.where((filled >= plausible.min()) & (filled <= plausible.max()), filled, plausible.min())
     arrival = np.floor(np.maximum.accumulate(steady) * _MS_PER[unit]).astype(np.int64)
     start, end = (int(value * _MS_PER[unit]) for value in (plausible.min(), plausible.max()))

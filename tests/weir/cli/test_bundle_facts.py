@@ -45,7 +45,7 @@ def test_it_says_what_became_of_each_bundle_and_why(log: BundleLog) -> None:
 
 def test_it_shows_the_pin(log: BundleLog) -> None:
     log.set_pin(PIN)
-    assert f"{PIN.sentence}; `weir promote --unpin` lifts it" in inspect(log)
+    assert f"{PIN.sentence}; `weir promote --unpin` removes it" in inspect(log)
     first, *_ = json.loads(inspect(log, "--json"))
     assert (first["version"], first["current"], first["pinned"], first["standing"]) == ("0001", True, True, "pinned")
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from contracts import Store
 from tests.serving.process import ServerProcess
-from tests.weir.supervisor.damage import COMMITS, whole_store
+from tests.weir.up.damage import COMMITS, whole_store
 from weir.cli.main import app
 
 RUNNER = CliRunner()

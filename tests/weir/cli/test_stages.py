@@ -108,7 +108,7 @@ def test_an_older_bundle_can_be_promoted_and_stays(config: Path) -> None:
     shown = weir(config, "inspect", "bundles").stdout
     assert f"current: {oldest}\n" in shown
     assert f"pinned to {oldest} by " in shown
-    assert "the new one repeats itself; `weir promote --unpin` lifts it" in shown
+    assert "the new one repeats itself; `weir promote --unpin` removes it" in shown
     assert json.loads(weir(config, "inspect", "bundles", "--json").stdout)[0]["standing"] == "pinned"
     assert weir(config, "promote", newest).returncode == 0
     lifted = weir(config, "promote", "--unpin").stdout
@@ -156,4 +156,4 @@ def test_a_request_that_the_server_refuses_lists_its_problems(config: Path, serv
 def test_training_on_an_empty_store_says_what_comes_first(config: Path, tmp_path: Path) -> None:
     trained = weir(config, "train", "--store", str(tmp_path / "empty"))
     assert trained.returncode == 0
-    assert "holds no window to learn: `weir ingest` commits them" in trained.stderr
+    assert "holds no window to train on: `weir ingest` commits them" in trained.stderr

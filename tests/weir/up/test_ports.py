@@ -1,0 +1,54 @@
+import socket
+
+import pytest
+
+from weir.config import Settings, SettingsError
+from weir.up.ports import PORTS, busy_ports, with_ports
+
+
+def ports(settings: Settings) -> list[int]:
+    return [getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in PORTS]
+
+
+def test_an_offset_moves_every_port_and_the_monitor_asks_the_right_server() -> None:
+    moved = with_ports(Settings(), 100)
+    assert ports(moved) == [port + 100 for port in ports(Settings())]
+    assert moved.monitor.target == f"127.0.0.1:{Settings().serving.port + 100}"
+
+
+def test_zero_takes_free_ports_that_differ() -> None:
+    serving = Settings().serving.model_copy(update={"port": 0, "metrics_port": 0})
+    settings = with_ports(Settings().model_copy(update={"serving": serving}), 0)
+    assert 0 not in ports(settings)
+    assert len(set(ports(settings))) == len(PORTS)
+
+
+def test_ports_that_clash_or_do_not_exist_are_refused_together() -> None:
+    serving = Settings().serving.model_copy(update={"metrics_port": Settings().trainer.metrics_port, "port": 65535})
+    with pytest.raises(SettingsError) as caught:
+        with_ports(Settings().model_copy(update={"serving": serving}), 1)
+    assert caught.value.problems == [
+        "serving.port = 65536: must be at most 65535",
+        "trainer.metrics_port = 9103: serving.metrics_port has the same port",
+    ]
+
+
+def test_a_port_that_somebody_listens_on_is_named() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        serving = Settings().serving.model_copy(update={"port": port})
+        found = busy_ports(Settings().model_copy(update={"serving": serving}))
+    assert f"port {port} (gRPC, serving.port) is in use" in found
+
+
+def test_a_metrics_port_is_looked_for_where_it_will_be_bound() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.2", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        for host, held in (("127.0.0.1", False), ("127.0.0.2", True)):
+            trainer = Settings().trainer.model_copy(update={"metrics_host": host, "metrics_port": port})
+            found = busy_ports(Settings().model_copy(update={"trainer": trainer}))
+            assert (f"port {port} (trainer metrics, trainer.metrics_port) is in use" in found) == held

@@ -1,0 +1,101 @@
+from pathlib import Path
+
+import pytest
+
+from contracts import Store
+from weir.config import load_settings
+from weir.errors import CommandError, UsageError
+from weir.up.options import UpOptions
+from weir.up.prepare import Launch, prepare
+
+FREE = [
+    f"{key}={port}"
+    for port, key in enumerate(
+        (
+            "serving.port",
+            "pipeline.metrics_port",
+            "trainer.metrics_port",
+            "serving.metrics_port",
+            "monitor.metrics_port",
+        ),
+        start=23_400,
+    )
+]
+
+
+def start(store: Path, assign: list[str] | None = None, **changes: object) -> Launch:
+    given = {"demo": False, "once": False, "log": None, "seconds": 1.0, "ranks": 1, "port_offset": 0, "timeout": 9.0}
+    options = UpOptions(**{**given, **changes})  # type: ignore[arg-type]
+    return prepare(None, str(store), FREE if assign is None else assign, options)
+
+
+def log_file(path: Path) -> Path:
+    path.write_text('{"user_id": "u", "item_id": "i", "timestamp": 1700000000}\n' * 3)
+    return path
+
+
+def test_the_settings_for_all_processes_are_left_in_the_store(tmp_path: Path) -> None:
+    launch = start(tmp_path / "store", demo=True, log=log_file(tmp_path / "log.jsonl"), port_offset=7)
+    settings = load_settings(launch.settings_file)
+    assert settings.serving.port == 23_407
+    assert settings.monitor.target == "127.0.0.1:23407"
+    assert settings.store == str(tmp_path / "store")
+    assert settings.pipeline.log == str(tmp_path / "store" / "log")
+    assert Path(settings.pipeline.log).is_dir()
+    assert launch.user == "u"
+    assert launch.replayed is not None
+    assert launch.replayed.log == tmp_path / "log.jsonl"
+
+
+def test_a_log_without_demo_keeps_the_models_settings(tmp_path: Path) -> None:
+    launch = start(tmp_path / "store", log=log_file(tmp_path / "log.jsonl"))
+    assert launch.session.settings.trainer.batch_size == load_settings().trainer.batch_size
+
+
+def test_a_later_up_remembers_all_but_the_ports(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    first = start(store, demo=True, log=log_file(tmp_path / "log.jsonl"), port_offset=7).session.settings
+    again = start(store, [], port_offset=14_000).session.settings
+    assert again.trainer.model_copy(update={"metrics_port": 0}) == first.trainer.model_copy(update={"metrics_port": 0})
+    assert again.pipeline.log == first.pipeline.log
+    assert again.serving.port == load_settings().serving.port + 14_000
+
+
+def test_once_begins_from_nothing_where_a_demo_was(tmp_path: Path) -> None:
+    store, log = tmp_path / "store", log_file(tmp_path / "log.jsonl")
+    for once in (False, True):
+        start(store, demo=True, once=once, log=log)
+        Store(str(store)).write("windows/old", b"1")
+    start(store, demo=True, once=True, log=log)
+    assert not (store / "windows").exists()
+
+
+def test_a_demo_that_goes_on_keeps_what_there_is(tmp_path: Path) -> None:
+    store, log = tmp_path / "store", log_file(tmp_path / "log.jsonl")
+    start(store, demo=True, log=log)
+    Store(str(store)).write("windows/old", b"1")
+    start(store, demo=True, log=log)
+    assert (store / "windows/old").exists()
+
+
+def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs --demo or --log"):
+        start(tmp_path, once=True)
+    Store(str(tmp_path / "store")).write("data", b"1")
+    with pytest.raises(CommandError, match="holds data that no demo made"):
+        start(tmp_path / "store", once=True, log=log_file(tmp_path / "log.jsonl"))
+    with pytest.raises(FileNotFoundError, match="there is no such log file"):
+        start(tmp_path / "other", log=tmp_path / "missing.jsonl")
+    with pytest.raises(UsageError, match=r"is a folder; .* weir up --set pipeline\.log="):
+        start(tmp_path / "other", log=tmp_path)
+
+
+def test_a_wrong_log_removes_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    start(store, demo=True, log=log_file(tmp_path / "log.jsonl"))
+    inside = log_file(store / "own.jsonl")
+    with pytest.raises(UsageError, match="is in the store"):
+        start(store, demo=True, once=True, log=inside)
+    with pytest.raises(FileNotFoundError):
+        start(store, demo=True, once=True, log=tmp_path / "missing.jsonl")
+    assert inside.exists()

@@ -1,0 +1,159 @@
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from contracts import BundleLog, CommitLog, Store, WindowLog
+from pipelines.config import PipelineConfig
+from pipelines.ingest import ingest
+from serving.client import RetrievalClient
+from tests.weir.up.damage import DAMAGES, WINDOWS, recall, whole_store
+from weir.config import load_settings
+from weir.demo.generator import GeneratorConfig, generate
+from weir.up.status import mean_recall
+from weir.up.status_reader import StatusReader
+
+
+def test_recalls_are_means_over_events_of_the_newest_windows() -> None:
+    recalls = [recall(0, "a", 0.9, 1000), recall(1, "b", 0.5, 100), recall(2, "c", None, 0), recall(3, "d", 0.2, 300)]
+    assert mean_recall(recalls, "model", 20, last=2) == pytest.approx((0.5 * 100 + 0.2 * 300) / 400)
+    assert mean_recall(recalls, "index", 20, last=1) == pytest.approx(0.2)
+    assert mean_recall(recalls, "model", 10) is None
+    assert mean_recall([], "model", 20) is None
+
+
+def test_counts_come_from_the_store_and_nothing_is_settled_before_it_is_served(tmp_path: Path) -> None:
+    store, log = Store(str(tmp_path / "store")), tmp_path / "log"
+    log.mkdir()
+    made = generate(GeneratorConfig(users=20, items=40, events=500, days=2, malformed=0.02))
+    (log / "log.jsonl").write_bytes(made.lines)
+    pipeline = PipelineConfig(log=str(log), metrics_port=0)
+    settings = load_settings(None, {"store": store.url, "pipeline": pipeline.model_dump()})
+    with RetrievalClient("127.0.0.1:1", timeout=0.2) as client:
+        reader = StatusReader(store, settings, client, 0.0, "anna-0")
+        assert (reader.read().read, reader.read().last_sequence) == (0, -1)
+        ingest(store, pipeline, registry=CollectorRegistry())
+        status = reader.read()
+        truth = made.truth
+        assert (status.counts.events, status.dead, status.counts.duplicates) == (
+            truth.events,
+            truth.malformed,
+            truth.duplicates,
+        )
+        assert status.read == truth.lines
+        assert status.last_sequence == WindowLog(store).committed()[-1].sequence
+        assert status.served is None
+        assert not reader.is_settled(status)
+        assert reader.is_all_committed()
+        (log / "more.jsonl").write_bytes(made.lines)
+        assert not reader.is_all_committed()
+
+
+@pytest.fixture
+def client() -> Iterator[RetrievalClient]:
+    with RetrievalClient("127.0.0.1:1", timeout=0.2) as nobody:
+        yield nobody
+
+
+def reader_of(store: Store, client: RetrievalClient) -> StatusReader:
+    return StatusReader(store, load_settings(None, {"store": store.url}), client, 0.0, "anna-0")
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_part_is_named_and_the_others_are_still_seen(
+    damage: Any, tmp_path: Path, client: RetrievalClient
+) -> None:
+    store = whole_store(str(tmp_path))
+    name = damage(store)
+    reader = reader_of(store, client)
+    status = reader.read()
+    assert [problem for problem in status.problems.values() if name in problem], status.problems
+    assert len(status.problems) == 1
+    seen = {
+        "windows": status.windows == WINDOWS,
+        "CURRENT": status.current == "00000000-0000000001",
+        "bundles": status.trained_sequence == WINDOWS - 2,
+        "monitor": len(status.recalls) == WINDOWS,
+        "CLOCK.json": status.replayed == 1.0,
+    }
+    lost = {part for part, is_seen in seen.items() if not is_seen}
+    # Which windows are to be measured follows from the windows.
+    assert (
+        lost
+        == {
+            "bundles/CURRENT": {"CURRENT"},
+            "CLOCK.json": {"CLOCK.json"},
+            "commits": {"windows", "monitor"},
+            "bundles": {"bundles"},
+            "monitor": {"monitor"},
+        }[name if name in {"bundles/CURRENT", "CLOCK.json"} else name.split("/")[0]]
+    )
+    assert not reader.is_settled(status)
+
+
+def test_what_was_seen_stays_until_it_can_be_read_again(tmp_path: Path, client: RetrievalClient) -> None:
+    store = whole_store(str(tmp_path))
+    reader = reader_of(store, client)
+    before = reader.read()
+    assert before.problems == {}
+    good = store.read("CLOCK.json")
+    store.write("CLOCK.json", b"\xff")
+    assert reader.read().problems.keys() == {"CLOCK.json"}
+    store.write("CLOCK.json", good)
+    after = reader.read()
+    assert (after.problems, after.windows, after.replayed) == ({}, WINDOWS, 1.0)
+
+
+def test_a_bundle_that_is_retired_between_listing_and_reading_is_no_problem(
+    tmp_path: Path, client: RetrievalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = whole_store(str(tmp_path))
+    reader = reader_of(store, client)
+    assert reader.read().trained_sequence == WINDOWS - 2
+    listed = BundleLog.versions
+
+    def then_retired(log: BundleLog) -> list[str]:
+        found = [*listed(log), "00000000-0000000002"]
+        store.remove("bundles/00000000-0000000002")
+        return found
+
+    monkeypatch.setattr(BundleLog, "versions", then_retired)
+    status = reader.read()
+    assert (status.problems, status.trained_sequence) == ({}, WINDOWS - 2)
+
+
+def test_a_log_that_cannot_be_listed_is_not_settled(tmp_path: Path, client: RetrievalClient) -> None:
+    store = whole_store(str(tmp_path / "store"))
+    settings = load_settings(None, {"store": store.url, "pipeline": {"log": "nowhere://at/all"}})
+    reader = StatusReader(store, settings, client, 0.0, None)
+    reader.read()
+    assert reader._attempt("log", reader.is_all_committed, otherwise=False) is False
+    assert "nowhere" in reader.problems["log"]
+
+
+def test_a_look_with_nothing_new_reads_the_same_in_a_young_and_in_an_old_store(
+    tmp_path: Path, client: RetrievalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: Counter[str] = Counter()
+    read = Store.read
+
+    def counted(store: Store, name: str) -> bytes:
+        reads[name] += 1
+        return read(store, name)
+
+    found = []
+    for windows in (3, 60):
+        reader = reader_of(whole_store(str(tmp_path / str(windows)), windows), client)
+        reader.read()
+        reader.read()
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "read", counted)
+            reads.clear()
+            status = reader.read()
+        assert status.windows == windows
+        assert status.counts.events == 10 * windows
+        found.append(sorted(name.replace(CommitLog.name(windows), "the next commit") for name in reads))
+    assert found[0] == found[1] == ["CLOCK.json", "bundles/CURRENT", "the next commit"]

@@ -1,0 +1,87 @@
+import io
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+
+from weir.config import Settings
+from weir.up.summary import DemoSummary, Recalls, print_summary, requests_by_code
+
+GOOD = DemoSummary(
+    rows=202_047,
+    events=200_000,
+    dead=100,
+    duplicates=1947,
+    late=1016,
+    windows=63,
+    bundles=63,
+    recalls=Recalls(k=20, index=1.0, model=0.785, served=0.4, popularity=0.174, trainer=0.7, trainer_popularity=0.1),
+    servable_seconds_median=7.0,
+    servable_seconds_max=20.1,
+    click_seconds=2.7,
+    requests={"OK": 1333},
+    restarts={},
+    peak_memory_bytes=3 << 30,
+    first_answer_seconds=26.7,
+    seconds=136.0,
+)
+
+
+def test_a_good_run_has_no_failures() -> None:
+    assert GOOD.failures == []
+
+
+@pytest.mark.parametrize(
+    ("change", "failure"),
+    [
+        ({"requests": {"OK": 5, "INTERNAL": 2}}, "2 requests failed with INTERNAL"),
+        ({"requests": {}}, "no request was answered"),
+        ({"click_seconds": None}, "the answer did not change after the click"),
+        (
+            {"recalls": GOOD.recalls.model_copy(update={"model": 0.1})},
+            "the model's recall 0.100 is not above",
+        ),
+        ({"recalls": GOOD.recalls.model_copy(update={"model": None})}, "no recall was measured through the server"),
+    ],
+)
+def test_what_went_wrong_is_told(change: dict[str, object], failure: str) -> None:
+    failures = GOOD.model_copy(update=change).failures
+    assert len(failures) == 1
+    assert failures[0].startswith(failure)
+
+
+def test_only_retrieve_calls_are_requests() -> None:
+    """A server without a bundle refuses GetInfo; nobody has asked for items then."""
+    registry = CollectorRegistry()
+    handled = Counter("grpc_server_handled", "Ended.", ["grpc_method", "grpc_code"], registry=registry)
+    for method, code, count in (("Retrieve", "OK", 7), ("Retrieve", "INTERNAL", 2), ("GetInfo", "UNAVAILABLE", 9)):
+        handled.labels(method, code).inc(count)
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    samples = [(s.name, dict(s.labels), s.value) for family in families for s in family.samples]
+    assert requests_by_code(samples) == {"OK": 7, "INTERNAL": 2}
+
+
+def test_the_table_shows_every_figure() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(console, GOOD, Settings())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("200,000 events, 100 dead, 1,947 duplicates", "0.785 against 0.174 by popularity (4.5 times)", "9104"):
+        assert part in text
+    for part in ("median 7.0 s, at most 20.1 s", "2.7 s", "1,333 answered, 0 failed", "3.00 GiB", "26.7 s", "136 s"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9103/metrics"),
+        ("0.0.0.0", "http://127.0.0.1:9103/metrics"),  # noqa: S104 - never bound here
+        ("::1", "http://[::1]:9103/metrics"),
+    ],
+)
+def test_metrics_are_where_the_settings_say(host: str, url: str) -> None:
+    serving = Settings().serving.model_copy(update={"metrics_host": host})
+    out = io.StringIO()
+    print_summary(Console(file=out, width=400), GOOD, Settings().model_copy(update={"serving": serving}))
+    assert f"serving {url}" in out.getvalue()

@@ -1,0 +1,47 @@
+"""How answers look on a terminal."""
+
+from rich.console import Console
+from rich.table import Table
+
+from weir.interact import Answer, Change
+from weir.text import plain
+
+__all__ = ["print_answer", "print_change"]
+
+
+def print_answer(console: Console, answer: Answer, before: Answer | None = None) -> None:
+    """Print an answer; with an earlier one, add the rank that each item had."""
+    table = Table(box=None, header_style="bold")
+    columns = ["rank", "item", "score", "popularity rank", *(["before"] if before else [])]
+    for name in columns:
+        table.add_column(name, justify="left" if name == "item" else "right")
+    ranks = {hit.item_id: hit.rank for hit in before.hits} if before else {}
+    for hit in answer.hits:
+        popular = "-" if hit.popularity_rank is None else str(hit.popularity_rank)
+        was = [str(ranks.get(hit.item_id, "new"))] if before else []
+        table.add_row(str(hit.rank), plain(hit.item_id), f"{hit.score:.4f}", popular, *was)
+    console.print(table)
+    if answer.fallback:
+        console.print(plain(f"{answer.user_id} is unknown so far: these are the popular items"))
+    stages = ", ".join(f"{name} {value:.2f}" for name, value in answer.server_milliseconds.items() if name != "total")
+    console.print(
+        plain(
+            f"bundle {answer.bundle_version}, newest event {answer.newest_event_age_seconds:.1f} s old, "
+            f"{answer.total_milliseconds:.1f} ms ({stages})"
+        )
+    )
+
+
+def print_change(console: Console, change: Change) -> None:
+    """Print what a click changed."""
+    event = change.event
+    console.print(plain(f"{event.user_id} -> {event.item_id}"))
+    if change.seconds is None:
+        console.print("the answer has not changed in time: is `weir ingest --follow` running?", highlight=False)
+        return
+    if change.before.bundle_version == change.after.bundle_version:
+        why = "by the click alone: the bundle is the same"
+    else:
+        why = "and a newer bundle was swapped in as well"
+    console.print(f"the answer changed after {change.seconds:.1f} s, {why}", highlight=False)
+    print_answer(console, change.after, change.before)

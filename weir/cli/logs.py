@@ -1,0 +1,39 @@
+"""Where the log records of a command go."""
+
+import logging
+from typing import Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from weir.cli.command import DEBUGGING
+from weir.text import visible
+
+__all__ = ["set_up_logging"]
+
+
+def set_up_logging(console: Console, level: int = logging.INFO) -> None:
+    """Send log records to standard error: in colour on a terminal, as plain lines otherwise."""
+    if console.is_terminal:
+        handler: logging.Handler = RichHandler(console=console, show_path=False, rich_tracebacks=DEBUGGING.get())
+        form = "%(name)s: %(message)s"
+    else:
+        handler, form = logging.StreamHandler(), "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    handler.setFormatter(_Visible(form))
+    logging.basicConfig(level=logging.DEBUG if DEBUGGING.get() else level, handlers=[handler], force=True)
+    # On import Beam warns through the root logger that Google's clients are missing, which are not needed.
+    logging.getLogger().addFilter(lambda record: "bigquery client libraries" not in str(record.msg))
+    # Beam, fsspec and others log internals at INFO.
+    for name in ("apache_beam", "fsspec", "asyncio", "faiss", "torch", "onnxscript", "onnx_ir", "urllib3"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class _Visible(logging.Formatter):
+    """Makes control characters in messages visible; a traceback keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        return "\n".join(map(visible, super().formatException(ei).split("\n")))

@@ -1,0 +1,111 @@
+"""What every command starts with: the effective settings, the store, and where to print."""
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from contracts import Store
+    from weir.config import Settings
+
+__all__ = ["REMEMBERED", "Session", "open_session", "remembered"]
+
+REMEMBERED: Final = "state/settings.json"
+"""The settings of the last `weir up` on this store, which other commands on it use, too."""
+
+_WIDE: Final = 160
+
+
+@dataclass(frozen=True)
+class Session:
+    """Settings, store and consoles of one command."""
+
+    settings: "Settings"
+    store: "Store"
+    out: Console
+    notes: Console
+
+    @property
+    def target(self) -> str:
+        """Address of the server that these settings start."""
+        serving = self.settings.serving
+        host = "127.0.0.1" if serving.host in {"0.0.0.0", "::"} else serving.host  # noqa: S104 - where not to connect
+        return f"{host}:{serving.port}"
+
+    def print_json(self, result: "BaseModel | Any") -> None:
+        """Write a result as JSON."""
+        data = result.model_dump(mode="json") if hasattr(result, "model_dump") else result
+        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+def open_session(
+    config: Path | None,
+    store: str | None,
+    assign: list[str] | None,
+    flags: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
+) -> Session:
+    """Return the session for a command's common options.
+
+    Parameters
+    ----------
+    config, store, assign
+        As given by ``--config``, ``--store`` and ``--set``.
+    flags
+        Everyday options as ``section.key`` -> value; None means not given.
+    base
+        What replaces the defaults; None: the settings remembered in the store.
+    """
+    from contracts import Store
+    from weir.config import SettingsError, assignments, load_settings, put
+
+    overrides, malformed = assignments(assign or ())
+    for path, value in {"store": store, **(flags or {})}.items():
+        if value is not None:
+            put(overrides, path.split("."), value)
+    settings = load_settings(config, overrides, base, malformed)
+    if base is None and (found := remembered(Store(settings.store))):
+        try:
+            settings = load_settings(config, overrides, found)
+        except SettingsError as error:
+            # The settings are valid without the remembered ones.
+            where = Store(settings.store).path(REMEMBERED)
+            raise SettingsError([f"{problem} (remembered in {where})" for problem in error.problems]) from None
+    return Session(settings, Store(settings.store), _console(sys.stdout), _console(sys.stderr))
+
+
+def _console(file: IO[str]) -> Console:
+    """Return a console without markup; a table is broken into lines for a terminal only."""
+    width = None if file.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(file=file, width=width, markup=False, emoji=False)
+
+
+def remembered(store: "Store") -> dict[str, Any]:
+    """Return the settings of the last `weir up` on a store, nested; nothing where there was none."""
+    from pydantic_core import from_json
+
+    from contracts import CorruptArtefactError
+
+    try:
+        found = from_json(store.read(REMEMBERED))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise CorruptArtefactError(store.path(REMEMBERED), f"is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CorruptArtefactError(store.path(REMEMBERED), f"holds a {type(found).__name__} instead of settings")
+    sections = {name: value for name, value in found.items() if name != "store"}
+    for name, value in sections.items():
+        if not isinstance(value, dict):
+            raise CorruptArtefactError(store.path(REMEMBERED), f"{name} is a {type(value).__name__}, not a section")
+    return sections

@@ -1,0 +1,29 @@
+"""The options of `weir up` itself; this module loads nothing, so that help appears at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["UpOptions"]
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What `weir up` runs and replays, and when it ends."""
+
+    demo: Annotated[bool, typer.Option("--demo", help="Replay a generated log (or --log), with small settings.")] = (
+        False
+    )
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop when the replay has been trained on, with a tour and a summary.")
+    ] = False
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", "-l", help="Replay this finished log: JSON Lines (.gz) or Parquet.", show_default="none"),
+    ] = None
+    seconds: Annotated[float, typer.Option(min=1, help="Wall-clock duration of a replay, in seconds.")] = 120.0
+    ranks: Annotated[int, typer.Option(min=1, help="Number of training processes.")] = 2
+    port_offset: Annotated[int, typer.Option(min=0, help="Added to every port, to run beside another `weir up`.")] = 0
+    timeout: Annotated[float, typer.Option(min=1, help="With --once: fail after this many seconds.")] = 1800.0

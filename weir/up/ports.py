@@ -1,0 +1,78 @@
+"""The ports of all stages on one machine: moved together, and checked before anything starts."""
+
+import socket
+from contextlib import closing
+from typing import Any, Final
+
+from weir.config import Settings, SettingsError
+
+__all__ = ["PORTS", "busy_ports", "with_ports"]
+
+PORTS: Final = {
+    "serving.port": "gRPC",
+    "pipeline.metrics_port": "pipeline metrics",
+    "trainer.metrics_port": "trainer metrics",
+    "serving.metrics_port": "server metrics",
+    "monitor.metrics_port": "monitor metrics",
+}
+
+
+def with_ports(settings: Settings, offset: int) -> Settings:
+    """Return the settings with every port moved by `offset`, 0 replaced by a free port, and the monitor's target set.
+
+    Raises `SettingsError` where two processes would share a port, or one is above 65535.
+    """
+    ports = {key: (port + offset if port else _free_port()) for key, port in _ports(settings).items()}
+    problems = [f"{key} = {port}: must be at most 65535" for key, port in ports.items() if port > 65535]
+    problems += [
+        f"{key} = {port}: {other} has the same port"
+        for key, port in ports.items()
+        for other, same in ports.items()
+        if port == same and key > other
+    ]
+    if problems:
+        raise SettingsError(problems)
+    changes: dict[str, dict[str, Any]] = {}
+    for key, port in ports.items():
+        section, name = key.split(".")
+        changes.setdefault(section, {})[name] = port
+    changes["monitor"]["target"] = f"127.0.0.1:{ports['serving.port']}"
+    sections = {name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
+    return settings.model_copy(update=sections)
+
+
+def busy_ports(settings: Settings) -> list[str]:
+    """Return a line for every port that another process holds."""
+    return [
+        f"port {port} ({PORTS[key]}, {key}) is in use"
+        for key, port in _ports(settings).items()
+        if not _is_free(_host(settings, key), port)
+    ]
+
+
+def _ports(settings: Settings) -> dict[str, int]:
+    return {key: getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in PORTS}
+
+
+def _host(settings: Settings, key: str) -> str:
+    """Return the address on which the port of `key` is bound."""
+    section, name = key.split(".")
+    host: str = getattr(getattr(settings, section), name.replace("port", "host"))
+    return host
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_free(host: str, port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        # As servers do: a port in TIME_WAIT of an earlier process is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

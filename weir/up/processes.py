@@ -1,0 +1,44 @@
+"""Which processes `weir up` starts, and with which command lines."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from weir.up.supervisor.child import ChildSpec
+
+__all__ = ["Replayed", "child_specs"]
+
+
+class Replayed(NamedTuple):
+    """A finished log to be replayed: the file, and the wall-clock seconds that it takes."""
+
+    log: Path
+    seconds: float
+
+
+def child_specs(file: Path, ranks: int, replayed: Replayed | None) -> list[ChildSpec]:
+    """Return the processes, the source of events first; all read their settings from `file`."""
+    environment = _environment(os.environ)
+    common = ("--config", str(file))
+
+    def spec(name: str, *arguments: str, forever: bool = True) -> ChildSpec:
+        return ChildSpec(name, (sys.executable, "-m", "weir", *arguments, *common), environment, forever)
+
+    specs = [
+        spec("pipeline", "ingest", "--follow"),
+        spec("trainer", "train", "--follow", "--ranks", str(ranks)),
+        spec("server", "serve"),
+        spec("monitor", "monitor"),
+    ]
+    if replayed is not None:
+        arguments = ("replay", str(replayed.log), "--seconds", str(replayed.seconds))
+        specs.insert(0, spec("replay", *arguments, forever=False))
+    return specs
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the children's variables: settings come from the file only, and each child has one thread per pool."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("WEIR_")}
+    return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **kept}

@@ -1,0 +1,121 @@
+"""`weir up` while it runs: the processes, the status on the console, and the end of a demo."""
+
+import asyncio
+import os
+import shlex
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from contracts import Store
+from serving.client import RetrievalClient
+from weir.answers import print_answer, print_change
+from weir.errors import CommandError
+from weir.interact import Asker
+from weir.text import plain
+from weir.up.display import StatusDisplay
+from weir.up.memory import tree_memory
+from weir.up.prepare import Launch
+from weir.up.processes import child_specs
+from weir.up.status import Status
+from weir.up.status_reader import StatusReader
+from weir.up.summary import DemoSummary, print_summary, summarise
+from weir.up.supervisor.supervisor import Supervisor
+from weir.up.tour import something_new
+
+__all__ = ["run_up"]
+
+_LOOK_SECONDS: Final = 0.5
+_GRACE_SECONDS: Final = 30.0
+_CLICK_SECONDS: Final = 60.0
+_SHOWN: Final = 8
+
+
+def run_up(launch: Launch) -> DemoSummary | None:
+    """Run until a signal (None) or, with ``--once``, until the demo is over (its summary).
+
+    Raises `GaveUpError` if a process keeps failing, `CommandError` after the timeout.
+    """
+    return asyncio.run(_Run(launch).run())
+
+
+@dataclass
+class _Run:
+    launch: Launch
+    peak_memory: int = 0
+    summary: DemoSummary | None = None
+    hinted: bool = False
+    failed_once: bool = False
+
+    async def run(self) -> DemoSummary | None:
+        launch, session = self.launch, self.launch.session
+        specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed)
+        with StatusDisplay(session.notes) as display, RetrievalClient(session.target, timeout=5.0) as client:
+            supervisor = Supervisor(specs, launch.folder / "logs", display.say, _GRACE_SECONDS)
+            reader = StatusReader(session.store, session.settings, client, launch.started, launch.user)
+
+            async def work() -> None:
+                status = await self._watch(supervisor, reader, display)
+                display.stop()
+                await asyncio.to_thread(self._finish, client, supervisor, status)
+
+            await supervisor.run(work)
+        return self.summary
+
+    async def _watch(self, supervisor: Supervisor, reader: StatusReader, display: StatusDisplay) -> Status:
+        """Read and show the status periodically; with ``--once``, return when nothing is left to wait for."""
+        options = self.launch.options
+        while True:
+            status = await asyncio.to_thread(reader.read)
+            await self._show(status, display)
+            if options.once:
+                if supervisor.has_finished("replay") and await asyncio.to_thread(reader.is_settled, status):
+                    return status
+                if status.seconds > options.timeout:
+                    raise CommandError(
+                        f"not finished after {options.timeout:.0f} s: {status.last_sequence + 1} windows committed, "
+                        f"{status.trained_sequence + 1} trained on; see {self.launch.folder / 'logs'}"
+                    )
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _show(self, status: Status, display: StatusDisplay) -> None:
+        try:
+            self.peak_memory = max(self.peak_memory, await asyncio.to_thread(tree_memory, os.getpid()))
+            display.show(status)
+            self._hint(status, display)
+        except Exception as error:  # noqa: BLE001 - watching the stages must not stop them
+            if not self.failed_once:
+                self.failed_once = True
+                display.say("weir", f"the view failed and continues: {type(error).__name__}: {error}")
+
+    def _hint(self, status: Status, display: StatusDisplay) -> None:
+        """Say once how to query, as soon as the server answers."""
+        if self.hinted or status.first_answer_seconds is None:
+            return
+        self.hinted = True
+        store = shlex.quote(os.path.relpath(self.launch.folder))
+        where = "" if store == Store("weir-data").path("").rsplit("/", 1)[-1] else f" --store {store}"
+        user = shlex.quote(self.launch.user or "USER")
+        display.say("weir", f"answers after {status.first_answer_seconds:.1f} s; try: weir query {user}{where}")
+
+    def _finish(self, client: RetrievalClient, supervisor: Supervisor, status: Status) -> None:
+        """Query, click and summarise, while everything is still running."""
+        session, user = self.launch.session, self.launch.user or ""
+        asker = Asker(client, session.store)
+        out = session.notes
+        out.print()
+        out.print(plain(f"weir query {user}", style="bold"))
+        print_answer(out, asker.ask(user, _SHOWN))
+        item = something_new(asker, user)
+        out.print()
+        out.print(plain(f"weir click {user} {item}", style="bold"))
+        change = asker.click(session.settings.pipeline, user, item, _SHOWN, _CLICK_SECONDS)
+        print_change(out, change)
+        restarts = {child.spec.name: child.restarts for child in supervisor.children}
+        peak_memory = max(self.peak_memory, tree_memory(os.getpid()))
+        seconds = time.monotonic() - self.launch.started
+        self.summary = summarise(
+            session.store, session.settings, status, change, restarts, peak_memory=peak_memory, seconds=seconds
+        )
+        out.print()
+        print_summary(out, self.summary, session.settings)

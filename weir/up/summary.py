@@ -1,0 +1,178 @@
+"""The results of a demo, in numbers."""
+
+import statistics
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+
+from contracts import BundleLog, Store
+from contracts.models import FrozenModel
+from serving.monitor.results import recorded
+from weir.config import Settings
+from weir.interact import Change
+from weir.text import plain
+from weir.up.ports import PORTS
+from weir.up.status import Status, mean_recall
+
+__all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
+
+
+class Recalls(FrozenModel):
+    """Recall@k, means over the newest windows; None where nothing could be measured."""
+
+    k: int
+    index: float | None = Field(description="approximate search against exact search")
+    model: float | None = Field(description="exact search through the server, next events before training")
+    served: float | None = Field(description="as a product would show it, without items already seen")
+    popularity: float | None = Field(description="the items most popular before the window")
+    trainer: float | None = Field(description="measured by the trainer over all items, before training")
+    trainer_popularity: float | None = Field(description="the baseline on the same events")
+
+
+class DemoSummary(FrozenModel):
+    """The results of one run of `weir up --once`."""
+
+    rows: int = Field(description="rows of the log that are committed, refused or left out as duplicates")
+    events: int = Field(description="distinct valid events committed")
+    dead: int
+    duplicates: int
+    late: int = Field(description="events that arrived after their window was committed")
+    windows: int = Field(description="commits, late panes included")
+    bundles: int = Field(description="bundles swapped in by the server")
+    recalls: Recalls
+    servable_seconds_median: float | None = Field(description="from event to servable, over windows")
+    servable_seconds_max: float | None
+    click_seconds: float | None = Field(description="from a click to a changed answer")
+    requests: dict[str, int] = Field(description="Retrieve calls by gRPC code")
+    restarts: dict[str, int] = Field(description="processes that had to be restarted")
+    peak_memory_bytes: int = Field(description="all processes together")
+    first_answer_seconds: float | None
+    seconds: float
+
+    @property
+    def failures(self) -> list[str]:
+        """What went wrong, one sentence each."""
+        failed = {code: count for code, count in self.requests.items() if code != "OK"}
+        found = [f"{count} requests failed with {code}" for code, count in failed.items()]
+        if not self.requests.get("OK"):
+            found.append("no request was answered")
+        if self.click_seconds is None:
+            found.append("the answer did not change after the click")
+        model, popularity = self.recalls.model, self.recalls.popularity
+        if model is None or popularity is None:
+            found.append("no recall was measured through the server")
+        elif model <= popularity:
+            found.append(f"the model's recall {model:.3f} is not above popularity's {popularity:.3f}")
+        return found
+
+
+def summarise(
+    store: Store,
+    settings: Settings,
+    status: Status,
+    change: Change,
+    restarts: dict[str, int],
+    *,
+    peak_memory: int,
+    seconds: float,
+    k: int = 20,
+) -> DemoSummary:
+    """Return the results at the end of a demo whose processes are still running."""
+    metrics = _scrape(_metrics_url(settings, "serving"))
+    # The monitor adds the freshness to results that it wrote earlier.
+    fresh = [recall.freshness for recall in recorded(store) if recall.freshness is not None]
+    newest = BundleLog(store).manifest(status.newest_bundle).evaluation if status.newest_bundle else {}
+    recalls = {kind: mean_recall(status.recalls, kind, k) for kind in ("index", "model", "served", "popularity")}
+    return DemoSummary(
+        rows=status.read,
+        events=status.counts.events,
+        dead=status.dead,
+        duplicates=status.counts.duplicates,
+        late=status.counts.late,
+        windows=status.windows,
+        bundles=round(sum(value for name, _, value in metrics if name == "weir_bundle_swaps_total")),
+        recalls=Recalls(
+            k=k,
+            **recalls,
+            trainer=newest.get(f"recall@{k}"),
+            trainer_popularity=newest.get(f"popularity_recall@{k}"),
+        ),
+        servable_seconds_median=statistics.median(one.seconds_median for one in fresh) if fresh else None,
+        servable_seconds_max=max((one.seconds_max for one in fresh), default=None),
+        click_seconds=change.seconds,
+        requests=requests_by_code(metrics),
+        restarts={name: count for name, count in restarts.items() if count},
+        peak_memory_bytes=peak_memory,
+        first_answer_seconds=status.first_answer_seconds,
+        seconds=seconds,
+    )
+
+
+def requests_by_code(metrics: list[tuple[str, dict[str, str], float]]) -> dict[str, int]:
+    """Return the number of Retrieve calls by gRPC code; other calls do not count."""
+    return {
+        labels["grpc_code"]: round(value)
+        for name, labels, value in metrics
+        if name == "grpc_server_handled_total" and labels["grpc_method"] == "Retrieve"
+    }
+
+
+def _scrape(url: str) -> list[tuple[str, dict[str, str], float]]:
+    with urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
+        text = answer.read().decode()
+    return [
+        (s.name, dict(s.labels), s.value) for family in text_string_to_metric_families(text) for s in family.samples
+    ]
+
+
+def print_summary(console: Console, summary: DemoSummary, settings: Settings) -> None:
+    """Print the results, and the addresses of the metrics."""
+    recalls = summary.recalls
+    median, most = _number(summary.servable_seconds_median, ".1f"), _number(summary.servable_seconds_max, ".1f")
+    failed = sum(count for code, count in summary.requests.items() if code != "OK")
+    restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items()) or "none"
+    rows = {
+        "log": f"{summary.rows:,} rows: {summary.events:,} events, {summary.dead} dead, "
+        f"{summary.duplicates:,} duplicates; {summary.late:,} of the events came late",
+        "windows": f"{summary.windows} committed, {summary.bundles} bundles served",
+        f"recall@{recalls.k}, model": _against(recalls.model, recalls.popularity),
+        f"recall@{recalls.k}, served": _against(recalls.served, recalls.popularity),
+        f"recall@{recalls.k}, index": _number(recalls.index) + " of what exact search finds",
+        f"recall@{recalls.k}, trainer": _against(recalls.trainer, recalls.trainer_popularity),
+        "event to servable": f"median {median} s, at most {most} s",
+        "click to new answer": f"{_number(summary.click_seconds, '.1f')} s",
+        "requests": f"{summary.requests.get('OK', 0):,} answered, {failed} failed",
+        "restarts": restarts,
+        "memory, peak": f"{summary.peak_memory_bytes / 2**30:.2f} GiB, all processes together",
+        "first answer": f"after {_number(summary.first_answer_seconds, '.1f')} s",
+        "wall time": f"{summary.seconds:.0f} s",
+        "metrics": ", ".join(_metric_urls(settings)),
+    }
+    table = Table(box=None, show_header=False, title="What happened", title_justify="left", title_style="bold")
+    for name, value in rows.items():
+        table.add_row(name, plain(value))
+    console.print(table, highlight=False)
+
+
+def _metric_urls(settings: Settings) -> list[str]:
+    sections = [key.split(".")[0] for key in PORTS if key.endswith("metrics_port")]
+    return [f"{section} {_metrics_url(settings, section)}" for section in sections]
+
+
+def _metrics_url(settings: Settings, section: str) -> str:
+    stage = getattr(settings, section)
+    # A stage that listens on every interface answers on loopback too.
+    host = "127.0.0.1" if stage.metrics_host in {"0.0.0.0", "::"} else stage.metrics_host  # noqa: S104 - compared only
+    return f"http://{f'[{host}]' if ':' in host else host}:{stage.metrics_port}/metrics"
+
+
+def _number(value: float | None, form: str = ".3f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _against(value: float | None, baseline: float | None) -> str:
+    times = f" ({value / baseline:.1f} times)" if value and baseline else ""
+    return f"{_number(value)} against {_number(baseline)} by popularity{times}"

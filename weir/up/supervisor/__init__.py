@@ -1,0 +1,1 @@
+"""Processes that are restarted when they die, and stopped together."""

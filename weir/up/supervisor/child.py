@@ -1,0 +1,214 @@
+"""One supervised process: restarted when it dies, its output kept in a file, stopped with all its descendants."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from weir.up.supervisor.parent import PARENT_VARIABLE
+
+__all__ = ["Child", "ChildSpec", "Death"]
+
+_IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
+"""Important log records (libraries warn at the root), the message of a failed command, and torchrun."""
+_TAIL_LINES: Final = 15
+_TAIL_BYTES: Final = 1 << 16
+_POLL_SECONDS: Final = 0.2
+
+
+class Death(Exception):  # noqa: N818 - an event that leads to a retry, rarely an error of the caller
+    """A process exited unexpectedly, soon after its start."""
+
+    def __init__(self, name: str, status: str, tail: list[str]) -> None:
+        super().__init__(f"{name} {status}")
+        self.name = name
+        self.status = status
+        self.tail = tail
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """What to run.
+
+    Parameters
+    ----------
+    name
+        Short name, for log files and prefixes.
+    command
+        Program and arguments.
+    environment
+        Variables, all of them.
+    forever
+        Whether an exit with status 0 counts as a failure; otherwise the process is done.
+    patience
+        Number of consecutive failures, each within `lasting` seconds of the start, before giving up.
+    lasting
+        Seconds after which a run counts as healthy.
+    first_wait, longest_wait
+        Seconds between a failure and the restart: the first, doubled each time, and their limit.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    forever: bool = True
+    patience: int = 5
+    lasting: float = 60.0
+    first_wait: float = 0.5
+    longest_wait: float = 15.0
+
+
+@dataclass
+class Child:
+    """A process that is kept alive.
+
+    Parameters
+    ----------
+    spec
+        What to run.
+    folder
+        Folder of ``<name>.log``, which collects the output over all restarts.
+    say
+        Called with the lines that a reader should see: warnings, errors, failures.
+    """
+
+    spec: ChildSpec
+    folder: Path
+    say: Callable[[str, str], None]
+    restarts: int = 0
+    finished: bool = False
+    process: asyncio.subprocess.Process | None = None
+    _stopping: bool = False
+    _start: int = 0
+    _seen: int = 0
+
+    @property
+    def log_file(self) -> Path:
+        """File with the output."""
+        return self.folder / f"{self.spec.name}.log"
+
+    async def keep_alive(self) -> None:
+        """Run until it is done (unless `forever`) or is stopped; raises `Death` after `patience` failures."""
+        while not (self._stopping or self.finished):
+            # A run that lasted ends the attempts: the next failure counts from one again.
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(Death),
+                stop=stop_after_attempt(self.spec.patience),
+                wait=wait_exponential(multiplier=self.spec.first_wait, max=self.spec.longest_wait),
+                before_sleep=self._announce,
+                reraise=True,
+            ):
+                with attempt:
+                    await self._run()
+
+    async def _run(self) -> None:
+        if self._stopping:
+            return
+        started = time.monotonic()
+        code = await self._run_process()
+        if self._stopping:
+            return
+        if code == 0 and not self.spec.forever:
+            self.finished = True
+            return
+        self.restarts += 1
+        lasted = time.monotonic() - started
+        status = f"{_describe(code)} after {lasted:.0f} s"
+        if lasted < self.spec.lasting:
+            raise Death(self.spec.name, status, self._last_lines())
+        self.say(self.spec.name, f"{status}; restarting")
+
+    async def _run_process(self) -> int:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Straight into the file: a pipe could fill, and would break together with the supervisor that reads it.
+        with self.log_file.open("ab") as output:
+            self._start = self._seen = output.tell()
+            # A session of its own: Ctrl-C reaches only the supervisor, which stops all in order.
+            self.process = await asyncio.create_subprocess_exec(
+                *self.spec.command,
+                env=self.spec.environment | {PARENT_VARIABLE: str(os.getpid())},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        watcher = asyncio.create_task(self._watch_output())
+        try:
+            return await self.process.wait()
+        finally:
+            # Descendants of a dead process must not run beside its successor.
+            self._signal(signal.SIGKILL)
+            watcher.cancel()
+            self._report_new_lines()
+
+    async def _watch_output(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            self._report_new_lines()
+
+    def _report_new_lines(self) -> None:
+        """Report the important ones among the lines that were completed since the last call."""
+        with self.log_file.open("rb") as file:
+            file.seek(self._seen)
+            new = file.read()
+        complete = new[: new.rfind(b"\n") + 1]
+        self._seen += len(complete)
+        for line in complete.decode(errors="replace").splitlines():
+            if _IMPORTANT.search(line) and not self._stopping:
+                self.say(self.spec.name, line.rstrip())
+
+    def _last_lines(self) -> list[str]:
+        with self.log_file.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._start, end - _TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+
+    def _announce(self, state: RetryCallState) -> None:
+        death = state.outcome.exception() if state.outcome else None
+        wait = state.next_action.sleep if state.next_action else 0.0
+        if isinstance(death, Death):
+            self.say(self.spec.name, f"{death.status}; restarting in {wait:.1f} s")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+
+    def begin_stop(self) -> None:
+        """From now on an exit is not a failure."""
+        self._stopping = True
+
+    async def stop(self, grace: float) -> None:
+        """Send SIGTERM, and kill the process group if the process is still running after `grace` seconds."""
+        self.begin_stop()
+        if self.process is None or self.process.returncode is not None:
+            return
+        # Only the leader gets the signal: it stops its descendants in its own order.
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), grace)
+        except TimeoutError:
+            self.say(self.spec.name, f"did not stop within {grace:.0f} s; killed")
+            self.kill()
+            await self.process.wait()
+
+    def kill(self) -> None:
+        """Kill the process and its group."""
+        self.begin_stop()
+        if self.process is not None and self.process.returncode is None:
+            self._signal(signal.SIGKILL)
+
+
+def _describe(code: int) -> str:
+    if code >= 0:
+        return f"exited with status {code}"
+    return f"was killed by {signal.Signals(-code).name}"
