@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from contracts import CorruptArtefactError, Keys, Store, WindowLog, columns
 from contracts.documents import seal, unseal
-from pipelines.blocks import Int64
+from logs import Int64
 
 __all__ = ["KeyOwners", "checks_of", "owners"]
 

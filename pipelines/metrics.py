@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from contracts import Commit, EventClock, LogState, Store, WindowLog, WindowManifest
+from logs import Reason
 from pipelines.config import PipelineConfig
 from pipelines.drift import RecentItems
-from pipelines.faults import Reason
 from sketches import health, load
 
 __all__ = ["PipelineMetrics"]

@@ -73,7 +73,7 @@ def losses(
 
     chosen = _chosen(rows)
     _check_headline(headline, cutoffs)
-    interactions, division = prepare(data, split)
+    interactions, division = prepare(data, split, session.settings.pipeline)
     test = rules(split, cutoffs, filter_seen=filter_seen, index_top=index_top)
     budget = Budget(steps, max(steps // 6, 1))
     plan = Plan(interactions, division, session.settings.trainer, budget, test, cases)

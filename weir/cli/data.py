@@ -30,7 +30,7 @@ def generate(
 ) -> None:
     """Write a log of listeners and records, with interests planted, and duplicates, late events and broken lines in it.
 
-    The result tells what is in it: lines = events + duplicates + malformed.
+    The result says what is in it: lines = events + duplicates + malformed.
     """
     import gzip
 
@@ -69,7 +69,7 @@ def replay(
 ) -> None:
     """Replay a finished log faster than real time, as segments in a folder; a killed replay goes on when started again.
 
-    Leaves the clock of event time in the store, so that delays are told in seconds that an observer waits.
+    Leaves the clock of event time in the store, so that delays are shown in the seconds that an observer waits.
     """
     from contracts import Store
     from weir.cli.progress import Bar
@@ -92,7 +92,7 @@ def replay(
             session.store,
             ReplayConfig(seconds=seconds, segments=segments),
             report=report,
-            column=pipeline.columns.timestamp,
+            log_config=pipeline,
         )
     if json:
         session.print_json(summary)

@@ -20,7 +20,6 @@ _WRONG_USAGE: Final = 2
 
 _EXTRAS: Final = {
     "apache_beam": "pipeline",
-    "msgspec": "pipeline",
     "torch": "trainer",
     "onnx": "trainer",
     "onnxscript": "trainer",

@@ -43,7 +43,7 @@ def evaluate(
     from trainer.ranks.runtime import deterministic
     from weir.cli.progress import Bar
 
-    interactions, division = prepare(data, split)
+    interactions, division = prepare(data, split, session.settings.pipeline)
     test_rules = rules(split, cutoffs, filter_seen=filter_seen, index_top=index_top)
     test = Examination.of(interactions, division.train, division.test, test_rules, at_most=cases)
     with deterministic(), Bar(session.notes, "evaluate") as bar:

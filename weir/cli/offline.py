@@ -10,6 +10,7 @@ import typer
 from weir.cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from logs import LogConfig
     from trainer.offline.data import Interactions
     from trainer.offline.examination import Rules
     from trainer.offline.splits import Split
@@ -75,12 +76,12 @@ def base_settings(split: SplitKind) -> dict[str, Any]:
     return {"trainer": {"batch_size": 64, "tower": tower, "negatives": {"mask_history": False}}}
 
 
-def prepare(data: str, split: SplitKind) -> "tuple[Interactions, Split]":
-    """Read the interactions and divide them."""
+def prepare(data: str, split: SplitKind, log: "LogConfig") -> "tuple[Interactions, Split]":
+    """Read the interactions by the settings of the log, and divide them."""
     from trainer.offline import splits
     from trainer.offline.data import read_interactions
 
-    interactions = read_interactions(data)
+    interactions = read_interactions(data, log)
     divide = {
         SplitKind.TEMPORAL: splits.temporal,
         SplitKind.LEAVE_ONE_OUT: splits.leave_one_out,

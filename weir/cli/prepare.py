@@ -76,7 +76,7 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
         return Launch(_settle(session, folder, options), options, None, None, begun)
     _make_room(session.store, folder, options)
     path = (options.log or _generated_log(session.store)).resolve()
-    source = open_log(path, session.settings.pipeline.columns.timestamp)
+    source = open_log(path, session.settings.pipeline)
     choose = _demo_settings if options.demo else _log_settings
     session = _settle(open_session(config, store, assign, base=choose(folder, source, options)), folder, options)
     user = last_user(source, session.settings.pipeline.columns)

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from contracts import EventClock, Store, columns
+from contracts import EventClock, Store
+from logs import LogConfig
 from weir.demo.source import LogSource, open_log
 
 __all__ = ["ReplayConfig", "ReplaySummary", "replay"]
@@ -68,9 +69,11 @@ def replay(
     config: ReplayConfig | None = None,
     *,
     report: Callable[[ReplaySummary], None] | None = None,
-    column: str = columns.TIMESTAMP,
+    log_config: LogConfig | None = None,
 ) -> ReplaySummary:
     """Place the rows of the log at `path` into `folder`, and leave the `EventClock` in `store`.
+
+    `log_config` says how the event times of the log are to be read.
 
     Raises
     ------
@@ -78,7 +81,7 @@ def replay(
         Where `store` holds a replay of another log, or of one cut differently.
     """
     config = config or ReplayConfig()
-    source = open_log(path, column)
+    source = open_log(path, log_config)
     _keep_to_plan(store, _Plan(log=str(path.resolve()), rows=source.profile.rows, segments=config.segments))
     segments = _cut(source, config.segments)
     missing = [segment for segment in segments if not folder.exists(segment.name)]
@@ -139,9 +142,9 @@ def _keep_to_plan(store: Store, plan: _Plan) -> None:
     if not store.exists(_PLAN):
         store.write(_PLAN, plan.model_dump_json(indent=2).encode())
         return
-    begun = _Plan.model_validate_json(store.read(_PLAN))
-    if begun != plan:
+    known = _Plan.model_validate_json(store.read(_PLAN))
+    if known != plan:
         raise ValueError(
-            f"{store.path('')} holds a replay of {begun.log} ({begun.rows} rows in {begun.segments} slices), not of "
+            f"{store.path('')} holds a replay of {known.log} ({known.rows} rows in {known.segments} slices), not of "
             f"{plan.log} ({plan.rows} rows in {plan.segments} slices): choose another --store, or remove that one"
         )

@@ -5,7 +5,7 @@ import json
 
 import pyarrow.parquet as pq
 
-from pipelines.config import LogColumns
+from logs import LogColumns
 from weir.demo.source import LogSource
 from weir.interact import Asker
 

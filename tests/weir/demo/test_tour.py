@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.config import LogColumns
+from logs import LogColumns, LogConfig
 from weir.demo.source import open_log
 from weir.demo.tour import last_user
 
@@ -19,12 +19,14 @@ def test_the_user_of_the_last_sound_row_is_taken(tmp_path: Path) -> None:
 
 def test_numbers_are_spelt_as_the_windows_will(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
-    pq.write_table(pa.table({"uid": [3, 4], "timestamp": [1_700_000_000, 1_700_000_001]}), path)
-    assert last_user(open_log(path), LogColumns(user_id="uid")) == "4"
+    pq.write_table(pa.table({"uid": [3, 4], "item_id": [1, 2], "timestamp": [1_700_000_000, 1_700_000_001]}), path)
+    names = LogColumns(user_id="uid")
+    assert last_user(open_log(path, LogConfig(columns=names)), names) == "4"
 
 
 def test_a_log_without_users_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    path.write_text('{"timestamp": 1700000000}\n')
+    sound = '{"user_id": "u", "item_id": "i", "timestamp": 1700000000}\n'
+    path.write_text(sound + 200 * '{"timestamp": 1700000000}\n')
     with pytest.raises(ValueError, match="none of the last 200 rows of the log has a user_id"):
         last_user(open_log(path), LogColumns())
