@@ -53,7 +53,7 @@ class TableRows:
 class Block:
     """Raw rows of one partition, and the faults found while reading: (position, fault, raw bytes).
 
-    `stop` is the position after its last row, where only reading can tell; rows newer than `latest_ms` (event time)
+    `stop` is the position after its last row, where only reading shows it; rows newer than `latest_ms` (event time)
     cannot be right, because they have arrived before.
     """
 

@@ -42,7 +42,7 @@ class LogColumns(_Model):
 
 
 class LogConfig(_Model):
-    """Which log to read, and the one rule for its rows: whoever reads a log accepts and refuses the same rows."""
+    """Which log to read, and the one rule for its rows: every reader accepts and refuses the same ones."""
 
     log: str = Field(default="log", min_length=1, description="file, folder or glob of the log; a path or fsspec URL")
     columns: LogColumns = Field(default_factory=LogColumns, description="names of the fields in the log")

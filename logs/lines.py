@@ -30,11 +30,11 @@ def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
     """Return the position after the last newline within bytes [start, size); `start` without any."""
     stop = size
     while stop > start:
-        begin = max(start, stop - _STEP)
-        file.seek(begin)
-        if (found := file.read(stop - begin).rfind(b"\n")) >= 0:
-            return begin + found + 1
-        stop = begin
+        place = max(start, stop - _STEP)
+        file.seek(place)
+        if (found := file.read(stop - place).rfind(b"\n")) >= 0:
+            return place + found + 1
+        stop = place
     return start
 
 

@@ -18,7 +18,7 @@ __all__ = ["read_parquet", "row_group_starts"]
 
 
 class _DamagedError(Exception):
-    """The file says of itself what cannot be."""
+    """The metadata of the file contradicts itself."""
 
 
 def row_group_starts(file: LogFile) -> list[int]:

@@ -86,7 +86,7 @@ def ingest(
     registry: CollectorRegistry = REGISTRY,
     stop: threading.Event | None = None,
 ) -> IngestSummary:
-    """Bring the log into the store and return what was committed.
+    """Read the log into the store and return what was committed.
 
     Without `follow` one run reads all there is and commits every window. With it, run after run reads what has
     come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
@@ -255,8 +255,8 @@ def _discover_or_wait(log: str) -> list[Partition]:
 
 def _reasons(store: Store, commit: Commit | None) -> str:
     counts: Counter[str] = sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
-    told = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
-    return f" ({told}; see {store.path('dead-letters')})" if told else ""
+    listed = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
+    return f" ({listed}; see {store.path('dead-letters')})" if listed else ""
 
 
 @contextlib.contextmanager

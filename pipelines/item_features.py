@@ -13,7 +13,7 @@ __all__ = ["newest_known", "observed"]
 
 
 def observed(rows: pa.Table) -> pa.Table | None:
-    """Return of keyed rows those that tell the newest known value of any feature; None without features."""
+    """Return the keyed rows that hold the newest known value of any feature; None without features."""
     if columns.FEATURES not in rows.column_names:
         return None
     kept = rows.select([columns.ITEM_KEY, columns.USER_KEY, columns.TIMESTAMP, columns.FEATURES])

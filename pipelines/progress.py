@@ -1,4 +1,4 @@
-"""What a run sees of the log while its blocks pass: how far it was read, what is refused, who claims which key."""
+"""What a run has seen of the log: how far it was read, how much was refused, which ids claim which keys."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ class LettersWritten:
 
 @dataclass
 class PartitionProgress:
-    """What a run saw of a partition: position after its last row, dead letters, lowest position by window start."""
+    """What a run has seen of a partition: position after its last row, dead letters, lowest position by window."""
 
     stop: int = 0
     dead: int = 0
     lowest: dict[int, int] = field(default_factory=dict)
 
     def add(self, other: "PartitionProgress") -> None:
-        """Take in what was seen of another part of the partition."""
+        """Add what was seen of another part of the partition."""
         self.stop = max(self.stop, other.stop)
         self.dead += other.dead
         for window, position in other.lowest.items():
@@ -38,7 +38,7 @@ class PartitionProgress:
 
 @dataclass
 class Progress:
-    """What a run saw of the whole log; `max_event_ms` is the newest event, -1 where there was none.
+    """What a run has seen of the whole log; `max_event_ms` is the newest event, -1 where there was none.
 
     `claims` are those on keys that nobody owned before, `contested` the keys that several ids claim.
     """
@@ -49,7 +49,7 @@ class Progress:
     contested: set[int] = field(default_factory=set)
 
     def add(self, others: Iterable["Progress"]) -> "Progress":
-        """Take in what was seen elsewhere, and return this."""
+        """Add what was seen elsewhere, and return this."""
         for other in others:
             self.max_event_ms = max(self.max_event_ms, other.max_event_ms)
             for key, seen in other.partitions.items():

@@ -187,8 +187,8 @@ class CommitRun(beam.DoFn):
         found = pa.concat_tables([report.items for report in pane.reports])
         merged = found.group_by(columns.ITEM_KEY).aggregate([(columns.ITEM_ID, "min"), (columns.COUNT, "sum")])
         items = merged.rename_columns(ITEMS_SCHEMA.names).cast(ITEMS_SCHEMA).sort_by(columns.ITEM_KEY)
-        told = [report.features for report in pane.reports if report.features is not None]
-        items = newest_known(items, told, self._config.item_features)
+        observed = [report.features for report in pane.reports if report.features is not None]
+        items = newest_known(items, observed, self._config.item_features)
         return write_table(self._store, f"{pane.name.folder(self._run.id)}/{WindowName.items()}", items)
 
     def _write_sketches(self, pane: _Pane) -> list[FileEntry]:

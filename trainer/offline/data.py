@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 SPLIT: Final = "split"
 """Field of the log with the labels of a given split."""
 
-_SUFFIXES: Final = LOG_SUFFIXES | PAIR_SUFFIXES
+_SUFFIXES: Final = {**LOG_SUFFIXES, **PAIR_SUFFIXES}
 _KEPT: Final = [columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP, columns.FEATURES]
 
 
