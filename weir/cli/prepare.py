@@ -79,7 +79,7 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     source = open_log(path, session.settings.pipeline)
     choose = _demo_settings if options.demo else _log_settings
     session = _settle(open_session(config, store, assign, base=choose(folder, source, options)), folder, options)
-    user = last_user(source, session.settings.pipeline.columns)
+    user = last_user(source, session.settings.pipeline)
     return Launch(session, options, Replayed(path, options.seconds), user, begun)
 
 

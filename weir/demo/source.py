@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,10 +29,9 @@ _MOST_WINDOWS: Final = 60
 
 @dataclass(frozen=True)
 class LogProfile:
-    """What a log is: rows, its format, and the span of event time (ms)."""
+    """What a log is: its rows, and the span of event time (ms)."""
 
     rows: int
-    format: Literal["jsonl", "parquet"]
     start_ms: int
     end_ms: int
 
@@ -71,6 +70,9 @@ class LogSource(Protocol):
     @property
     def arrival(self) -> Int64:
         """When each row arrived, event time in milliseconds, shape (rows,), never decreasing."""
+
+    def rows(self, start: int, stop: int) -> Lines | TableRows:
+        """Return rows start to stop (exclusive), raw."""
 
     def segment(self, start: int, stop: int) -> bytes:
         """Return rows start to stop (exclusive) as a file."""
@@ -112,8 +114,10 @@ class _LinesLog:
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
         bounds = np.unique(np.concatenate([[0], ends, [len(data)]])).astype(np.int64)
         lines = Lines(data.split(b"\n")[: len(bounds) - 1], bounds[:-1])
-        arrival, profile = _profile(path, lines, config, "jsonl")
-        return cls(memoryview(data), bounds, profile, arrival)
+        return cls(memoryview(data), bounds, *_profile(path, lines, config))
+
+    def rows(self, start: int, stop: int) -> Lines:
+        return Lines(self.segment(start, stop).removesuffix(b"\n").split(b"\n"), self.bounds[start:stop])
 
     def segment(self, start: int, stop: int) -> bytes:
         return bytes(self.data[self.bounds[start] : self.bounds[stop]])
@@ -132,8 +136,10 @@ class _ParquetLog:
             table = pq.read_table(path)
         except pa.ArrowInvalid as error:
             raise ValueError(f"{path}: is no Parquet file: {error}") from error
-        arrival, profile = _profile(path, TableRows(table, np.arange(len(table))), config, "parquet")
-        return cls(table, profile, arrival)
+        return cls(table, *_profile(path, TableRows(table, np.arange(len(table))), config))
+
+    def rows(self, start: int, stop: int) -> TableRows:
+        return TableRows(self.table[start:stop], np.arange(start, stop))
 
     def segment(self, start: int, stop: int) -> bytes:
         buffer = io.BytesIO()
@@ -141,10 +147,8 @@ class _ParquetLog:
         return buffer.getvalue()
 
 
-def _profile(
-    path: Path, content: Lines | TableRows, config: LogConfig, form: Literal["jsonl", "parquet"]
-) -> tuple[Int64, LogProfile]:
-    """Return when each row arrived: at the newest event time so far, whatever stray timestamps lie between."""
+def _profile(path: Path, content: Lines | TableRows, config: LogConfig) -> tuple[LogProfile, Int64]:
+    """Return what the log is, and when each row arrived: at the newest event time so far, stray times aside."""
     validator = Validator(config)
     times, valid = validator.event_times(content)
     if not valid.any():
@@ -158,4 +162,4 @@ def _profile(
     start, end = int(plausible.min()), int(plausible.max())
     # One row dated a century ahead must not make all that follow it arrive at the end.
     steady = np.where(valid & (times >= start) & (times <= end), times, start)
-    return np.maximum.accumulate(steady), LogProfile(len(times), form, start, end)
+    return LogProfile(len(times), start, end), np.maximum.accumulate(steady)
