@@ -1,11 +1,10 @@
 from .chain import BlocksToWindows, ReadBlocks
-from .config import LogColumns, PipelineConfig, SketchConfig
+from .config import PipelineConfig, SketchConfig
 from .ingest import IngestSummary, ingest
 
 __all__ = [
     "BlocksToWindows",
     "IngestSummary",
-    "LogColumns",
     "PipelineConfig",
     "ReadBlocks",
     "SketchConfig",

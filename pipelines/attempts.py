@@ -66,7 +66,7 @@ def sweep(store: Store, grace_seconds: float = GRACE_SECONDS) -> list[str]:
         try:
             mark = read_document(store, f"state/runs/{run}/{_MARK}", _Mark)
         except FileNotFoundError:
-            # The run was completed; its rows in hand died with their process.
+            # The run was completed; the rows it held are of no use without its process.
             store.remove(f"state/runs/{run}")
             continue
         except CorruptArtefactError as error:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from contracts import columns
-from pipelines.blocks import BlockId, Claims, Int64, Letters
-from pipelines.faults import DeadLetter, Fault, Reason
+from logs import BlockId, DeadLetter, Fault, Int64, Letters, Reason
 from pipelines.key_owners import KeyOwners, checks_of
+from pipelines.progress import Claims
 
 __all__ = ["claimed", "letters_of", "new_claims", "of_others"]
 

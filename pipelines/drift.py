@@ -1,4 +1,4 @@
-"""How the newest window differs from those before it, kept up commit by commit."""
+"""How the newest window differs from those before it, updated commit by commit."""
 
 import logging
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ class Drift(NamedTuple):
 class RecentItems:
     """Item counts of the newest window by event time and of those before it, all panes of a window together.
 
-    The panes committed after sequence `after` are taken in at once. "Before" are the windows that begin within an
-    hour, or within the length of a window if that is longer, before the newest one begins; after a silence longer
+    The panes committed after sequence `after` are read at once. "Before" are the windows that start within an
+    hour, or within the length of a window if that is longer, before the newest one starts; after a silence longer
     than that, the last window before it.
     """
 
@@ -37,7 +37,7 @@ class RecentItems:
         self.add(log.committed(after))
 
     def add(self, manifests: Sequence[WindowManifest]) -> None:
-        """Take in further commits, in any order of event time; a damaged one is left out with a warning."""
+        """Add further commits, in any order of event time; a damaged one is left out with a warning."""
         starts = sorted({*self._windows, *(manifest.start_ms for manifest in manifests)})
         if not starts:
             return

@@ -19,16 +19,15 @@ from pydantic import Field
 from contracts import Commit, CommitLog, CorruptArtefactError, LogState, Store, WindowCounts
 from contracts.exposition import exposed
 from contracts.models import FrozenModel
+from logs import Format, Partition, discover, generation
 from pipelines.attempts import discard, registered, sweep
 from pipelines.chain import BlocksToWindows, ReadBlocks
 from pipelines.committed_panes import remember_panes
 from pipelines.config import PipelineConfig
-from pipelines.generations import generation
 from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
-from pipelines.plan import InHand, Plan, identify, make_plan, open_layout
-from pipelines.sources import Format, Partition, discover
-from pipelines.transforms.commit import Outcome
+from pipelines.plan import InHand, RunPlan, identify, make_plan, open_layout
+from pipelines.transforms.commit import RunOutcome
 
 __all__ = ["IngestSummary", "ingest", "run_once"]
 
@@ -86,7 +85,7 @@ def ingest(
     registry: CollectorRegistry = REGISTRY,
     stop: threading.Event | None = None,
 ) -> IngestSummary:
-    """Bring the log into the store and return what was committed.
+    """Read the log into the store and return what was committed.
 
     Without `follow` one run reads all there is and commits every window. With it, run after run reads what has
     come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
@@ -181,12 +180,12 @@ class _Driver:
             if self._run(plan):
                 return
 
-    def _run(self, plan: Plan) -> bool:
+    def _run(self, plan: RunPlan) -> bool:
         """Make a run; say whether it counts: where another writer has made its commit, nothing of it does."""
         started, clock = time.time(), time.monotonic()
         with registered(self.store, plan.run):
             run_once(self.store, self.config, plan)
-            outcome = Outcome.of(self.store, plan.run)
+            outcome = RunOutcome.of(self.store, plan.run)
             self._folders.add(plan.run.folder)
             if outcome.was_taken:
                 logger.warning("commit %d is another writer's: reading again from there", self._state.number + 1)
@@ -224,7 +223,7 @@ class _Driver:
             self.report(summary)
 
 
-def run_once(store: Store, config: PipelineConfig, plan: Plan) -> None:
+def run_once(store: Store, config: PipelineConfig, plan: RunPlan) -> None:
     """Run the chain over a plan and wait for its end."""
     # Beam must not look at this process's own command line.
     options = PipelineOptions([f"--runner={config.runner}", *config.runner_options])
@@ -256,8 +255,8 @@ def _discover_or_wait(log: str) -> list[Partition]:
 
 def _reasons(store: Store, commit: Commit | None) -> str:
     counts: Counter[str] = sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
-    told = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
-    return f" ({told}; see {store.path('dead-letters')})" if told else ""
+    listed = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
+    return f" ({listed}; see {store.path('dead-letters')})" if listed else ""
 
 
 @contextlib.contextmanager

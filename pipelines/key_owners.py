@@ -1,7 +1,7 @@
 """Which id an item key belongs to: the id of the first commit that lists the key.
 
-Two ids of one key would share a row of the item table, and everything that is learned about it. Accidents are as good
-as impossible; somebody who chooses ids can make them (`contracts.keys`), so that each is compared with the owner by a
+Two ids of one key would share a row of the item table, and everything trained on it. Accidents are practically
+impossible; somebody who chooses ids can cause them (`contracts.keys`), so each id is compared with the owner by a
 second hash. Users are not compared: their ids are stored nowhere, and a secret of the store protects both.
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from contracts import CorruptArtefactError, Keys, Store, WindowLog, columns
 from contracts.documents import seal, unseal
-from pipelines.blocks import Int64
+from logs import Int64
 
 __all__ = ["KeyOwners", "checks_of", "owners"]
 
@@ -53,7 +53,7 @@ class KeyOwners:
 
     @classmethod
     def load(cls, store: Store) -> "KeyOwners":
-        """Return what was saved last; nobody where nothing was, or where it is damaged."""
+        """Return what was saved last; no owners where nothing was, or where it is damaged."""
         try:
             data = unseal(store.path(_NAME), store.read(_NAME))
             sequence, count = _HEADER.unpack_from(data)
@@ -66,7 +66,7 @@ class KeyOwners:
         return cls(store, sequence, values[0], values[1], sequence)
 
     def catch_up(self, sequence: int) -> None:
-        """Take in the panes up to a sequence; a damaged list of items is left out with a warning."""
+        """Add the panes up to a sequence; a damaged list of items is left out with a warning."""
         if self.sequence > sequence:
             # The store was restored from an older copy.
             self.sequence, self.keys, self.checks, self._saved = -1, _no_keys(), _no_keys(), -1

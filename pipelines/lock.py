@@ -1,4 +1,4 @@
-"""One pipeline per store: two are safe, since a commit is created once, but each would undo the other's work."""
+"""One pipeline per store: two are safe, since a commit is created once, but each would discard the other's work."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ class BusyStoreError(UserError):
 
 @contextlib.contextmanager
 def only_writer(store: Store) -> Iterator[None]:
-    """Hold the store for this process; the system lets go of it when the process dies, however it dies.
+    """Lock the store for this process; the system releases it when the process ends, however it ends.
 
     Object stores have no such lock: there, of two pipelines the slower one finds its commit taken and reads again.
     Raises `BusyStoreError`.

@@ -1,4 +1,4 @@
-"""What the pipeline tells Prometheus, derived after each run from its commits and dead letters.
+"""What the pipeline reports to Prometheus, derived after each run from its commits and dead letters.
 
 Workers of a distributed runner are invisible to the driver; what they have committed is not.
 """
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from contracts import Commit, EventClock, LogState, Store, WindowLog, WindowManifest
+from logs import Reason
 from pipelines.config import PipelineConfig
 from pipelines.drift import RecentItems
-from pipelines.faults import Reason
 from sketches import health, load
 
 __all__ = ["PipelineMetrics"]
@@ -37,7 +37,7 @@ class PipelineMetrics:
         self.dead = Counter(
             "weir_pipeline_dead_letters_total", "Rows refused, by reason.", ["reason"], registry=registry
         )
-        # A series that begins at 1 has never risen: rates would not see the first refusals.
+        # A series that starts at 1 has never risen: rates would miss the first refusals.
         for reason in Reason:
             self.dead.labels(reason)
         self.duplicates = Counter(
@@ -116,7 +116,7 @@ class PipelineMetrics:
         self._progress(EventClock.of(store), state)
 
     def observe(self, store: Store, commit: Commit, state: LogState, started: float) -> None:
-        """Take in a commit, the state after it, and when its run started (wall clock)."""
+        """Add a commit, the state after it, and when its run started (wall clock)."""
         for file in commit.letters:
             for reason, count in file.reasons.items():
                 self.dead.labels(reason).inc(count)
@@ -143,13 +143,13 @@ class PipelineMetrics:
         newest = commits[-1]
         self.items.set(newest.file(newest.name.items()).rows)
         users = log.user_sketch(newest)
-        figures = {"window": health(load(log.sketch(newest)))} | (
+        measured = {"window": health(load(log.sketch(newest)))} | (
             {"window_users": health(load(users))} if users else {}
         )
-        for scope, found in figures.items():
+        for scope, found in measured.items():
             for name, gauge in self.sketches.items():
                 gauge.labels(scope).set(getattr(found, name))
-        self.fill.set(figures["window"].fill)
+        self.fill.set(measured["window"].fill)
         self._compare(log, commits)
 
     def _compare(self, log: WindowLog, commits: Sequence[WindowManifest]) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import Store, columns
-from pipelines.blocks import Claims
+from pipelines.progress import Claims
 
 __all__ = ["OpenRows", "claims_in_hand", "read_open_rows", "write_open_rows"]
 

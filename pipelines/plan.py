@@ -17,19 +17,15 @@ from contracts import (
     StoreFormat,
     ensure_format,
 )
-from pipelines.arrival import latest_event_ms
+from logs import Int64, KnownFile, Partition, Reading, identified, latest_event_ms
 from pipelines.attempts import new_run
-from pipelines.blocks import Int64
 from pipelines.config import PipelineConfig
-from pipelines.generations import Known, identified
 from pipelines.open_rows import OpenRows
 from pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Run
-from pipelines.sources import Partition
-from pipelines.transforms.commit import Outcome
+from pipelines.transforms.commit import RunOutcome
 from pipelines.transforms.dead_letters import read_dead_letters
-from pipelines.transforms.read import Reading
 
-__all__ = ["InHand", "LayoutError", "Plan", "identify", "make_plan", "open_layout"]
+__all__ = ["InHand", "LayoutError", "RunPlan", "identify", "make_plan", "open_layout"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +46,7 @@ class InHand:
     open_rows: tuple[OpenRows, ...] = ()
     newest_ms: int = -1
 
-    def take_in(self, outcome: Outcome) -> None:
+    def take_in(self, outcome: RunOutcome) -> None:
         """Remember what a run has read."""
         self.reached |= {key: span.stop for key, span in outcome.spans.items()}
         self.pending = {} if outcome.commit else outcome.spans
@@ -58,7 +54,7 @@ class InHand:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A run, and what it reads."""
 
     run: Run
@@ -75,7 +71,7 @@ def make_plan(
     secret: str,
     flush: bool,
     only_whole_lines: bool,
-) -> Plan:
+) -> RunPlan:
     """Return what to read: partitions that are new or have grown, and those whose open windows are not in hand."""
     known, clock = state.sources | in_hand.pending, EventClock.of(store)
     readings = []
@@ -100,7 +96,7 @@ def make_plan(
         open_rows=in_hand.open_rows,
         refused={r.partition.key: found for r in readings if (found := _refused(store, r, known)) is not None},
     )
-    return Plan(run, tuple(readings))
+    return RunPlan(run, tuple(readings))
 
 
 def _has_changed(partition: Partition, before: SourceSpan) -> bool:
@@ -113,7 +109,7 @@ def identify(partitions: Iterable[Partition], state: LogState, in_hand: InHand) 
     Left out are files that the file system cannot give now.
     """
     spans = state.sources | in_hand.pending
-    known = {key: Known(span.size, span.fingerprint, span.modified_ms) for key, span in spans.items()}
+    known = {key: KnownFile(span.size, span.fingerprint, span.modified_ms) for key, span in spans.items()}
     found = [identified(partition, known) for partition in partitions]
     return [partition for partition in found if partition is not None]
 

@@ -13,9 +13,9 @@ import numpy as np
 from contracts import LogState, SourceSpan, WindowName
 from contracts.commits import Cursor
 from contracts.log_state import Panes
-from pipelines.blocks import Int64, LettersWritten, PartitionProgress, Progress
+from logs import Int64, Partition
 from pipelines.open_rows import OpenRows
-from pipelines.sources import Partition
+from pipelines.progress import LettersWritten, PartitionProgress, Progress
 
 __all__ = ["WHOLE_FILE", "Base", "Run"]
 

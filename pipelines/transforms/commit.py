@@ -26,16 +26,16 @@ from contracts import (
 )
 from contracts.artefacts import write_table
 from contracts.documents import read_document, write_document
-from pipelines.blocks import LettersWritten, Progress
 from pipelines.committed_panes import panes_before
 from pipelines.config import PipelineConfig
 from pipelines.item_features import newest_known
 from pipelines.open_rows import OpenRows
 from pipelines.positions import Run
+from pipelines.progress import LettersWritten, Progress
 from pipelines.transforms.count import SketchCoder, empty_sketch
 from pipelines.transforms.write import ShardReport
 
-__all__ = ["CommitRun", "Made", "Outcome", "Start", "WindowSketches"]
+__all__ = ["CommitRun", "Made", "RunOutcome", "Start", "WindowSketches"]
 
 _OUTCOME: Final = "outcome.json"
 
@@ -57,7 +57,7 @@ Made: TypeAlias = ShardReport | WindowSketches | LettersWritten | OpenRows | Sta
 """What the transforms of a run hand to its commit."""
 
 
-class Outcome(Document):
+class RunOutcome(Document):
     """What a run leaves to its driver: its commit, if it had anything to commit, and how far it has read.
 
     `was_taken` says that another writer was faster: then nothing of the run counts.
@@ -71,7 +71,7 @@ class Outcome(Document):
     open_rows: tuple[OpenRows, ...] = Field(description="rows that wait for their window to close")
 
     @classmethod
-    def of(cls, store: Store, run: Run) -> "Outcome":
+    def of(cls, store: Store, run: Run) -> "RunOutcome":
         """Return the outcome of a run that has ended; raises `FileNotFoundError` or `CorruptArtefactError`."""
         return read_document(store, f"{run.folder}/{_OUTCOME}", cls)
 
@@ -125,7 +125,7 @@ class CommitRun(beam.DoFn):
         """Commit a run."""
         parts = _Parts.of(element[1], self._store, self._run)
         spans = self._run.spans(progress, parts.letters)
-        outcome = Outcome(
+        outcome = RunOutcome(
             read=tuple(progress.partitions),
             newest_ms=max(self._run.newest_ms, progress.max_event_ms),
             spans=spans,
@@ -187,8 +187,8 @@ class CommitRun(beam.DoFn):
         found = pa.concat_tables([report.items for report in pane.reports])
         merged = found.group_by(columns.ITEM_KEY).aggregate([(columns.ITEM_ID, "min"), (columns.COUNT, "sum")])
         items = merged.rename_columns(ITEMS_SCHEMA.names).cast(ITEMS_SCHEMA).sort_by(columns.ITEM_KEY)
-        told = [report.features for report in pane.reports if report.features is not None]
-        items = newest_known(items, told, self._config.item_features)
+        observed = [report.features for report in pane.reports if report.features is not None]
+        items = newest_known(items, observed, self._config.item_features)
         return write_table(self._store, f"{pane.name.folder(self._run.id)}/{WindowName.items()}", items)
 
     def _write_sketches(self, pane: _Pane) -> list[FileEntry]:

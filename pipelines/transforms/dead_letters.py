@@ -1,5 +1,6 @@
 """Dead letters: one file per block and attempt, which counts once a commit names it."""
 
+import secrets
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,11 +10,11 @@ import numpy as np
 
 from contracts import CorruptArtefactError, LetterFile, Store
 from contracts.storage import checksum
-from pipelines.blocks import Letters, LettersWritten
-from pipelines.faults import DeadLetter
+from logs import BlockId, DeadLetter, Letters
 from pipelines.positions import END_OF_TIME, WHOLE_FILE, Run
+from pipelines.progress import LettersWritten
 
-__all__ = ["WriteDeadLetters", "read_dead_letters"]
+__all__ = ["WriteDeadLetters", "file_name", "read_dead_letters"]
 
 
 class WriteDeadLetters(beam.DoFn):
@@ -32,11 +33,17 @@ class WriteDeadLetters(beam.DoFn):
         if not new:
             return
         data = msgspec.json.Encoder().encode_lines(new)
-        name = block.dead_letters(self._run.id)
+        name = file_name(block, self._run.id)
         entry = self._store.write(name, data, rows=len(new))
         reasons = dict(Counter(letter.reason for letter in new))
         file = LetterFile(**entry.model_dump() | {"name": name, "partition": block.partition, "reasons": reasons})
         yield LettersWritten(file, END_OF_TIME if is_whole else max(letter.position for letter in new))
+
+
+def file_name(block: BlockId, run: str) -> str:
+    """Return a name for a file of dead letters of a block in the store; no two calls return the same."""
+    start = "file" if block.start == WHOLE_FILE else f"{block.start:015d}"
+    return f"dead-letters/{block.partition}/{start}-{secrets.token_hex(4)}-{run}.jsonl"
 
 
 def read_dead_letters(store: Store, name: str, expected: str | None = None) -> list[DeadLetter]:

@@ -11,12 +11,13 @@ import pyarrow as pa
 from apache_beam.transforms.window import TimestampedValue
 
 from contracts import Store, columns, hash_ids
-from pipelines.blocks import Batch, Claims, Int64, PartitionProgress, Progress
+from logs import Int64, ValidatedBlock
 from pipelines.claims import claimed, letters_of, new_claims, of_others
 from pipelines.config import PipelineConfig
 from pipelines.key_owners import KeyOwners, owners
 from pipelines.open_rows import OpenRows, claims_in_hand, read_open_rows, write_open_rows
 from pipelines.positions import Run
+from pipelines.progress import Claims, PartitionProgress, Progress
 from pipelines.transforms.read import PROGRESS
 from pipelines.transforms.validate import DEAD
 
@@ -46,13 +47,13 @@ class Piece:
 
 
 class Locate(beam.DoFn):
-    """`Batch` to `Keyed`: drops rows that have been counted before; what was seen leaves by the tag `PROGRESS`."""
+    """`ValidatedBlock` to `Keyed`: drops rows counted before; what was seen leaves by the tag `PROGRESS`."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
         self._run = run
 
-    def process(self, element: Batch) -> Iterator[Any]:
+    def process(self, element: ValidatedBlock) -> Iterator[Any]:
         """Find the window of every row."""
         key = element.block.partition
         times = element.rows.column(columns.TIMESTAMP).to_numpy()

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from contracts import BundleLog, EventClock, LogState, Store, hash_id
+from logs import discover
 from pipelines.ingest import ingest
 from pipelines.key_owners import KeyOwners
 from pipelines.plan import InHand, make_plan, open_layout
-from pipelines.sources import discover
 from pipelines.user_state import ArtefactUserState
 from serving.histories import UserHistories
 from serving.metrics import BundleMetrics

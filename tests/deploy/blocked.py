@@ -13,7 +13,7 @@ from types import ModuleType
 
 from packaging.requirements import Requirement
 
-OURS = {"weir", "contracts", "pipelines", "serving", "sketches", "trainer"}
+OURS = {"weir", "contracts", "logs", "pipelines", "serving", "sketches", "trainer"}
 
 
 def normal(name: str) -> str:

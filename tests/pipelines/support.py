@@ -1,54 +1,24 @@
-"""A small log in every format, and what a reader without Beam, Arrow or keys makes of it."""
+"""Runs of the pipeline on a small log, and what a reader without Beam, Arrow or keys makes of that log."""
 
-import gzip
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from contracts import CommitLog, LogState, Store, WindowLog, WindowManifest, hash_id
 from contracts.commits import Cursor
+from logs import DeadLetter, discover
 from pipelines.config import PipelineConfig, SketchConfig
-from pipelines.faults import DeadLetter
 from pipelines.ingest import run_once
-from pipelines.plan import InHand, Plan, identify, make_plan, open_layout
-from pipelines.sources import discover
+from pipelines.plan import InHand, RunPlan, identify, make_plan, open_layout
 from pipelines.transforms.dead_letters import read_dead_letters
 from sketches import ExactCounter, load
+from tests.logs.files import ORIGIN, Event, write_gzip, write_lines, write_parquet  # noqa: F401 - used as support's
 
-ORIGIN = 1_700_000_000
 TYPES = {"click": "positive", "skip": "negative", "view": "ignore"}
-
-
-@dataclass(frozen=True)
-class Event:
-    user: str
-    item: str
-    second: int
-    type: str = "click"
-    event_id: str | None = None
-    genre: tuple[str, ...] | None = None
-    price: float | None = None
-
-    def row(self) -> dict[str, Any]:
-        return {
-            "user_id": self.user,
-            "item_id": self.item,
-            "timestamp": ORIGIN + self.second,
-            "event_type": self.type,
-            "event_id": self.event_id,
-            "genre": self.genre,
-            "price": self.price,
-        }
-
-    def line(self) -> str:
-        return json.dumps({name: value for name, value in self.row().items() if value is not None}) + "\n"
 
 
 def config(folder: Path, **changes: Any) -> PipelineConfig:
@@ -67,26 +37,7 @@ def config(folder: Path, **changes: Any) -> PipelineConfig:
     return PipelineConfig(**settings | changes)
 
 
-def write_lines(path: Path, lines: Iterable[str], mode: str = "a") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open(mode, encoding="utf-8") as file:
-        file.writelines(lines)
-
-
-def write_gzip(path: Path, lines: Iterable[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress("".join(lines).encode()))
-
-
-def write_parquet(path: Path, events: Sequence[Event], row_group: int = 4) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    names = ("user_id", "item_id", "timestamp", "event_type", "event_id")
-    fields = [(name, pa.int64() if name == "timestamp" else pa.string()) for name in names]
-    schema = pa.schema([*fields, ("genre", pa.list_(pa.string())), ("price", pa.float64())])
-    pq.write_table(pa.Table.from_pylist([event.row() for event in events], schema), path, row_group_size=row_group)
-
-
-def plan_of(store: Store, settings: PipelineConfig, *, flush: bool = True, only_whole_lines: bool = False) -> Plan:
+def plan_of(store: Store, settings: PipelineConfig, *, flush: bool = True, only_whole_lines: bool = False) -> RunPlan:
     found = identify(discover(settings.log), LogState.open(store), InHand())
     ways: Any = {
         "secret": open_layout(store, settings).key_secret,

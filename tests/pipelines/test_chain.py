@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from contracts import LogState, Store
+from logs import Reading
 from pipelines.ingest import _Driver, run_once
 from pipelines.metrics import PipelineMetrics
 from pipelines.positions import Base
-from pipelines.transforms.read import Reading
 from tests.pipelines import support
 from tests.pipelines.support import Event
 

@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from contracts import Label
-from pipelines.config import LogColumns, PipelineConfig, SketchConfig
+from pipelines.config import PipelineConfig, SketchConfig
 
 
 @pytest.mark.parametrize(
@@ -12,11 +11,7 @@ from pipelines.config import LogColumns, PipelineConfig, SketchConfig
     [
         ({"sketch": {"width": 1000}}, "512 or 1024"),
         ({"window_second": 5}, "window_second"),
-        ({"event_types": {"click": "good"}}, "positive"),
         ({"user_shards": 0}, "user_shards"),
-        ({"columns": {"user_id": "id", "item_id": "id"}}, "user_id and item_id"),
-        ({"item_features": {"dense": ["weight"]}}, "'weight', which is read as weight already"),
-        ({"item_features": {"categorical": ["a"], "dense": ["a"]}}, "'a' is named twice"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:
@@ -25,11 +20,5 @@ def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:
 
 
 def test_every_setting_is_described() -> None:
-    for model in (PipelineConfig, LogColumns, SketchConfig):
+    for model in (PipelineConfig, SketchConfig):
         assert all(field.description for field in model.model_fields.values())
-
-
-def test_naive_times_are_utc_and_types_become_labels() -> None:
-    config = PipelineConfig(min_time="2000-01-01T00:00:00", event_types={"a": "positive", "b": "ignore"})
-    assert config.min_time.timestamp() == 946_684_800
-    assert config.labels() == {"a": Label.POSITIVE, "b": Label.IGNORE}

@@ -12,11 +12,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import CommitLog, LogState, Store, WindowLog
+from logs import discover
 from pipelines.config import PipelineConfig
 from pipelines.ingest import IngestSummary, _Driver, ingest
 from pipelines.metrics import PipelineMetrics
-from pipelines.plan import LayoutError, Plan
-from pipelines.sources import discover
+from pipelines.plan import LayoutError, RunPlan
 from tests.pipelines import support
 from tests.pipelines.support import Event
 
@@ -220,7 +220,7 @@ class Racing(_Driver):
 
     rivals = 2
 
-    def _run(self, plan: Plan) -> bool:
+    def _run(self, plan: RunPlan) -> bool:
         if self.rivals:
             self.rivals -= 1
             path = Path(self.config.log) / f"{self.rivals}.jsonl"

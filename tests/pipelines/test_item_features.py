@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import ITEMS_SCHEMA, FeatureNames, items_schema
-from pipelines.item_features import newest_known, observed, with_features
+from logs.features import with_features
+from pipelines.item_features import newest_known, observed
 
 NAMES = FeatureNames(categorical=["genre"], dense=["price"])
 KEYED = pa.schema([("item_key", pa.int64()), ("user_key", pa.int64()), ("timestamp", pa.int64())])
@@ -53,6 +54,5 @@ def test_no_more_rows_are_kept_than_tell_something(found: list[Any]) -> None:
 def test_without_features_nothing_is_added() -> None:
     items, none = pa.Table.from_pylist([{"item_key": 1, "item_id": "i", "count": 2}], ITEMS_SCHEMA), FeatureNames()
     rows = pa.table({name: np.zeros(1, np.int64) for name in KEYED.names})
-    assert with_features(rows, {}, none) is rows
     assert observed(rows) is None
     assert newest_known(items, [], none) is items

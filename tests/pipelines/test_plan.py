@@ -1,14 +1,16 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from contracts import CorruptArtefactError, LogState, Store
+from contracts import CorruptArtefactError, EventClock, LogState, Store
+from logs import discover
 from pipelines.ingest import run_once
 from pipelines.plan import InHand, LayoutError, make_plan, open_layout
-from pipelines.sources import discover
-from pipelines.transforms.commit import Outcome
+from pipelines.transforms.commit import RunOutcome
+from pipelines.transforms.dead_letters import read_dead_letters
 from tests.pipelines import support
-from tests.pipelines.support import Event
+from tests.pipelines.support import ORIGIN, Event
 
 
 def lines(*seconds: int) -> list[str]:
@@ -44,7 +46,7 @@ def test_rows_in_hand_are_not_read_again_and_a_restart_reads_them(tmp_path: Path
     plan = support.plan_of(store, config, flush=False)
     run_once(store, config, plan)
     in_hand, size = InHand(), path.stat().st_size
-    in_hand.take_in(Outcome.of(store, plan.run))
+    in_hand.take_in(RunOutcome.of(store, plan.run))
     assert in_hand.reached == {"a.jsonl": size}
     [kept] = in_hand.open_rows
     assert (kept.start_ms, kept.lowest) == (1000 * (support.ORIGIN + 20), sum(map(len, lines(1, 2))))
@@ -84,3 +86,21 @@ def test_settings_that_would_count_twice_or_could_not_be_merged_are_refused(
     open_layout(store, support.config(tmp_path, history_length=7))
     with pytest.raises(LayoutError, match=f"{setting} is .* was written with .*: use that, or a new store"):
         open_layout(store, support.config(tmp_path, **{setting: value}))
+
+
+@pytest.mark.parametrize("is_replay", [False, True])
+def test_one_clock_that_runs_ahead_closes_no_window(tmp_path: Path, *, is_replay: bool) -> None:
+    store, config = Store(str(tmp_path / "store")), support.config(tmp_path)
+    arrived = 5000.0 if is_replay else ORIGIN + 30.0
+    if is_replay:
+        EventClock(event_origin=ORIGIN + 30, wall_origin=5000, speed=60).save(store)
+    seconds = [1, 12, 23, 23 + 23 * 3600, 29]
+    support.write_lines(tmp_path / "log/a.jsonl", [Event("u", "i", second).line() for second in seconds])
+    os.utime(tmp_path / "log/a.jsonl", (arrived, arrived))
+    support.run(store, config, flush=False)
+    assert [manifest.start_ms // 1000 - ORIGIN for manifest in support.committed(store)] == [0, 10]
+    [name] = store.glob("dead-letters/a.jsonl/*.jsonl")
+    assert [letter.reason for letter in read_dead_letters(store, name)] == ["ahead_of_arrival"]
+    support.run(store, config)
+    on_time = [Event("u", "i", second) for second in seconds if second < 3600]
+    assert support.stored_events(store) == support.expected_events(on_time)

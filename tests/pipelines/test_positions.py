@@ -3,10 +3,10 @@ from typing import Any
 import numpy as np
 
 from contracts import LetterFile, SourceSpan
-from pipelines.blocks import LettersWritten, PartitionProgress, Progress
+from logs import Format, Partition
 from pipelines.open_rows import OpenRows
 from pipelines.positions import END_OF_TIME, Base, Run
-from pipelines.sources import Format, Partition
+from pipelines.progress import LettersWritten, PartitionProgress, Progress
 
 
 def span(stop: int, resume: int, **changes: Any) -> SourceSpan:

@@ -5,7 +5,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import EventClock, Store
-from pipelines.config import LogColumns, PipelineConfig
+from logs import LogColumns
+from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from weir.interact import append_event
 

@@ -1,33 +1,32 @@
-"""Interactions from files: users and items as codes, rows in order of time.
+"""Interactions from a log: users and items as codes, rows in order of time.
 
-Every row counts as one positive interaction: drop others (skips, impressions) before. Formats go by name: ``.parquet``;
-``.jsonl``, ``.ndjson`` or ``.json`` with one object per line; ``.txt`` with a user, a space and an item per line, a
-user's lines in order of time. All but Parquet may end in ``.gz``.
+The log is read by the rules of the pipeline (`logs`): the same rows are valid, the same events positive. Beyond its
+formats there is ``.txt`` (also ``.gz``) with a user, a space and an item per line, a user's lines in order of time.
 """
 
-import json
-from collections.abc import Callable, Sequence
+import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from contracts import columns
+from contracts import FeatureNames, Label, columns
+from logs import LOG_SUFFIXES, PAIR_SUFFIXES, DeadLetter, LogConfig, Partition, discover, read_log
 
 __all__ = ["SPLIT", "Interactions", "InteractionsError", "Ints", "read_interactions"]
 
+logger = logging.getLogger(__name__)
+
 Ints = npt.NDArray[np.int64]
 SPLIT: Final = "split"
-"""Column with the labels of a given split."""
+"""Field of the log with the labels of a given split."""
 
-_BLOCK: Final = 16 << 20
-"""Bytes; a longer JSON line is refused."""
+_SUFFIXES: Final = {**LOG_SUFFIXES, **PAIR_SUFFIXES}
+_KEPT: Final = [columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP, columns.FEATURES]
 
 
 class InteractionsError(ValueError):
@@ -36,7 +35,7 @@ class InteractionsError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """N interactions of U users with I items, in stable order of time (of the source where it has no times).
+    """N positive interactions of U users with I items, in stable order of time (of the source where it has no times).
 
     Codes number users and items by their first row.
     """
@@ -47,181 +46,97 @@ class Interactions:
     items: Ints
     """Codes 0 to I - 1, (N,)."""
     timestamps: Ints | None
-    """(N,), ascending: numbers as in the source, rounded down; temporal types and RFC 3339 strings in microseconds."""
+    """(N,), ascending: milliseconds since 1970."""
     user_ids: npt.NDArray[Any]
-    """The users' ids in the source, (U,): int64, or objects of type str."""
+    """The users' ids, (U,): objects of type str."""
     item_ids: npt.NDArray[Any]
     """(I,)."""
     split: npt.NDArray[np.object_] | None = None
-    """Labels of a given split, as in the source, (N,)."""
+    """Labels of a given split, as in the source, (N,); None for a row without one."""
 
     def __len__(self) -> int:
         return len(self.users)
 
 
-@dataclass(frozen=True)
-class _Columns:
-    user: str
-    item: str
-    timestamp: str
+def read_interactions(path: str, config: LogConfig | None = None) -> Interactions:
+    """Read the positive interactions of a file, a folder (searched to its depths) or a glob; a local path or a URL.
 
-    def among(self, present: Sequence[str]) -> list[str]:
-        """Return those that are `present`; refuses a lack of ids."""
-        for name in (self.user, self.item):
-            if name not in present:
-                message = f"has no column {name!r}, but {', '.join(map(repr, present))}; name the right one"
-                raise InteractionsError(message)
-        return [name for name in (self.user, self.item, self.timestamp, SPLIT) if name in present]
-
-
-def read_interactions(
-    path: str,
-    *,
-    user: str = columns.USER_ID,
-    item: str = columns.ITEM_ID,
-    timestamp: str = columns.TIMESTAMP,
-) -> Interactions:
-    """Read the interactions of a file, a folder (searched to its depths) or a glob; a local path or an fsspec URL.
+    Rows that the pipeline would refuse are left out with a warning. Times are optional, for splits that need none; but
+    where some rows have one, those without are left out, too.
 
     Parameters
     ----------
     path
-        Several files are read in order of name; they must agree on the types of their columns.
-    user, item
-        Columns with ids, integers or strings.
-    timestamp
-        Column with times: numbers, strings or temporal types; it may be absent, for splits that need no time.
+        Several files are read in order of name.
+    config
+        What the log calls its fields, what its event types mean and which values are valid; its `log` and its item
+        features are not used.
 
     Raises
     ------
     InteractionsError
-        If there is no such file, one cannot be read, a column is missing, of a wrong type or has nulls, or no row came.
+        If there is no such file, its file system does not give it, or it has no valid positive interaction.
     """
-    names = _Columns(user, item, timestamp)
+    # A given split is one more field of a row, and is read as a feature is.
+    rules = (config or LogConfig()).model_copy(update={"item_features": FeatureNames(categorical=[SPLIT])})
+    table, refused = _read(path, rules)
+    timed = table.filter(table[columns.TIMESTAMP].is_valid())
+    if len(timed):
+        refused["no time"] += len(table) - len(timed)
+        order = np.argsort(timed[columns.TIMESTAMP].to_numpy(), kind="stable")
+        table = timed.take(order)
+    if refused.total():
+        reasons = ", ".join(f"{reason} {count}" for reason, count in refused.most_common() if count)
+        logger.warning("%s: left out are %d rows (%s)", path, refused.total(), reasons)
+    users, user_ids = _encode(table[columns.USER_ID])
+    items, item_ids = _encode(table[columns.ITEM_ID])
+    timestamps = table[columns.TIMESTAMP].to_numpy() if len(timed) else None
+    return Interactions(path, users, items, timestamps, user_ids, item_ids, _labels(table))
+
+
+def _read(path: str, rules: LogConfig) -> tuple[pa.Table, Counter[str]]:
+    """Return the rows of valid positive interactions in order of the source, and how many are refused, by reason."""
+    found, letters = list[pa.RecordBatch](), list[DeadLetter]()
+    refused = Counter[str]()
     try:
-        table = pa.concat_tables([_read(file, names) for file in _files(path)], promote_options="default")
-    except pa.ArrowTypeError as error:
-        message = f"{path}: its files differ in the types of their columns: {error}; write them alike"
+        for block, dead in read_log(_partitions(path), rules):
+            found.append(block.rows.filter(pc.equal(block.rows[columns.LABEL], int(Label.POSITIVE))).select(_KEPT))
+            refused.update(letter.reason for letter in dead.letters)
+            letters += dead.letters[: 1 - len(letters)]
+    except OSError as error:
+        message = f"{path}: cannot be read: {error}"
         raise InteractionsError(message) from error
-    _check_rows(path, table)
-    timestamps = None
-    if timestamp in table.column_names:
-        times = _times(path, timestamp, table[timestamp])
-        order = np.argsort(times, kind="stable")
-        table, timestamps = table.take(order), np.floor(times[order]).astype(np.int64)
-    users, user_ids = _encode(path, user, table[user])
-    items, item_ids = _encode(path, item, table[item])
-    split = table[SPLIT].to_numpy() if SPLIT in table.column_names else None
-    return Interactions(path, users, items, timestamps, user_ids, item_ids, split)
+    if not sum(map(len, found)):
+        why = f"; {letters[0].partition}, position {letters[0].position}: {letters[0].detail}" if letters else ""
+        message = f"{path}: has no valid positive interaction; at least one is needed{why}"
+        raise InteractionsError(message)
+    return pa.Table.from_batches(found), refused
 
 
-def _files(path: str) -> list[str]:
-    """Return the files of interactions at or below `path` as URLs, in order of name."""
-    fs, root = fsspec.core.url_to_fs(path)
-    if fs.isdir(root):
-        found = [name for name in fs.find(root) if name.rsplit("/", 1)[-1][0] not in "._"]
-    else:
-        found = [root] if fs.isfile(root) else [name for name in fs.glob(root) if fs.isfile(name)]
-    if readable := sorted(name for name in found if _reader(name)):
-        return [str(fs.unstrip_protocol(name)) for name in readable]
-    came = f"found {found[0]}" if found else "there is no such file"
-    message = f"{path}: {came}; allowed are files, folders and globs of *{', *'.join(_READERS)}"
-    raise InteractionsError(message)
-
-
-def _read(file: str, names: _Columns) -> pa.Table:
-    read = _reader(file)
-    assert read is not None  # noqa: S101 - such files only
+def _partitions(path: str) -> list[Partition]:
     try:
-        with fsspec.open(file, "rb", compression="infer") as stream:
-            return read(stream, names)
-    except InteractionsError as error:
-        message = f"{file}: {error}"
-        raise InteractionsError(message) from error
-    except (OSError, EOFError, ValueError) as error:
-        message = f"{file}: cannot be read: {error}; repair it or take it away"
-        raise InteractionsError(message) from error
-
-
-def _read_parquet(stream: Any, names: _Columns) -> pa.Table:
-    file = pq.ParquetFile(stream)
-    return file.read(columns=names.among(file.schema_arrow.names))
-
-
-def _read_json(stream: Any, names: _Columns) -> pa.Table:
-    """Read JSON Lines; the first line says which columns there are and of which types, so that none is guessed."""
-    data = stream.read()
-    first = data[: data.find(b"\n") + 1 or None]
-    if not first.strip():
-        return pa.table({})
-    record = json.loads(first)
-    if not isinstance(record, dict):
-        message = f"its first line is {first[:80]!r}; allowed are JSON objects, one per line"
-        raise InteractionsError(message)
-    schema = pa.schema([(name, pa.array([record[name]]).type) for name in names.among(list(record))])
-    parse = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    return pa.json.read_json(pa.BufferReader(data), pa.json.ReadOptions(block_size=_BLOCK), parse)
-
-
-def _read_pairs(stream: Any, names: _Columns) -> pa.Table:
-    data = stream.read()
-    if not data.strip():
-        return pa.table({})
-    read = pa.csv.ReadOptions(column_names=[names.user, names.item])
-    return pa.csv.read_csv(pa.BufferReader(data), read, pa.csv.ParseOptions(delimiter=" "))
-
-
-_READERS: Final[dict[str, Callable[[Any, _Columns], pa.Table]]] = {".parquet": _read_parquet} | {
-    f"{suffix}{packed}": read
-    for suffix, read in {".jsonl": _read_json, ".ndjson": _read_json, ".json": _read_json, ".txt": _read_pairs}.items()
-    for packed in ("", ".gz")
-}
-
-
-def _reader(name: str) -> Callable[[Any, _Columns], pa.Table] | None:
-    return next((read for suffix, read in _READERS.items() if name.endswith(suffix)), None)
-
-
-def _check_rows(path: str, table: pa.Table) -> None:
-    if not table.num_rows:
-        message = f"{path}: has no interaction; at least one is needed"
-        raise InteractionsError(message)
-    for name in table.column_names:
-        if nulls := table[name].null_count:
-            message = f"{path}: column {name!r} is null in {nulls} of {table.num_rows} rows; drop or repair these rows"
-            raise InteractionsError(message)
-
-
-def _times(path: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Return times as numbers, not yet rounded: order must not be lost."""
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        try:
-            column = column.cast(pa.timestamp("us", "UTC"))
-        except pa.ArrowInvalid as error:
-            message = f"{path}: column {name!r}: {error}; allowed are RFC 3339 with its zone (2026-01-31T12:00:00Z)"
-            raise InteractionsError(message) from error
-    elif pa.types.is_temporal(kind):
-        column = column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
-    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        message = f"{path}: column {name!r} is of type {kind}; allowed are numbers, strings, dates and timestamps"
-        raise InteractionsError(message)
-    times = (column.cast(pa.int64()) if pa.types.is_temporal(column.type) else column).to_numpy()
-    if not np.isfinite(times).all():
-        message = f"{path}: column {name!r} has values that are not finite; drop or repair these rows"
-        raise InteractionsError(message)
-    return np.asarray(times)
-
-
-def _encode(path: str, name: str, column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[Any]]:
-    """Return codes by first occurrence and the ids they stand for."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_integer(kind):
-        column = column.cast(pa.int64())
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        column = column.cast(pa.large_string())
+        found = discover(path, _SUFFIXES)
+    except FileNotFoundError:
+        found, came = [], "there is no such file"
     else:
-        message = f"{path}: column {name!r} is of type {kind}; allowed are integers and strings"
+        came = "there is no file of a format that can be read"
+    if not found:
+        message = f"{path}: {came}; allowed are files, folders and globs of *{', *'.join(_SUFFIXES)}"
         raise InteractionsError(message)
-    encoded = column.combine_chunks().dictionary_encode()
+    return found
+
+
+def _encode(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[Any]]:
+    """Return codes by first occurrence and the ids that they number."""
+    encoded = column.cast(pa.large_string()).combine_chunks().dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_numpy(zero_copy_only=False)
+
+
+def _labels(table: pa.Table) -> npt.NDArray[np.object_] | None:
+    """Return each row's label of a given split, or None where no row has one."""
+    lists = pc.struct_field(table[columns.FEATURES], SPLIT).combine_chunks()
+    if lists.null_count == len(lists):
+        return None
+    labels = np.full(len(lists), None, np.object_)
+    labels[pc.list_parent_indices(lists).to_numpy()] = lists.flatten().to_numpy(zero_copy_only=False)
+    return labels

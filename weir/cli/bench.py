@@ -70,7 +70,7 @@ def losses(
 
     chosen = _chosen(rows)
     _check_headline(headline, options.rules.cutoffs)
-    interactions, division = options.read()
+    interactions, division = options.read(session.settings.pipeline)
     budget = Budget(steps, max(steps // 6, 1))
     plan = Plan(interactions, division, session.settings.trainer, budget, options.rules, options.cases)
     comparison = _comparison(plan, chosen, tuple(range(seeds)), options, headline)

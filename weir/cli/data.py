@@ -88,7 +88,7 @@ def replay(
             session.store,
             ReplayConfig(seconds=seconds, segments=segments),
             report=report,
-            column=pipeline.columns.timestamp,
+            log_config=pipeline,
         )
     if json:
         session.print_json(summary)

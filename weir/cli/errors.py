@@ -11,7 +11,6 @@ __all__ = ["explain"]
 
 _EXTRAS: Final = {
     "apache_beam": "pipeline",
-    "msgspec": "pipeline",
     "torch": "trainer",
     "onnx": "trainer",
     "onnxscript": "trainer",

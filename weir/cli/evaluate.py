@@ -37,7 +37,7 @@ def evaluate(
     from trainer.ranks.runtime import deterministic
     from weir.cli.progress import Bar
 
-    interactions, division = options.read()
+    interactions, division = options.read(session.settings.pipeline)
     test = Evaluator.of(interactions, division.train, division.test, options.rules, at_most=options.cases)
     with deterministic(), Bar(session.notes, "evaluate") as bar:
 

@@ -13,6 +13,7 @@ from weir.errors import CommandError
 from weir.session import Session, open_session
 
 if TYPE_CHECKING:
+    from logs import LogConfig
     from trainer.offline.data import Interactions
     from trainer.offline.evaluator import Rules
     from trainer.offline.splits import Split
@@ -76,12 +77,12 @@ class ExperimentOptions:
         """Return the session of the command, on a small model unless the settings say otherwise."""
         return open_session(self.config, None, self.assign, base=_small_model(self.split))
 
-    def read(self) -> "tuple[Interactions, Split]":
-        """Read the interactions and divide them."""
+    def read(self, log: "LogConfig") -> "tuple[Interactions, Split]":
+        """Read the interactions by the settings of the log, and divide them."""
         from trainer.offline import splits
         from trainer.offline.data import read_interactions
 
-        interactions = read_interactions(self.data)
+        interactions = read_interactions(self.data, log)
         division = {
             SplitKind.TEMPORAL: splits.temporal,
             SplitKind.LEAVE_ONE_OUT: splits.leave_one_out,

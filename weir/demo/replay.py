@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from contracts import EventClock, Store, columns
+from contracts import EventClock, Store
 from contracts.models import FrozenModel
+from logs import LogConfig
 from weir.demo.source import LogSource, open_log
 
 __all__ = ["ReplayConfig", "ReplaySummary", "replay"]
@@ -65,9 +66,11 @@ def replay(
     config: ReplayConfig | None = None,
     *,
     report: Callable[[ReplaySummary], None] | None = None,
-    column: str = columns.TIMESTAMP,
+    log_config: LogConfig | None = None,
 ) -> ReplaySummary:
     """Place the rows of the log at `path` into `folder`, and save the `EventClock` in `store`.
+
+    `log_config` says how the event times of the log are to be read.
 
     Raises
     ------
@@ -75,7 +78,7 @@ def replay(
         Where `store` holds a replay of another log, or of one cut differently.
     """
     config = config or ReplayConfig()
-    source = open_log(path, column)
+    source = open_log(path, log_config)
     _keep_to_plan(store, _Plan(log=str(path.resolve()), rows=source.profile.rows, segments=config.segments))
     segments = _cut(source, config.segments)
     missing = [segment for segment in segments if not folder.exists(segment.name)]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contracts import CommitLog, LogState, Store, WindowLog, WindowManifest
+from logs import Partition
 from pipelines.plan import InHand, identify
-from pipelines.sources import Partition
 
 __all__ = ["CommitTotals"]
 

@@ -65,14 +65,14 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
         return Launch(_settle(session, folder, options), options, None, None, started)
     _make_room(session.store, folder, options)
     path = (options.log or _generated_log(session.store)).resolve()
-    source = open_log(path, session.settings.pipeline.columns.timestamp)
+    source = open_log(path, session.settings.pipeline)
     base = (
         demo_settings(folder / "log", source.profile, generated=options.log is None)
         if options.demo
         else log_settings(folder / "log", source.profile)
     )
     session = _settle(open_session(config, store, assign, base=base), folder, options)
-    user = last_user(source, session.settings.pipeline.columns)
+    user = last_user(source, session.settings.pipeline)
     return Launch(session, options, Replayed(path, options.seconds), user, started)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store
-from pipelines.sources import discover
+from logs import discover
 from serving.client import Info, RetrievalClient, RetrievalError, by_user
 from weir.config import Settings
 from weir.up.commit_totals import CommitTotals

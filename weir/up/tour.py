@@ -1,11 +1,7 @@
 """The end of a demo: a query, a click, and the changed answer."""
 
-import io
-import json
-
-import pyarrow.parquet as pq
-
-from pipelines.config import LogColumns
+from contracts import columns
+from logs import Block, BlockId, LogConfig, Validator
 from weir.demo.source import LogSource
 from weir.interact import Asker
 
@@ -15,19 +11,13 @@ _ROWS = 200
 _KNOWN = 50
 
 
-def last_user(source: LogSource, names: LogColumns) -> str:
+def last_user(source: LogSource, config: LogConfig) -> str:
     """Return the user of one of the last rows of a log, with the id as in its windows; raises `ValueError`."""
-    data = source.segment(max(0, source.profile.rows - _ROWS), source.profile.rows)
-    if source.profile.format == "parquet":
-        return str(pq.read_table(io.BytesIO(data), columns=[names.user_id])[names.user_id][-1].as_py())
-    for line in reversed(data.splitlines()):
-        try:
-            user = json.loads(line)[names.user_id]
-        except (ValueError, KeyError, TypeError):
-            continue
-        if user:
-            return str(user)
-    raise ValueError(f"none of the last {_ROWS} rows of the log has a {names.user_id}")
+    rows = source.rows(max(0, source.profile.rows - _ROWS), source.profile.rows)
+    valid, _ = Validator(config).validate(Block(BlockId("log", 0), rows))
+    if not len(valid.rows):
+        raise ValueError(f"none of the last {_ROWS} rows of the log is valid")
+    return str(valid.rows[columns.USER_ID][-1].as_py())
 
 
 def something_new(asker: Asker, user: str) -> str:

@@ -16,12 +16,12 @@ from contracts import (
     WindowLog,
     WindowName,
 )
-from pipelines.blocks import LettersWritten, PartitionProgress, Progress
+from logs import Format, Partition
 from pipelines.config import PipelineConfig
 from pipelines.open_rows import OpenRows
 from pipelines.positions import Base, Run
-from pipelines.sources import Format, Partition
-from pipelines.transforms.commit import CommitRun, Made, Outcome, Start
+from pipelines.progress import LettersWritten, PartitionProgress, Progress
+from pipelines.transforms.commit import CommitRun, Made, RunOutcome, Start
 from pipelines.transforms.write import ShardReport
 from sketches import CountMinSketch
 
@@ -48,9 +48,9 @@ REPORTS: list[Made] = [
 ]
 
 
-def commit(store: Store, run: Run = RUN, made: list[Made] = REPORTS, progress: Progress = PROGRESS) -> Outcome:
+def commit(store: Store, run: Run = RUN, made: list[Made] = REPORTS, progress: Progress = PROGRESS) -> RunOutcome:
     list(CommitRun(store, run, CONFIG).process((0, made), progress))
-    return Outcome.of(store, run)
+    return RunOutcome.of(store, run)
 
 
 def following(store: Store, **changes: object) -> Run:

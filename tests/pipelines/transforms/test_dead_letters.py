@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from contracts import CorruptArtefactError, Store, checksum
-from pipelines.blocks import BlockId, Letters, LettersWritten
-from pipelines.faults import DeadLetter, Fault, Reason
+from logs import BlockId, DeadLetter, Fault, Letters, Reason
 from pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Run
-from pipelines.transforms.dead_letters import WriteDeadLetters, read_dead_letters
+from pipelines.progress import LettersWritten
+from pipelines.transforms.dead_letters import WriteDeadLetters, file_name, read_dead_letters
 
 BLOCK = BlockId("eu/[1].jsonl", 4096)
 
@@ -49,10 +49,8 @@ def test_a_letter_that_a_commit_records_is_not_written_again(tmp_path: Path) -> 
 
 
 def test_the_file_is_named_by_partition_block_and_attempt() -> None:
-    assert re.fullmatch(r"dead-letters/eu/\[1\].jsonl/000000000004096-[0-9a-f]{8}-f0.jsonl", BLOCK.dead_letters("f0"))
-    assert re.fullmatch(
-        r"dead-letters/a.parquet/file-[0-9a-f]{8}-f0.jsonl", BlockId("a.parquet", -1).dead_letters("f0")
-    )
+    assert re.fullmatch(r"dead-letters/eu/\[1\].jsonl/000000000004096-[0-9a-f]{8}-f0.jsonl", file_name(BLOCK, "f0"))
+    assert re.fullmatch(r"dead-letters/a.parquet/file-[0-9a-f]{8}-f0.jsonl", file_name(BlockId("a.parquet", -1), "f0"))
 
 
 @pytest.mark.parametrize("place", [3, 14, -2])

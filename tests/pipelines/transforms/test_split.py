@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import INTERACTION_SCHEMA, SourceSpan, Store, hash_id
-from pipelines.blocks import Batch, BlockId, Progress
+from logs import BlockId, ValidatedBlock
 from pipelines.config import PipelineConfig
 from pipelines.open_rows import OpenRows
 from pipelines.positions import Base, Run
+from pipelines.progress import Progress
 from pipelines.transforms.read import PROGRESS
 from pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Release, Reopen, runs_of
 
@@ -36,12 +37,12 @@ def a_run(**changes: Any) -> Run:
     return Run(**fields | changes)
 
 
-def batch(rows: list[tuple[str, int]]) -> Batch:
+def batch(rows: list[tuple[str, int]]) -> ValidatedBlock:
     table = [
         {"user_id": user, "item_id": "i", "timestamp": time, "label": 1, "weight": 1.0, "position": position}
         for position, (user, time) in enumerate(rows)
     ]
-    return Batch(BlockId("p", 0), pa.RecordBatch.from_pylist(table, INTERACTION_SCHEMA), 4, len(rows))
+    return ValidatedBlock(BlockId("p", 0), pa.RecordBatch.from_pylist(table, INTERACTION_SCHEMA), 4, len(rows))
 
 
 rows = st.lists(st.tuples(st.sampled_from(["ann", "bob", "cyd", "dan"]), st.integers(0, 49_999)), max_size=14)

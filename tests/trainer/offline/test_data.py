@@ -1,6 +1,7 @@
 import datetime as dt
 import gzip
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logs import LogColumns, LogConfig, Partition
 from trainer.offline.data import Interactions, InteractionsError, read_interactions
 
-ROWS = [("u2", "b", 30), ("u1", "a", 10), ("u2", "a", 20), ("u1", "b", 20), ("u3", "c", 5)]
-IN_TIME = [("u3", "c", 5), ("u1", "a", 10), ("u2", "a", 20), ("u1", "b", 20), ("u2", "b", 30)]
+T = 1_700_000_000
+ROWS = [("u2", "b", T + 30), ("u1", "a", T + 10), ("u2", "a", T + 20), ("u1", "b", T + 20), ("u3", "c", T + 5)]
+IN_TIME = [ROWS[4], ROWS[1], ROWS[2], ROWS[3], ROWS[0]]
 
 
 def decoded(read: Interactions) -> list[tuple[Any, ...]]:
+    """User, item and second of each row."""
     assert read.timestamps is not None
-    return list(
-        zip(read.user_ids[read.users], read.item_ids[read.items], (int(time) for time in read.timestamps), strict=True)
-    )
+    seconds = (time / 1000 for time in read.timestamps.tolist())
+    return list(zip(read.user_ids[read.users], read.item_ids[read.items], seconds, strict=True))
 
 
 def table(rows: list[tuple[Any, ...]] = ROWS) -> pa.Table:
@@ -48,11 +51,12 @@ def test_parquet_and_json_lines_come_in_stable_order_of_time(tmp_path: Path) -> 
         assert read.split is None
 
 
-@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 2**62), st.integers(0, 4)), min_size=1, max_size=30))
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 2**62), st.integers(T, T + 4)), min_size=1, max_size=30))
 def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int, int]]) -> None:
     path = tmp_path_factory.mktemp("data") / "log.parquet"
     pq.write_table(table(rows), path)
-    assert decoded(read_interactions(str(path))) == sorted(rows, key=lambda row: row[2])
+    in_time = sorted(rows, key=lambda row: row[2])
+    assert decoded(read_interactions(str(path))) == [(str(user), str(item), time) for user, item, time in in_time]
 
 
 def test_a_folder_and_a_glob_are_read_in_order_of_name(tmp_path: Path) -> None:
@@ -66,10 +70,11 @@ def test_a_folder_and_a_glob_are_read_in_order_of_name(tmp_path: Path) -> None:
 
 
 def test_columns_have_the_names_given_and_a_split_is_kept(tmp_path: Path) -> None:
-    columns = {"who": [7, 8], "what": [1, 1], "when": [2, 1], "split": ["test", "train"]}
+    columns = {"who": [7, 8], "what": [1, 1], "when": [T + 2, T + 1], "split": ["test", "train"]}
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
-    read = read_interactions(str(tmp_path / "log.parquet"), user="who", item="what", timestamp="when")
-    assert read.user_ids.tolist() == [8, 7]
+    names = LogColumns(user_id="who", item_id="what", timestamp="when")
+    read = read_interactions(str(tmp_path / "log.parquet"), LogConfig(columns=names))
+    assert read.user_ids.tolist() == ["8", "7"]
     assert read.split is not None
     assert read.split.tolist() == ["train", "test"]
 
@@ -78,45 +83,52 @@ def test_pairs_keep_the_order_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "order.txt.gz").write_bytes(gzip.compress(b"1 10\n1 4\n3 10\n"))
     read = read_interactions(str(tmp_path / "order.txt.gz"))
     assert read.timestamps is None
-    assert read.user_ids[read.users].tolist() == [1, 1, 3]
-    assert read.item_ids[read.items].tolist() == [10, 4, 10]
+    assert read.user_ids[read.users].tolist() == ["1", "1", "3"]
+    assert read.item_ids[read.items].tolist() == ["10", "4", "10"]
 
 
 @pytest.mark.parametrize(
     "times",
     [
-        ["1970-01-01T00:00:02Z", "1970-01-01T01:00:01+01:00"],
-        [dt.datetime(1970, 1, 1, 0, 0, 2, tzinfo=dt.UTC), dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)],
-        [2e6 + 0.9, 1e6 + 0.2],
+        ["2023-11-14T22:13:22Z", "2023-11-14T23:13:21+01:00"],
+        [dt.datetime(2023, 11, 14, 22, 13, 22, tzinfo=dt.UTC), dt.datetime(2023, 11, 14, 22, 13, 21, tzinfo=dt.UTC)],
+        [T + 2.0, T + 1.0],
+        [1000 * T + 2000, 1000 * T + 1000],
+        [10**6 * T + 2 * 10**6, 10**6 * T + 10**6],
     ],
 )
-def test_times_of_any_spelling_become_integers(tmp_path: Path, times: list[Any]) -> None:
+def test_times_of_any_spelling_become_milliseconds(tmp_path: Path, times: list[Any]) -> None:
     pq.write_table(table([("u", "a", times[0]), ("u", "b", times[1])]), tmp_path / "log.parquet")
-    assert decoded(read_interactions(str(tmp_path / "log.parquet"))) == [("u", "b", 1_000_000), ("u", "a", 2_000_000)]
+    read = read_interactions(str(tmp_path / "log.parquet"))
+    assert decoded(read) == [("u", "b", T + 1), ("u", "a", T + 2)]
+    assert read.timestamps is not None
+    assert read.timestamps.dtype == np.int64
 
 
 def test_an_id_that_looks_like_a_date_stays_a_string(tmp_path: Path) -> None:
-    (tmp_path / "log.jsonl").write_bytes(json_lines([("2020-01-01", "a", 1)]))
+    (tmp_path / "log.jsonl").write_bytes(json_lines([("2020-01-01", "a", T)]))
     assert read_interactions(str(tmp_path / "log.jsonl")).user_ids.tolist() == ["2020-01-01"]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("log.csv", b"1,2", "found .*log.csv; allowed are files, folders and globs of"),
-        ("log.jsonl", b"", "has no interaction"),
-        ("log.txt", b"\n", "has no interaction"),
-        ("log.jsonl", b'{"user_id": "u", "item": "a"}', r"log.jsonl: has no column 'item_id', but 'user_id', 'item'"),
-        ("log.jsonl", b"[1, 2]", "allowed are JSON objects"),
-        ("log.jsonl", b'{"user_id": "u", "item_id": "a"}\n{"user_id"', "log.jsonl: cannot be read"),
-        ("log.jsonl", b'{"user_id": "u", "item_id": "a"}\n{"user_id": 7, "item_id": "a"}', "changed from string"),
-        ("log.jsonl", b'{"user_id": "u", "item_id": "a"}\n{"item_id": "b"}', "'user_id' is null in 1 of 2 rows"),
-        ("log.jsonl", b'{"user_id": 1.5, "item_id": "a"}', "'user_id' is of type double; allowed are integers and st"),
-        ("log.jsonl", b'{"user_id": "u", "item_id": "a", "timestamp": "noon"}', "'timestamp': .*noon.* RFC 3339"),
-        ("log.jsonl", b'{"user_id": "u", "item_id": "a", "timestamp": true}', "'timestamp' is of type bool; allowed"),
-        ("log.txt.gz", gzip.compress(b"1 2\n" * 99)[:-12], "cannot be read"),
-        ("log.txt", b"1 2 3\n", "cannot be read.*Expected 2 columns"),
-        ("log.parquet", b"no parquet", "log.parquet: cannot be read"),
+        ("log.csv", b"1,2", "log.csv: there is no file of a format .*; allowed are files, folders and globs of"),
+        ("log.jsonl", b"", "has no valid positive interaction; at least one is needed$"),
+        ("log.txt", b"\n", "has no valid positive interaction; at least one is needed$"),
+        ("log.jsonl", b'{"user_id": "u", "item": "a"}', "position 0: item_id is missing or null"),
+        ("log.jsonl", b"\n[1, 2]", "log.jsonl, position 1: expected a JSON object, got list"),
+        ("log.jsonl", b'{"user_id": 1.5, "item_id": "a"}', r"Expected `str`, got `float` - at `\$.user_id`"),
+        ("log.jsonl", b'{"user_id": "u", "item_id": "a", "timestamp": "noon"}', "a number or an RFC 3339 string"),
+        ("log.jsonl", b'{"user_id": "u", "item_id": "a", "timestamp": true}', r"got `bool` - at `\$.timestamp`"),
+        (
+            "log.jsonl",
+            b'{"user_id": "u", "item_id": "a", "timestamp": 7}',
+            "7000 ms since 1970; allowed are 1990-01-01",
+        ),
+        ("log.txt.gz", gzip.compress(b"1 2\n" * 99)[:-12], "EOFError"),
+        ("log.txt", b"1 2 3\n", "Expected 2 columns"),
+        ("log.parquet", b"no parquet", "log.parquet cannot be read as parquet"),
     ],
 )
 def test_errors_name_the_file_and_what_is_allowed(tmp_path: Path, name: str, content: bytes, told: str) -> None:
@@ -129,7 +141,61 @@ def test_errors_name_the_file_and_what_is_allowed(tmp_path: Path, name: str, con
 def test_files_that_are_absent_or_disagree_are_named(tmp_path: Path) -> None:
     with pytest.raises(InteractionsError, match=r"absent\.parquet: there is no such file"):
         read_interactions(str(tmp_path / "absent.parquet"))
-    pq.write_table(table(), tmp_path / "a.parquet")
-    pq.write_table(table([(1, 2, 3)]), tmp_path / "b.parquet")
-    with pytest.raises(InteractionsError, match="files differ in the types of their columns"):
+    with pytest.raises(InteractionsError, match=r"there is no file of a format that can be read"):
         read_interactions(str(tmp_path))
+
+
+def test_files_that_spell_ids_and_times_differently_are_one_log(tmp_path: Path) -> None:
+    pq.write_table(table([(1, 2, T)]), tmp_path / "a.parquet")
+    pq.write_table(table([("1", "2", "2023-11-14T22:13:21Z")]), tmp_path / "b.parquet")
+    read = read_interactions(str(tmp_path))
+    assert decoded(read) == [("1", "2", T), ("1", "2", T + 1)]
+    assert (len(read.user_ids), len(read.item_ids)) == (1, 1)
+
+
+def test_rows_that_a_pipeline_would_refuse_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = [b'{"user_id"', b'{"user_id": 7, "item_id": "a", "timestamp": 1700000000}', b'{"item_id": "b"}']
+    (tmp_path / "log.jsonl").write_bytes(b"\n".join([*broken, json_lines(), b'{"user_id": "u", "item_id": "a"}']))
+    with caplog.at_level(logging.WARNING):
+        assert decoded(read_interactions(str(tmp_path / "log.jsonl"))) == IN_TIME
+    assert caplog.messages == [
+        f"{tmp_path}/log.jsonl: left out are 4 rows (malformed_json 1, wrong_type 1, missing_field 1, no time 1)"
+    ]
+
+
+def test_event_types_say_which_rows_are_positive(tmp_path: Path) -> None:
+    pq.write_table(
+        table().append_column("event_type", [["skip", "play", "view", "play", "play"]]), tmp_path / "a.parquet"
+    )
+    types = {"play": "positive", "skip": "negative", "view": "ignore"}
+    read = read_interactions(str(tmp_path / "a.parquet"), LogConfig(event_types=types))
+    assert decoded(read) == [ROWS[4], ROWS[1], ROWS[3]]
+    assert decoded(read_interactions(str(tmp_path / "a.parquet"))) == IN_TIME
+    with pytest.raises(InteractionsError, match="has no valid positive interaction"):
+        read_interactions(str(tmp_path / "a.parquet"), LogConfig(event_types=dict.fromkeys(types, "ignore")))
+
+
+def test_numbers_that_only_give_an_order_are_times_where_the_settings_allow_1970(tmp_path: Path) -> None:
+    pq.write_table(table([("u", "a", 2), ("u", "b", 1)]), tmp_path / "log.parquet")
+    config = LogConfig(min_time=dt.datetime(1970, 1, 1, tzinfo=dt.UTC))
+    assert decoded(read_interactions(str(tmp_path / "log.parquet"), config)) == [("u", "b", 1), ("u", "a", 2)]
+
+
+def test_a_split_may_be_absent_from_some_rows(tmp_path: Path) -> None:
+    lines = [{"user_id": "u", "item_id": item, "split": label} for item, label in (("a", "train"), ("b", None))]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, [*lines, {"user_id": "u", "item_id": "c"}])))
+    read = read_interactions(str(tmp_path / "log.jsonl"))
+    assert read.split is not None
+    assert read.split.tolist() == ["train", None, None]
+
+
+def test_what_a_file_system_raises_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Partition) -> None:
+        raise OSError(5, "Input/output error")
+
+    (tmp_path / "log.jsonl").write_bytes(json_lines())
+    monkeypatch.setattr(Partition, "open", fail)
+    with pytest.raises(InteractionsError, match=r"log\.jsonl: cannot be read: .*Input/output error"):
+        read_interactions(str(tmp_path / "log.jsonl"))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logs import LogColumns, LogConfig
 from weir.demo.source import nice_window, open_log
 
 DAY = 86_400
@@ -22,12 +23,11 @@ def test_a_log_of_an_hour_or_more_gets_24_to_60_windows(span: float) -> None:
     assert 24 <= span / nice_window(span) <= 60
 
 
-@pytest.mark.parametrize(("factor", "unit"), [(1, "s"), (10**3, "ms"), (10**6, "us")])
-def test_the_unit_is_told_by_size(tmp_path: Path, factor: int, unit: str) -> None:
+@pytest.mark.parametrize("factor", [1, 10**3, 10**6])
+def test_seconds_milliseconds_and_microseconds_are_recognised_by_size(tmp_path: Path, factor: int) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(lines(1_700_000_000 * factor, 1_700_000_060 * factor))
     profile = open_log(path).profile
-    assert profile.unit == unit
     assert (profile.start_ms, profile.end_ms) == (1_700_000_000_000, 1_700_000_060_000)
 
 
@@ -62,10 +62,11 @@ def test_gzip_and_a_missing_last_newline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.string()])
 def test_parquet_columns_of_any_time_type(tmp_path: Path, kind: pa.DataType) -> None:
     moments = pa.array([1_700_000_000_000_000, 1_700_000_060_000_000], pa.int64())
+    ids = {"user_id": ["u"] * 2, "item_id": ["i"] * 2}
     text = pa.array(["2023-11-14T22:13:20Z", "2023-11-14T22:14:20Z"])
     path = tmp_path / "log.parquet"
-    pq.write_table(pa.table({"when": text if kind == pa.string() else moments.cast(kind)}), path)
-    profile = open_log(path, "when").profile
+    pq.write_table(pa.table({**ids, "when": text if kind == pa.string() else moments.cast(kind)}), path)
+    profile = open_log(path, LogConfig(columns=LogColumns(timestamp="when"))).profile
     assert (profile.start_ms, profile.end_ms) == (1_700_000_000_000, 1_700_000_060_000)
 
 
@@ -79,8 +80,20 @@ def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"log\.parquet: is no Parquet file"):
         open_log(tmp_path / "log.parquet")
     (tmp_path / "empty.jsonl").write_text("{}\n")
-    with pytest.raises(ValueError, match=r"empty\.jsonl: no row has a timestamp"):
+    with pytest.raises(ValueError, match=r"empty\.jsonl: no row has a valid event time: user_id is missing or null"):
         open_log(tmp_path / "empty.jsonl")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "log.parquet")
-    with pytest.raises(ValueError, match=r"log\.parquet: has no column timestamp, only a"):
+    with pytest.raises(ValueError, match=r"no row has a valid event time: column user_id is missing; the file has a "):
         open_log(tmp_path / "log.parquet")
+    (tmp_path / "nothing.jsonl").touch()
+    with pytest.raises(ValueError, match=r"nothing\.jsonl: no row has a valid event time$"):
+        open_log(tmp_path / "nothing.jsonl")
+
+
+def test_times_are_read_as_the_pipeline_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(lines(1_700_000_000, -1, 1_700_000_000_500, "2023-11-14T22:13:21Z", 1_700_000_002_000_000, "soon"))
+    source = open_log(path)
+    assert (source.arrival - 1_700_000_000_000).tolist() == [0, 0, 500, 1000, 2000, 2000]
+    in_ms = open_log(path, LogConfig(timestamp_unit="ms"))
+    assert (in_ms.profile.start_ms, in_ms.profile.end_ms) == (1_700_000_000_500, 1_700_000_000_500)

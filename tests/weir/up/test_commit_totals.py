@@ -5,9 +5,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import CorruptArtefactError, Store, WindowLog
+from logs import discover
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
-from pipelines.sources import discover
 from tests.weir.up.damage import COMMITS, bad_byte, whole_store
 from weir.demo.generator import GeneratorConfig, generate
 from weir.up.commit_totals import CommitTotals

@@ -7,13 +7,13 @@ from weir.demo.generator import GeneratorConfig, generate
 from weir.demo.source import LogProfile
 from weir.up.demo_settings import demo_settings, log_settings
 
-MONTH = LogProfile(200_000, "jsonl", "ms", 0, 30 * 86_400_000)
+MONTH = LogProfile(200_000, 0, 30 * 86_400_000)
 
 
 @pytest.mark.parametrize("rows", [200_000, 5_000_000])
 @pytest.mark.parametrize("generated", [True, False])
 def test_the_preset_can_be_used(rows: int, generated: bool) -> None:
-    profile = LogProfile(rows, "jsonl", "ms", 0, 30 * 86_400_000)
+    profile = LogProfile(rows, 0, 30 * 86_400_000)
     settings = load_settings(None, None, demo_settings(Path("log"), profile, generated=generated))
     assert settings.pipeline.log == "log"
     assert settings.pipeline.window_seconds == 12 * 3600

@@ -1,7 +1,7 @@
-"""Raw rows to typed columns, the rows that do not decode apart."""
+"""Raw rows to typed columns; rows that do not decode are kept apart."""
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,21 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import FeatureNames, columns
-from pipelines import arrow_columns
-from pipelines.blocks import Int64, Lines, Rows
-from pipelines.config import LogColumns, TimestampUnit
-from pipelines.faults import Fault, Reason
-from pipelines.item_features import Features, features_of_lines, features_of_table
-from pipelines.readers import MAX_LINE_BYTES
-from pipelines.timestamps import Millis, arrow_millis, mixed_millis
+from contracts import columns
+from logs import arrow_columns
+from logs.blocks import Int64, Lines, TableRows
+from logs.config import LogConfig, TimestampUnit
+from logs.faults import Fault, Reason
+from logs.features import Features, features_of_lines, features_of_table
+from logs.lines import MAX_LINE_BYTES
+from logs.timestamps import Millis, arrow_millis, mixed_millis
 
-__all__ = ["Decoded", "Faults", "LineDecoder", "decode_rows"]
+__all__ = ["Decoded", "Decoder", "Faults", "LineDecoder"]
 
 Faults = list[tuple[int, Fault, bytes]]
 
 _TEXTS = (columns.USER_ID, columns.ITEM_ID, columns.EVENT_ID, columns.EVENT_TYPE, columns.ATTRIBUTION_TOKEN)
-_REQUIRED = (columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP)
+_IDS = (columns.USER_ID, columns.ITEM_ID)
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -45,16 +45,32 @@ class Decoded:
     features: Features = field(default_factory=dict)
 
 
+class Decoder:
+    """Decodes raw rows of any format; without `needs_time` rows may lack a timestamp."""
+
+    def __init__(self, config: LogConfig, *, needs_time: bool = True) -> None:
+        self._config = config
+        self._required = (*_IDS, columns.TIMESTAMP) if needs_time else _IDS
+        self._lines = LineDecoder(config, self._required)
+
+    def decode(self, content: Lines | TableRows) -> Decoded | Fault:
+        """Return the columns of the rows, or the fault that all of them share."""
+        if isinstance(content, Lines):
+            return self._lines.decode(content)
+        return _decode_table(content, self._config, self._required)
+
+
 class LineDecoder:
     """Decodes JSON lines, strictly typed: an id that is a number is a fault of the producer."""
 
-    def __init__(self, names: LogColumns, unit: TimestampUnit, features: FeatureNames) -> None:
-        self._unit = unit
-        self._features = features
-        self._names = names.model_dump()
-        types = {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float | None} | dict.fromkeys(_TEXTS, str | None)
-        types |= {columns.USER_ID: str, columns.ITEM_ID: str}
-        fields = [(name, types[name]) if name in _REQUIRED else (name, types[name], None) for name in self._names]
+    def __init__(self, config: LogConfig, required: Sequence[str]) -> None:
+        self._unit = config.timestamp_unit
+        self._features = features = config.item_features
+        self._names = config.columns.model_dump()
+        self._required = required
+        types: dict[str, Any] = {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float}
+        types |= dict.fromkeys(_TEXTS, str)
+        fields = [(name, types[name]) if name in required else (name, types[name] | None, None) for name in self._names]
         # Required fields come first in `LogColumns`, as a struct demands.
         self._fields = [*self._names, *features.all]
         kinds = [str | list[str] | None] * len(features.categorical) + [float | None] * len(features.dense)
@@ -76,14 +92,15 @@ class LineDecoder:
         if values is None:
             values, good, refused = self._one_by_one(lines, positions)
             lines, positions = [lines[row] for row in good], positions[good]
-        by_name = dict.fromkeys(self._fields, ())
+        by_name: dict[str, Sequence[Any]] = dict.fromkeys(self._fields, ())
         by_name |= zip(self._fields, zip(*map(msgspec.structs.astuple, values), strict=True), strict=False)
+        times = by_name[columns.TIMESTAMP]
         return Decoded(
             {name: pa.array(by_name[name], pa.string()) for name in _TEXTS},
             pa.array(by_name[columns.WEIGHT], pa.float64()),
-            mixed_millis(by_name[columns.TIMESTAMP], self._unit),
+            mixed_millis(times, self._unit),
             positions,
-            np.zeros(len(lines), np.bool_),
+            np.fromiter((time is None for time in times), np.bool_, len(lines)),
             lines.__getitem__,
             refused,
             features_of_lines(by_name, self._features),
@@ -124,7 +141,7 @@ class LineDecoder:
             return Fault(Reason.MALFORMED_JSON, str(malformed))
         if not isinstance(value, dict):
             return Fault(Reason.NOT_AN_OBJECT, f"expected a JSON object, got {type(value).__name__}")
-        for name in _REQUIRED:
+        for name in self._required:
             if value.get(self._names[name]) is None:
                 return Fault(Reason.MISSING_FIELD, f"{self._names[name]} is missing or null")
         return Fault(Reason.WRONG_TYPE, str(error))
@@ -135,13 +152,13 @@ def _is_braced(line: bytes) -> bool:
     return stripped[:1] == b"{" and stripped[-1:] == b"}"
 
 
-def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit, features: FeatureNames) -> Decoded | Fault:
+def _decode_table(content: TableRows, config: LogConfig, required: Sequence[str]) -> Decoded | Fault:
     """Return the columns of a table, or the fault that all its rows share: a column missing, repeated or mistyped.
 
     Ids may be integers, which become their decimal spelling: unlike in JSON, the schema says what they are.
     """
-    table, spelling = content.table, names.model_dump()
-    for name in _REQUIRED:
+    table, spelling, features = content.table, config.columns.model_dump(), config.item_features
+    for name in required:
         if spelling[name] not in table.column_names:
             message = f"column {spelling[name]} is missing; the file has {', '.join(table.column_names) or 'none'}"
             return Fault(Reason.MISSING_FIELD, f"{message} (all {table.num_rows} rows refused)")
@@ -155,7 +172,7 @@ def decode_rows(content: Rows, names: LogColumns, unit: TimestampUnit, features:
         weights = arrow_columns.numbers(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
         times = arrays[columns.TIMESTAMP]
         timeless = times.is_null().to_numpy(zero_copy_only=False)
-        millis = _millis(times, spelling[columns.TIMESTAMP], unit)
+        millis = _millis(times, spelling[columns.TIMESTAMP], config.timestamp_unit)
         found = features_of_table(table, features)
     except TypeError as error:
         return Fault(Reason.WRONG_TYPE, f"{error} (all {table.num_rows} rows refused)")

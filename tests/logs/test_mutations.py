@@ -1,6 +1,6 @@
 """Damaged files through the real reading and validation: rows come out right or become dead letters, nothing raises.
 
-What is right is told by readers of the standard library (`json`, `zlib`) on the damaged bytes themselves, and for
+What is right is decided by readers of the standard library (`json`, `zlib`) on the damaged bytes themselves, and for
 Parquet by the rows that were written: its checksums vouch for them.
 """
 
@@ -18,15 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.blocks import Letters, Progress
-from pipelines.config import PipelineConfig
-from pipelines.readers import Chunk
-from pipelines.sources import discover
-from pipelines.transforms.read import ListChunks, ReadChunk, Reading
-from pipelines.transforms.validate import Validator
+from logs import LogConfig, Reading, UnreadableError, Validator, chunks_of, discover, read_chunk
 
 MUTATIONS = int(os.environ.get("WEIR_MUTATIONS", "150"))
-CONFIG = PipelineConfig(chunk_bytes=4000, chunk_rows=40, item_features={"categorical": ["genre"], "dense": ["price"]})
+CONFIG = LogConfig(item_features={"categorical": ["genre"], "dense": ["price"]})
 VALIDATOR = Validator(CONFIG)
 ROWS = [
     {
@@ -48,12 +43,13 @@ def read(folder: Path) -> tuple[list[Row], Counter[str]]:
     """Return what came out of a folder: (position, user, item, second) of valid rows, and the dead by reason."""
     rows, dead = list[Row](), Counter[str]()
     for partition in discover(str(folder)):
-        for element in ListChunks(CONFIG).process(Reading(partition, latest_ms=1_800_000_000_000)):
-            value = getattr(element, "value", element)
-            if isinstance(value, Letters):
-                dead.update(letter.reason for letter in value.letters)
-            assert isinstance(value, Letters | Progress | Chunk)
-            for block in ReadChunk(CONFIG).process(value) if isinstance(value, Chunk) else ():
+        try:
+            chunks, _ = chunks_of(Reading(partition, latest_ms=1_800_000_000_000), 4000)
+        except UnreadableError as error:
+            dead[error.fault.reason] += 1
+            continue
+        for chunk in chunks:
+            for block in read_chunk(chunk, CONFIG, 40, 4000):
                 batch, letters = VALIDATOR.validate(block)
                 dead.update(letter.reason for letter in letters.letters)
                 table = batch.rows.to_pydict()

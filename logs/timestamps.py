@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config import TimestampUnit
+from logs.config import TimestampUnit
 
 __all__ = ["arrow_millis", "mixed_millis"]
 

@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import FeatureNames, Label, interaction_schema
-from pipelines.blocks import Block, BlockId, Lines, Rows
-from pipelines.config import LogColumns, PipelineConfig
-from pipelines.decode import Decoded, LineDecoder
-from pipelines.faults import Reason
-from pipelines.readers import MAX_LINE_BYTES
-from pipelines.transforms.validate import Validator
+from logs import Block, BlockId, Lines, LogColumns, LogConfig, Reason, TableRows, Validator, validate
+from logs.decode import Decoded, LineDecoder
+from logs.lines import MAX_LINE_BYTES
 
 GOOD: dict[str, Any] = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000}
 
@@ -22,7 +19,7 @@ GOOD: dict[str, Any] = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_0
 def validated(lines: list[bytes], **settings: Any) -> tuple[list[dict[str, Any]], list[Any]]:
     """Rows and letters; the position of a line is ten times its number."""
     block = Block(BlockId("log.jsonl", 0), Lines(lines, np.arange(len(lines)) * 10))
-    batch, letters = Validator(PipelineConfig(**settings)).validate(block)
+    batch, letters = Validator(LogConfig(**settings)).validate(block)
     assert batch.rows.schema == interaction_schema(FeatureNames(**settings.get("item_features", {})))
     assert batch.dead == len(letters.letters)
     return batch.rows.to_pylist(), list(letters.letters)
@@ -136,7 +133,7 @@ def test_event_types_give_labels_and_unknown_ones_follow_the_policy() -> None:
 def test_an_event_that_is_ahead_of_its_arrival_is_told() -> None:
     lines = [line(), line(timestamp=1_700_000_001), line(timestamp=1_700_000_000_001)]
     block = Block(BlockId("a", 0), Lines(lines, np.arange(3)), latest_ms=1_700_000_000_000)
-    batch, letters = Validator(PipelineConfig()).validate(block)
+    batch, letters = Validator(LogConfig()).validate(block)
     assert batch.rows.column("position").to_pylist() == [0]
     assert [letter.position for letter in letters.letters] == [1, 2]
     assert {letter.reason for letter in letters.letters} == {Reason.AHEAD_OF_ARRIVAL}
@@ -166,8 +163,8 @@ def test_latest_valid_time_can_be_set() -> None:
 
 
 def rows_validated(table: pa.Table, **settings: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    block = Block(BlockId("log.parquet", 5), Rows(table, np.arange(len(table)) + 5))
-    batch, letters = Validator(PipelineConfig(**settings)).validate(block)
+    block = Block(BlockId("log.parquet", 5), TableRows(table, np.arange(len(table)) + 5))
+    batch, letters = Validator(LogConfig(**settings)).validate(block)
     return batch.rows.to_pylist(), list(letters.letters)
 
 
@@ -379,3 +376,37 @@ def test_a_block_of_which_everything_raises_ends(monkeypatch: pytest.MonkeyPatch
     assert rows == []
     assert len(letters) <= 65
     assert sum(int(letter.detail.split("(")[1].split()[0]) for letter in letters) == 1000
+
+
+def test_every_row_has_an_event_time_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validate, "_PIECE", 3)
+    lines = [
+        line(),
+        b"",
+        b"{broken",
+        line(timestamp="soon"),
+        line(timestamp=5),
+        line(weight=-1),
+        line(user_id=7),
+        line(),
+    ]
+    times, valid = Validator(LogConfig()).event_times(Lines(lines, np.arange(8) * 10))
+    assert valid.tolist() == [True, False, False, False, False, True, False, True]
+    assert set(times[valid].tolist()) == {1_700_000_000_000}
+    table = pa.table({"user_id": [1, None], "item_id": ["i"] * 2, "timestamp": [1_700_000_000, None]})
+    times, valid = Validator(LogConfig()).event_times(TableRows(table, np.arange(2)))
+    assert (times[0], valid.tolist()) == (1_700_000_000_000, [True, False])
+    for nothing in (Lines([], np.arange(0)), TableRows(table.select(["item_id"])[:0], np.arange(0))):
+        times, valid = Validator(LogConfig()).event_times(nothing)
+        assert (len(times), len(valid)) == (0, 0)
+
+
+def test_without_a_need_for_times_a_row_may_lack_one_and_it_is_null() -> None:
+    lines = [line(timestamp=...), line(), line(timestamp=None), line(timestamp="soon")]
+    block = Block(BlockId("log.jsonl", 0), Lines(lines, np.arange(4)))
+    valid, letters = Validator(LogConfig(), needs_time=False).validate(block)
+    assert valid.rows["timestamp"].to_pylist() == [None, 1_700_000_000_000, None]
+    assert [letter.reason for letter in letters.letters] == [Reason.UNPARSABLE_TIMESTAMP]
+    table = TableRows(pa.table({"user_id": ["u"], "item_id": ["i"]}), np.arange(1))
+    valid, letters = Validator(LogConfig(), needs_time=False).validate(Block(BlockId("log.parquet", 0), table))
+    assert (valid.rows["timestamp"].to_pylist(), letters.letters) == ([None], ())

@@ -3,17 +3,14 @@ import io
 import random
 import tracemalloc
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines import readers
-from pipelines.blocks import Block, Lines
-from pipelines.faults import Reason
-from pipelines.log_file import LogFile
-from pipelines.readers import Chunk, cuts, end_of_lines, read_gzip_lines, read_json_lines
-from pipelines.sources import Format, Partition
+from logs import Block, Chunk, Format, Lines, Partition, Reason
+from logs import lines as lines_module
+from logs.lines import end_of_lines, read_gzip_lines, read_json_lines
+from logs.log_file import LogFile
 
 texts = st.lists(st.binary(max_size=9).map(lambda raw: raw.replace(b"\n", b"")), max_size=12)
 
@@ -82,7 +79,7 @@ def test_end_of_lines_looks_back_past_a_long_tail() -> None:
 
 
 def test_a_line_beyond_the_limit_is_not_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 100_000)
+    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 100_000)
     data = b"a\n" + b"x" * 1_000_000 + b"\nb\n"
     found = lines_of(json_blocks(data, 50_000))
     assert [at for at, _ in found] == [0, 2, 1_000_003]
@@ -124,15 +121,6 @@ def test_a_gzip_that_inflates_a_thousandfold_is_never_held_whole() -> None:
     tracemalloc.stop()
     assert count == 20_000
     assert peak < 12 << 20
-
-
-@given(st.lists(st.integers(0, 9)), st.integers(1, 20), st.integers(1, 5))
-def test_cuts_are_full_and_within_their_bounds(sizes: list[int], limit: int, rows: int) -> None:
-    found = list(cuts(np.array(sizes, np.int64), limit, rows))
-    assert [place for start, stop in found for place in range(start, stop)] == list(range(len(sizes)))
-    for start, stop in found:
-        assert stop - start == 1 or (stop - start <= rows and sum(sizes[start:stop]) <= limit)
-        assert stop == len(sizes) or stop - start == rows or sum(sizes[start : stop + 1]) > limit
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "no gzip"])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.timestamps import arrow_millis, mixed_millis
+from logs.timestamps import arrow_millis, mixed_millis
 
 moments = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1)).map(lambda moment: moment.replace(tzinfo=UTC))
 

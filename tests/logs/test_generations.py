@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.generations import Known, fingerprint_of, generation, identified, same_start
-from pipelines.sources import Partition, discover
+from logs import KnownFile, Partition, discover, generation, identified
+from logs.generations import fingerprint_of, same_start
 
 
 def look(folder: Path, content: bytes | None = None, *, at: int = 0) -> Partition:
@@ -20,11 +20,11 @@ def look(folder: Path, content: bytes | None = None, *, at: int = 0) -> Partitio
     return partition
 
 
-def known(*partitions: Partition) -> dict[str, Known]:
-    return {one.key: Known(one.size, one.fingerprint, one.arrival_ms) for one in partitions}
+def known(*partitions: Partition) -> dict[str, KnownFile]:
+    return {one.key: KnownFile(one.size, one.fingerprint, one.arrival_ms) for one in partitions}
 
 
-def taken(partition: Partition, before: dict[str, Known]) -> Partition:
+def taken(partition: Partition, before: dict[str, KnownFile]) -> Partition:
     found = identified(partition, before)
     assert found is not None
     return found
@@ -90,7 +90,7 @@ def test_what_has_not_changed_is_not_opened(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_commit_without_a_fingerprint_says_nothing_of_the_start(tmp_path: Path) -> None:
-    before = {"a.jsonl": Known(4, "", None)}
+    before = {"a.jsonl": KnownFile(4, "", None)}
     assert taken(look(tmp_path, b"anything\n"), before).key == "a.jsonl"
     assert taken(look(tmp_path, b"an\n"), before).key == "a.jsonl@2"
 

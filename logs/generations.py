@@ -12,9 +12,9 @@ from typing import Final
 
 import xxhash
 
-from pipelines.sources import Partition, printable
+from logs.sources import Partition, printable
 
-__all__ = ["FINGERPRINT_BYTES", "Known", "fingerprint_of", "generation", "identified", "same_start"]
+__all__ = ["FINGERPRINT_BYTES", "KnownFile", "fingerprint_of", "generation", "identified", "same_start"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ FINGERPRINT_BYTES: Final = 4096
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownFile:
     """A partition as the last run that read it had it listed."""
 
     size: int
@@ -47,7 +47,7 @@ def generation(key: str) -> int:
     return int(number) if mark and number.isdecimal() else 1
 
 
-def identified(partition: Partition, known: Mapping[str, Known]) -> Partition | None:
+def identified(partition: Partition, known: Mapping[str, KnownFile]) -> Partition | None:
     """Return a listed file as the partition it is: with the key of its generation, and its fingerprint.
 
     `known` holds what commits say, by key. The file is read (its first bytes, one request) only where it is new or
@@ -80,13 +80,13 @@ def identified(partition: Partition, known: Mapping[str, Known]) -> Partition | 
     return replace(partition, key=renewed, fingerprint=_spell(head))
 
 
-def _continues(partition: Partition, head: bytes, before: Known) -> bool:
+def _continues(partition: Partition, head: bytes, before: KnownFile) -> bool:
     covered = _covered(before.fingerprint)
     has_same_start = not covered or _spell(head[:covered]) == before.fingerprint
     return partition.size >= before.size and has_same_start
 
 
-def _newest_key(name: str, known: Mapping[str, Known]) -> str:
+def _newest_key(name: str, known: Mapping[str, KnownFile]) -> str:
     key, number = name, 2
     while (later := f"{name}@{number}") in known:
         key, number = later, number + 1

@@ -1,23 +1,23 @@
-"""Files to blocks of raw rows, from the row at which reading starts, each block bounded in rows and in bytes.
+"""Lines of text files to blocks, from the row at which reading starts, each block bounded in rows and in bytes.
 
 JSON Lines are cut at multiples of `chunk_bytes` and a line belongs to the piece in which it starts. What a file holds
-never raises: damage is a fault of the block in which it is met. What its file system raises goes up.
+never raises: damage is a fault of the block in which it is met. Errors of the file system are raised.
 """
 
 import gzip
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
 import numpy as np
 
-from pipelines.blocks import Block, BlockId, Int64, Lines
-from pipelines.faults import Fault, Reason
-from pipelines.log_file import LogFile
-from pipelines.sources import Partition, printable
+from logs.blocks import Block, BlockId, Lines
+from logs.chunks import Chunk, cuts
+from logs.faults import Fault, Reason
+from logs.log_file import LogFile
+from logs.sources import printable
 
-__all__ = ["MAX_LINE_BYTES", "Chunk", "cuts", "end_of_lines", "read_gzip_lines", "read_json_lines"]
+__all__ = ["MAX_LINE_BYTES", "end_of_lines", "read_gzip_lines", "read_json_lines"]
 
 MAX_LINE_BYTES: Final = 8 << 20
 """A longer line, or row of a Parquet file, is refused without being held in memory whole."""
@@ -26,47 +26,16 @@ _STEP: Final = 1 << 16
 _INFLATED_STEP: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """A piece of work: positions [start, stop) of a partition; nothing is read beyond byte `limit`.
-
-    Rows below `skip` are not wanted, and `skip` is where a row starts; Parquet is read by `row_group`. `latest_ms` is
-    the newest event time that the rows may have.
-    """
-
-    partition: Partition
-    start: int
-    stop: int
-    limit: int
-    skip: int = 0
-    row_group: int = 0
-    latest_ms: int | None = None
-
-
 def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
     """Return the position after the last newline within bytes [start, size); `start` without any."""
     stop = size
     while stop > start:
-        begin = max(start, stop - _STEP)
-        file.seek(begin)
-        if (found := file.read(stop - begin).rfind(b"\n")) >= 0:
-            return begin + found + 1
-        stop = begin
+        place = max(start, stop - _STEP)
+        file.seek(place)
+        if (found := file.read(stop - place).rfind(b"\n")) >= 0:
+            return place + found + 1
+        stop = place
     return start
-
-
-def cuts(sizes: Int64, limit: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield [start, stop) of consecutive pieces of at most `rows` rows and `limit` bytes, or of one larger row.
-
-    `sizes` (n,) are the bytes of each row.
-    """
-    ends, start = np.cumsum(sizes), 0
-    while start < len(sizes):
-        before = int(ends[start - 1]) if start else 0
-        full = int(np.searchsorted(ends, before + limit, side="right"))
-        stop = min(max(start + 1, full), start + rows)
-        yield start, min(stop, len(sizes))
-        start = stop
 
 
 def read_json_lines(file: LogFile, chunk: Chunk) -> Iterator[Block]:

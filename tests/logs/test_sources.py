@@ -8,7 +8,8 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pipelines.sources import Format, discover, printable
+from logs import Format, discover
+from logs.sources import printable
 
 NAMES = ["a.jsonl", "b/c.json", "b/d.jsonl.gz", "e.json.gz", "f.parquet"]
 OTHERS = [".hidden.jsonl", "_tmp/x.jsonl", "b/_x.parquet", "g.jsonl.tmp", "h.csv", "README"]

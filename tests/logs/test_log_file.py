@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from pipelines.log_file import LogFile
+from logs.log_file import LogFile
 
 
 class Failing(io.BytesIO):

@@ -7,17 +7,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.blocks import Block, BlockId, Int64, Rows
-from pipelines.faults import Fault, Reason
-from pipelines.log_file import LogFile
-from pipelines.readers import MAX_LINE_BYTES, Chunk, cuts
-from pipelines.sources import printable
+from logs.blocks import Block, BlockId, Int64, TableRows
+from logs.chunks import Chunk, cuts
+from logs.faults import Fault, Reason
+from logs.lines import MAX_LINE_BYTES
+from logs.log_file import LogFile
+from logs.sources import printable
 
 __all__ = ["read_parquet", "row_group_starts"]
 
 
 class _DamagedError(Exception):
-    """The file says of itself what cannot be."""
+    """The metadata of the file contradicts itself."""
 
 
 def row_group_starts(file: LogFile) -> list[int]:
@@ -58,7 +59,7 @@ def read_parquet(file: LogFile, chunk: Chunk, rows: int, size: int, columns: Seq
 
 def _batches(file: LogFile, group: int, rows: int, size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     metadata = pq.read_metadata(file)
-    # Not `RowGroupMetaData.column`, which tells sizes by column: on a damaged footer it ends the process.
+    # Not `RowGroupMetaData.column`, which gives sizes by column: on a damaged footer it crashes the process.
     found, leaves = metadata.row_group(group), [metadata.schema.column(leaf) for leaf in range(len(metadata.schema))]
     step = min(rows, max(1, size * found.num_rows // max(1, found.total_byte_size)))
     # As a dictionary, a text that many rows repeat takes its room once, here as in the file.
@@ -84,7 +85,9 @@ def _blocks(key: str, start: int, table: pa.Table, size: int) -> Iterator[Block]
             letter = (place, Fault(Reason.LINE_TOO_LONG, detail), b"")
             yield Block(BlockId(key, place), None, (letter,), end)
         else:
-            yield Block(BlockId(key, place), Rows(table.slice(first, stop - first), np.arange(place, end)), (), end)
+            yield Block(
+                BlockId(key, place), TableRows(table.slice(first, stop - first), np.arange(place, end)), (), end
+            )
 
 
 def _bytes_of(values: pa.Array) -> Int64:

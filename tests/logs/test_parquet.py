@@ -8,13 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines import parquet
-from pipelines.blocks import Block, Lines
-from pipelines.faults import Reason
-from pipelines.log_file import LogFile
-from pipelines.parquet import read_parquet, row_group_starts
-from pipelines.readers import Chunk
-from pipelines.sources import Format, Partition
+from logs import Block, Chunk, Format, Lines, Partition, Reason, TableRows, parquet
+from logs.log_file import LogFile
+from logs.parquet import read_parquet, row_group_starts
 
 
 def written(table: pa.Table, **settings: Any) -> bytes:
@@ -80,7 +76,7 @@ def test_values_that_repeat_do_not_fill_the_memory() -> None:
     assert len(data) < 100_000
     before, blocks = pa.total_allocated_bytes(), 0
     for block in blocks_of(data, ["u"], size=1 << 20):
-        assert isinstance(block.content, parquet.Rows)
+        assert isinstance(block.content, TableRows)
         assert len(block.content.positions) <= 10
         blocks += 1
     assert blocks == 2000
@@ -137,5 +133,5 @@ def test_damage_is_never_told_below_the_start() -> None:
 
 def test_a_file_without_any_column_of_the_log_keeps_its_rows() -> None:
     [block] = blocks_of(written(pa.table({"other": [1, 2, 3]})), ["n"], start=1)
-    assert isinstance(block.content, parquet.Rows)
+    assert isinstance(block.content, TableRows)
     assert (block.content.table.num_rows, block.content.positions.tolist()) == (2, [1, 2])

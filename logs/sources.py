@@ -6,18 +6,19 @@ name, starts with a dot or an underscore are being written or are not data, and 
 
 import glob
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import fsspec
 
-from pipelines.log_file import LogFile
+from logs.log_file import LogFile
 
-__all__ = ["Format", "Partition", "discover", "printable"]
+__all__ = ["LOG_SUFFIXES", "PAIR_SUFFIXES", "Format", "Partition", "discover", "printable"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,17 +32,22 @@ class Format(StrEnum):
     """Positions are line numbers."""
     PARQUET = "parquet"
     """Positions are row numbers."""
+    PAIRS = "pairs"
+    """Ids only, so that no pipeline can read it (`logs.pairs`); positions are row numbers."""
 
 
-_SUFFIXES = {
+LOG_SUFFIXES: Final[Mapping[str, Format]] = {
+    ".parquet": Format.PARQUET,
     ".jsonl.gz": Format.GZIP_LINES,
     ".json.gz": Format.GZIP_LINES,
     ".ndjson.gz": Format.GZIP_LINES,
     ".jsonl": Format.JSON_LINES,
     ".json": Format.JSON_LINES,
     ".ndjson": Format.JSON_LINES,
-    ".parquet": Format.PARQUET,
 }
+"""Name ending -> format of a log with event times."""
+
+PAIR_SUFFIXES: Final[Mapping[str, Format]] = {".txt.gz": Format.PAIRS, ".txt": Format.PAIRS}
 
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
 """What file systems call the time of a file's last change; for those that only create files, of its creation."""
@@ -52,7 +58,7 @@ class Partition:
     """One file of the log as it was listed: `path` on the file system `fs`, `size` in bytes.
 
     `arrival_ms` is when it was last modified (wall clock, ms since 1970; None where the file system does not say),
-    `fingerprint` tells its first bytes from others (see `pipelines.generations`; empty where nobody has looked).
+    `fingerprint` identifies its first bytes (see `logs.generations`; empty where nobody has looked).
     """
 
     key: str
@@ -81,16 +87,17 @@ def printable(name: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in name)
 
 
-def discover(log: str) -> list[Partition]:
+def discover(log: str, suffixes: Mapping[str, Format] = LOG_SUFFIXES) -> list[Partition]:
     """Return the partitions of a log (file, folder or glob; path or fsspec URL), in order of key.
 
-    Raises `FileNotFoundError` where there is neither a file nor a folder nor a match.
+    Files whose names end in none of the `suffixes` are left out with a warning. Raises `FileNotFoundError` where there
+    is neither a file nor a folder nor a match.
     """
     fs, path = _resolve(log)
     # Other processes write here: a cached listing would hide new files.
     fs.invalidate_cache()
     root, found = _list(fs, path.rstrip("/"))
-    partitions = [_partition(fs, name, info, root) for name, info in found.items()]
+    partitions = [_partition(fs, name, info, root, suffixes) for name, info in found.items()]
     return sorted((partition for partition in partitions if partition), key=lambda partition: partition.key)
 
 
@@ -117,22 +124,23 @@ def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
     raise FileNotFoundError(message)
 
 
-def _partition(fs: Any, path: str, info: dict[str, Any], root: str) -> Partition | None:
+def _partition(fs: Any, path: str, info: dict[str, Any], root: str, suffixes: Mapping[str, Format]) -> Partition | None:
     key = path[len(root) :].lstrip("/")
     hidden = any(part.startswith((".", "_")) for part in key.split("/"))
     if hidden or key.endswith(".tmp") or info["type"] == "directory":
         return None
-    suffix = next((suffix for suffix in _SUFFIXES if key.endswith(suffix)), None)
-    if problem := _problem(key, suffix, info):
-        _tell_left_out(path, problem)
+    kind = next((kind for suffix, kind in suffixes.items() if key.endswith(suffix)), None)
+    if kind is None:
+        _warn_left_out(path, f"a log has files of {', '.join(suffixes)}")
         return None
-    return Partition(key, path, _SUFFIXES[str(suffix)], info["size"], fs, _arrival_ms(fs, info))
+    if problem := _problem(key, info):
+        _warn_left_out(path, problem)
+        return None
+    return Partition(key, path, kind, info["size"], fs, _arrival_ms(fs, info))
 
 
-def _problem(key: str, suffix: str | None, info: dict[str, Any]) -> str | None:
-    """Return why a file is no partition."""
-    if suffix is None:
-        return f"of the log are {', '.join(_SUFFIXES)}"
+def _problem(key: str, info: dict[str, Any]) -> str | None:
+    """Return why a file of a format that can be read is no partition."""
     if info["type"] != "file":
         return "it is no regular file; a link would be read besides what it points to: name that file as the log"
     try:
@@ -143,25 +151,25 @@ def _problem(key: str, suffix: str | None, info: dict[str, Any]) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _tell_left_out(path: str, problem: str) -> None:
-    """Say once for each file that it is left out."""
+def _warn_left_out(path: str, problem: str) -> None:
+    """Warn once for each file that it is left out."""
     logger.warning("%s is left out: %s", printable(path), problem)
 
 
 def _arrival_ms(fs: Any, info: dict[str, Any]) -> int | None:
-    told = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
-    if isinstance(told, str):
-        told = datetime.fromisoformat(told)
-    if isinstance(told, datetime):
-        told = (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
-    if told is None:
-        _tell_timeless(type(fs).__name__)
+    found = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
+    if isinstance(found, str):
+        found = datetime.fromisoformat(found)
+    if isinstance(found, datetime):
+        found = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    if found is None:
+        _warn_timeless(type(fs).__name__)
         return None
-    return round(1000 * told)
+    return round(1000 * found)
 
 
 @lru_cache(maxsize=64)
-def _tell_timeless(file_system: str) -> None:
+def _warn_timeless(file_system: str) -> None:
     logger.warning(
         "%s does not say when files were modified: event times in the future are not noticed; set pipeline.max_time",
         file_system,

@@ -1,0 +1,52 @@
+"""Logs of interactions: the one reader, and the one rule for what a row means and which rows are valid.
+
+The way of a line: `discover` lists the files of a log as `Partition`s; `chunks_of` cuts a file into `Chunk`s;
+`read_chunk` reads them as `Block`s of raw rows with their positions; a `Validator` decodes a block (ids, event times,
+event types, weights, features) into a `ValidatedBlock`, and each row that is not valid into a `DeadLetter`. `read_log`
+goes the whole way for finished files. `LogConfig` holds the settings.
+
+Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
+"""
+
+from logs.arrival import latest_event_ms
+from logs.blocks import Block, BlockId, Int64, Letters, Lines, TableRows, ValidatedBlock
+from logs.chunks import Chunk, Reading
+from logs.config import LogColumns, LogConfig, TimestampUnit
+from logs.faults import DeadLetter, Fault, Reason
+from logs.generations import KnownFile, generation, identified
+from logs.listing import UnreadableError, chunks_of
+from logs.reading import read_chunk, read_log
+from logs.sources import LOG_SUFFIXES, PAIR_SUFFIXES, Format, Partition, discover
+from logs.validate import Validator
+
+__all__ = [
+    "LOG_SUFFIXES",
+    "PAIR_SUFFIXES",
+    "Block",
+    "BlockId",
+    "Chunk",
+    "DeadLetter",
+    "Fault",
+    "Format",
+    "Int64",
+    "KnownFile",
+    "Letters",
+    "Lines",
+    "LogColumns",
+    "LogConfig",
+    "Partition",
+    "Reading",
+    "Reason",
+    "TableRows",
+    "TimestampUnit",
+    "UnreadableError",
+    "ValidatedBlock",
+    "Validator",
+    "chunks_of",
+    "discover",
+    "generation",
+    "identified",
+    "latest_event_ms",
+    "read_chunk",
+    "read_log",
+]

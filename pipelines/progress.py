@@ -1,0 +1,66 @@
+"""What a run has seen of the log: how far it was read, how much was refused, which ids claim which keys."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from contracts import LetterFile
+
+__all__ = ["Claims", "LettersWritten", "PartitionProgress", "Progress"]
+
+Claims: TypeAlias = dict[int, int]
+"""Item key -> check of the id that claims it (`pipelines.claims`)."""
+
+
+@dataclass(frozen=True)
+class LettersWritten:
+    """A file of dead letters that waits for its commit; `last` is the highest position in it."""
+
+    file: LetterFile
+    last: int
+
+
+@dataclass
+class PartitionProgress:
+    """What a run has seen of a partition: position after its last row, dead letters, lowest position by window."""
+
+    stop: int = 0
+    dead: int = 0
+    lowest: dict[int, int] = field(default_factory=dict)
+
+    def add(self, other: "PartitionProgress") -> None:
+        """Add what was seen of another part of the partition."""
+        self.stop = max(self.stop, other.stop)
+        self.dead += other.dead
+        for window, position in other.lowest.items():
+            self.lowest[window] = min(position, self.lowest.get(window, position))
+
+
+@dataclass
+class Progress:
+    """What a run has seen of the whole log; `max_event_ms` is the newest event, -1 where there was none.
+
+    `claims` are those on keys that nobody owned before, `contested` the keys that several ids claim.
+    """
+
+    max_event_ms: int = -1
+    partitions: dict[str, PartitionProgress] = field(default_factory=dict)
+    claims: Claims = field(default_factory=dict)
+    contested: set[int] = field(default_factory=set)
+
+    def add(self, others: Iterable["Progress"]) -> "Progress":
+        """Add what was seen elsewhere, and return this."""
+        for other in others:
+            self.max_event_ms = max(self.max_event_ms, other.max_event_ms)
+            for key, seen in other.partitions.items():
+                self.partitions.setdefault(key, PartitionProgress()).add(seen)
+            self._claim(other.claims)
+            self.contested |= other.contested
+        return self
+
+    def _claim(self, claims: Claims) -> None:
+        for key, check in claims.items():
+            before = self.claims.setdefault(key, check)
+            if before != check:
+                self.contested.add(key)
+                self.claims[key] = min(before, check)
