@@ -17,8 +17,8 @@ class Tower(nn.Module, ABC):
 
     B is the number of users, L the length of their histories, d the dimension of item and user vectors. A history
     holds the vectors of items (B, L, d), oldest first and padded on the left; `mask` (B, L) is True for items. What
-    padding holds must not matter. L may be shorter than `history_length`. A user without any item gets a learned
-    vector, unless the tower knows users.
+    padding holds must not matter. L may be shorter than `history_length`. A user without an item gets a learned vector,
+    unless the tower knows users.
     """
 
     knows_users: ClassVar[bool] = False
