@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from contracts.models import FrozenModel
 from trainer.loss_config import LossConfig, NegativesConfig
+from trainer.tower_config import TowerConfig, kinds
 
 __all__ = ["FeaturesConfig", "LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
 
@@ -29,43 +30,6 @@ _OPERATIONAL: Final = frozenset(
 )
 
 _Positive = Annotated[float, Field(gt=0)]
-
-
-TowerKind = Literal["sasrec", "esasrec", "mean_pooling", "matrix_factorisation", "lightgcn"]
-
-
-class TowerConfig(FrozenModel):
-    """The user tower and the similarity of its output to an item."""
-
-    kind: TowerKind = Field(
-        default="sasrec",
-        description="causal self-attention over the history, plain or with gated layers (esasrec); a network over its "
-        "mean; a vector per user, plain or propagated over the graph of interactions (the last two in `weir evaluate` "
-        "and `weir bench` only)",
-    )
-    dimension: int = Field(default=64, ge=1, description="length of user and item vectors")
-    history_length: int = Field(default=50, ge=1, description="newest items of a history that the tower reads")
-    layers: int = Field(
-        default=1, ge=1, description="transformer blocks, hidden layers (mean_pooling) or propagations (lightgcn)"
-    )
-    heads: int = Field(default=2, ge=1, description="attention heads; must divide the dimension")
-    expansion: int = Field(default=4, ge=1, description="width of a block's hidden layer, in dimensions")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations dropped while training")
-    normalised: bool = Field(default=True, description="cosine similarity (true) or the raw inner product")
-    temperature: float = Field(default=0.1, gt=0, description="similarities are divided by it before the softmax")
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        if self.dimension % self.heads:
-            raise ValueError(f"heads = {self.heads} does not divide dimension = {self.dimension}")
-        return self
-
-    @property
-    def knows_users(self) -> bool:
-        """Whether each user has a vector, and an example is a pair, instead of a history."""
-        from trainer.towers import TOWERS  # noqa: PLC0415 - towers need these settings, and torch
-
-        return TOWERS[self.kind].knows_users
 
 
 class FeaturesConfig(FrozenModel):
@@ -158,8 +122,6 @@ class TrainerConfig(FrozenModel):
         if problem := self.loss.problem(self.negatives):
             raise ValueError(f"loss.kind = {self.loss.kind} {problem}")
         if self.loss.needs_labels and not self.tower.knows_users:
-            from trainer.towers import kinds  # noqa: PLC0415 - as above
-
             allowed = " or ".join(kinds(knows_users=True))
             raise ValueError(f"loss.sampling = {self.loss.sampling} draws users: set tower.kind = {allowed}")
         return self

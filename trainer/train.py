@@ -25,7 +25,7 @@ from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import ProgressObserver, TrainProgress, TrainSummary
 from trainer.stream.windows import StopSignal, windows
-from trainer.towers import kinds
+from trainer.tower_config import kinds
 
 __all__ = ["train"]
 

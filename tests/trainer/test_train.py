@@ -17,13 +17,13 @@ from contracts import BundleLog, Store, WindowManifest
 from contracts.documents import read_document
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TowerConfig, TowerKind, TrainerConfig
+from trainer.config import TowerConfig, TrainerConfig
 from trainer.export import export
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
 from trainer.state.evaluation import Evaluation
 from trainer.stream.progress import TrainProgress
-from trainer.towers import kinds
+from trainer.tower_config import kinds
 from trainer.train import train
 
 
@@ -84,7 +84,7 @@ def test_metrics_are_served_while_a_run_goes_on(
 
 @pytest.mark.parametrize("kind", kinds(knows_users=False))
 def test_every_tower_that_reads_histories_trains_in_the_stream(
-    store: Store, writer: WindowWriter, config: TrainerConfig, kind: TowerKind
+    store: Store, writer: WindowWriter, config: TrainerConfig, kind: str
 ) -> None:
     synthetic(writer, windows=4, events=600)
     tower = config.tower.model_copy(update={"kind": kind})
@@ -95,7 +95,7 @@ def test_every_tower_that_reads_histories_trains_in_the_stream(
 
 
 @pytest.mark.parametrize("kind", kinds(knows_users=True))
-def test_a_tower_that_knows_users_is_refused_in_the_stream(store: Store, kind: TowerKind) -> None:
+def test_a_tower_that_knows_users_is_refused_in_the_stream(store: Store, kind: str) -> None:
     with pytest.raises(ValueError, match=f"tower.kind = {kind} knows .* allowed here: sasrec, esasrec, mean_pooling"):
         train(store, TrainerConfig(tower=TowerConfig(kind=kind)))
 

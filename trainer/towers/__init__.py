@@ -5,51 +5,26 @@ is a cosine; user towers read the same vectors, so an item that was never a posi
 meaning too.
 """
 
-from typing import Final, cast
+from pkgutil import resolve_name
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.config import TowerConfig, TowerKind
-from trainer.towers.esasrec import ESasRec
-from trainer.towers.matrix_factorisation import MatrixFactorisation
-from trainer.towers.mean_pooling import MeanPooling
-from trainer.towers.sasrec import SasRec
+from trainer.config import TowerConfig
+from trainer.tower_config import TOWERS
 from trainer.towers.tower import Tower
 
-__all__ = [
-    "TOWERS",
-    "ESasRec",
-    "MatrixFactorisation",
-    "MeanPooling",
-    "SasRec",
-    "Tower",
-    "build_tower",
-    "kinds",
-    "project",
-    "read_out",
-]
-
-TOWERS: Final[dict[TowerKind, type[Tower]]] = {
-    "sasrec": SasRec,
-    "esasrec": ESasRec,
-    "mean_pooling": MeanPooling,
-    "matrix_factorisation": MatrixFactorisation,
-    "lightgcn": MatrixFactorisation,  # of vectors that `trainer.towers.lightgcn` has propagated
-}
-
-
-def kinds(*, knows_users: bool) -> list[TowerKind]:
-    """Return the kinds of towers that know users by id, or of those that read histories."""
-    return [kind for kind, tower in TOWERS.items() if tower.knows_users == knows_users]
+__all__ = ["Tower", "build_tower", "project", "read_out"]
 
 
 def build_tower(config: TowerConfig, seed: int) -> Tower:
     """Return the user tower that `config` names, with parameters drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return TOWERS[config.kind](config)
+        tower: Tower = resolve_name(f"trainer.towers.{TOWERS[config.kind].path}")(config)
+        return tower
 
 
 def read_out(tower: Tower, history: Tensor, mask: Tensor, *, every: bool) -> Tensor:
@@ -62,9 +37,6 @@ def read_out(tower: Tower, history: Tensor, mask: Tensor, *, every: bool) -> Ten
     """
     if not every:
         return cast(Tensor, tower(history, mask))
-    if tower.knows_users:
-        allowed = ", ".join(kinds(knows_users=False))
-        raise ValueError(f"{type(tower).__name__} reads no sequences; allowed are {allowed}")
     return tower.every_position(history, mask).flatten(0, 1)
 
 

@@ -1,11 +1,10 @@
-"""What every user tower is; `trainer.towers.TOWERS` maps the kinds of the configuration to their classes."""
+"""What every user tower is; `trainer.tower_config.TOWERS` maps kinds to classes."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 from torch import Tensor, nn
 
-from trainer.config import TowerConfig
+from trainer.tower_config import TowerConfig, kinds
 
 __all__ = ["Tower"]
 
@@ -21,12 +20,6 @@ class Tower(nn.Module, ABC):
     unless the tower knows users.
     """
 
-    knows_users: ClassVar[bool] = False
-    """Whether each user has a vector in the table, beside the items. Her history is then that one row.
-
-    Such a tower needs a closed set of users: it trains offline, from pairs, and not in a stream.
-    """
-
     def __init__(self, config: TowerConfig) -> None:  # noqa: ARG002 - for towers that have parameters
         """Draw the parameters from torch's generator, which `build_tower` seeds."""
         super().__init__()
@@ -35,9 +28,10 @@ class Tower(nn.Module, ABC):
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return the vectors of users (B, d) after their newest item; serving runs this, exported as ONNX."""
 
-    def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
+    def every_position(self, history: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002 - for towers that read sequences
         """Return the vectors of users (B, L, d) after each position, from the items up to it.
 
         Offline training on whole histories needs it, unless the tower knows users. The last one is `forward`'s.
         """
-        raise NotImplementedError
+        allowed = ", ".join(kinds(knows_users=False))
+        raise ValueError(f"{type(self).__name__} reads no sequences; allowed are {allowed}")

@@ -7,7 +7,8 @@ import torch
 from trainer.config import TowerConfig
 from trainer.export.errors import ExportError
 from trainer.export.tower import OPSET, tower_to_onnx
-from trainer.towers import build_tower, kinds
+from trainer.tower_config import kinds
+from trainer.towers import build_tower
 
 CONFIGS = [
     TowerConfig(dimension=8, history_length=6, layers=1),

@@ -13,7 +13,7 @@ from trainer.offline.data import Interactions, Ints
 from trainer.offline.evaluator import Evaluator, Rules
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
-from trainer.towers import kinds
+from trainer.tower_config import kinds
 
 USERS, ITEMS = 4, 7
 logs = st.lists(st.tuples(st.integers(0, USERS - 1), st.integers(0, ITEMS - 1)), min_size=4, max_size=30)

@@ -15,7 +15,7 @@ from trainer.ranks.runtime import deterministic
 from trainer.ranks.workers import Workers
 from trainer.step.inputs import take_part
 from trainer.step.step import train_step
-from trainer.towers import TOWERS
+from trainer.tower_config import TOWERS
 
 LOG = circles()
 

@@ -13,7 +13,7 @@ from trainer.offline.examples import training_batches
 from trainer.offline.model import Estimator, OfflineModel
 from trainer.ranks.workers import Workers
 from trainer.step.step import compute_gradients, train_step
-from trainer.towers import TOWERS
+from trainer.tower_config import TOWERS
 
 # What the estimates may be off on average; the third knows an item by some of its newest gaps.
 ALLOWED = {"exact": 1e-6, "count_min": 1e-6, "gap": 0.4}

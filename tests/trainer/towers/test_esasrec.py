@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer.config import TowerConfig
-from trainer.towers import ESasRec
+from trainer.towers.esasrec import ESasRec
 
 Array = npt.NDArray[np.float64]
 

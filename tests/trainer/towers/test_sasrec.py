@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trainer.config import TowerConfig
-from trainer.towers import ESasRec, SasRec
+from trainer.towers.esasrec import ESasRec
+from trainer.towers.sasrec import SasRec
 
 both = pytest.mark.parametrize("cls", [SasRec, ESasRec])
 

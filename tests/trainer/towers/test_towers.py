@@ -3,19 +3,13 @@ from typing import get_args
 import pytest
 import torch
 
-from trainer.config import TowerConfig, TowerKind
-from trainer.towers import (
-    TOWERS,
-    ESasRec,
-    MatrixFactorisation,
-    MeanPooling,
-    SasRec,
-    Tower,
-    build_tower,
-    kinds,
-    project,
-    read_out,
-)
+from trainer.config import TowerConfig
+from trainer.tower_config import TOWERS, TowerKind, kinds
+from trainer.towers import Tower, build_tower, project, read_out
+from trainer.towers.esasrec import ESasRec
+from trainer.towers.matrix_factorisation import MatrixFactorisation
+from trainer.towers.mean_pooling import MeanPooling
+from trainer.towers.sasrec import SasRec
 
 READERS = kinds(knows_users=False)
 
@@ -27,6 +21,7 @@ def reader(kind: TowerKind) -> Tower:
 
 def test_every_kind_of_the_settings_has_a_tower() -> None:
     assert list(TOWERS) == list(get_args(TowerKind))
+    assert all(isinstance(build_tower(TowerConfig(kind=kind), 1), Tower) for kind in TOWERS)
 
 
 def test_some_towers_know_users_and_the_others_read_histories() -> None:
