@@ -13,7 +13,7 @@ from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
 from trainer.ranks.runtime import deterministic
 from trainer.ranks.workers import Workers
-from trainer.step.inputs import take_part
+from trainer.step.inputs import sample_inputs
 from trainer.step.step import train_step
 from trainer.tower_config import TOWERS
 
@@ -96,14 +96,14 @@ def test_a_pair_is_masked_by_what_its_user_knows_and_by_nothing_else() -> None:
     config = small("matrix_factorisation", negatives={"uniform": 8, "mask_history": True})
     model = OfflineModel.fresh(config, log, everything(log))
     batch = next(training_batches(config, log, everything(log)))
-    taking_part, used = take_part(model, batch, Workers())
+    sampled = sample_inputs(model, batch, Workers())
     # Most of the known items of a pair are neither columns nor anything else in the step.
-    assert (~torch.isin(batch.known, used)).float().mean() > 0.5
-    rows = taking_part.share.rows
+    assert (~torch.isin(batch.known, sampled.used)).float().mean() > 0.5
+    rows = sampled.share.rows
     hits = sum(
         int(column) in {int(positive), *known.tolist()}
         for positive, known in zip(rows.positives, batch.known, strict=True)
-        for column in taking_part.columns
+        for column in sampled.columns
     )
     # A row's own column is no accident.
     assert train_step(model, batch, Workers()).accidental_hits == hits - len(rows.positives)
