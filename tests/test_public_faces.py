@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FACES = ["contracts", "sketches", "pipelines", "trainer", "serving", "serving.monitor", "weir"]
+FACES = ["contracts", "logs", "sketches", "pipelines", "trainer", "serving", "serving.monitor", "weir"]
 LAZY = ["pipelines", "trainer", "serving", "serving.monitor", "weir"]
 HEAVY = {"apache_beam", "faiss", "grpc", "numpy", "onnx", "onnxruntime", "pyarrow", "pydantic", "torch"}
 
