@@ -18,7 +18,7 @@ class RpcMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("grpc_type", "grpc_service", "grpc_method")
-        self.started = Counter("grpc_server_started", "RPCs begun.", labels, registry=registry)
+        self.started = Counter("grpc_server_started", "RPCs started.", labels, registry=registry)
         self.handled = Counter("grpc_server_handled", "RPCs ended, by code.", (*labels, "grpc_code"), registry=registry)
         self.seconds = Histogram(
             "grpc_server_handling_seconds",

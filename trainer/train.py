@@ -66,7 +66,7 @@ def train(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds
             )
             for manifest in stream:
-                finished = manifest is None or learner.follow(manifest)
+                finished = manifest is None or learner.process_window(manifest)
                 if finished and workers.broadcast(exporter.due(state)):
                     workers.first(partial(exporter.export_if_due, state))
                 # The bundle comes first: a run killed in between makes it again.

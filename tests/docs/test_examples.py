@@ -47,7 +47,11 @@ def test_the_example_of_evaluation_runs(
     [block] = [block for page, _, block in SCRIPTS if page == "docs/evaluation.md"]
     (tmp_path / "ml-1m").mkdir()
     rng = np.random.default_rng(0)
-    log = {"user_id": rng.integers(0, 20, 500), "item_id": rng.integers(0, 50, 500), "timestamp": range(1_000_000_000, 1_000_000_500)}
+    log = {
+        "user_id": rng.integers(0, 20, 500),
+        "item_id": rng.integers(0, 50, 500),
+        "timestamp": range(1_000_000_000, 1_000_000_500),
+    }
     pq.write_table(pa.table(log), tmp_path / "ml-1m" / "interactions.parquet")
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docs/evaluation.md", "exec"), {})  # noqa: S102 - our own page

@@ -1,4 +1,4 @@
-"""What happens to one window: it tests the model, then its items and frequencies enter, then it is learnt."""
+"""One window: it tests the model, then its items and frequencies are ingested, then the model trains on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ class Learner:
     checkpoints: CheckpointLog
     review: Callable[[WindowManifest, Positives], None] | None = None
 
-    def follow(self, manifest: WindowManifest) -> bool:
-        """Test on a window and learn it; return False if a signal came before its end."""
+    def process_window(self, manifest: WindowManifest) -> bool:
+        """Test on a window, ingest it and train on it; return False if a signal came before its end."""
         found = read_positives(self.log, manifest, self.state.config.tower.history_length)
         if self.state.position.batch == 0:
             self._test(manifest, found)
-            self._absorb(manifest, found)
+            self._ingest(manifest, found)
         examples = Examples.of(found, self.state.table, self.state.users).admitted()
-        if not self._learn(manifest, examples):
+        if not self._train(manifest, examples):
             return False
         position = self.state.position
         position.sequence, position.batch = manifest.sequence + 1, 0
@@ -54,7 +54,7 @@ class Learner:
         if self.review is not None and self.workers.is_first:
             self.review(manifest, found)
 
-    def _absorb(self, manifest: WindowManifest, found: Positives) -> None:
+    def _ingest(self, manifest: WindowManifest, found: Positives) -> None:
         items = self.log.items(manifest)
         arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
         features = self.log.item_features(manifest) if manifest.item_features.all else None
@@ -74,7 +74,7 @@ class Learner:
             raise ValueError(f"loss.kind = {kind} needs the sketch of users, which window {manifest.name} has not")
         return sketch, found.users
 
-    def _learn(self, manifest: WindowManifest, examples: Examples) -> bool:
+    def _train(self, manifest: WindowManifest, examples: Examples) -> bool:
         state, config, at = self.state, self.state.config, self.state.position
         steps = -(-len(examples) // config.batch_size)
         self.observer.window_started(str(manifest.name), manifest.sequence, steps, at.batch, at.step)

@@ -2,7 +2,7 @@
 
 A feature's values are hashed into one table of vectors for all features (Weinberger et al., "Feature Hashing for Large
 Scale Multitask Learning", ICML 2009), so a value or a feature that is new needs no new parameters. An item that has
-only just come is placed by vectors that were learnt from others.
+only just come is placed by vectors that other items have trained.
 """
 
 from typing import NamedTuple, cast

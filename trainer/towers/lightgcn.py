@@ -37,7 +37,7 @@ class Graph:
     Raises
     ------
     ValueError
-        If the two differ in shape, a row lies outside the table, or one stands for a user and an item.
+        If the two differ in shape, a row lies outside the table, or one belongs to a user and an item.
     """
 
     def __init__(
@@ -113,4 +113,4 @@ def _check(users: Rows, items: Rows, capacity: int) -> None:
             raise ValueError(f"{name} holds row {outside[0]}, the table has rows 0 to {capacity - 1}")
     both = np.intersect1d(users, items)
     if len(both):
-        raise ValueError(f"row {both[0]} stands for a user and for an item: give users rows of their own")
+        raise ValueError(f"row {both[0]} belongs to a user and to an item: give users rows of their own")

@@ -95,7 +95,7 @@ def test_narrow_integers_do_not_overflow_in_a_large_table() -> None:
         (rows(6, 7), rows(2), r"users \(2,\) and items \(1,\) must be one-dimensional and equally long"),
         (rows(6, 12), rows(2, 3), "users holds row 12, the table has rows 0 to 11"),
         (rows(6, 7), rows(2, -1), "items holds row -1, the table has rows 0 to 11"),
-        (rows(6, 2), rows(2, 3), "row 2 stands for a user and for an item"),
+        (rows(6, 2), rows(2, 3), "row 2 belongs to a user and to an item"),
     ],
 )
 def test_interactions_that_fit_no_table_are_refused(users: Rows, items: Rows, message: str) -> None:
