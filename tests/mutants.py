@@ -99,7 +99,7 @@ class Run:
         settings.load_profile("mutants")
         lines = coverage.Coverage(self.slot / "lines", include=[str(tree / path) for path in self.group["sources"]])
         lines.erase()
-        options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={self.slot / 'tmp'}"]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=60", f"--basetemp={self.slot / 'tmp'}"]
         with nullcontext() if self.mutant else lines.collect():
             status = pytest.main([*options, *self.group.get("options", ()), *self.tests])
         lines.save()
@@ -202,7 +202,7 @@ def run_of(mutant: Mutant, group: dict[str, Any], measured: Measured, root: Path
     mirror = f"test_{path.parent.name if path.stem == '__init__' else path.stem.lstrip('_')}.py"
     tests = [file for file in files if measured[file][1] & body] or files
     tests.sort(key=lambda file: (Path(file).name != mirror, measured[file][0], file))
-    return Run(group, tests, limit=30 + 4 * sum(measured[file][0] for file in tests), mutant=mutant)
+    return Run(group, tests, limit=60 + 2 * sum(measured[file][0] for file in tests), mutant=mutant)
 
 
 def report(runs: dict[str, list[Run]], survivors: Path) -> None:
