@@ -5,7 +5,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 RUNTIME := pipeline,trainer,serving,cpu
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign demo docs test lint format bench deploy-check drill tools
+.PHONY: campaign demo docs test lint format mutants bench deploy-check drill tools
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -28,6 +28,9 @@ format: .venv/dev.stamp  ## repair the style
 
 docs: .venv/docs.stamp  ## the documentation as a site in build/docs; a broken link fails
 	$(BIN)/zensical build --strict --clean
+
+mutants: .venv/dev.stamp  ## the share of 300 small faults that the unit tests notice; some twenty minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
 campaign: .venv/dev.stamp  ## kill every stage, race writers and damage every kind of file, each with an oracle; some twenty minutes
 	WEIR_CAMPAIGN=long OMP_NUM_THREADS=1 $(BIN)/pytest tests/campaigns --timeout 3600

@@ -122,6 +122,13 @@ def test_without_head_a_listing_finds_the_end_and_any_gap(tmp_path: Path) -> Non
         CommitLog(store).newest()
 
 
+def test_without_head_a_log_of_one_commit_ends_there(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    grow(store, [1])
+    store.remove("commits/HEAD")
+    assert CommitLog(store).newest() == 0
+
+
 def test_head_may_be_one_behind(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     end = grow(store, [1] * 4)

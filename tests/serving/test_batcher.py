@@ -233,6 +233,58 @@ def test_a_task_that_fails_does_not_fail_its_neighbours() -> None:
     asyncio.run(scenario())
 
 
+def test_of_two_tasks_the_one_that_fails_does_not_fail_the_other() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        with batcher(gate) as (core, _):
+            running = asyncio.create_task(core.double(0, 1))
+            await begun(gate)
+            bad, good = asyncio.create_task(core.double(-1, 1)), asyncio.create_task(core.double(1, 1))
+            await asyncio.sleep(0)
+            gate.open.set()
+            assert [outcome.answer for outcome in await asyncio.gather(running, good)] == [0, 2]
+            with pytest.raises(RuntimeError, match="minus one"):
+                await bad
+            assert gate.seen == [[0], [-1, 1], [-1], [1]]
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_while_its_batch_runs_keeps_no_answer_from_the_others() -> None:
+    async def scenario() -> None:
+        gate, second = Gate(), Gate()
+
+        def run(tasks: Sequence[int]) -> list[int]:
+            return (second if len(tasks) > 1 else gate)(tasks)
+
+        core = Numbers(run, Recorder(), max_batch=9, max_cost=100, limit=9, retry_after=0.5)
+        first = asyncio.create_task(core.double(0, 1))
+        await begun(gate)
+        gone, stays = asyncio.create_task(core.double(1, 1)), asyncio.create_task(core.double(2, 1))
+        await asyncio.sleep(0)
+        gate.open.set()
+        await begun(second)
+        gone.cancel()
+        await asyncio.sleep(0)
+        second.open.set()
+        assert (await asyncio.wait_for(stays, 10)).answer == 4
+        assert (await first).answer == 0
+        core.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_too_few_answers_leave_nobody_waiting() -> None:
+    async def scenario() -> None:
+        core = Numbers(lambda tasks: [], Recorder(), max_batch=9, max_cost=100, limit=9, retry_after=0.5)
+        with pytest.raises(ShuttingDownError):
+            await asyncio.wait_for(core.double(1, 1), 10)
+        core.close()
+
+    asyncio.run(scenario())
+
+
 def test_an_expensive_request_is_run_in_parts_and_the_cheap_go_between() -> None:
     async def scenario() -> None:
         gate = Gate()
@@ -307,12 +359,14 @@ def test_when_the_thread_ends_everybody_is_told() -> None:
             gate(tasks)
             raise Ending
 
-        core = Numbers(run, Recorder(), max_batch=1, max_cost=100, limit=9, retry_after=0.5)
+        recorder = Recorder()
+        core = Numbers(run, recorder, max_batch=1, max_cost=100, limit=9, retry_after=0.5)
         waiting = [asyncio.create_task(core.double(number, 1)) for number in range(3)]
         await begun(gate)
         gate.open.set()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [ShuttingDownError] * 3
+        assert recorder.depths[-1] == 0
         core.close()
         assert core.problem(60) == "the thread that searches has ended"
         with pytest.raises(ShuttingDownError):

@@ -56,6 +56,13 @@ def test_the_lane_of_the_expensive_fills_up_by_itself() -> None:
     assert queue.waiting == 0
 
 
+def test_the_lane_of_the_expensive_holds_one_query_where_the_limit_is_one() -> None:
+    queue = lanes(limit=1)
+    queue.admit(job(9), 0.1)
+    with pytest.raises(QueueFullError, match="1 queries are waiting, at most 1 may"):
+        queue.admit(job(9), 0.1)
+
+
 @given(st.lists(st.lists(st.floats(0, 30), min_size=1, max_size=5), max_size=20), st.integers(1, 6))
 def test_every_part_is_taken_once_in_order_within_bounds(costs: list[list[float]], size: int) -> None:
     queue = lanes(limit=10**6)

@@ -16,6 +16,7 @@ from contracts import (
     WindowLog,
     WindowName,
 )
+from contracts.storage import FileEntry
 from logs import Format, Partition
 from pipelines.config import PipelineConfig
 from pipelines.open_rows import OpenRows
@@ -103,6 +104,15 @@ def test_items_of_shards_are_merged_and_windows_without_positives_have_an_empty_
     assert first.sketch == {"kind": "count_min", "width": 65536, "depth": 4, "conservative": True}
 
 
+def test_the_files_of_the_shards_are_listed_by_name(tmp_path: Path) -> None:
+    names = ["c.parquet", "a.parquet", "b.parquet"]
+    files = [FileEntry(name=name, size=1, checksum="", rows=1) for name in names]
+    outcome = commit(Store(str(tmp_path)), made=[replace(report(0, []), file=file) for file in files])
+    assert outcome.commit is not None
+    [pane] = outcome.commit.panes
+    assert [file.name for file in pane.files[:3]] == sorted(names)
+
+
 def test_a_later_run_is_numbered_on_and_its_panes_name_those_before(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     commit(store)
@@ -138,3 +148,5 @@ def test_a_run_with_nothing_to_say_makes_no_commit_unless_it_is_the_last(tmp_pat
     assert waiting.spans["a"].stop == 9
     assert commit(store, RUN, [Start()], Progress(-1, {"a": PartitionProgress(9)})).commit is not None
     assert commit(store, following(store, id="two"), [Start()], Progress()).commit is None
+    grown = following(store, id="three", partitions={"a": Partition("a", "a", Format.JSON_LINES, 12)})
+    assert commit(store, grown, [Start()], Progress(-1, {"a": PartitionProgress(12)})).commit is not None

@@ -207,6 +207,7 @@ class TestDebiasedPositives:
         ("changes", "message"),
         [
             ({"tau_plus": 1.0}, "tau_plus must lie strictly between 0 and 1, got 1.0"),
+            ({"neg": torch.zeros(2, 3).double()}, "neg must have the dtype of pos, torch.float32, got torch.float64"),
             ({"self_logit": torch.zeros(3)}, r"self_logit must have shape \(B=2\), got \(3,\)"),
             ({"pos": torch.zeros(2)}, r"pos must have shape \(B, M\), got \(2,\)"),
             ({"pos": torch.zeros(2, 0)}, "pos must have at least one element in dimension 1"),

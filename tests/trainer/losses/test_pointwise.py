@@ -194,6 +194,7 @@ def test_one_positive_cannot_be_corrected(objective: str) -> None:
         ),
         ({"link": "probit"}, "link must be one of logistic, square, got 'probit'"),
         ({"scores": torch.zeros(3, 2)}, r"scores must have shape \(n, m=3\), got \(3, 2\)"),
+        ({"scores": torch.tensor(0.0)}, r"scores must have shape \(n, m\), got \(\)"),
         ({"scores": torch.zeros(0, 0)}, "scores must have at least one element in dimension 0"),
         ({"row_count": torch.ones(2)}, r"row_count must have shape \(n=3\), got \(2,\)"),
         ({"col_count": torch.ones(3, 1)}, r"col_count must have shape \(n=3\), got \(3, 1\)"),

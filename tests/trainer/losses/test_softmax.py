@@ -267,6 +267,7 @@ def test_keeps_the_dtype_and_skips_the_gradient_when_nobody_asks() -> None:
         ({"log_q_neg": torch.full((3,), -torch.inf)}, "log_q_neg must be finite wherever it is used"),
         ({"log_q_neg": torch.zeros(2)}, r"log_q_neg must have shape \(n=3\), got \(2,\)"),
         ({"pos": torch.zeros(1)}, r"pos must have shape \(B=2\), got \(1,\)"),
+        ({"pos": torch.zeros(2).double()}, "pos must have the dtype of query, torch.float32, got torch.float64"),
         ({"hits": torch.tensor([[2, 0]])}, r"hits\[:, 0\] must lie in \[0, 2\), got values from 2 to 2"),
         ({"hits": torch.tensor([[0, 3]])}, r"hits\[:, 1\] must lie in \[0, 3\), got values from 3 to 3"),
         ({"hits": torch.tensor([0, 1])}, r"hits must have shape \(H, pair=2\), got \(2,\)"),

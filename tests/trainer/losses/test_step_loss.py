@@ -241,6 +241,14 @@ def test_a_rank_without_rows_has_no_losses_and_no_gradient(name: str) -> None:
     assert not gradient.any()
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_lone_row_trains_all_but_the_losses_of_whole_batches(name: str) -> None:
+    config, oracle = CASES[name]
+    step = random_inputs(7, rows=1)
+    wanted = torch.zeros(1).double() if config.loss.needs.user_counts else oracle(step, dense(step))
+    torch.testing.assert_close(step_loss(step, config).losses, wanted, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["gbce", "pointwise", "sogram"])
 def test_asks_for_the_population(kind: str) -> None:
     config = configured(kind, {} if kind == "gbce" else BATCH)

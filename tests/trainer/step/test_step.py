@@ -17,11 +17,11 @@ from trainer.items.table import PADDING
 from trainer.losses import exclude_positive, sampled_softmax
 from trainer.losses.inputs import LossInputs, LossResult
 from trainer.losses.step_loss import step_loss
-from trainer.negatives import Pool, draw_uniform, shared_pool
+from trainer.negatives import Draw, PerRow, Pool, draw_uniform, shared_pool
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch
-from trainer.step.seeds import Purpose, generator
+from trainer.step.seeds import Purpose, derive, generator
 from trainer.step.step import StepResult, compute_gradients, train_step
 
 ROOT = Path(__file__).parents[3]
@@ -136,12 +136,9 @@ def test_known_positives_that_do_not_take_part_mask_nothing(
     torch.testing.assert_close(dense, torch.autograd.grad(loss, weight)[0], rtol=1e-9, atol=1e-12)
 
 
-def test_resampling_draws_where_the_logits_are(
-    store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synthetic(writer, windows=1)
-    state = absorbed(store, resampling(config))
-    seen = []
+def inputs_of_a_step(store: Store, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch) -> list[LossInputs]:
+    """Train one step; return what the loss saw."""
+    state, seen = absorbed(store, config), list[LossInputs]()
 
     def spy(step: LossInputs, config: TrainerConfig) -> LossResult:
         seen.append(step)
@@ -149,7 +146,43 @@ def test_resampling_draws_where_the_logits_are(
 
     monkeypatch.setattr("trainer.step.step.step_loss", spy)
     train_step(state, batches_of(store, state)[0], Workers())
+    return seen
+
+
+def test_resampling_draws_where_the_logits_are(
+    store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic(writer, windows=1)
+    seen = inputs_of_a_step(store, resampling(config), monkeypatch)
     assert [step.generator.device for step in seen] == [step.users.device for step in seen] == [torch.device("cpu")]
+
+
+def test_dropout_and_resampling_draw_by_seed_purpose_step_and_rank(
+    store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic(writer, windows=1)
+    config = resampling(config).model_copy(update={"seed": 17})
+    [step] = inputs_of_a_step(store, config, monkeypatch)
+    assert step.generator.initial_seed() == derive(17, Purpose.RESAMPLING, 0, 0)
+    assert torch.initial_seed() == derive(17, Purpose.DROPOUT, 0, 0)
+
+
+def test_the_hardest_likely_negative_is_never_the_positive(
+    store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(self: PerRow, positives: torch.Tensor, real: torch.Tensor, draw: torch.Generator) -> Draw:
+        others = torch.where(positives == self.live[0], self.live[1], self.live[0])
+        items = positives[:, None].repeat(1, self.count)
+        items[:, 2::4] = others[:, None]
+        return Draw(items, torch.ones_like(items, dtype=torch.bool))
+
+    synthetic(writer, windows=1)
+    monkeypatch.setattr(PerRow, "draw", draw)
+    negatives = {"in_batch": False, "uniform": 0, "per_row": 2, "bayesian_candidates": 4}
+    [step] = inputs_of_a_step(store, changed(config, negatives=negatives, loss={"kind": "bpr"}), monkeypatch)
+    assert step.own is not None
+    assert step.own.shape[1] == 2
+    assert not (step.own == step.positives[:, None]).all(2).any()
 
 
 @pytest.mark.gpu
