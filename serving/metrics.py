@@ -87,7 +87,7 @@ class BundleMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.info = Gauge(
-            "weir_served_bundle_info",
+            "weir_bundle_served_info",
             "The bundle that is served; always 1.",
             ("version", "index", "metric"),
             registry=registry,

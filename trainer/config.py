@@ -133,6 +133,16 @@ class TrainerConfig(FrozenModel):
             raise ValueError(f"half_life_seconds = {list(lives)}: several half-lives must ascend")
         return self
 
+    def check_stream(self, ranks: int) -> None:
+        """Raise `ValueError` for a tower or loss that needs a closed set of interactions, or the batch on one rank."""
+        if self.tower.knows_users:
+            raise ValueError(
+                f"tower.kind = {self.tower.kind} knows users by id and trains in `weir evaluate` and `weir bench` "
+                f"only; allowed here: {', '.join(kinds(knows_users=False))}"
+            )
+        if self.loss.needs.user_counts and ranks > 1:
+            raise ValueError(f"loss.kind = {self.loss.kind} is a loss of the whole batch: train it with one rank")
+
     def defining(self) -> dict[str, object]:
         """Return the settings that decide what is trained, flat (``tower.dimension``), as JSON values.
 

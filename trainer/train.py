@@ -25,7 +25,6 @@ from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import ProgressObserver, TrainProgress, TrainSummary
 from trainer.stream.windows import StopSignal, windows
-from trainer.tower_config import kinds
 
 __all__ = ["train"]
 
@@ -52,7 +51,7 @@ def train(
     metrics = TrainerMetrics()
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
         workers.share(config.batch_size)
-        _check(config, workers)
+        config.check_stream(workers.world_size)
         ProcessCollector(registry=metrics.registry)
         scraped = exposed(metrics.registry, config.metrics_host, config.metrics_port)
         with scraped if workers.is_first else nullcontext():
@@ -77,17 +76,6 @@ def train(
             if state.position.trained_sequence >= 0:
                 workers.first(partial(exporter.export, state))
             return _summary(observer, state, exporter, started, stopped=stop.requested)
-
-
-def _check(config: TrainerConfig, workers: Workers) -> None:
-    """Refuse towers and losses that need a closed set of interactions, or the whole batch on one rank."""
-    if config.tower.knows_users:
-        raise ValueError(
-            f"tower.kind = {config.tower.kind} knows users by id and trains in `weir evaluate` and `weir bench` only; "
-            f"allowed here: {', '.join(kinds(knows_users=False))}"
-        )
-    if config.loss.needs.user_counts and workers.world_size > 1:
-        raise ValueError(f"loss.kind = {config.loss.kind} is a loss of the whole batch: train it with one rank")
 
 
 def _summary(

@@ -159,6 +159,7 @@ def test_of_several_writers_one_makes_each_commit(tmp_path: Path, writers: int) 
 
 def test_killed_at_any_moment_a_writer_leaves_whole_commits(tmp_path: Path) -> None:
     """A process that commits as fast as it can is killed again and again; what is there is always whole and linked."""
+    found: list[int] = []
     for life in range(12):
         child = os.fork()
         if not child:
@@ -169,12 +170,21 @@ def test_killed_at_any_moment_a_writer_leaves_whole_commits(tmp_path: Path) -> N
                     at = log.append(a_commit(at, f"life-{life}", panes=3))
             finally:
                 os._exit(1)
-        time.sleep(0.02 + 0.005 * life)
+        wait_for_commits(Store(str(tmp_path)), len(found) + 2)
+        time.sleep(0.005 * life)
         os.kill(child, signal.SIGKILL)
         assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
         found = follow(Store(str(tmp_path)))
         assert found == list(range(len(found)))
     assert len(found) > 12
+
+
+def wait_for_commits(store: Store, count: int) -> None:
+    """Wait until a log has so many commits, however busy the machine is."""
+    ends = time.monotonic() + 60
+    while CommitLog(store).newest() < count - 1:
+        assert time.monotonic() < ends, f"fewer than {count} commits after a minute"
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def test_it_follows_what_is_promoted(store: Store, catalogue: Catalogue) -> None
     assert registry.get_sample_value("weir_bundle_swaps_total") == 2
     assert registry.get_sample_value("weir_index_items") == 50
     labels = {"index": "Flat", "metric": "cosine"}
-    assert registry.get_sample_value("weir_served_bundle_info", {"version": "v2", **labels}) == 1
-    assert registry.get_sample_value("weir_served_bundle_info", {"version": "v1", **labels}) is None
+    assert registry.get_sample_value("weir_bundle_served_info", {"version": "v2", **labels}) == 1
+    assert registry.get_sample_value("weir_bundle_served_info", {"version": "v1", **labels}) is None
     assert registry.get_sample_value("weir_bundle_max_event_timestamp_seconds") == 1_700_000_000
 
 

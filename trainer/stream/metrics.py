@@ -92,7 +92,7 @@ class TrainerMetrics:
         self.novelty = gauge("weir_trainer_novelty_nats", "Self-information of what the model recommends")
 
     def _add_bundles(self, registry: CollectorRegistry) -> None:
-        self.bundle = Info("weir_exported_bundle", "The newest bundle exported.", registry=registry)
+        self.bundle = Info("weir_bundle_exported", "The newest bundle exported.", registry=registry)
         self.max_event = Gauge(
             "weir_bundle_max_event_timestamp_seconds",
             "Newest event in training of the newest bundle.",

@@ -115,8 +115,8 @@ BOARD = board(
             chart(
                 "Bundles served at once",
                 {
-                    "versions": 'count (count by (version) (weir_served_bundle_info{job="weir-serving"}))',
-                    "replicas": 'count (weir_served_bundle_info{job="weir-serving"})',
+                    "versions": 'count (count by (version) (weir_bundle_served_info{job="weir-serving"}))',
+                    "replicas": 'count (weir_bundle_served_info{job="weir-serving"})',
                 },
                 "One, and briefly two during a swap; otherwise a replica lags behind.",
             ),

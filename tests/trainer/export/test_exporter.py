@@ -38,7 +38,7 @@ def test_bundles_come_every_few_windows(store: Store, config: TrainerConfig, sta
     assert places(store) == ["00000002-0000000030", "00000005-0000000060"]
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "promoted"}) == 2
     facts = {"version": str(BundleLog(store).current()), "window": "", "index": "Flat", "promoted": "true"}
-    assert registry.get_sample_value("weir_exported_bundle_info", facts) == 1
+    assert registry.get_sample_value("weir_bundle_exported_info", facts) == 1
 
 
 def test_or_when_enough_time_has_passed_even_without_a_further_window(
