@@ -87,7 +87,7 @@ def figures_on_fresh_items(folder: Path, log: Path, features: dict[str, list[str
         if number >= WINDOWS // 2:
             asked = about_items_of(number - 1, read_positives(windows, manifest, 10))
             found.append(evaluate(state, manifest, asked, workers))
-        assert learner.follow(manifest)
+        assert learner.process_window(manifest)
     return mean_metrics(found)
 
 
