@@ -54,8 +54,12 @@ def ranks_of(launcher: int) -> set[int]:
 
 
 def sockets_of(pid: int) -> Iterator[str]:
-    """Return the inodes of a process's sockets."""
-    for descriptor in (PROC / str(pid) / "fd").iterdir():
+    """Return the inodes of a process's sockets; a process that has just ended has none."""
+    try:
+        descriptors = list((PROC / str(pid) / "fd").iterdir())
+    except FileNotFoundError:
+        return
+    for descriptor in descriptors:
         try:
             target = str(descriptor.readlink())
         except OSError:
