@@ -132,6 +132,6 @@ def test_every_writer_goes_on_behind_what_a_neighbouring_minor_format_wrote(
     assert ingest(store, settings, registry=CollectorRegistry()).read == 0
     support.check_histories(store, 3)
     support.check_counts(store)
-    learnt = train(store, trainer_config())
-    assert 0 < learnt.windows < len(WindowLog(store).committed())
-    assert load_bundle(BundleLog(store), str(learnt.bundle)).items == 11
+    trained = train(store, trainer_config())
+    assert 0 < trained.windows < len(WindowLog(store).committed())
+    assert load_bundle(BundleLog(store), str(trained.bundle)).items == 11

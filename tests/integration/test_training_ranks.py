@@ -103,7 +103,7 @@ def test_ranks_of_one_machine_listen_on_loopback_only(tmp_path: Path) -> None:
     seen: dict[int, str] = {}
     ranks: list[set[int]] = [set()]
 
-    def learnt(windows: int, new_ranks: int) -> bool:
+    def trained(windows: int, new_ranks: int) -> bool:
         # Looking through /proc without a pause would take the processor from the ranks.
         time.sleep(0.2)
         seen.update(listening(process.pid))
@@ -116,7 +116,7 @@ def test_ranks_of_one_machine_listen_on_loopback_only(tmp_path: Path) -> None:
         return {port: address for port, address in seen.items() if port != metrics and address not in LOOPBACK}
 
     try:
-        assert wait_until(lambda: learnt(1, 0), process, 120), (tmp_path / "log").read_text()
+        assert wait_until(lambda: trained(1, 0), process, 120), (tmp_path / "log").read_text()
         assert len(ranks[0]) == 2
         assert metrics in seen
         assert beyond() == {}
@@ -124,7 +124,7 @@ def test_ranks_of_one_machine_listen_on_loopback_only(tmp_path: Path) -> None:
         ranks.append(set())
         os.kill(max(ranks[0]), signal.SIGKILL)
         synthetic(writer, first=1, windows=1)
-        assert wait_until(lambda: learnt(2, 2), process, 120), (tmp_path / "log").read_text()
+        assert wait_until(lambda: trained(2, 2), process, 120), (tmp_path / "log").read_text()
         assert beyond() == {}
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0, (tmp_path / "log").read_text()
@@ -162,9 +162,9 @@ def test_an_export_longer_than_the_timeout_of_collectives_does_not_end_the_ranks
     settings = CONFIG.model_copy(update={"export_every_windows": 1}).model_dump_json()
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [sys.executable, *launcher, str(script), store.url, settings, str(notes), "bounded"]
-    begun = time.monotonic()
+    started = time.monotonic()
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert time.monotonic() - begun > 18
+    assert time.monotonic() - started > 18
     assert len(BundleLog(store).versions()) == 2
     assert all((notes / f"{rank}.summary").exists() for rank in (0, 1))

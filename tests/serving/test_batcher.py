@@ -37,17 +37,17 @@ class Recorder:
 
 
 class Gate:
-    """Doubles numbers, but only while open; tells when a batch has begun."""
+    """Doubles numbers, but only while open; reports when a batch has started."""
 
     def __init__(self) -> None:
-        self.open, self.begun = threading.Event(), threading.Event()
+        self.open, self.started = threading.Event(), threading.Event()
         self.seen: list[list[int]] = []
         self.threads: set[int] = set()
 
     def __call__(self, tasks: Sequence[int]) -> list[int]:
         self.seen.append(list(tasks))
         self.threads.add(threading.get_ident())
-        self.begun.set()
+        self.started.set()
         assert self.open.wait(10)
         if -1 in tasks:
             raise RuntimeError("minus one")
@@ -65,8 +65,8 @@ def batcher(gate: Gate, max_batch: int = 100, limit: int = 100) -> Iterator[tupl
         built.close()
 
 
-async def begun(gate: Gate) -> None:
-    assert await asyncio.to_thread(gate.begun.wait, 10)
+async def started(gate: Gate) -> None:
+    assert await asyncio.to_thread(gate.started.wait, 10)
 
 
 def test_it_fires_at_once_when_idle_and_coalesces_while_busy() -> None:
@@ -74,7 +74,7 @@ def test_it_fires_at_once_when_idle_and_coalesces_while_busy() -> None:
         gate = Gate()
         with batcher(gate) as (core, recorder):
             first = asyncio.create_task(core.double(1, 1))
-            await begun(gate)
+            await started(gate)
             rest = [asyncio.create_task(core.double(number, 1)) for number in (2, 3, 4)]
             await asyncio.sleep(0)
             gate.open.set()
@@ -95,7 +95,7 @@ def test_batches_keep_to_their_size_but_a_larger_task_runs_alone() -> None:
         gate = Gate()
         with batcher(gate, max_batch=3) as (core, recorder):
             tasks = [asyncio.create_task(core.double(0, 1))]
-            await begun(gate)
+            await started(gate)
             tasks += [asyncio.create_task(core.double(n, size)) for n, size in ((1, 2), (2, 1), (3, 9), (4, 2))]
             await asyncio.sleep(0)
             gate.open.set()
@@ -111,7 +111,7 @@ def test_a_full_queue_refuses_at_once_and_recovers() -> None:
         gate = Gate()
         with batcher(gate, limit=3) as (core, _):
             running = asyncio.create_task(core.double(0, 1))
-            await begun(gate)
+            await started(gate)
             waiting = asyncio.create_task(core.double(1, 2))
             await asyncio.sleep(0)
             with pytest.raises(QueueFullError) as refusal:
@@ -141,7 +141,7 @@ def test_those_whose_client_has_gone_are_not_run() -> None:
         gate = Gate()
         with batcher(gate) as (core, recorder):
             running = asyncio.create_task(core.double(0, 1))
-            await begun(gate)
+            await started(gate)
             gone, stays = asyncio.create_task(core.double(1, 1)), asyncio.create_task(core.double(2, 1))
             await asyncio.sleep(0)
             gone.cancel()
@@ -159,7 +159,7 @@ def test_those_whose_deadline_has_passed_are_not_run() -> None:
         gate = Gate()
         with batcher(gate) as (core, recorder):
             running = asyncio.create_task(core.double(0, 1, time.monotonic() + 60))
-            await begun(gate)
+            await started(gate)
             late = asyncio.create_task(core.double(1, 1, time.monotonic() - 0.001))
             await asyncio.sleep(0)
             gate.open.set()
@@ -189,7 +189,7 @@ def test_closing_answers_what_is_queued_and_refuses_the_rest() -> None:
         gate = Gate()
         with batcher(gate) as (core, _):
             tasks = [asyncio.create_task(core.double(0, 1))]
-            await begun(gate)
+            await started(gate)
             tasks.append(asyncio.create_task(core.double(1, 1)))
             await asyncio.sleep(0)
             gate.open.set()
@@ -218,7 +218,7 @@ def test_a_task_that_fails_does_not_fail_its_neighbours() -> None:
         gate = Gate()
         with batcher(gate) as (core, recorder):
             running = asyncio.create_task(core.double(0, 1))
-            await begun(gate)
+            await started(gate)
             bad = asyncio.create_task(core.double(-1, 1))
             good = [asyncio.create_task(core.double(number, 1)) for number in (1, 2)]
             await asyncio.sleep(0)
@@ -238,7 +238,7 @@ def test_of_two_tasks_the_one_that_fails_does_not_fail_the_other() -> None:
         gate = Gate()
         with batcher(gate) as (core, _):
             running = asyncio.create_task(core.double(0, 1))
-            await begun(gate)
+            await started(gate)
             bad, good = asyncio.create_task(core.double(-1, 1)), asyncio.create_task(core.double(1, 1))
             await asyncio.sleep(0)
             gate.open.set()
@@ -259,11 +259,11 @@ def test_a_client_that_leaves_while_its_batch_runs_keeps_no_answer_from_the_othe
 
         core = Numbers(run, Recorder(), max_batch=9, max_cost=100, limit=9, retry_after=0.5)
         first = asyncio.create_task(core.double(0, 1))
-        await begun(gate)
+        await started(gate)
         gone, stays = asyncio.create_task(core.double(1, 1)), asyncio.create_task(core.double(2, 1))
         await asyncio.sleep(0)
         gate.open.set()
-        await begun(second)
+        await started(second)
         gone.cancel()
         await asyncio.sleep(0)
         second.open.set()
@@ -290,7 +290,7 @@ def test_an_expensive_request_is_run_in_parts_and_the_cheap_go_between() -> None
         gate = Gate()
         with batcher(gate) as (core, _):
             dear = asyncio.create_task(core.submit([Part(number, 2, 90) for number in (1, 2, 3)]))
-            await begun(gate)
+            await started(gate)
             cheap = [asyncio.create_task(core.double(number, 1, cost=1)) for number in (7, 8)]
             await asyncio.sleep(0)
             gate.open.set()
@@ -319,7 +319,7 @@ def test_a_request_that_is_cancelled_between_its_parts_is_not_gone_on_with() -> 
         gate = Gate()
         with batcher(gate) as (core, recorder):
             dear = asyncio.create_task(core.submit([Part(number, 1, 90) for number in (1, 2, 3)]))
-            await begun(gate)
+            await started(gate)
             dear.cancel()
             await asyncio.sleep(0)
             gate.open.set()
@@ -336,7 +336,7 @@ def test_a_batch_that_hangs_is_a_problem_until_it_ends() -> None:
         with batcher(gate) as (core, _):
             assert core.problem(0.05) is None
             running = asyncio.create_task(core.double(1, 1))
-            await begun(gate)
+            await started(gate)
             assert core.problem(60) is None
             await asyncio.sleep(0.1)
             assert "a batch of 1 requests has been running for 0 s" in (core.problem(0.05) or "")
@@ -362,7 +362,7 @@ def test_when_the_thread_ends_everybody_is_told() -> None:
         recorder = Recorder()
         core = Numbers(run, recorder, max_batch=1, max_cost=100, limit=9, retry_after=0.5)
         waiting = [asyncio.create_task(core.double(number, 1)) for number in range(3)]
-        await begun(gate)
+        await started(gate)
         gate.open.set()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [ShuttingDownError] * 3

@@ -47,13 +47,13 @@ class Served:
     retriever: Retriever
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     gate: threading.Event = field(default_factory=threading.Event)
-    begun: threading.Event = field(default_factory=threading.Event)
+    started: threading.Event = field(default_factory=threading.Event)
     searched: list[int] = field(default_factory=list)
     stub: "retrieval_pb2_grpc.RetrievalServiceAsyncStub" = field(init=False)
     channel: grpc.aio.Channel = field(init=False)
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
-        self.begun.set()
+        self.started.set()
         assert self.gate.wait(10)
         self.searched.append(len(tasks))
         return self.retriever(tasks)
@@ -198,7 +198,7 @@ def test_an_invalid_request_lists_its_fields(store: Store) -> None:
             assert details["ErrorInfo"].reason == "INVALID_REQUEST"
             fields = [violation.field for violation in details["BadRequest"].field_violations]
             assert fields == ["queries[1].k", "queries[2].embedding"]
-            assert not served.begun.is_set()
+            assert not served.started.is_set()
             await served.counted("Retrieve", "InvalidArgument")
 
     asyncio.run(scenario())
@@ -223,7 +223,7 @@ def test_pins_and_tags_have_their_own_codes(store: Store) -> None:
 
 async def until(served: Served, waiting: int) -> None:
     """Wait until so many queries wait behind the one that runs."""
-    assert await asyncio.to_thread(served.begun.wait, 10)
+    assert await asyncio.to_thread(served.started.wait, 10)
     while served.sample("weir_queue_queries") != waiting:
         await asyncio.sleep(0.005)
 

@@ -196,7 +196,7 @@ def test_a_signal_in_the_middle_of_a_window_leaves_a_checkpoint_and_a_bundle(
     summary = train(stopped, config, follow=True, report=interrupt)
     assert (summary.stopped, summary.windows) == (True, 0)
     manifest = BundleLog(stopped).manifest(summary.bundle or "")
-    # The window has been learnt in part: whoever tests on it must leave this bundle out.
+    # The window has been trained on in part: a test on it must leave this bundle out.
     assert manifest.trained_sequence == 0
     assert summary.steps < 100
     train(whole, config)

@@ -41,7 +41,7 @@ def part(state: TrainerState) -> FeaturedItems:
 
 
 def taught(store: Store, config: TrainerConfig, dtype: torch.dtype = torch.float64) -> TrainerState:
-    """Return a state whose features have learnt something, if only noise."""
+    """Return a state whose features have trained vectors, if only noise."""
     state, draw = absorbed(store, config, dtype=dtype), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in part(state).parameters():

@@ -41,14 +41,14 @@ def test_an_epoch_of_histories_covers_every_step_of_training(
         return
     for batch in islice(dealt, 3):
         codes, after = (batch.histories - FIRST_ITEM).tolist(), (batch.positives - FIRST_ITEM).tolist()
-        learnt = [
+        trained = [
             (code, positive)
             for history, positives, real in zip(codes, after, batch.real.tolist(), strict=True)
             for code, positive, is_real in zip(history, positives, real, strict=True)
             if is_real
         ]
         # No step is invented, so neither does any item of validation or test stand anywhere.
-        assert set(learnt) == steps
+        assert set(trained) == steps
         assert set(batch.histories.unique().tolist()) - {PADDING} <= {FIRST_ITEM + row for row in train.tolist()}
         for history, count in zip(codes, batch.user_counts.tolist(), strict=True):
             seen = [code for code in history if code >= 0]

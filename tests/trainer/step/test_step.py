@@ -279,9 +279,9 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_refused_on_all(
     two_ranks("refusals_of_ranks.py", store, config, tmp_path)
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
-    before, refused, after, refused_too, learnt = first
+    before, refused, after, refused_too, trained = first
     assert (refused, refused_too) == (True, False)
-    assert before == after != learnt
+    assert before == after != trained
 
 
 def test_gradients_are_scaled_down_to_the_maximum_norm_and_else_left_alone(

@@ -62,11 +62,11 @@ def test_a_killed_replay_goes_on_where_it_was(
 
 def test_the_clock_says_when_each_event_happened(tmp_path: Path, log: Path) -> None:
     store = Store(str(tmp_path))
-    begun = time.time()
+    started = time.time()
     replay(log, Store(str(tmp_path / "log")), store, ReplayConfig(seconds=0.5, segments=10))
     clock = EventClock.of(store)
     assert clock.event_end is not None
-    assert begun - 0.5 < clock.wall_time(round(1000 * clock.event_origin)) < begun + 2
+    assert started - 0.5 < clock.wall_time(round(1000 * clock.event_origin)) < started + 2
     end = clock.wall_time(round(1000 * clock.event_end))
     assert end == pytest.approx(clock.wall_origin + 0.5, abs=0.01)
     segments = sorted((tmp_path / "log").glob("*"))

@@ -111,11 +111,11 @@ def test_the_page_says_what_was_compared(page: Page) -> None:
 
 
 def test_a_half_finished_comparison_says_so_and_names_what_is_missing(tmp_path: Path) -> None:
-    rows = ["Done", "Begun", "Not yet"]
+    rows = ["Done", "Started", "Not yet"]
     table = write(tmp_path, rows, finished=lambda row, seed: seed < (3, 1, 0)[row])
     page = Page(render(comparison(rows, [0, 1, 2]), table, PICTURES))
     assert "Unfinished: 4 of 9 runs done." in page.words
-    assert "Begun: seeds 1, 2 missing" in page.words
+    assert "Started: seeds 1, 2 missing" in page.words
     assert "Not yet: seeds 0, 1, 2 missing" in page.words
     assert "Done: seed" not in page.words
     assert "Best so far by Recall@20" in page.words
