@@ -13,6 +13,7 @@ from serving.monitor.results import Freshness
 __all__ = ["Coverage", "seconds_to_servable"]
 
 _QUANTILES = np.linspace(0, 1, 100)
+_SUMMARY = np.linspace(0, 1, 21)
 
 
 @dataclass
@@ -58,11 +59,12 @@ def seconds_to_servable(
     times = windows.all_examples(manifest, [columns.TIMESTAMP])[columns.TIMESTAMP].to_numpy()
     chosen = np.quantile(times, _QUANTILES) if len(times) else np.empty(0)
     seconds = np.array([info.servable_time - clock.wall_time(round(ms)) for ms in chosen])
-    low, middle, high = np.quantile(seconds, (0, 0.5, 1)).tolist() if len(seconds) else (0.0, 0.0, 0.0)
+    quantiles = np.quantile(seconds, _SUMMARY).tolist() if len(seconds) else [0.0] * len(_SUMMARY)
     return seconds, Freshness(
         bundle_version=info.bundle_version,
         servable_at=info.servable_time,
-        seconds_min=low,
-        seconds_median=middle,
-        seconds_max=high,
+        seconds_min=quantiles[0],
+        seconds_median=quantiles[len(quantiles) // 2],
+        seconds_max=quantiles[-1],
+        quantiles=tuple(quantiles),
     )

@@ -33,6 +33,7 @@ class Freshness(Document):
     seconds_min: float
     seconds_median: float
     seconds_max: float
+    quantiles: tuple[float, ...] = Field(default=(), description="21 quantiles, from the shortest to the longest")
 
 
 class WindowRecall(Document):

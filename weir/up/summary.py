@@ -1,8 +1,10 @@
 """The results of a demo, in numbers."""
 
-import statistics
+from collections.abc import Sequence
+from typing import Final
 from urllib.request import urlopen
 
+import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import Field
 from rich.console import Console
@@ -18,6 +20,9 @@ from weir.up.ports import PORTS
 from weir.up.status import Status, mean_recall
 
 __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
+
+
+_BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
 class Recalls(FrozenModel):
@@ -43,8 +48,9 @@ class DemoSummary(FrozenModel):
     windows: int = Field(description="commits, late panes included")
     bundles: int = Field(description="bundles swapped in by the server")
     recalls: Recalls
-    servable_seconds_median: float | None = Field(description="from event to servable, over windows")
-    servable_seconds_max: float | None
+    servable_seconds: tuple[float, ...] = Field(
+        description="from event to servable: 21 quantiles over all windows, from the shortest to the longest"
+    )
     click_seconds: float | None = Field(description="from a click to a changed answer")
     requests: dict[str, int] = Field(description="Retrieve calls by gRPC code")
     restarts: dict[str, int] = Field(description="processes that had to be restarted")
@@ -100,8 +106,7 @@ def summarise(
             trainer=newest.get(f"recall@{k}"),
             trainer_popularity=newest.get(f"popularity_recall@{k}"),
         ),
-        servable_seconds_median=statistics.median(one.seconds_median for one in fresh) if fresh else None,
-        servable_seconds_max=max((one.seconds_max for one in fresh), default=None),
+        servable_seconds=_pooled([seconds for one in fresh for seconds in one.quantiles]),
         click_seconds=change.seconds,
         requests=requests_by_code(metrics),
         restarts={name: count for name, count in restarts.items() if count},
@@ -131,7 +136,6 @@ def _scrape(url: str) -> list[tuple[str, dict[str, str], float]]:
 def print_summary(console: Console, summary: DemoSummary, settings: Settings) -> None:
     """Print the results, and the addresses of the metrics."""
     recalls = summary.recalls
-    median, most = _number(summary.servable_seconds_median, ".1f"), _number(summary.servable_seconds_max, ".1f")
     failed = sum(count for code, count in summary.requests.items() if code != "OK")
     restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items()) or "none"
     rows = {
@@ -142,7 +146,7 @@ def print_summary(console: Console, summary: DemoSummary, settings: Settings) ->
         f"recall@{recalls.k}, served": _against(recalls.served, recalls.popularity),
         f"recall@{recalls.k}, index": _number(recalls.index) + " of what exact search finds",
         f"recall@{recalls.k}, trainer": _against(recalls.trainer, recalls.trainer_popularity),
-        "event to servable": f"median {median} s, at most {most} s",
+        "event to servable": _spread(summary.servable_seconds),
         "click to new answer": f"{_number(summary.click_seconds, '.1f')} s",
         "requests": f"{summary.requests.get('OK', 0):,} answered, {failed} failed",
         "restarts": restarts,
@@ -167,6 +171,20 @@ def _metrics_url(settings: Settings, section: str) -> str:
     # A stage that listens on every interface answers on loopback too.
     host = "127.0.0.1" if stage.metrics_host in {"0.0.0.0", "::"} else stage.metrics_host  # noqa: S104 - compared only
     return f"http://{f'[{host}]' if ':' in host else host}:{stage.metrics_port}/metrics"
+
+
+def _pooled(seconds: Sequence[float]) -> tuple[float, ...]:
+    return tuple(np.quantile(seconds, np.linspace(0, 1, 21)).tolist()) if seconds else ()
+
+
+def _spread(quantiles: Sequence[float]) -> str:
+    """Return p50, p95 and the maximum, and the quantiles as a histogram of nine bars from 0 on."""
+    if not quantiles:
+        return "-"
+    counts, edges = np.histogram(quantiles, bins=len(_BARS), range=(0, max(*quantiles, 1e-9)))
+    bars = "".join(_BARS[int(count)] for count in np.ceil(counts / counts.max() * (len(_BARS) - 1)))
+    p50, p95 = np.quantile(quantiles, (0.5, 0.95))
+    return f"p50 {p50:.1f} s, p95 {p95:.1f} s, at most {edges[-1]:.1f} s   0 s {bars} {edges[-1]:.0f} s"
 
 
 def _number(value: float | None, form: str = ".3f") -> str:

@@ -76,6 +76,7 @@ def test_seconds_are_the_observers(store: Store) -> None:
     seconds, told = seconds_to_servable(store, WindowLog(store), manifest, info)
     assert len(seconds) == 100
     assert (told.seconds_min, told.seconds_median, told.seconds_max) == pytest.approx((60, 110, 160), abs=0.01)
+    assert told.quantiles == pytest.approx(range(60, 161, 5), abs=0.01)
     EventClock(event_origin=T / 1000, wall_origin=500.0, speed=10).save(store)
     _, replayed = seconds_to_servable(store, WindowLog(store), manifest, replace(INFO, servable_time=520.0))
     assert (replayed.seconds_min, replayed.seconds_max) == pytest.approx((10, 20), abs=0.01)

@@ -17,8 +17,7 @@ GOOD = DemoSummary(
     windows=63,
     bundles=63,
     recalls=Recalls(k=20, index=1.0, model=0.785, served=0.4, popularity=0.174, trainer=0.7, trainer_popularity=0.1),
-    servable_seconds_median=7.0,
-    servable_seconds_max=20.1,
+    servable_seconds=tuple(float(second) for second in range(21)),
     click_seconds=2.7,
     requests={"OK": 1333},
     restarts={},
@@ -68,7 +67,14 @@ def test_the_table_shows_every_figure() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for part in ("200,000 events, 100 dead, 1,947 duplicates", "0.785 against 0.174 by popularity (4.5 times)", "9104"):
         assert part in text
-    for part in ("median 7.0 s, at most 20.1 s", "2.7 s", "1,333 answered, 0 failed", "3.00 GiB", "26.7 s", "136 s"):
+    for part in (
+        "p50 10.0 s, p95 19.0 s, at most 20.0 s",
+        "2.7 s",
+        "1,333 answered, 0 failed",
+        "3.00 GiB",
+        "26.7 s",
+        "136 s",
+    ):
         assert part in text
 
 
@@ -85,3 +91,21 @@ def test_metrics_are_where_the_settings_say(host: str, url: str) -> None:
     out = io.StringIO()
     print_summary(Console(file=out, width=400), GOOD, Settings().model_copy(update={"serving": serving}))
     assert f"serving {url}" in out.getvalue()
+
+
+def test_the_histogram_has_its_highest_bar_where_most_events_are() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    seconds = (1.0, *(8.5 for _ in range(18)), 9.0, 16.0)
+    print_summary(console, GOOD.model_copy(update={"servable_seconds": seconds}), Settings())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    bars = text.partition("   0 s ")[2].partition(" 16 s")[0]
+    assert bars.index("█") == 4
+    assert bars.count("▁") == 3
+
+
+def test_without_a_servable_window_there_is_no_histogram() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(console, GOOD.model_copy(update={"servable_seconds": ()}), Settings())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    line = next(line for line in text.splitlines() if "event to servable" in line)
+    assert line.split() == ["event", "to", "servable", "-"]
