@@ -120,8 +120,7 @@ def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
         fixed = path[: min(path.index(sign) for sign in "*?[" if sign in path)]
         if found := fs.glob(path, detail=True):
             return fixed.rpartition("/")[0], found
-    message = f"the log {path} is neither a file nor a folder nor a pattern that matches any"
-    raise FileNotFoundError(message)
+    raise FileNotFoundError(f"the log {path} is neither a file nor a folder nor a pattern that matches any")
 
 
 def _partition(fs: Any, path: str, info: dict[str, Any], root: str, suffixes: Mapping[str, Format]) -> Partition | None:

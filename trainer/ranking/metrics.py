@@ -73,8 +73,7 @@ def means(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, float]:
 def hits(ranked: Ranked, k: int) -> npt.NDArray[np.bool_]:
     """Return whether each relevant item is among the first k, (R,); raises `ValueError` beyond the depth."""
     if not 1 <= k <= ranked.depth:
-        message = f"k is {k}; allowed are 1 to {ranked.depth}, the depth of the ranking: rank deeper"
-        raise ValueError(message)
+        raise ValueError(f"k is {k}; allowed are 1 to {ranked.depth}, the depth of the ranking: rank deeper")
     return ranked.ranks <= k
 
 

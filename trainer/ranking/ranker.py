@@ -130,8 +130,9 @@ def _scored(scores: Scores, block: Ints, items: int) -> Tensor:
     with torch.no_grad():
         values = scores(torch.from_numpy(block)).detach().float()
     if values.shape != (len(block), items):
-        message = f"scores of {len(block)} cases have shape {tuple(values.shape)}; expected ({len(block)}, {items})"
-        raise ValueError(message)
+        raise ValueError(
+            f"scores of {len(block)} cases have shape {tuple(values.shape)}; expected ({len(block)}, {items})"
+        )
     return values.where(values.isfinite(), -torch.inf)
 
 
