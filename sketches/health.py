@@ -10,9 +10,12 @@ from sketches.count_min import CountMinSketch
 from sketches.exact import ExactCounter
 from sketches.gap import GapEstimator
 from sketches.monitor import log_q_error
-from sketches.protocol import FrequencyEstimator
+from sketches.protocol import FrequencyEstimator, parameters_of
 
 __all__ = ["Health", "health", "parameters"]
+
+
+_KINDS = {ExactCounter: "exact", CountMinSketch: "count_min", GapEstimator: "gap", FrequencyBank: "bank"}
 
 
 class Health(NamedTuple):
@@ -43,15 +46,9 @@ def health(estimator: FrequencyEstimator) -> Health:
 
 def parameters(estimator: FrequencyEstimator) -> dict[str, object]:
     """Return the kind and all parameters of an estimator; two of equal parameters can be merged."""
-    if isinstance(estimator, ExactCounter):
-        return {"kind": "exact"}
-    if isinstance(estimator, CountMinSketch):
-        return {"kind": "count_min"} | estimator._identity()
-    if isinstance(estimator, GapEstimator):
-        return {"kind": "gap"} | estimator._identity()
-    if isinstance(estimator, FrequencyBank):
-        return {"kind": "bank"} | estimator._identity()
-    raise ValueError(f"no parameters of a {type(estimator).__name__}")
+    if type(estimator) not in _KINDS:
+        raise ValueError(f"no parameters of a {type(estimator).__name__}")
+    return {"kind": _KINDS[type(estimator)]} | parameters_of(estimator)
 
 
 def _distinct(cells: Floats) -> float:
