@@ -31,8 +31,7 @@ from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, Frequency
 from sketches.view import DecayedSketch
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
 from trainer.ranking import gain
-from trainer.ranks.runtime import deterministic
-from trainer.ranks.workers import Workers
+from trainer.ranks.workers import Workers, deterministic
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples, Positives, batches
 from trainer.step.seeds import Purpose, generator

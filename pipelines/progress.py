@@ -9,7 +9,7 @@ from contracts import LetterFile
 __all__ = ["Claims", "LettersWritten", "PartitionProgress", "Progress"]
 
 Claims: TypeAlias = dict[int, int]
-"""Item key -> check of the id that claims it (`pipelines.claims`)."""
+"""Item key -> check of the id that claims it (`pipelines.key_owners`)."""
 
 
 @dataclass(frozen=True)

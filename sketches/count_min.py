@@ -32,8 +32,7 @@ import numpy.typing as npt
 
 from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from sketches.codec import Frame, Kind, decode, encode, pack_cells, unpack_cells
-from sketches.grouping import sum_by_key
-from sketches.hashing import HASH_NAME, RowHash, Slots
+from sketches.hashing import HASH_NAME, RowHash, Slots, sum_by_key
 from sketches.protocol import FrequencyEstimator, combinable
 from sketches.sizing import smallest
 from sketches.total import Total

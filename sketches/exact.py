@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from sketches.codec import Frame, Kind, decode, encode
-from sketches.grouping import sum_by_key
-from sketches.hashing import Slots, fmix64
+from sketches.hashing import Slots, fmix64, sum_by_key
 from sketches.protocol import FrequencyEstimator, combinable
 from sketches.total import Total
 

@@ -9,8 +9,8 @@ import torch
 from trainer.config import TrainerConfig
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.negatives.label_matrix import LabelMatrix, cross, naive
+from trainer.offline.cases import items_by_user, newest_rows
 from trainer.offline.data import Interactions, InteractionsError, Ints
-from trainer.offline.past import items_by_user, newest_rows
 from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, derive
 

@@ -17,8 +17,7 @@ from weir.up.display import StatusDisplay
 from weir.up.memory import tree_memory
 from weir.up.prepare import Launch
 from weir.up.processes import child_specs
-from weir.up.status import Status
-from weir.up.status_reader import StatusReader
+from weir.up.status import Status, StatusReader
 from weir.up.summary import DemoSummary, print_summary, summarise
 from weir.up.supervisor.supervisor import Supervisor
 from weir.up.tour import something_new
