@@ -6,7 +6,6 @@ order.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +14,22 @@ import pyarrow as pa
 from logs.faults import DeadLetter, Fault
 from logs.sources import Partition
 
-__all__ = ["Block", "BlockId", "Chunk", "Int64", "Letters", "Lines", "Reading", "TableRows", "ValidatedBlock", "cuts"]
+__all__ = [
+    "Block",
+    "BlockId",
+    "Bool",
+    "Chunk",
+    "Int64",
+    "Letters",
+    "Lines",
+    "Reading",
+    "TableRows",
+    "ValidatedBlock",
+    "cuts",
+]
 
-Int64: TypeAlias = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, order=True)

@@ -9,9 +9,8 @@ from sketches.distinct import DistinctCounter
 from sketches.drift import Counted, head_distance, jensen_shannon, unseen_share
 from sketches.exact import ExactCounter
 from sketches.gap import GapEstimator
-from sketches.health import Health, health, parameters
+from sketches.health import Health, health, log_q_error, parameters
 from sketches.loading import load
-from sketches.monitor import log_q_error
 from sketches.protocol import FrequencyEstimator
 from sketches.view import FrequencyView, merge_fading
 

@@ -9,15 +9,15 @@ slots on every machine and in every process.
 """
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from sketches.arrays import Floats, Keys
 
-Words: TypeAlias = npt.NDArray[np.uint64]
-Slots: TypeAlias = npt.NDArray[np.intp]
+Words = npt.NDArray[np.uint64]
+Slots = npt.NDArray[np.intp]
 
 HASH_NAME: Final = "fmix64-mulshift"
 _WORD: Final = (1 << 64) - 1

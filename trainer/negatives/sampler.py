@@ -59,21 +59,20 @@ class Sampler(Protocol):
         Draw
             On the device of `positives`.
         """
-        ...
 
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:
         """Return the log-probability that one negative of the step is each of `items` (any shape).
 
         `pool` is the batch that the step draws for: as a whole, or as one of its rows sees it (`Pool.others`).
         """
-        ...
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
         """Return the same for a row's own positive, which `trainer.losses.exclude_positive` takes out; below 0.
 
-        It differs from `log_q` where the row's own positive is among the negatives for certain and counts once.
+        It differs from `log_q` where the row's own positive is among the negatives for certain and counts once; draws
+        that do not look at the positives keep this one.
         """
-        ...
+        return below_one(self.log_q(items, pool))
 
 
 def below_one(log_q: Tensor) -> Tensor:

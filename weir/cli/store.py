@@ -96,14 +96,12 @@ def promote(
     if (version is None) is not unpin:
         raise UsageError("name a VERSION to promote and pin it, or give --unpin to remove the pin; one of the two")
     session = options.open()
-    from contracts import BundleLog
+    from contracts import BundleLog, Pin
 
     log = BundleLog(session.store)
     if version is None:
         _unpin(log)
         return
-    from contracts import Pin
-
     try:
         log.set_pin(Pin(version=version, by=_operator(), at=time.time(), why=why))
     except (FileNotFoundError, ValueError):

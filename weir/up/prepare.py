@@ -5,20 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from contracts import Store
+from contracts import Store, columns
+from logs import Block, BlockId, LogConfig, Validator
 from weir.config import Settings
 from weir.demo.generator import GENERATED, generate
-from weir.demo.source import LogProfile, open_log
+from weir.demo.source import LogProfile, LogSource, open_log
 from weir.errors import CommandError, UsageError
 from weir.session import REMEMBERED, Session, open_session, remembered
 from weir.up.options import UpOptions
 from weir.up.ports import PORTS, busy_ports, with_ports
 from weir.up.processes import Replayed
-from weir.up.tour import last_user
 
-__all__ = ["Launch", "demo_settings", "log_settings", "prepare"]
+__all__ = ["Launch", "demo_settings", "last_user", "log_settings", "prepare"]
 
 _GENERATED: Final = "generated.jsonl"
+_ROWS: Final = 200
+"""The last rows of a log, among which a user to query for is found."""
 _MARK: Final = "state/demo"
 """Marks the store of a demo, whose data `--once` may remove."""
 
@@ -170,3 +172,12 @@ def log_settings(folder: Path, profile: LogProfile) -> dict[str, Any]:
     return {
         "pipeline": {"log": str(folder), "window_seconds": window, "allowed_lateness_seconds": max(60, window // 100)}
     }
+
+
+def last_user(source: LogSource, config: LogConfig) -> str:
+    """Return the user of one of the last rows of a log, with the id as in its windows; raises `ValueError`."""
+    rows = source.rows(max(0, source.profile.rows - _ROWS), source.profile.rows)
+    valid, _ = Validator(config).validate(Block(BlockId("log", 0), rows))
+    if not len(valid.rows):
+        raise ValueError(f"none of the last {_ROWS} rows of the log is valid")
+    return str(valid.rows[columns.USER_ID][-1].as_py())

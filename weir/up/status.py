@@ -15,8 +15,7 @@ from logs import discover
 from serving.client import Info, RetrievalClient, RetrievalError, by_user
 from serving.monitor.results import WindowRecall
 from weir.config import Settings
-from weir.up.commit_totals import CommitTotals
-from weir.up.newest_recalls import NewestRecalls
+from weir.up.store_news import CommitTotals, NewestRecalls
 
 __all__ = ["Status", "StatusReader", "mean_recall"]
 
@@ -98,7 +97,7 @@ class StatusReader:
 
     def read(self) -> Status:
         """Return the present status; never raises."""
-        self._attempt("windows", self._follow_windows, None)
+        self._attempt("windows", lambda: self._recalls.expect(self._totals.catch_up()), None)
         self._attempt("recalls", self._recalls.catch_up, None)
         current = self._attempt("bundles/CURRENT", self._current, None)
         self._attempt("bundles", self._follow_bundles, None)
@@ -132,9 +131,6 @@ class StatusReader:
             return otherwise
         self.problems.pop(part, None)
         return value
-
-    def _follow_windows(self) -> None:
-        self._recalls.expect(self._totals.catch_up())
 
     def _current(self) -> str | None:
         version = self._bundles.current()
