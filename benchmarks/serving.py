@@ -26,7 +26,6 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from socket import socket
 from typing import Annotated, Any, Final, NamedTuple
 
 import faiss
@@ -46,6 +45,7 @@ from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.index import factory
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.up.ports import free_port
 
 app = command_line(__doc__)
 Folder = Annotated[Path, typer.Argument(help="where the stores are")]
@@ -241,13 +241,6 @@ def served(store: Store) -> Iterator[Server]:
     finally:
         process.terminate()
         process.wait()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

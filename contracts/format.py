@@ -76,8 +76,7 @@ def read_format(store: Store) -> StoreFormat | None:
 
 def _refuse_format_1(store: Store) -> None:
     if store.exists("commits/HEAD"):
-        lost = f"{store.path(_NAME)}: is missing, but the store holds commits: restore it from a copy"
-        raise StoreFormatError(lost)
+        raise StoreFormatError(f"{store.path(_NAME)}: is missing, but the store holds commits: restore it from a copy")
     if store.glob("windows/*/*/MANIFEST.json"):
         remedy = f"convert it with `weir migrate --store {store.url}`"
         raise StoreFormatError(f"{store.url}: has format 1, this version reads 2.x: {remedy}")

@@ -10,7 +10,7 @@ nobody can predict.
 """
 
 import hashlib
-from typing import NewType, TypeAlias
+from typing import NewType
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ RawId = NewType("RawId", str)
 Key = NewType("Key", int)
 """A hashed id: int64, never `PADDING_KEY`."""
 
-Keys: TypeAlias = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.int64]
 """An array of keys, of any kind."""
 
 ItemKeys = NewType("ItemKeys", npt.NDArray[np.int64])

@@ -8,15 +8,13 @@ goes the whole way for finished files. `LogConfig` holds the settings.
 Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
 """
 
-from logs.arrival import latest_event_ms
-from logs.blocks import Block, BlockId, Int64, Letters, Lines, TableRows, ValidatedBlock
-from logs.chunks import Chunk, Reading
+from logs.blocks import Block, BlockId, Chunk, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
 from logs.config import LogColumns, LogConfig, TimestampUnit
 from logs.faults import DeadLetter, Fault, Reason
 from logs.generations import KnownFile, generation, identified
 from logs.listing import UnreadableError, chunks_of
 from logs.reading import read_chunk, read_log
-from logs.sources import LOG_SUFFIXES, PAIR_SUFFIXES, Format, Partition, discover
+from logs.sources import LOG_SUFFIXES, PAIR_SUFFIXES, Format, Partition, discover, latest_event_ms
 from logs.validate import Validator
 
 __all__ = [

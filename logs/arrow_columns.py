@@ -24,8 +24,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
 def texts(values: pa.Array, name: str) -> pa.Array:
     """Return strings; integers become their decimal spelling."""
     if not _is_text(values.type):
-        message = f"column {name} is of type {values.type}; allowed are strings and integers"
-        raise TypeError(message)
+        raise TypeError(f"column {name} is of type {values.type}; allowed are strings and integers")
     return values.cast(pa.string())
 
 
@@ -39,8 +38,7 @@ def text_lists(values: pa.Array, name: str) -> pa.Array:
     elif _is_text(kind):
         offsets = pa.array(range(len(values) + 1), pa.int32())
         return pa.ListArray.from_arrays(offsets, values.cast(pa.string()), mask=values.is_null())
-    message = f"column {name} is of type {kind}; allowed are strings, integers and lists of them"
-    raise TypeError(message)
+    raise TypeError(f"column {name} is of type {kind}; allowed are strings, integers and lists of them")
 
 
 def numbers(values: pa.Array, name: str) -> pa.Array:
@@ -48,8 +46,7 @@ def numbers(values: pa.Array, name: str) -> pa.Array:
     kind = values.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
         return pc.cast(values, pa.float64(), safe=False)
-    message = f"column {name} is of type {kind}; allowed are numbers"
-    raise TypeError(message)
+    raise TypeError(f"column {name} is of type {kind}; allowed are numbers")
 
 
 def _is_text(kind: pa.DataType) -> bool:

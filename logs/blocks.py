@@ -1,20 +1,35 @@
 """What reading and validating pass on: blocks of raw rows, the valid rows of a block, and its dead letters.
 
-A block is a piece of a partition that is read and validated at once.
+A block is a piece of a partition that is read and validated at once. Chunks are what is read of a file at once, in any
+order.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from logs.faults import DeadLetter, Fault
+from logs.sources import Partition
 
-__all__ = ["Block", "BlockId", "Int64", "Letters", "Lines", "TableRows", "ValidatedBlock"]
+__all__ = [
+    "Block",
+    "BlockId",
+    "Bool",
+    "Chunk",
+    "Int64",
+    "Letters",
+    "Lines",
+    "Reading",
+    "TableRows",
+    "ValidatedBlock",
+    "cuts",
+]
 
-Int64: TypeAlias = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, order=True)
@@ -80,3 +95,48 @@ class ValidatedBlock:
     rows: pa.RecordBatch
     dead: int
     stop: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Read `partition` from position `start`, where a row starts; nothing below it is read again.
+
+    With `only_whole_lines` what follows the last newline waits. `latest_ms` is the newest event time that its rows
+    may have (`logs.sources`).
+    """
+
+    partition: Partition
+    start: int = 0
+    only_whole_lines: bool = False
+    latest_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of work: positions [start, stop) of a partition; nothing is read beyond byte `limit`.
+
+    Rows below `skip` are not wanted, and `skip` is where a row starts; Parquet is read by `row_group`. `latest_ms` is
+    the newest event time that the rows may have.
+    """
+
+    partition: Partition
+    start: int
+    stop: int
+    limit: int
+    skip: int = 0
+    row_group: int = 0
+    latest_ms: int | None = None
+
+
+def cuts(sizes: Int64, limit: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield [start, stop) of consecutive pieces of at most `rows` rows and `limit` bytes, or of one larger row.
+
+    `sizes` (n,) are the bytes of each row.
+    """
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        full = int(np.searchsorted(ends, before + limit, side="right"))
+        stop = min(max(start + 1, full), start + rows)
+        yield start, min(stop, len(sizes))
+        start = stop

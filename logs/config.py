@@ -32,8 +32,9 @@ class LogColumns(FrozenModel):
         fields: dict[str, str] = {}
         for field, name in self.model_dump().items():
             if name in fields:
-                message = f"{fields[name]} and {field} are both read from {name!r}; each needs a field of its own"
-                raise ValueError(message)
+                raise ValueError(
+                    f"{fields[name]} and {field} are both read from {name!r}; each needs a field of its own"
+                )
             fields[name] = field
         return self
 

@@ -188,8 +188,7 @@ def _millis(values: pa.Array, name: str, unit: TimestampUnit) -> Millis:
     try:
         return arrow_millis(values, unit)
     except TypeError as error:
-        message = f"column {name} {error}"
-        raise TypeError(message) from error
+        raise TypeError(f"column {name} {error}") from error
 
 
 def _cell(value: pa.Scalar) -> Any:

@@ -4,18 +4,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import MAX_ID_BYTES, FeatureNames, columns
 from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE, MAX_VALUES
 from logs import arrow_columns
+from logs.blocks import Bool
 from logs.faults import Reason
 
 __all__ = ["Features", "faults_of", "features_of_lines", "features_of_table", "with_features"]
 
-Bool = npt.NDArray[np.bool_]
 
 Features = dict[str, pa.Array]
 """Name -> what each of n rows says, categorical as lists of strings, dense as doubles; null is unknown."""

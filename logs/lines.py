@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from logs.blocks import Block, BlockId, Lines
-from logs.chunks import Chunk, cuts
+from logs.blocks import Block, BlockId, Chunk, Lines, cuts
 from logs.faults import Fault, Reason
 from logs.log_file import LogFile
 from logs.sources import printable

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import msgspec
 
-from logs.chunks import Chunk, Reading
+from logs.blocks import Chunk, Reading
 from logs.faults import Fault, Reason
 from logs.lines import MAX_LINE_BYTES, end_of_lines
 from logs.log_file import LogFile

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from logs.blocks import Block, BlockId, TableRows
-from logs.chunks import Chunk
+from logs.blocks import Block, BlockId, Chunk, TableRows
 from logs.config import LogColumns
 from logs.log_file import LogFile
 

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from logs.blocks import Block, BlockId, Int64, TableRows
-from logs.chunks import Chunk, cuts
+from logs.blocks import Block, BlockId, Chunk, Int64, TableRows, cuts
 from logs.faults import Fault, Reason
 from logs.lines import MAX_LINE_BYTES
 from logs.log_file import LogFile

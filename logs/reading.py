@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from logs.blocks import Block, BlockId, Letters, ValidatedBlock
-from logs.chunks import Chunk, Reading
+from logs.blocks import Block, BlockId, Chunk, Letters, Reading, ValidatedBlock
 from logs.config import LogConfig
 from logs.faults import Fault, Reason
 from logs.generations import same_start

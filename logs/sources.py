@@ -16,9 +16,11 @@ from typing import Any, Final
 
 import fsspec
 
+from contracts import EventClock
+from logs.config import LogConfig
 from logs.log_file import LogFile
 
-__all__ = ["LOG_SUFFIXES", "PAIR_SUFFIXES", "Format", "Partition", "discover", "printable"]
+__all__ = ["LOG_SUFFIXES", "PAIR_SUFFIXES", "Format", "Partition", "discover", "latest_event_ms", "printable"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,9 @@ PAIR_SUFFIXES: Final[Mapping[str, Format]] = {".txt.gz": Format.PAIRS, ".txt": F
 
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
 """What file systems call the time of a file's last change; for those that only create files, of its creation."""
+
+_TICK_SECONDS = 1.0
+"""Object stores and some file systems give times to the second, others to the tick of their kernel."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,7 @@ def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
         fixed = path[: min(path.index(sign) for sign in "*?[" if sign in path)]
         if found := fs.glob(path, detail=True):
             return fixed.rpartition("/")[0], found
-    message = f"the log {path} is neither a file nor a folder nor a pattern that matches any"
-    raise FileNotFoundError(message)
+    raise FileNotFoundError(f"the log {path} is neither a file nor a folder nor a pattern that matches any")
 
 
 def _partition(fs: Any, path: str, info: dict[str, Any], root: str, suffixes: Mapping[str, Format]) -> Partition | None:
@@ -174,3 +178,15 @@ def _warn_timeless(file_system: str) -> None:
         "%s does not say when files were modified: event times in the future are not noticed; set pipeline.max_time",
         file_system,
     )
+
+
+def latest_event_ms(partition: Partition, clock: EventClock, config: LogConfig) -> int | None:
+    """Return the newest event time (ms) that the rows of a partition may have; None without a modification time.
+
+    That is the event time at which the file was last modified, by the clock of the store, and the tolerance for clocks
+    that run ahead. What arrived before a replay was started (or started again) cannot be later than its start.
+    """
+    if partition.arrival_ms is None:
+        return None
+    arrived = max(partition.arrival_ms / 1000 + _TICK_SECONDS, clock.wall_origin)
+    return clock.event_ms(arrived) + round(60_000 * config.clock_tolerance_minutes)

@@ -57,8 +57,7 @@ def arrow_millis(values: pa.Array, unit: TimestampUnit) -> Millis:
         return _numbers(values, unit)
     if pa.types.is_null(kind):
         return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
-    message = f"is of type {kind}; allowed are integers, floats, strings and timestamps"
-    raise TypeError(message)
+    raise TypeError(f"is of type {kind}; allowed are integers, floats, strings and timestamps")
 
 
 def _stamps(values: pa.Array) -> Millis:

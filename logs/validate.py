@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, columns, interaction_schema
 from logs.arrow_columns import not_utf8
-from logs.blocks import Block, Int64, Letters, Lines, TableRows, ValidatedBlock
+from logs.blocks import Block, Bool, Int64, Letters, Lines, TableRows, ValidatedBlock
 from logs.config import LogConfig
 from logs.decode import Decoded, Decoder, Faults
 from logs.faults import DeadLetter, Fault, Reason
@@ -24,8 +24,6 @@ from logs.timestamps import Millis
 __all__ = ["MAX_TOKEN_BYTES", "Validator"]
 
 logger = logging.getLogger(__name__)
-
-Bool = npt.NDArray[np.bool_]
 
 MAX_TOKEN_BYTES: Final = 4096
 _END_OF_DATES: Final = datetime(9999, 12, 31, tzinfo=UTC)

@@ -32,8 +32,7 @@ class SketchConfig(FrozenModel):
     def _power_of_two(cls, width: int) -> int:
         if width & (width - 1):
             lower = 1 << (width.bit_length() - 1)
-            message = f"width is {width}, but must be a power of two: {lower} or {2 * lower}"
-            raise ValueError(message)
+            raise ValueError(f"width is {width}, but must be a power of two: {lower} or {2 * lower}")
         return width
 
     def parameters(self) -> dict[str, str | int | float | bool]:

@@ -1,13 +1,17 @@
-"""Which id an item key belongs to: the id of the first commit that lists the key.
+"""Which id an item key belongs to: the id of the first commit that lists the key; rows of other ids are refused.
 
 Two ids of one key would share a row of the item table, and everything trained on it. Accidents are practically
 impossible; somebody who chooses ids can cause them (`contracts.keys`), so each id is compared with the owner by a
 second hash. Users are not compared: their ids are stored nowhere, and a secret of the store protects both.
+
+Of keys that nobody owns yet, the owner is an id whose rows are in hand; else, of the ids that one run brings, that with
+the lowest check, whatever the order of reading: each claims the key.
 """
 
 import hashlib
 import logging
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from threading import Lock
@@ -15,12 +19,14 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from contracts import CorruptArtefactError, Keys, Store, WindowLog, columns
 from contracts.documents import seal, unseal
-from logs import Int64
+from logs import BlockId, DeadLetter, Fault, Int64, Letters, Reason
+from pipelines.progress import Claims
 
-__all__ = ["KeyOwners", "checks_of", "owners"]
+__all__ = ["KeyOwners", "checks_of", "claimed", "letters_of", "new_claims", "of_others", "owners"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +35,11 @@ Bool = npt.NDArray[np.bool_]
 _NAME: Final = "state/item-keys"
 _HEADER: Final = struct.Struct("<qq")
 _PANES_BETWEEN_SAVES: Final = 64
+_FAULT: Final = Fault(
+    Reason.KEY_COLLISION,
+    "the key of this item_id is that of another item: no accident, as a rule; "
+    "a new store with pipeline.secret_keys = true has keys that nobody can aim at",
+)
 
 
 def checks_of(ids: list[str]) -> Int64:
@@ -121,3 +132,47 @@ def owners(store: Store, sequence: int) -> KeyOwners:
         _known.clear()
         _known[store.url] = found
         return found
+
+
+def new_claims(rows: pa.RecordBatch, known: KeyOwners) -> Iterator[Claims]:
+    """Yield the claims of keyed rows on keys that nobody owns; ids of one key are in different ones."""
+    ids, keys, _ = _distinct(rows)
+    new = np.flatnonzero(known.is_unknown(keys))
+    checks = checks_of([ids[place] for place in new.tolist()])
+    left, keys = np.arange(len(new)), keys[new]
+    while len(left):
+        _, first = np.unique(keys[left], return_index=True)
+        yield dict(zip(keys[left[first]].tolist(), checks[left[first]].tolist(), strict=True))
+        left = np.delete(left, first)
+
+
+def claimed(rows: pa.RecordBatch, known: KeyOwners) -> Claims:
+    """Return the claims of keyed rows that have been accepted: each key has one id."""
+    return next(new_claims(rows, known), {})
+
+
+def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int]) -> Bool:
+    """Mark the keyed rows (n,) whose item key belongs to another id, or is claimed by another."""
+    ids, keys, of_row = _distinct(rows)
+    checks = checks_of(ids)
+    wrong = known.is_disputed(keys, checks)
+    if claims:
+        pairs = zip(keys.tolist(), checks.tolist(), strict=True)
+        wrong |= np.array([claims.get(key, check) != check for key, check in pairs], np.bool_)
+    marked: Bool = wrong[of_row]
+    return marked
+
+
+def letters_of(partition: str, rows: pa.RecordBatch) -> Letters:
+    """Return the dead letters of refused rows."""
+    pairs = zip(rows[columns.POSITION].to_pylist(), rows[columns.ITEM_ID].to_pylist(), strict=True)
+    letters = tuple(DeadLetter.of(partition, at, _FAULT, raw.encode()) for at, raw in pairs)
+    return Letters(BlockId(partition, letters[0].position), letters)
+
+
+def _distinct(rows: pa.RecordBatch) -> tuple[list[str], Int64, Int64]:
+    """Return the distinct item ids (d), their keys (d,), and for each row the place of its id (n,)."""
+    encoded = rows.column(columns.ITEM_ID).dictionary_encode()
+    of_row = encoded.indices.to_numpy().astype(np.int64)
+    _, first = np.unique(of_row, return_index=True)
+    return encoded.dictionary.to_pylist(), rows.column(columns.ITEM_KEY).to_numpy()[first], of_row

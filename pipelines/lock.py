@@ -40,8 +40,9 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        message = f"another pipeline writes to this store ({path} is locked): end it first, or use another store"
-        raise BusyStoreError(message) from error
+        raise BusyStoreError(
+            f"another pipeline writes to this store ({path} is locked): end it first, or use another store"
+        ) from error
 
 
 def check_writable(store: Store) -> None:

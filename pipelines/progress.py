@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from contracts import LetterFile
 
 __all__ = ["Claims", "LettersWritten", "PartitionProgress", "Progress"]
 
-Claims: TypeAlias = dict[int, int]
-"""Item key -> check of the id that claims it (`pipelines.claims`)."""
+Claims = dict[int, int]
+"""Item key -> check of the id that claims it (`pipelines.key_owners`)."""
 
 
 @dataclass(frozen=True)

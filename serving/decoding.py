@@ -2,6 +2,10 @@
 
 gRPC itself decodes on the event loop, and answers garbage with INTERNAL and a traceback in the log: whoever sends it
 could fill the disk.
+
+Before a message is decoded, its bytes are looked at. Decoding makes an object of every two bytes of ``0a 00 0a 00
+...``: 16 MB of them take a second and 350 MB, with the interpreter held all the time. Counting fields stops as soon as
+there are too many.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,12 +18,13 @@ from google.protobuf.message import DecodeError
 
 from serving.aside import Aside
 from serving.errors import InvalidRequestError, RequestError, UndecodableRequestError, Violation
-from serving.wire import has_more_fields
 
-__all__ = ["DecodingInterceptor"]
+__all__ = ["DecodingInterceptor", "has_more_fields"]
 
 _LARGE: Final = 1 << 16
 """Bytes that the event loop decodes by itself: a few milliseconds at most."""
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+_FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 
 Refuse = Callable[[RequestError, Any], Awaitable[None]]
 
@@ -102,3 +107,49 @@ def _message(decode: Callable[[bytes], Any], data: bytes) -> Any:
         return decode(data)
     except DecodeError:
         raise UndecodableRequestError(len(data)) from None
+
+
+def has_more_fields(data: bytes, descriptor: Any, most: int) -> bool:
+    """Say whether a message of this type, with all messages inside, holds more than `most` fields.
+
+    A packed field counts once. Bytes that are no such message may get either answer: decoding refuses them.
+    """
+    ranges = [(0, len(data), descriptor)]
+    found = 0
+    try:
+        while ranges:
+            place, end, kind = ranges.pop()
+            while place < end:
+                found += 1
+                if found > most:
+                    return True
+                tag, place = _varint(data, place)
+                wire = tag & 7
+                if wire == _DELIMITED:
+                    size, place = _varint(data, place)
+                    field = kind.fields_by_number.get(tag >> 3)
+                    if field is not None and field.message_type is not None:
+                        ranges.append((place, min(place + size, end), field.message_type))
+                    place += size
+                elif wire == _VARINT:
+                    _, place = _varint(data, place)
+                else:
+                    place += _FIXED.get(wire, 0)
+    except IndexError:  # the bytes end in the middle of a number
+        return False
+    return False
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """Return the number at `place`, and the place behind it."""
+    value = data[place]
+    if value < 0x80:
+        return value, place + 1
+    value, shift = value & 0x7F, 7
+    while True:
+        place += 1
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place + 1
+        shift += 7

@@ -8,13 +8,11 @@ from sketches.count_min import CountMinSketch
 from sketches.distinct import DistinctCounter
 from sketches.drift import Counted, head_distance, jensen_shannon, unseen_share
 from sketches.exact import ExactCounter
-from sketches.fading import merge_fading
 from sketches.gap import GapEstimator
-from sketches.health import Health, health, parameters
+from sketches.health import Health, health, log_q_error, parameters
 from sketches.loading import load
-from sketches.monitor import log_q_error
 from sketches.protocol import FrequencyEstimator
-from sketches.view import FrequencyView
+from sketches.view import FrequencyView, merge_fading
 
 __all__ = [
     "CountMinSketch",

@@ -1,13 +1,11 @@
 """What every estimator accepts: checked arrays of keys and weights, and decay factors."""
 
-from typing import TypeAlias
-
 import numpy as np
 import numpy.typing as npt
 
-Keys: TypeAlias = npt.NDArray[np.int64]
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 HEAVIEST_BATCH = 2.0**32
 """Weights of one batch must sum to less, so that sums of their fixed-point forms stay exact in 64 bits."""

@@ -17,7 +17,7 @@ from sketches.codec import Frame, Kind, decode, encode
 from sketches.count_min import CountMinSketch
 from sketches.half_lives import agreed_counts
 from sketches.hashing import HASH_NAME
-from sketches.protocol import FrequencyEstimator, log_probability, require_equal
+from sketches.protocol import FrequencyEstimator, combinable, log_probability
 
 _PARAMS: Final = struct.Struct("<QIIQ")
 _SPREAD: Final = 0.5
@@ -32,6 +32,8 @@ class FrequencyBank(FrequencyEstimator):
     Decay happens by itself, event by event: an event of weight 1 ages all earlier ones by one step. The order of the
     keys inside a batch is therefore their order in time.
 
+    All parameters are attributes, too; they never change.
+
     Parameters
     ----------
     half_lives
@@ -45,18 +47,15 @@ class FrequencyBank(FrequencyEstimator):
         Chooses the row hashes.
     """
 
+    PARAMETERS = ("half_lives", "width", "depth", "seed")
+
     def __init__(self, half_lives: Sequence[float], width: int, depth: int = 4, *, seed: int = 0) -> None:
         lives = tuple(float(life) for life in half_lives)
         if not lives or not all(b > a for a, b in pairwise((0.0, *lives))):
             raise ValueError(f"half_lives must be positive and ascending, at least one, got {lives}")
-        self._half_lives, self._width, self._depth, self._seed = lives, width, depth, seed
+        self.half_lives, self.width, self.depth, self.seed = lives, width, depth, seed
         widths = [width // 2] * (len(lives) - 1) + [width]
         self._sketches = [CountMinSketch(cells, depth, seed=seed) for cells in widths]
-
-    @property
-    def half_lives(self) -> tuple[float, ...]:
-        """Half-lives in events, ascending."""
-        return self._half_lives
 
     @property
     def longest(self) -> CountMinSketch:
@@ -81,7 +80,7 @@ class FrequencyBank(FrequencyEstimator):
         each = np.ones(batch.size) if checked is None else checked
         steps = np.cumsum(each)
         age = steps[-1] - steps
-        for half_life, sketch in zip(self._half_lives, self._sketches, strict=True):
+        for half_life, sketch in zip(self.half_lives, self._sketches, strict=True):
             sketch.decay(max(2.0 ** (-steps[-1] / half_life), sys.float_info.min))
             sketch.update(batch, each * np.exp2(-age / half_life))
 
@@ -107,10 +106,7 @@ class FrequencyBank(FrequencyEstimator):
 
     def merge(self, other: FrequencyEstimator) -> None:
         """Add another bank, half-life by half-life; then half-lives count the events of one part, not of all."""
-        if not isinstance(other, FrequencyBank):
-            raise ValueError(f"a FrequencyBank cannot be combined with a {type(other).__name__}")
-        require_equal(self._identity(), other._identity())
-        for mine, theirs in zip(self._sketches, other._sketches, strict=True):
+        for mine, theirs in zip(self._sketches, combinable(self, other)._sketches, strict=True):
             mine.merge(theirs)
 
     def decay(self, factor: float) -> None:
@@ -121,9 +117,9 @@ class FrequencyBank(FrequencyEstimator):
 
     def to_bytes(self) -> bytes:
         """See `FrequencyEstimator.to_bytes`."""
-        params = _PARAMS.pack(self._width, self._depth, len(self._half_lives), self._seed)
+        params = _PARAMS.pack(self.width, self.depth, len(self.half_lives), self.seed)
         parts = [sketch.to_bytes() for sketch in self._sketches]
-        half_lives = np.array(self._half_lives, dtype="<f8").tobytes()
+        half_lives = np.array(self.half_lives, dtype="<f8").tobytes()
         sizes = np.array([len(part) for part in parts], dtype="<u8").tobytes()
         return encode(Frame(Kind.BANK, HASH_NAME, params, b"".join([half_lives, sizes, *parts])))
 
@@ -144,6 +140,3 @@ class FrequencyBank(FrequencyEstimator):
         """Rates of the chosen half-lives as counts of the longest."""
         squares = [_SPREAD * sketch.total for sketch in self._sketches]
         return agreed_counts(keys, self._sketches, squares, own)
-
-    def _identity(self) -> dict[str, object]:
-        return {"half_lives": self._half_lives, "width": self._width, "depth": self._depth, "seed": self._seed}

@@ -32,9 +32,8 @@ import numpy.typing as npt
 
 from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from sketches.codec import Frame, Kind, decode, encode, pack_cells, unpack_cells
-from sketches.grouping import sum_by_key
-from sketches.hashing import HASH_NAME, RowHash, Slots
-from sketches.protocol import FrequencyEstimator, require_equal
+from sketches.hashing import HASH_NAME, RowHash, Slots, sum_by_key
+from sketches.protocol import FrequencyEstimator, combinable
 from sketches.sizing import smallest
 from sketches.total import Total
 
@@ -49,6 +48,8 @@ _Cells = TypeVar("_Cells", np.uint32, np.uint64)
 class CountMinSketch(FrequencyEstimator):
     """Counts of any number of keys in ``4 * width * depth`` bytes.
 
+    All parameters are attributes, too; they never change.
+
     Parameters
     ----------
     width
@@ -62,9 +63,11 @@ class CountMinSketch(FrequencyEstimator):
         Chooses the row hashes; sketches of different seeds cannot be combined.
     """
 
+    PARAMETERS = ("width", "depth", "conservative", "seed")
+
     def __init__(self, width: int, depth: int = 4, *, conservative: bool = True, seed: int = 0) -> None:
         self._hash = RowHash(width, depth, seed)
-        self._width, self._depth, self._conservative, self._seed = width, depth, conservative, seed
+        self.width, self.depth, self.conservative, self.seed = width, depth, conservative, seed
         self._cells = np.zeros(width * depth, dtype=np.uint32)
         self._quantum = _FINEST_QUANTUM[conservative]
         self._total = Total()
@@ -109,26 +112,6 @@ class CountMinSketch(FrequencyEstimator):
         return cls(width, depth, conservative=conservative, seed=seed)
 
     @property
-    def width(self) -> int:
-        """Cells per row."""
-        return self._width
-
-    @property
-    def depth(self) -> int:
-        """Rows."""
-        return self._depth
-
-    @property
-    def conservative(self) -> bool:
-        """Whether updates are conservative (True) or linear (False)."""
-        return self._conservative
-
-    @property
-    def seed(self) -> int:
-        """Seed of the row hashes."""
-        return self._seed
-
-    @property
     def total(self) -> float:
         """Number of events, weighted and decayed."""
         return self._total.value
@@ -145,14 +128,14 @@ class CountMinSketch(FrequencyEstimator):
 
     def cell_counts(self) -> Floats:
         """Return the counts held by the cells, in events, shape (depth, width)."""
-        return self._events(self._cells).reshape(self._depth, self._width)
+        return self._events(self._cells).reshape(self.depth, self.width)
 
     def update(self, keys: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
         """Count a batch; see `FrequencyEstimator.update`."""
         batch, checked = as_batch(keys, weights)
         if batch.size == 0:
             return
-        if self._conservative:
+        if self.conservative:
             self._raise_cells(batch, checked)
         else:
             self._add_to_cells(batch, checked)
@@ -164,7 +147,7 @@ class CountMinSketch(FrequencyEstimator):
 
     def merge(self, other: FrequencyEstimator) -> None:
         """Add another sketch of the same parameters, cell by cell."""
-        theirs = self._same(other)
+        theirs = combinable(self, other)
         quantum = max(self._quantum, theirs._quantum)
         cells = self._in_quanta(quantum, up=True) + theirs._in_quanta(quantum, up=True)
         while (peak := int(cells.max())) >= _CELL_LIMIT:
@@ -182,8 +165,8 @@ class CountMinSketch(FrequencyEstimator):
             For conservative sketches, whose cells are not sums; for other parameters; and when a cell would turn
             negative, which shows that ``other`` holds events that this sketch never saw.
         """
-        theirs = self._same(other)
-        if self._conservative:
+        theirs = combinable(self, other)
+        if self.conservative:
             raise ValueError("a conservative sketch cannot be subtracted (its cells are no sums): build it linear")
         quantum = max(self._quantum, theirs._quantum)
         mine = self._in_quanta(quantum, up=True).view(np.int64)
@@ -206,7 +189,7 @@ class CountMinSketch(FrequencyEstimator):
     def to_bytes(self) -> bytes:
         """See `FrequencyEstimator.to_bytes`; at most ``4 * width * depth`` bytes and about a hundred more."""
         params = _PARAMS.pack(
-            self._width, self._depth, self._conservative, self._seed, self._quantum, self._total.to_bytes()
+            self.width, self.depth, self.conservative, self.seed, self._quantum, self._total.to_bytes()
         )
         return encode(Frame(Kind.COUNT_MIN, HASH_NAME, params, pack_cells(self._cells)))
 
@@ -263,7 +246,7 @@ class CountMinSketch(FrequencyEstimator):
 
     def _peak_after(self, slots: Slots, quanta: Floats) -> float:
         """Fullest of the cells that ``quanta`` would be added to, once they were."""
-        cells, sums = sum_by_key(slots.ravel(), np.tile(quanta, self._depth))
+        cells, sums = sum_by_key(slots.ravel(), np.tile(quanta, self.depth))
         return float((self._cells[cells] + sums).max())
 
     def _coarsen(self, bits: int) -> None:
@@ -278,15 +261,6 @@ class CountMinSketch(FrequencyEstimator):
         scaled = self._cells * (self._quantum / quantum)
         rounded: Floats = np.ceil(scaled) if up else np.floor(scaled)
         return rounded.astype(np.uint64)
-
-    def _same(self, other: FrequencyEstimator) -> "CountMinSketch":
-        if not isinstance(other, CountMinSketch):
-            raise ValueError(f"a CountMinSketch cannot be combined with a {type(other).__name__}")
-        require_equal(self._identity(), other._identity())
-        return other
-
-    def _identity(self) -> dict[str, object]:
-        return {"width": self._width, "depth": self._depth, "conservative": self._conservative, "seed": self._seed}
 
 
 def _excess_bits(peak: float) -> int:

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from sketches.codec import Frame, Kind, decode, encode
-from sketches.grouping import sum_by_key
-from sketches.hashing import Slots, fmix64
-from sketches.protocol import FrequencyEstimator
+from sketches.hashing import Slots, fmix64, sum_by_key
+from sketches.protocol import FrequencyEstimator, combinable
 from sketches.total import Total
 
 _HASH_NAME: Final = "none"
@@ -72,10 +71,9 @@ class ExactCounter(FrequencyEstimator):
 
     def merge(self, other: FrequencyEstimator) -> None:
         """Add another exact counter."""
-        if not isinstance(other, ExactCounter):
-            raise ValueError(f"an ExactCounter cannot be combined with a {type(other).__name__}")
-        self._add(*other.items())
-        self._total.merge(other._total)
+        theirs = combinable(self, other)
+        self._add(*theirs.items())
+        self._total.merge(theirs._total)
 
     def decay(self, factor: float) -> None:
         """Multiply every count and the total by a factor in (0, 1]."""

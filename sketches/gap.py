@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sketches.arrays import Floats, Ints, Keys, as_batch, as_factor, as_keys
 from sketches.codec import Frame, Kind, decode, encode
 from sketches.hashing import HASH_NAME, RowHash, Slots
-from sketches.protocol import FrequencyEstimator, require_equal
+from sketches.protocol import FrequencyEstimator, combinable
 from sketches.total import Total
 
 _PARAMS: Final = struct.Struct("<QIdQq16s")
@@ -26,6 +26,8 @@ class GapEstimator(FrequencyEstimator):
     """Rates of keys from the average number of events between two occurrences.
 
     The step is the event, not the batch: inside a batch the order of the keys is their order in time.
+
+    All parameters are attributes, too; they never change.
 
     Parameters
     ----------
@@ -39,20 +41,17 @@ class GapEstimator(FrequencyEstimator):
         Chooses the row hashes.
     """
 
+    PARAMETERS = ("width", "depth", "alpha", "seed")
+
     def __init__(self, width: int, depth: int, alpha: float, *, seed: int = 0) -> None:
         if not 0.0 < alpha <= 1.0:
             raise ValueError(f"alpha must lie in (0, 1], got {alpha}")
         self._hash = RowHash(width, depth, seed)
-        self._width, self._depth, self._alpha, self._seed = width, depth, float(alpha), seed
+        self.width, self.depth, self.alpha, self.seed = width, depth, float(alpha), seed
         self._last = np.zeros(width * depth, dtype=np.int64)  # step of the last hit, from 1; 0 = never
         self._gap = np.zeros(width * depth, dtype=np.float64)
         self._step = 0
         self._total = Total()
-
-    @property
-    def alpha(self) -> float:
-        """Weight of the newest gap in the moving average."""
-        return self._alpha
 
     @property
     def total(self) -> float:
@@ -66,7 +65,7 @@ class GapEstimator(FrequencyEstimator):
 
     def cell_counts(self) -> Floats:
         """Return the rates of the cells times `total`, shape (depth, width)."""
-        return self._counts(self._gap).reshape(self._depth, self._width)
+        return self._counts(self._gap).reshape(self.depth, self.width)
 
     def update(self, keys: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
         """Count a batch in order of time; see `FrequencyEstimator.update`.
@@ -91,13 +90,11 @@ class GapEstimator(FrequencyEstimator):
 
     def merge(self, other: FrequencyEstimator) -> None:
         """Add another estimator: rates are averaged by the number of events, as if its stream followed this one."""
-        if not isinstance(other, GapEstimator):
-            raise ValueError(f"a GapEstimator cannot be combined with a {type(other).__name__}")
-        require_equal(self._identity(), other._identity())
-        counts = self._counts(self._gap) + other._counts(other._gap)
-        last = np.where(other._last > 0, self._step + other._last, self._last)
-        self._total.merge(other._total)
-        self._step += other._step
+        theirs = combinable(self, other)
+        counts = self._counts(self._gap) + theirs._counts(theirs._gap)
+        last = np.where(theirs._last > 0, self._step + theirs._last, self._last)
+        self._total.merge(theirs._total)
+        self._step += theirs._step
         self._last = last
         self._gap = np.divide(self.total, counts, out=np.zeros_like(counts), where=counts > 0)
 
@@ -107,7 +104,7 @@ class GapEstimator(FrequencyEstimator):
 
     def to_bytes(self) -> bytes:
         """See `FrequencyEstimator.to_bytes`."""
-        params = _PARAMS.pack(self._width, self._depth, self._alpha, self._seed, self._step, self._total.to_bytes())
+        params = _PARAMS.pack(self.width, self.depth, self.alpha, self.seed, self._step, self._total.to_bytes())
         payload = self._last.astype("<i8", copy=False).tobytes() + self._gap.astype("<f8", copy=False).tobytes()
         return encode(Frame(Kind.GAP, HASH_NAME, params, payload))
 
@@ -139,17 +136,14 @@ class GapEstimator(FrequencyEstimator):
         before[first] = self._last[cells]
         gaps = (sorted_steps - before).astype(np.float64)
         later = np.repeat(first + hits, hits) - 1 - np.arange(slots.size)
-        keep = 1.0 - self._alpha
+        keep = 1.0 - self.alpha
         # A first hit has no earlier average: its gap, counted from the start of the stream, replaces it.
         start = np.where(self._last[cells] == 0, gaps[first], self._gap[cells])
-        self._gap[cells] = keep**hits * start + np.add.reduceat(self._alpha * keep**later * gaps, first)
+        self._gap[cells] = keep**hits * start + np.add.reduceat(self.alpha * keep**later * gaps, first)
         self._last[cells] = sorted_steps[first + hits - 1]
 
     def _counts(self, gaps: Floats) -> Floats:
         return np.divide(self.total, gaps, out=np.zeros_like(gaps), where=gaps > 0)
-
-    def _identity(self) -> dict[str, object]:
-        return {"width": self._width, "depth": self._depth, "alpha": self._alpha, "seed": self._seed}
 
 
 def _repeated(keys: Keys, weights: Floats) -> Keys:

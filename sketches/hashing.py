@@ -1,4 +1,6 @@
-"""Row hashes: a finaliser that breaks up structured ids, then one odd multiplier and a shift per row.
+"""Row hashes, and sums by key.
+
+A row hash is a finaliser that breaks up structured ids, then one odd multiplier and a shift per row.
 
 Taking ``key mod width`` fails badly on ids that follow a pattern (consecutive, multiples of a power of two). The
 finaliser of MurmurHash3 (fmix64, public domain) spreads every input bit over the word; multiply-shift (Dietzfelbinger
@@ -7,15 +9,15 @@ slots on every machine and in every process.
 """
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import Keys
+from sketches.arrays import Floats, Keys
 
-Words: TypeAlias = npt.NDArray[np.uint64]
-Slots: TypeAlias = npt.NDArray[np.intp]
+Words = npt.NDArray[np.uint64]
+Slots = npt.NDArray[np.intp]
 
 HASH_NAME: Final = "fmix64-mulshift"
 _WORD: Final = (1 << 64) - 1
@@ -78,3 +80,25 @@ class RowHash:
     def slots(self, keys: Keys) -> Slots:
         """Flat indices of all rows, shape (depth, n)."""
         return np.stack(list(self.rows(keys)))
+
+
+def sum_by_key(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
+    """Distinct keys of a batch, in no particular order, and the sum of the weights of each (its count without).
+
+    Sorting would take most of the time of an update. Here every key writes its position into a small table; the last
+    one to write a slot represents all equal keys. The few keys that share a slot with another key are sorted; a poor
+    hash only makes them more, so that one multiplication will do.
+    """
+    bits = max(1, keys.size.bit_length())
+    slots = ((keys.view(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(64 - bits)).view(np.int64)
+    table = np.empty(1 << bits, dtype=np.int32)
+    positions = np.arange(keys.size, dtype=np.int32)
+    table[slots] = positions
+    representative = table.take(slots)
+    crowded = np.flatnonzero(keys.take(representative) != keys)
+    if crowded.size:
+        _, first, group = np.unique(keys[crowded], return_index=True, return_inverse=True)
+        representative[crowded] = crowded[first][group]
+    chosen = np.flatnonzero(representative == positions)
+    sums = np.bincount(representative, weights=weights, minlength=keys.size)
+    return keys.take(chosen), sums.take(chosen).astype(np.float64)

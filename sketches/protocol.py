@@ -1,7 +1,7 @@
 """The protocol of all frequency estimators."""
 
 from abc import abstractmethod
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,9 @@ class FrequencyEstimator(Protocol):
         return log_probability(self.estimate(keys), self.total, unseen)
 
 
+EstimatorT = TypeVar("EstimatorT", bound=FrequencyEstimator)
+
+
 def log_probability(counts: Floats, total: float, unseen: float) -> Floats:
     """``log(counts / total)`` with counts raised to ``unseen`` first and the ratio held at or below 1."""
     if not 0.0 < unseen < float("inf"):
@@ -79,8 +82,16 @@ def log_probability(counts: Floats, total: float, unseen: float) -> Floats:
     return np.log(raised) - np.log(np.maximum(raised, total))
 
 
-def require_equal(mine: dict[str, object], theirs: dict[str, object]) -> None:
-    """Raise `ValueError` naming every parameter in which two estimators differ."""
-    differing = [f"{name} {mine[name]!r} and {theirs.get(name)!r}" for name in mine if mine[name] != theirs.get(name)]
-    if differing:
+def combinable(mine: EstimatorT, other: FrequencyEstimator) -> EstimatorT:
+    """Return `other`, or raise `ValueError` where it is of another class, naming every parameter that differs."""
+    if not isinstance(other, type(mine)):
+        raise ValueError(f"{type(mine).__name__} and {type(other).__name__} cannot be combined")
+    ours, theirs = parameters_of(mine), parameters_of(other)
+    if differing := [f"{name} {ours[name]!r} and {theirs[name]!r}" for name in ours if ours[name] != theirs[name]]:
         raise ValueError(f"cannot combine estimators that differ: {', '.join(differing)}")
+    return other
+
+
+def parameters_of(estimator: FrequencyEstimator) -> dict[str, object]:
+    """Return the attributes that its class names in ``PARAMETERS``; equal ones can be merged."""
+    return {name: getattr(estimator, name) for name in getattr(estimator, "PARAMETERS", ())}

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sketches.arrays import Floats, Keys
-from sketches.fading import merge_fading
 from sketches.half_lives import agreed_counts
 from sketches.loading import load
 from sketches.protocol import FrequencyEstimator, log_probability
 
-__all__ = ["DecayedSketch", "FrequencyView"]
+__all__ = ["DecayedSketch", "FrequencyView", "merge_fading"]
 
 
 @dataclass
@@ -125,3 +124,29 @@ class FrequencyView:
     def _names(self) -> list[str]:
         """The arrays of the sketches; the longest half-life has the name that a single one has."""
         return [*(f"shorter.{number}" for number in range(len(self.half_lives) - 1)), "sketch"]
+
+
+def merge_fading(
+    counts: FrequencyEstimator, fresh: FrequencyEstimator, later_seconds: float, half_life_seconds: float
+) -> float:
+    """Merge `fresh` into `counts` and return the factor by which the older of the two was faded.
+
+    Parameters
+    ----------
+    counts
+        What has been counted so far; changed in place.
+    fresh
+        A period that ends `later_seconds` after `counts`, or, below 0, before; may be changed, too.
+    half_life_seconds
+        Time in which a count halves.
+
+    Raises
+    ------
+    ValueError
+        If the parameters of the estimators differ.
+    """
+    # Beyond a thousand half-lives the factor is 0, which no sketch accepts; a tiny one leaves nothing either.
+    fading: float = max(0.5 ** (abs(later_seconds) / half_life_seconds), float(np.finfo(np.float64).tiny))
+    (counts if later_seconds > 0 else fresh).decay(fading)
+    counts.merge(fresh)
+    return fading

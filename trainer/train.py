@@ -16,8 +16,7 @@ from contracts import Store, WindowLog
 from contracts.exposition import exposed
 from trainer.config import TrainerConfig
 from trainer.export.exporter import Exporter
-from trainer.ranks.runtime import deterministic
-from trainer.ranks.workers import Workers
+from trainer.ranks.workers import Workers, deterministic
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.evaluation import mean_metrics
 from trainer.state.trainer_state import TrainerState

@@ -8,20 +8,21 @@ import json
 import math
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any, Final
 
 import yaml
+
+from weir.up.ports import free_port
 
 __all__ = ["HERE", "JOBS", "Prometheus", "Series", "asked", "faster", "filled", "is_installed", "running"]
 
@@ -111,7 +112,7 @@ def running(
 ) -> Iterator[Prometheus]:
     """Run a Prometheus in an empty folder that scrapes the processes at `ports` (job -> port of this machine)."""
     _lay_out(folder, ports, speed, scrape_seconds)
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
     with (folder / "prometheus.log").open("wb") as output:
         process = subprocess.Popen(
@@ -148,9 +149,3 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> 
         except OSError:
             time.sleep(0.1)
     raise TimeoutError(f"prometheus is not ready after 30 s: {log.read_text()}")
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -12,9 +12,8 @@ from apache_beam.transforms.window import TimestampedValue
 
 from contracts import Store, columns, hash_ids
 from logs import Int64, ValidatedBlock
-from pipelines.claims import claimed, letters_of, new_claims, of_others
 from pipelines.config import PipelineConfig
-from pipelines.key_owners import KeyOwners, owners
+from pipelines.key_owners import KeyOwners, claimed, letters_of, new_claims, of_others, owners
 from pipelines.open_rows import OpenRows, claims_in_hand, read_open_rows, write_open_rows
 from pipelines.positions import Run
 from pipelines.progress import Claims, PartitionProgress, Progress

@@ -18,8 +18,7 @@ from contracts import Store, WindowLog, hash_ids
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
-from trainer.ranks.runtime import deterministic
-from trainer.ranks.workers import Workers
+from trainer.ranks.workers import Workers, deterministic
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.evaluation import Evaluation, mean_metrics
 from trainer.state.trainer_state import TrainerState

@@ -9,9 +9,13 @@ from torch import Tensor
 LOGIT_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
-def check_logits(**tensors: Tensor) -> None:
-    """Refuse logits that are no tensors, of an unsupported dtype, or of different dtypes."""
-    names = list(tensors)
+def check_logits(shapes: str | None, **tensors: Tensor) -> None:
+    """Refuse logits that are no tensors, of an unsupported dtype, of different dtypes, or not of these shapes.
+
+    `shapes` names the dimensions of each tensor, as in ``"B, B N+"``: equal names have equal sizes, and a dimension
+    whose name ends in ``+`` is not empty. None allows any shapes.
+    """
+    names, sizes = list(tensors), dict[str, int]()
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
@@ -19,6 +23,13 @@ def check_logits(**tensors: Tensor) -> None:
             raise ValueError(f"{name} must be float32, float64 or bfloat16, got {value.dtype}")
         if value.dtype != tensors[names[0]].dtype:
             raise ValueError(f"{name} must have the dtype of {names[0]}, {tensors[names[0]].dtype}, got {value.dtype}")
+    for (name, value), shape in zip(tensors.items(), shapes.split(",") if shapes else (), strict=bool(shapes)):
+        dims = shape.replace("+", "").split()
+        check_shape(name, value, **{dim: sizes.get(dim) for dim in dims})
+        sizes |= zip(dims, value.shape, strict=True)
+        for place, dim in enumerate(shape.split()):
+            if dim.endswith("+"):
+                check_not_empty(name, value, place)
 
 
 def check_shape(name: str, value: Tensor, **expected: int | None) -> None:
@@ -33,9 +44,7 @@ def check_shape(name: str, value: Tensor, **expected: int | None) -> None:
 
 def check_pairs(pos: Tensor, neg: Tensor, keep: Tensor | None = None) -> None:
     """Check the usual triple: `pos` (B,), `neg` (B, N) and the boolean mask `keep` (B, N)."""
-    check_logits(pos=pos, neg=neg)
-    check_shape("pos", pos, B=None)
-    check_shape("neg", neg, B=pos.shape[0], N=None)
+    check_logits("B, B N", pos=pos, neg=neg)
     if keep is not None:
         check_keep(keep, neg)
 

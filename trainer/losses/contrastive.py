@@ -20,8 +20,9 @@ from trainer.losses.inputs import LossInputs
 
 def debiased_contrastive_of(step: LossInputs, config: TrainerConfig) -> Tensor:
     """Return the losses (b,) of `loss.kind = debiased_contrastive`."""
-    tau_plus = config.loss.tau_plus
-    return debiased_contrastive(step.all_positives, step.unlabelled, tau_plus=tau_plus, temperature=step.temperature)
+    return debiased_contrastive(
+        step.all_positives, step.unlabelled, tau_plus=config.loss.tau_plus, temperature=step.temperature
+    )
 
 
 def hard_contrastive_of(step: LossInputs, config: TrainerConfig) -> Tensor:
@@ -33,8 +34,7 @@ def hard_contrastive_of(step: LossInputs, config: TrainerConfig) -> Tensor:
 def debiased_positive_of(step: LossInputs, config: TrainerConfig) -> Tensor:
     """Return the losses (b,) of `loss.kind = debiased_positive`."""
     self_logit = step.users.square().sum(1) / step.temperature
-    tau_plus = config.loss.tau_plus
-    return debiased_positive(step.all_positives, step.unlabelled, tau_plus=tau_plus, self_logit=self_logit)
+    return debiased_positive(step.all_positives, step.unlabelled, tau_plus=config.loss.tau_plus, self_logit=self_logit)
 
 
 def debiased_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, temperature: float = 1.0) -> Tensor:
@@ -93,11 +93,7 @@ def hard_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, beta: float, 
     ValueError
         As for `debiased_contrastive`, and for a negative `beta`.
     """
-    checks.check_logits(pos=pos, neg=neg)
-    checks.check_shape("pos", pos, B=None, P=None)
-    checks.check_shape("neg", neg, B=pos.shape[0], N=None)
-    checks.check_not_empty("pos", pos, 1)
-    checks.check_not_empty("neg", neg, 1)
+    checks.check_logits("B P+, B N+", pos=pos, neg=neg)
     checks.check_open_unit("tau_plus", tau_plus)
     checks.check_positive("temperature", temperature)
     checks.check_non_negative("beta", beta)
@@ -152,11 +148,7 @@ def debiased_positive(pos: Tensor, neg: Tensor, *, tau_plus: float, self_logit: 
     ValueError
         For wrong shapes or dtypes or `tau_plus` outside (0, 1).
     """
-    checks.check_logits(pos=pos, neg=neg)
-    checks.check_shape("pos", pos, B=None, M=None)
-    checks.check_shape("neg", neg, B=pos.shape[0], N=None)
-    checks.check_not_empty("pos", pos, 1)
-    checks.check_not_empty("neg", neg, 1)
+    checks.check_logits("B M+, B N+", pos=pos, neg=neg)
     checks.check_open_unit("tau_plus", tau_plus)
     dtype = pos.dtype
     pos, neg = widen(pos, neg)

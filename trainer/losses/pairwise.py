@@ -43,9 +43,7 @@ def bpr(pos: Tensor, neg: Tensor) -> Tensor:
     ValueError
         For wrong shapes or dtypes.
     """
-    checks.check_logits(pos=pos, neg=neg)
-    checks.check_shape("pos", pos, B=None)
-    checks.check_shape("neg", neg, B=pos.shape[0])
+    checks.check_logits("B, B", pos=pos, neg=neg)
     wide_pos, wide_neg = widen(pos, neg)
     return softplus(wide_neg - wide_pos).to(pos.dtype)
 
@@ -82,12 +80,7 @@ def dpl(pos: Tensor, extra_pos: Tensor, neg: Tensor, *, tau_plus: float, floor: 
     ValueError
         For wrong shapes or dtypes, `tau_plus` or `floor` outside (0, 1).
     """
-    checks.check_logits(pos=pos, extra_pos=extra_pos, neg=neg)
-    checks.check_shape("pos", pos, B=None)
-    checks.check_shape("extra_pos", extra_pos, B=pos.shape[0], M=None)
-    checks.check_shape("neg", neg, B=pos.shape[0], N=None)
-    checks.check_not_empty("extra_pos", extra_pos, 1)
-    checks.check_not_empty("neg", neg, 1)
+    checks.check_logits("B, B M+, B N+", pos=pos, extra_pos=extra_pos, neg=neg)
     checks.check_open_unit("tau_plus", tau_plus)
     checks.check_open_unit("floor", floor)
     dtype = pos.dtype

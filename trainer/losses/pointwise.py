@@ -114,10 +114,9 @@ def pointwise_in_batch(
         (or a single positive) where the formula divides by n - 1 (or by num_positives - 1).
     """
     checks.check_choice("objective", objective, OBJECTIVES)
-    checks.check_logits(scores=scores)
-    checks.check_shape("scores", scores, n=None, m=scores.shape[0] if scores.ndim else None)
-    checks.check_not_empty("scores", scores, 0)
+    checks.check_logits("n+ m", scores=scores)
     size = scores.shape[0]
+    checks.check_shape("scores", scores, n=None, m=size)
     _check_population(row_count, col_count, num_positives, shape, (size, size))
     checks.check_non_negative("omega", omega)
     (wide,) = widen(scores)
@@ -189,7 +188,7 @@ def pointwise_labelled(scores: Tensor, labels: Tensor, *, link: str = "logistic"
     ValueError
         For an unknown link, wrong dtypes, no cells, or shapes that differ.
     """
-    checks.check_logits(scores=scores)
+    checks.check_logits(None, scores=scores)
     if labels.shape != scores.shape or labels.dtype != torch.bool or not scores.numel():
         got = f"{labels.dtype} {tuple(labels.shape)}"
         raise ValueError(f"labels must be booleans of the shape of scores, {tuple(scores.shape)}, not empty; got {got}")
@@ -236,11 +235,7 @@ def sogram(
     ValueError
         For an unknown link, wrong shapes or dtypes, or counts that are not above 0.
     """
-    checks.check_logits(pos_scores=pos_scores, cross_scores=cross_scores)
-    checks.check_shape("pos_scores", pos_scores, n1=None)
-    checks.check_shape("cross_scores", cross_scores, n1=pos_scores.shape[0], n2=None)
-    checks.check_not_empty("cross_scores", cross_scores, 0)
-    checks.check_not_empty("cross_scores", cross_scores, 1)
+    checks.check_logits("n1, n1+ n2+", pos_scores=pos_scores, cross_scores=cross_scores)
     first, second = cross_scores.shape
     _check_population(row_count, col_count, num_positives, shape, (first, second))
     dtype = pos_scores.dtype

@@ -163,8 +163,7 @@ def full_softmax(logits: Tensor, target: Tensor) -> Tensor:
     ValueError
         For wrong shapes or dtypes, or a target outside [0, V).
     """
-    checks.check_logits(logits=logits)
-    checks.check_shape("logits", logits, B=None, V=None)
+    checks.check_logits("B V", logits=logits)
     checks.check_shape("target", target, B=logits.shape[0])
     checks.check_index("target", target, logits.shape[1])
     (wide,) = widen(logits)

@@ -59,9 +59,7 @@ def resampling_log_weights(scores: Tensor, log_pop: Tensor) -> Tensor:
     ValueError
         For wrong shapes or dtypes, no candidates, or popularities that are NaN or infinite.
     """
-    checks.check_logits(scores=scores)
-    checks.check_shape("scores", scores, B=None, C=None)
-    checks.check_not_empty("scores", scores, 1)
+    checks.check_logits("B C+", scores=scores)
     checks.check_log_density("log_pop", log_pop)
     checks.check_shape("log_pop", log_pop, C=scores.shape[1])
     checks.check_finite("log_pop", log_pop)
@@ -128,9 +126,7 @@ def resampled_softmax(pos: Tensor, scores: Tensor, index: Tensor, include_positi
     ValueError
         For wrong shapes or dtypes, no draws, or columns outside [0, C).
     """
-    checks.check_logits(pos=pos, scores=scores)
-    checks.check_shape("pos", pos, B=None)
-    checks.check_shape("scores", scores, B=pos.shape[0], C=None)
+    checks.check_logits("B, B C", pos=pos, scores=scores)
     checks.check_shape("index", index, B=pos.shape[0], S=None)
     checks.check_not_empty("index", index, 1)
     checks.check_index("index", index, scores.shape[1])

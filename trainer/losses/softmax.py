@@ -251,11 +251,7 @@ def _density(name: str, density: Tensor | None, size: int, correction: str) -> T
 
 
 def _check_batch(query: Tensor, items: Tensor, pos: Tensor, hits: Tensor) -> None:
-    checks.check_logits(query=query, items=items, pos=pos)
-    checks.check_shape("query", query, B=None, d=None)
-    checks.check_not_empty("query", query, 0)
-    checks.check_shape("items", items, N=None, d=query.shape[1])
-    checks.check_shape("pos", pos, B=len(query))
+    checks.check_logits("B+ d, N d, B", query=query, items=items, pos=pos)
     checks.check_shape("hits", hits, H=None, pair=2)
     checks.check_index("hits[:, 0]", hits[:, 0], len(query))
     checks.check_index("hits[:, 1]", hits[:, 1], len(items))

@@ -2,11 +2,9 @@
 
 from trainer.negatives.bayesian import bayesian_choice
 from trainer.negatives.cached import Cached
-from trainer.negatives.configured import shared_pool
 from trainer.negatives.in_batch import InBatch
-from trainer.negatives.masking import accidental_hits
-from trainer.negatives.mixed import Mixed
-from trainer.negatives.sampler import Draw, Pool, Sampler
+from trainer.negatives.mixed import Mixed, shared_pool
+from trainer.negatives.sampler import Draw, Pool, Sampler, accidental_hits
 from trainer.negatives.uniform import PerRow, Uniform, draw_uniform
 
 __all__ = [

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from trainer.losses import ItemCache
-from trainer.negatives.sampler import Draw, Pool, below_one
+from trainer.negatives.sampler import Draw, Pool, Sampler
 
 __all__ = ["Cached"]
 
 
 @dataclass(frozen=True)
-class Cached:
+class Cached(Sampler):
     """Take the cached items for all rows; its ids are table rows.
 
     XIR resamples them by `trainer.losses.resample`, which draws candidate i for row u with probability
@@ -29,7 +29,3 @@ class Cached:
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:  # noqa: ARG002 - the protocol's
         """Return the density of `redraw`; -inf for items that it never takes. Ask before `update`."""
         return self.cache.log_density().to(items.device)[items]
-
-    def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return `log_q`: the cache does not look at the positives of the batch."""
-        return below_one(self.log_q(items, pool))

@@ -10,12 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from trainer.config import NegativesConfig
 from trainer.losses import mixture_log_q
 from trainer.negatives.in_batch import InBatch
-from trainer.negatives.sampler import Draw, Pool, below_one
+from trainer.negatives.sampler import Draw, Pool, Sampler, below_one
 from trainer.negatives.uniform import Uniform
 
-__all__ = ["Mixed"]
+__all__ = ["Mixed", "shared_pool"]
 
 
 @dataclass(frozen=True)
@@ -53,3 +54,22 @@ class Mixed:
             return log_q
         log_uniform = self.uniform.log_q(items, pool).to(log_q)
         return mixture_log_q(log_q, log_uniform, self.in_batch.size(pool), self.uniform.count)
+
+
+def shared_pool(config: NegativesConfig, stream_log_q: Tensor, live: Tensor) -> Sampler:
+    """Return the sampler of the negatives that all rows share.
+
+    Parameters
+    ----------
+    config
+        Which sources are used; without any, the pool is empty.
+    stream_log_q
+        Log-probability that the stream carries each item, by table row, (capacity,).
+    live
+        Rows that items own, (V,).
+    """
+    in_batch = InBatch(stream_log_q, config.in_batch_limit, config.deduplicate)
+    uniform = Uniform(live, config.uniform)
+    if not config.in_batch:
+        return uniform
+    return Mixed(in_batch, uniform, config.density) if config.uniform else in_batch

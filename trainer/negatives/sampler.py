@@ -1,7 +1,8 @@
 """What every sampler of negatives offers: a seeded draw, and the density that the draw really has.
 
 Every rank knows the whole batch and uses the same seed, so all ranks form the same negatives. In-batch negatives
-"gathered across ranks" are therefore just the positives of the batch: nothing is sent.
+"gathered across ranks" are therefore just the positives of the batch: nothing is sent. Which of
+them are no negatives of a row is decided here, too.
 """
 
 from typing import Final, NamedTuple, Protocol
@@ -9,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Draw", "Pool", "Sampler", "below_one"]
+__all__ = ["Draw", "Pool", "Sampler", "accidental_hits", "below_one"]
 
 _BELOW_ONE: Final = -1e-6
 
@@ -58,23 +59,58 @@ class Sampler(Protocol):
         Draw
             On the device of `positives`.
         """
-        ...
 
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:
         """Return the log-probability that one negative of the step is each of `items` (any shape).
 
         `pool` is the batch that the step draws for: as a whole, or as one of its rows sees it (`Pool.others`).
         """
-        ...
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
         """Return the same for a row's own positive, which `trainer.losses.exclude_positive` takes out; below 0.
 
-        It differs from `log_q` where the row's own positive is among the negatives for certain and counts once.
+        It differs from `log_q` where the row's own positive is among the negatives for certain and counts once; draws
+        that do not look at the positives keep this one.
         """
-        ...
+        return below_one(self.log_q(items, pool))
 
 
 def below_one(log_q: Tensor) -> Tensor:
     """Keep densities below 1: a row whose positive is all that can be drawn has no negatives, and is no error."""
     return log_q.clamp(max=_BELOW_ONE)
+
+
+def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
+    """List the columns that are no negatives of a row, as pairs; each once.
+
+    Parameters
+    ----------
+    columns
+        Items (C,) as numbers of any small set, such as the distinct rows of the batch.
+    forbidden
+        Items (b, F), with the same numbers, that must not be negatives of the row: its positive, and, where they
+        are masked, its known positives. An item that is no column, such as -1 for one outside the set, masks nothing.
+
+    Returns
+    -------
+    Tensor
+        (row, column) pairs, (H, 2). Time and memory grow with C log C + b F log C + H: no (b, C) matrix
+        is made.
+    """
+    held, order = torch.sort(columns)
+    wanted = forbidden.sort(1).values
+    first = torch.searchsorted(held, wanted)
+    times = (torch.searchsorted(held, wanted, right=True) - first).masked_fill(_repeated(wanted), 0).flatten()
+    rows = torch.arange(len(forbidden), device=columns.device).repeat_interleave(forbidden.shape[1])
+    rows, starts = rows.repeat_interleave(times), first.flatten().repeat_interleave(times)
+    # The places of one item are neighbours in `held`: count on from the first of each run.
+    started = (times.cumsum(0) - times).repeat_interleave(times)
+    places = starts + torch.arange(len(rows), device=columns.device) - started
+    return torch.stack([rows, order[places]], 1)
+
+
+def _repeated(ordered: Tensor) -> Tensor:
+    """Mark entries that equal their left neighbour."""
+    repeated = torch.zeros_like(ordered, dtype=torch.bool)
+    repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    return repeated

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.negatives.sampler import Draw, Pool, below_one
+from trainer.negatives.sampler import Draw, Pool, Sampler
 
 __all__ = ["PerRow", "Uniform", "draw_uniform"]
 
@@ -17,7 +17,7 @@ def draw_uniform(live: Tensor, count: int, generator: torch.Generator) -> Tensor
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Sampler):
     """Draw from all items with equal probability, with replacement.
 
     Parameters
@@ -46,10 +46,6 @@ class Uniform:
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:  # noqa: ARG002 - the protocol's
         """Return -log V, the density of every live item."""
         return torch.full(items.shape, -math.log(len(self.live)), dtype=torch.float64, device=items.device)
-
-    def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return `log_q`: the draws do not look at the positives."""
-        return below_one(self.log_q(items, pool))
 
 
 @dataclass(frozen=True)

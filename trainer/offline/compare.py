@@ -15,7 +15,7 @@ from trainer.offline.model import OfflineModel
 from trainer.offline.results import RunResult, result_name, save_result
 from trainer.offline.rows import Row
 from trainer.offline.splits import Split
-from trainer.ranks.runtime import deterministic
+from trainer.ranks.workers import deterministic
 
 __all__ = ["Plan", "compare", "missing_runs", "run"]
 

@@ -104,12 +104,10 @@ def _read(path: str, rules: LogConfig) -> tuple[pa.Table, Counter[str]]:
             refused.update(letter.reason for letter in dead.letters)
             letters += dead.letters[: 1 - len(letters)]
     except OSError as error:
-        message = f"{path}: cannot be read: {error}"
-        raise InteractionsError(message) from error
+        raise InteractionsError(f"{path}: cannot be read: {error}") from error
     if not sum(map(len, found)):
         why = f"; {letters[0].partition}, position {letters[0].position}: {letters[0].detail}" if letters else ""
-        message = f"{path}: has no valid positive interaction; at least one is needed{why}"
-        raise InteractionsError(message)
+        raise InteractionsError(f"{path}: has no valid positive interaction; at least one is needed{why}")
     return pa.Table.from_batches(found), refused
 
 
@@ -121,8 +119,7 @@ def _partitions(path: str) -> list[Partition]:
     else:
         came = "there is no file of a format that can be read"
     if not found:
-        message = f"{path}: {came}; allowed are files, folders and globs of *{', *'.join(_SUFFIXES)}"
-        raise InteractionsError(message)
+        raise InteractionsError(f"{path}: {came}; allowed are files, folders and globs of *{', *'.join(_SUFFIXES)}")
     return found
 
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.bootstrap import interval
-from trainer.offline.cases import each_interaction, each_user, top_items_and_positives
+from trainer.offline.cases import Past, each_interaction, each_user, top_items_and_positives
 from trainer.offline.data import Interactions, Ints
 from trainer.offline.model import OfflineModel
-from trainer.offline.past import Past
 from trainer.offline.results import Decile, Stratum
 from trainer.offline.strata import popularity_deciles, popularity_strata
 from trainer.ranking import Cases, Ranked, means, per_case, rank, user_vectors

@@ -45,11 +45,10 @@ def temporal(interactions: Interactions, validation: float = 0.1, test: float = 
         Without timestamps, or with shares that leave nothing to train on.
     """
     if interactions.timestamps is None:
-        message = (
+        raise InteractionsError(
             f"{interactions.source}: has no timestamps, which a temporal split needs; "
             "call their column timestamp, or split leave-one-out or at random"
         )
-        raise InteractionsError(message)
     _check_shares(interactions, validation, test)
     rows, last = np.arange(len(interactions)), len(interactions) - round(len(interactions) * test)
     first = last - round(len(interactions) * validation)
@@ -65,15 +64,18 @@ def labelled(interactions: Interactions) -> Split:
         Without such a column, with other labels, or without any row to train on.
     """
     if interactions.split is None:
-        message = f"{interactions.source}: has no column {SPLIT!r}; add one with {', '.join(_LABELS)}, or split by time"
-        raise InteractionsError(message)
+        raise InteractionsError(
+            f"{interactions.source}: has no column {SPLIT!r}; add one with {', '.join(_LABELS)}, or split by time"
+        )
     if unknown := sorted(set(interactions.split.tolist()) - set(_LABELS), key=str):
-        message = f"{interactions.source}: column {SPLIT!r} has {unknown[0]!r}; allowed are {', '.join(_LABELS)}"
-        raise InteractionsError(message)
+        raise InteractionsError(
+            f"{interactions.source}: column {SPLIT!r} has {unknown[0]!r}; allowed are {', '.join(_LABELS)}"
+        )
     train, validation, test = (np.flatnonzero(interactions.split == label) for label in _LABELS)
     if not len(train):
-        message = f"{interactions.source}: column {SPLIT!r} is never 'train'; there is nothing to train on"
-        raise InteractionsError(message)
+        raise InteractionsError(
+            f"{interactions.source}: column {SPLIT!r} is never 'train'; there is nothing to train on"
+        )
     return Split(train, validation, test)
 
 
@@ -130,5 +132,6 @@ def _by_mask(validation: npt.NDArray[np.bool_], test: npt.NDArray[np.bool_]) -> 
 
 def _check_shares(interactions: Interactions, first: float, second: float) -> None:
     if first < 0 or second < 0 or first + second >= 1:
-        message = f"{interactions.source}: shares {first} and {second}; allowed are shares from 0 with a sum below 1"
-        raise InteractionsError(message)
+        raise InteractionsError(
+            f"{interactions.source}: shares {first} and {second}; allowed are shares from 0 with a sum below 1"
+        )

@@ -6,10 +6,8 @@ relevant items. Both break ties by the lower column and never exclude a relevant
 """
 
 from trainer.ranking.cases import Cases, Lists
-from trainer.ranking.metrics import NAMES, coverage, gain, hits, means, ndcg, per_case, precision, recall
-from trainer.ranking.ranker import Ranked, rank, rank_of
-from trainer.ranking.sums import MetricSums
-from trainer.ranking.users import user_vectors
+from trainer.ranking.metrics import NAMES, MetricSums, coverage, gain, hits, means, ndcg, per_case, precision, recall
+from trainer.ranking.ranker import Ranked, rank, rank_of, user_vectors
 
 __all__ = [
     "NAMES",

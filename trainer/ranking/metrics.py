@@ -1,4 +1,4 @@
-"""Recall, NDCG and precision per test case, and their means.
+"""Recall, NDCG and precision per test case, their means, and sums of them over batches and ranks.
 
 Means are macro over cases: each case counts once. With a case per interaction a user with ten test interactions thus
 weighs ten times one with a single one; with a case per user all users weigh the same.
@@ -14,11 +14,25 @@ from torch import Tensor
 
 from trainer.ranking.ranker import Ranked
 
-__all__ = ["NAMES", "Floats", "coverage", "gain", "hits", "means", "ndcg", "per_case", "precision", "recall"]
+__all__ = [
+    "NAMES",
+    "Floats",
+    "MetricSums",
+    "coverage",
+    "gain",
+    "hits",
+    "means",
+    "ndcg",
+    "per_case",
+    "precision",
+    "recall",
+]
 
 Floats = npt.NDArray[np.float64]
 NAMES: Final = ("recall", "ndcg", "precision", "coverage")
 """Of the metrics in `means`, where ``@k`` follows."""
+_SUMMED: Final = ("recall", "ndcg", "popularity_recall", "popularity_ndcg", "novelty_bits", "recommended_count")
+"""Rows of `MetricSums`."""
 
 
 def gain(ranks: Tensor) -> Tensor:
@@ -73,8 +87,7 @@ def means(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, float]:
 def hits(ranked: Ranked, k: int) -> npt.NDArray[np.bool_]:
     """Return whether each relevant item is among the first k, (R,); raises `ValueError` beyond the depth."""
     if not 1 <= k <= ranked.depth:
-        message = f"k is {k}; allowed are 1 to {ranked.depth}, the depth of the ranking: rank deeper"
-        raise ValueError(message)
+        raise ValueError(f"k is {k}; allowed are 1 to {ranked.depth}, the depth of the ranking: rank deeper")
     return ranked.ranks <= k
 
 
@@ -82,3 +95,42 @@ def _sum_by_case(ranked: Ranked, values: npt.NDArray[Any]) -> Floats:
     """Add the values of relevant items, (R,), by case, (C,)."""
     sums = np.bincount(ranked.cases.relevant.list_numbers, values, minlength=len(ranked.cases))
     return sums.astype(np.float64, copy=False)
+
+
+class MetricSums:
+    """Sums over events of the model's and popularity's metrics, (6, cutoffs), to be added over batches and ranks.
+
+    All metrics are means over events (macro: an event counts once, whoever caused it). One item is relevant per event,
+    so Recall@k is the share of events whose item is among the first k, and NDCG@k is the mean gain of those, 0 for the
+    others; the ideal ranking has the item first, at 1. An item that is not ranked is a miss.
+
+    Parameters
+    ----------
+    cutoffs
+        The values of k.
+    """
+
+    def __init__(self, cutoffs: tuple[int, ...]) -> None:
+        self.cutoffs = cutoffs
+        self.sums = torch.zeros(len(_SUMMED), len(cutoffs), dtype=torch.float64)
+
+    def add(self, ranks: Tensor, popularity_ranks: Tensor) -> None:
+        """Add events by the ranks (n,) of their items, in the model's and in popularity's order."""
+        for row, found in ((0, ranks), (2, popularity_ranks)):
+            gains = gain(found)
+            for column, k in enumerate(self.cutoffs):
+                hit = found <= k
+                self.sums[row, column] += hit.sum().cpu()
+                self.sums[row + 1, column] += gains[hit].sum().cpu()
+
+    def add_recommended(self, top: Tensor, log_q: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> None:
+        """Add what was recommended: columns `top` (n, max k), best first, with their log Q and counts by column."""
+        index = top.cpu().numpy()
+        for row, values in ((4, -log_q[index] / np.log(2)), (5, counts[index])):
+            for column, k in enumerate(self.cutoffs):
+                self.sums[row, column] += float(values[:, :k].mean(1).sum())
+
+    def means(self, events: int) -> dict[str, Any]:
+        """Return the metrics of an `Evaluation`, each by k."""
+        values = (self.sums / events).tolist()
+        return {name: dict(zip(self.cutoffs, row, strict=True)) for name, row in zip(_SUMMED, values, strict=True)}

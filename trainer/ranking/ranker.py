@@ -11,11 +11,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
+from trainer.config import TowerConfig
+from trainer.items.table import PADDING
 from trainer.ranking.cases import Cases, Ints
+from trainer.towers import project
 
-__all__ = ["Ranked", "Scores", "Seen", "rank", "rank_of"]
+__all__ = ["Ranked", "Scores", "Seen", "rank", "rank_of", "user_vectors"]
 
 Scores = Callable[[Tensor], Tensor]
 """From numbers of cases (n,), int64 on the CPU, to scores (n, I) of all items by code, on any device."""
@@ -130,8 +134,9 @@ def _scored(scores: Scores, block: Ints, items: int) -> Tensor:
     with torch.no_grad():
         values = scores(torch.from_numpy(block)).detach().float()
     if values.shape != (len(block), items):
-        message = f"scores of {len(block)} cases have shape {tuple(values.shape)}; expected ({len(block)}, {items})"
-        raise ValueError(message)
+        raise ValueError(
+            f"scores of {len(block)} cases have shape {tuple(values.shape)}; expected ({len(block)}, {items})"
+        )
     return values.where(values.isfinite(), -torch.inf)
 
 
@@ -163,3 +168,18 @@ def _keys(values: Tensor) -> Tensor:
     ordered = torch.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).long()
     column = torch.arange(values.shape[1] - 1, -1, -1, device=values.device)
     return (ordered << 32) | column
+
+
+def user_vectors(tower: nn.Module, config: TowerConfig, vectors: Tensor, histories: Tensor) -> Tensor:
+    """Return the vectors (n, d) of users as the search compares them.
+
+    Parameters
+    ----------
+    tower
+        The user tower, in evaluation mode.
+    vectors
+        What the tower reads, by table row, (capacity, d).
+    histories
+        Table rows, (n, L), padded with `PADDING`.
+    """
+    return project(tower(functional.embedding(histories, vectors), histories != PADDING), config)

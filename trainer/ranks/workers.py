@@ -7,8 +7,8 @@ broadcasts only, and with one rank they are nothing at all. Ranks of one machine
 import os
 import socket
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Literal, TypeVar
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-__all__ = ["RENDEZVOUS", "Workers"]
+__all__ = ["RENDEZVOUS", "Workers", "deterministic"]
 
 PayloadT = TypeVar("PayloadT")
 
@@ -143,3 +143,14 @@ def _stay_on_loopback() -> None:
         if name in {"lo", "lo0"}:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Ask torch for algorithms whose results do not vary between runs (a GPU may not have one of each)."""
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn" if torch.cuda.is_available() else "error")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)

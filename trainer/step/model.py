@@ -54,22 +54,17 @@ class Model(Protocol):
     @property
     def live(self) -> Tensor:
         """Rows that items own, (V,)."""
-        ...
 
     @property
     def item_counts(self) -> Tensor:
         """Occurrences of the item of each row, (capacity,)."""
-        ...
 
     @property
     def totals(self) -> Totals:
         """The size of the label matrix."""
-        ...
 
     def select(self, used: Tensor) -> Tensor:
         """Return the distinct rows (n,) whose embeddings a step needs for `used` ones (m,)."""
-        ...
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """Return what the towers read, (n, d), given the embeddings (n, d) of `rows` (n,); differentiable."""
-        ...

@@ -9,7 +9,7 @@ ever, and one edge changes the vectors of all users and items within as many ste
 served would depend on all users, and a user on more than her history.
 """
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 __all__ = ["Graph"]
 
-Rows: TypeAlias = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
 
 
 class Graph:

@@ -34,7 +34,7 @@ def evaluate(
     from trainer.offline.evaluator import Evaluator
     from trainer.offline.fit import Budget, fit
     from trainer.offline.model import OfflineModel
-    from trainer.ranks.runtime import deterministic
+    from trainer.ranks.workers import deterministic
     from weir.cli.progress import Bar
 
     interactions, division = options.read(session.settings.pipeline)

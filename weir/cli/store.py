@@ -1,15 +1,22 @@
-"""``weir verify`` and ``weir migrate``: the files of a store."""
+"""``weir verify``, ``weir migrate`` and ``weir promote``: the files of a store, and which bundle is served."""
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-from typing import Annotated
+import getpass
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weir.cli.options import JsonOutput, StoreOptions
-from weir.errors import CommandError
+from weir.errors import CommandError, UsageError
 
-__all__ = ["migrate", "verify"]
+if TYPE_CHECKING:
+    from contracts import BundleLog
+
+__all__ = ["migrate", "promote", "verify"]
 
 
 def verify(
@@ -69,3 +76,56 @@ def migrate(
         return
     done = f"{panes} panes are now in the commit log" if panes else "has the newest format already"
     session.out.print(plain(f"{session.store.path('')}: {done}; check it with `weir verify`"), soft_wrap=True)
+
+
+def promote(
+    *,
+    version: Annotated[
+        str | None, typer.Argument(help="The bundle; `weir inspect bundles` lists them.", show_default=False)
+    ] = None,
+    why: Annotated[str, typer.Option(help="Reason, shown with the pin.", show_default=False)] = "",
+    unpin: Annotated[
+        bool, typer.Option("--unpin", help="Remove the pin: the trainer promotes its next bundle that passes the gate.")
+    ] = False,
+    options: StoreOptions,
+) -> None:
+    """Serve this bundle whatever the gate decided: an older one, or one that was held back.
+
+    The bundle is pinned: trainers keep exporting, but nothing else is promoted until `weir promote --unpin`.
+    """
+    if (version is None) is not unpin:
+        raise UsageError("name a VERSION to promote and pin it, or give --unpin to remove the pin; one of the two")
+    session = options.open()
+    from contracts import BundleLog, Pin
+
+    log = BundleLog(session.store)
+    if version is None:
+        _unpin(log)
+        return
+    try:
+        log.set_pin(Pin(version=version, by=_operator(), at=time.time(), why=why))
+    except (FileNotFoundError, ValueError):
+        there = ", ".join(log.versions()) or "none"
+        raise CommandError(f"{session.store.path('bundles')} holds no bundle {version}; there are: {there}") from None
+    typer.echo(f"{version} is promoted and pinned until `weir promote --unpin`")
+
+
+def _unpin(log: "BundleLog") -> None:
+    from contracts import CorruptArtefactError
+
+    try:
+        pin = log.pin()
+        was = "nothing was pinned" if pin is None else f"no longer {pin.sentence}"
+    except CorruptArtefactError as error:
+        was = f"the pin could not be read: {error}"
+    log.lift_pin()
+    typer.echo(f"{was}; the trainer promotes its next bundle that passes the gate")
+
+
+def _operator() -> str:
+    """Return who runs the command, as user@host; in a container the user may have no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -16,12 +16,10 @@ from pydantic import Field
 
 from contracts import MAX_ID_BYTES
 from contracts.models import FrozenModel, StoredModel
-from weir.demo.catalogue import Catalogue, Users, make_catalogue, make_users
+from weir.demo.catalogue import Catalogue, Float, Int, Users, make_catalogue, make_users
 
 __all__ = ["GENERATED", "GeneratedLog", "GeneratorConfig", "LogTruth", "generate"]
 
-Float = npt.NDArray[np.float64]
-Int = npt.NDArray[np.int64]
 
 GENERATED: Final = {"event_types": {"play": "positive", "skip": "negative"}}
 """What the event types of a generated log mean, as settings of the pipeline."""

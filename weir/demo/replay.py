@@ -87,7 +87,7 @@ def replay(
     log.info("replaying %s: %s; %d of %d segments to place", path, source.profile, len(missing), len(segments))
     summary = _summarise(source, segments, missing, placed=0)
     for number, segment in enumerate(missing, start=1):
-        _sleep_until(clock.wall_time(round(segment.due_ms)))
+        time.sleep(max(0.0, clock.wall_time(round(segment.due_ms)) - time.time()))
         folder.write(segment.name, source.segment(segment.start, segment.stop))
         summary = _summarise(source, segments, missing, placed=number)
         if report:
@@ -129,10 +129,6 @@ def _summarise(source: LogSource, segments: list[_Segment], missing: list[_Segme
         segments=len(segments),
         finished=not left,
     )
-
-
-def _sleep_until(wall_time: float) -> None:
-    time.sleep(max(0.0, wall_time - time.time()))
 
 
 def _keep_to_plan(store: Store, plan: _Plan) -> None:

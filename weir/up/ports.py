@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from weir.config import Settings, SettingsError
 
-__all__ = ["PORTS", "busy_ports", "with_ports"]
+__all__ = ["PORTS", "busy_ports", "free_port", "with_ports"]
 
 PORTS: Final = {
     "serving.port": "gRPC",
@@ -22,7 +22,7 @@ def with_ports(settings: Settings, offset: int) -> Settings:
 
     Raises `SettingsError` where two processes would share a port, or one is above 65535.
     """
-    ports = {key: (port + offset if port else _free_port()) for key, port in _ports(settings).items()}
+    ports = {key: (port + offset if port else free_port()) for key, port in _ports(settings).items()}
     problems = [f"{key} = {port}: must be at most 65535" for key, port in ports.items() if port > 65535]
     problems += [
         f"{key} = {port}: {other} has the same port"
@@ -61,7 +61,8 @@ def _host(settings: Settings, key: str) -> str:
     return host
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody listens on."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,27 +1,42 @@
-"""What `weir up` checks and writes before it starts a process."""
+"""What `weir up` checks and writes before it starts a process, and the settings of a demo on two cores."""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from contracts import Store
+from contracts import Store, columns
+from logs import Block, BlockId, LogConfig, Validator
 from weir.config import Settings
-from weir.demo.generator import generate
-from weir.demo.source import open_log
+from weir.demo.generator import GENERATED, generate
+from weir.demo.source import LogProfile, LogSource, open_log
 from weir.errors import CommandError, UsageError
 from weir.session import REMEMBERED, Session, open_session, remembered
-from weir.up.demo_settings import demo_settings, log_settings
 from weir.up.options import UpOptions
 from weir.up.ports import PORTS, busy_ports, with_ports
 from weir.up.processes import Replayed
-from weir.up.tour import last_user
 
-__all__ = ["Launch", "prepare"]
+__all__ = ["Launch", "demo_settings", "last_user", "log_settings", "prepare"]
 
 _GENERATED: Final = "generated.jsonl"
+_ROWS: Final = 200
+"""The last rows of a log, among which a user to query for is found."""
 _MARK: Final = "state/demo"
 """Marks the store of a demo, whose data `--once` may remove."""
+
+_SMALL: Final[dict[str, Any]] = {
+    "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.2},
+    "trainer": {
+        "batch_size": 128,
+        "tower": {"dimension": 32, "history_length": 20, "layers": 1, "heads": 2},
+        "negatives": {"uniform": 128},
+        "evaluation_examples": 500,
+        "export_every_windows": 1,
+    },
+    "monitor": {"examples_per_window": 200, "queries_per_request": 32},
+}
+_LARGE_LOG: Final = 400_000
+"""From this many rows on, two cores keep up only with larger batches."""
 
 
 @dataclass(frozen=True)
@@ -136,3 +151,33 @@ def _generated_log(store: Store) -> Path:
     if not store.exists(_GENERATED):
         store.write(_GENERATED, generate().lines)
     return Path(store.path(_GENERATED))
+
+
+def demo_settings(folder: Path, profile: LogProfile, *, generated: bool) -> dict[str, Any]:
+    """Return what replaces the defaults in a demo; `folder` is for the replay's segments."""
+    settings = {section: dict(values) for section, values in _SMALL.items()}
+    settings["pipeline"] |= log_settings(folder, profile)["pipeline"] | (GENERATED if generated else {})
+    if profile.rows > _LARGE_LOG:
+        settings["trainer"] |= {"batch_size": 1024, "negatives": {"uniform": 512}}
+    return settings
+
+
+def log_settings(folder: Path, profile: LogProfile) -> dict[str, Any]:
+    """Return the settings that depend on the replayed log: the folder of its segments, and the window.
+
+    The window is the shortest usual length that divides the log's span into at most 60
+    (`weir.demo.source.nice_window`); it stays open for a hundredth of its length.
+    """
+    window = profile.window_seconds
+    return {
+        "pipeline": {"log": str(folder), "window_seconds": window, "allowed_lateness_seconds": max(60, window // 100)}
+    }
+
+
+def last_user(source: LogSource, config: LogConfig) -> str:
+    """Return the user of one of the last rows of a log, with the id as in its windows; raises `ValueError`."""
+    rows = source.rows(max(0, source.profile.rows - _ROWS), source.profile.rows)
+    valid, _ = Validator(config).validate(Block(BlockId("log", 0), rows))
+    if not len(valid.rows):
+        raise ValueError(f"none of the last {_ROWS} rows of the log is valid")
+    return str(valid.rows[columns.USER_ID][-1].as_py())

@@ -17,18 +17,17 @@ from weir.up.display import StatusDisplay
 from weir.up.memory import tree_memory
 from weir.up.prepare import Launch
 from weir.up.processes import child_specs
-from weir.up.status import Status
-from weir.up.status_reader import StatusReader
+from weir.up.status import Status, StatusReader
 from weir.up.summary import DemoSummary, print_summary, summarise
 from weir.up.supervisor.supervisor import Supervisor
-from weir.up.tour import something_new
 
-__all__ = ["run_up"]
+__all__ = ["run_up", "something_new"]
 
 _LOOK_SECONDS: Final = 0.5
 _GRACE_SECONDS: Final = 30.0
 _CLICK_SECONDS: Final = 60.0
 _SHOWN: Final = 8
+_KNOWN: Final = 50
 
 
 def run_up(launch: Launch) -> DemoSummary | None:
@@ -119,3 +118,11 @@ class _Run:
         )
         out.print()
         print_summary(out, self.summary, session.settings)
+
+
+def something_new(asker: Asker, user: str) -> str:
+    """Return the most popular item that is not among the user's top items: a click on it changes the answer."""
+    answer = asker.ask(user, _KNOWN)
+    known = set(answer.item_ids)
+    ranked = sorted(asker.popularity_ranks(answer.bundle_version).items(), key=lambda pair: pair[1])
+    return next((item for item, _ in ranked if item not in known), answer.item_ids[-1])

@@ -1,17 +1,30 @@
-"""What the stages have done so far, at one moment."""
+"""What the stages have done so far: read from the store and the server, as any other client could.
 
-from collections.abc import Sequence
+Reading never fails. Each part is read separately; one that cannot be read keeps its last value, and the status names
+the problem. Reading without news costs the same whatever the age of the store.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
-from contracts import WindowCounts
-from serving.client import Info
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowCounts
+from logs import discover
+from serving.client import Info, RetrievalClient, RetrievalError, by_user
 from serving.monitor.results import WindowRecall
+from weir.config import Settings
+from weir.up.store_news import CommitTotals, NewestRecalls
 
-__all__ = ["Status", "mean_recall"]
+__all__ = ["Status", "StatusReader", "mean_recall"]
 
 _RECENT: Final = 5
 """Windows over which recalls are averaged."""
+
+_QUIET_SECONDS: Final = 30.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,3 +61,144 @@ def mean_recall(recalls: Sequence[WindowRecall], kind: str, k: int, last: int = 
 
 def _examples(recall: WindowRecall, kind: str) -> int:
     return int(getattr(recall.examples, "model" if kind == "index" else kind))
+
+
+@dataclass
+class StatusReader:
+    """Reads the status of one `weir up`.
+
+    Parameters
+    ----------
+    store, settings
+        Those of the stages.
+    client
+        Connection to the server.
+    started
+        When `weir up` started, by `time.monotonic`.
+    user
+        User to query for, None where none is known; the time of the first answer is reported.
+    """
+
+    store: Store
+    settings: Settings
+    client: RetrievalClient
+    started: float
+    user: str | None
+    problems: dict[str, str] = field(default_factory=dict)
+    _first_answer: float | None = None
+    _newest_bundle: str | None = None
+    _trained_sequence: int = -1
+
+    def __post_init__(self) -> None:
+        self._totals = CommitTotals(self.store)
+        self._recalls = NewestRecalls(self.store)
+        self._bundles = BundleLog(self.store)
+        self._manifests: dict[str, BundleManifest] = {}
+
+    def read(self) -> Status:
+        """Return the present status; never raises."""
+        self._attempt("windows", lambda: self._recalls.expect(self._totals.catch_up()), None)
+        self._attempt("recalls", self._recalls.catch_up, None)
+        current = self._attempt("bundles/CURRENT", self._current, None)
+        self._attempt("bundles", self._follow_bundles, None)
+        served = self._attempt("server", self._served, None)
+        unknown: tuple[float | None, float | None] = (None, None)
+        replayed, age = self._attempt("CLOCK.json", lambda: self._times(served), unknown)
+        totals = self._totals
+        return Status(
+            seconds=time.monotonic() - self.started,
+            replayed=replayed,
+            windows=totals.windows,
+            counts=totals.state.counts,
+            dead=totals.state.dead,
+            last_sequence=totals.windows - 1,
+            newest_bundle=self._newest_bundle,
+            current=current,
+            trained_sequence=self._trained_sequence,
+            served=served,
+            recalls=tuple(self._recalls.recalls),
+            newest_event_age=age,
+            first_answer_seconds=self._first_answer,
+            problems=dict(self.problems),
+        )
+
+    def _attempt(self, part: str, read: Callable[[], T], otherwise: T) -> T:
+        """Return what `read` returns; where it fails, note why and return `otherwise`."""
+        try:
+            value = read()
+        except Exception as error:  # noqa: BLE001 - whatever a damaged store raises, the stages keep running
+            self.problems[part] = _sentence(part, error)
+            return otherwise
+        self.problems.pop(part, None)
+        return value
+
+    def _current(self) -> str | None:
+        version = self._bundles.current()
+        # It may have been promoted, and another retired, between the two readings.
+        if version is None or version in self._bundles.versions() or version != self._bundles.current():
+            return version
+        raise ValueError(f"{self.store.path('bundles/CURRENT')}: names {version!r}, which is not a bundle")
+
+    def _follow_bundles(self) -> None:
+        """Read the new manifests; a bundle may be retired meanwhile."""
+        versions = self._bundles.versions()
+        known = {version: self._manifests[version] for version in versions if version in self._manifests}
+        self._manifests = known
+        for version in versions:
+            if version not in known:
+                with suppress(FileNotFoundError):
+                    known[version] = self._bundles.manifest(version)
+        if known:
+            newest = max(known.values(), key=lambda manifest: manifest.created_at)
+            self._newest_bundle, self._trained_sequence = newest.version, newest.trained_sequence
+
+    def _served(self) -> Info | None:
+        try:
+            info = self.client.info()
+            if self._first_answer is None:
+                self.client.retrieve([by_user(self.user or "nobody", 10)])
+                self._first_answer = time.monotonic() - self.started
+        except RetrievalError:
+            return None
+        return info
+
+    def _times(self, served: Info | None) -> tuple[float | None, float | None]:
+        """Return the finished share of a replay, and the age of the newest served event in seconds."""
+        clock = EventClock.of(self.store)
+        age = time.time() - clock.wall_time(round(1000 * served.max_event_time)) if served else None
+        return _share(clock), age
+
+    def is_settled(self, status: Status) -> bool:
+        """Say whether everything in the log is committed, trained on, served and measured; never raises."""
+        return self._attempt("log", lambda: self._is_settled(status), otherwise=False)
+
+    def _is_settled(self, status: Status) -> bool:
+        last = status.last_sequence
+        if last < 0 or status.trained_sequence < last or status.served is None:
+            return False
+        if status.served.bundle_version != status.current or not self.is_all_committed():
+            return False
+        return any(recall.sequence == last for recall in status.recalls)
+
+    def is_all_committed(self) -> bool:
+        """Say whether the commits read last account for everything in the log.
+
+        Segments of duplicates only are in no manifest: then a long time without commits has to be enough.
+        """
+        if time.time() - self._totals.state.committed_at > _QUIET_SECONDS:
+            return True
+        return self._totals.covers(discover(self.settings.pipeline.log))
+
+
+def _sentence(part: str, error: Exception) -> str:
+    """Return a sentence that names the file, or the part where the error does not."""
+    text = str(error) or type(error).__name__
+    return text if part in text or isinstance(error, OSError | CorruptArtefactError) else f"{part}: {text}"
+
+
+def _share(clock: EventClock) -> float | None:
+    """Return the finished share of a replay, from 0 to 1; None where there is none."""
+    if clock.event_end is None:
+        return None
+    span = clock.wall_time(round(1000 * clock.event_end)) - clock.wall_origin
+    return min(1.0, (time.time() - clock.wall_origin) / span) if span > 0 else 1.0

@@ -16,7 +16,7 @@ def test_shape_errors_name_every_dimension() -> None:
 
 def test_half_precision_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^x must be float32, float64 or bfloat16, got torch.float16$"):
-        checks.check_logits(x=torch.zeros(1).half())
+        checks.check_logits("n", x=torch.zeros(1).half())
 
 
 def test_finite_only_where_used() -> None:

@@ -11,8 +11,7 @@ from trainer.offline.examples import training_batches
 from trainer.offline.fit import Budget, Fit, fit
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
-from trainer.ranks.runtime import deterministic
-from trainer.ranks.workers import Workers
+from trainer.ranks.workers import Workers, deterministic
 from trainer.step.inputs import sample_inputs
 from trainer.step.step import train_step
 from trainer.tower_config import TOWERS

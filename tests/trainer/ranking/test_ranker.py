@@ -3,9 +3,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from tests.trainer.ranking.ranked import lists, random_cases, random_scores
-from trainer.ranking import Cases, Lists, rank, rank_of
+from trainer.config import TowerConfig
+from trainer.items.table import PADDING
+from trainer.ranking import Cases, Lists, rank, rank_of, user_vectors
 
 seeds = st.integers(0, 10_000)
 score_rows = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=6, max_size=6), min_size=1, max_size=8)
@@ -114,3 +117,17 @@ def test_blocks_hold_no_more_scores_than_allowed() -> None:
 def test_scores_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"scores of 1 cases have shape \(1, 3\); expected \(1, 4\)"):
         rank(one_case([0]), lambda block: torch.zeros(len(block), 3), 4, depth=1)
+
+
+class Mean(nn.Module):
+    def forward(self, history: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (history * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+def test_users_are_what_the_tower_reads_without_padding_as_the_search_compares_them() -> None:
+    vectors = torch.tensor([[9.0, 9.0], [0.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
+    histories = torch.tensor([[PADDING, 2], [2, 3]])
+    plain = user_vectors(Mean(), TowerConfig(normalised=False), vectors, histories)
+    assert plain.tolist() == [[3, 0], [1.5, 2]]
+    unit = user_vectors(Mean(), TowerConfig(), vectors, histories)
+    torch.testing.assert_close(unit, torch.tensor([[1.0, 0.0], [0.6, 0.8]]))

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trainer.ranks.workers import Workers
+from trainer.ranks.workers import Workers, deterministic
 
 
 def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,3 +29,10 @@ def test_torchrun_tells_a_process_its_place(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_missing_device_is_refused() -> None:
     with pytest.raises(ValueError, match="device = cuda"):
         Workers.from_environment("cuda")
+
+
+def test_determinism_is_asked_for_inside_only() -> None:
+    before = torch.get_deterministic_debug_mode()
+    with deterministic():
+        assert torch.are_deterministic_algorithms_enabled()
+    assert torch.get_deterministic_debug_mode() == before

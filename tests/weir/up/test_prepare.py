@@ -1,12 +1,18 @@
+import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from contracts import Store
+from logs import LogColumns, LogConfig
 from weir.config import load_settings
+from weir.demo.generator import GeneratorConfig, generate
+from weir.demo.source import LogProfile, open_log
 from weir.errors import CommandError, UsageError
 from weir.up.options import UpOptions
-from weir.up.prepare import Launch, prepare
+from weir.up.prepare import Launch, demo_settings, last_user, log_settings, prepare
 
 FREE = [
     f"{key}={port}"
@@ -99,3 +105,51 @@ def test_a_wrong_log_removes_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         start(store, demo=True, once=True, log=tmp_path / "missing.jsonl")
     assert inside.exists()
+
+
+MONTH = LogProfile(200_000, 0, 30 * 86_400_000)
+
+
+@pytest.mark.parametrize("rows", [200_000, 5_000_000])
+@pytest.mark.parametrize("generated", [True, False])
+def test_the_preset_can_be_used(rows: int, generated: bool) -> None:
+    profile = LogProfile(rows, 0, 30 * 86_400_000)
+    settings = load_settings(None, None, demo_settings(Path("log"), profile, generated=generated))
+    assert settings.pipeline.log == "log"
+    assert settings.pipeline.window_seconds == 12 * 3600
+    # The tower must not read further back than the pipeline remembers.
+    assert settings.trainer.tower.history_length <= settings.pipeline.history_length
+    assert bool(settings.pipeline.event_types) == generated
+
+
+def test_the_generated_logs_event_types_are_all_known() -> None:
+    types = demo_settings(Path("log"), MONTH, generated=True)["pipeline"]["event_types"]
+    lines = generate(GeneratorConfig(users=20, items=40, events=500, days=2, malformed=0)).lines
+    found = {line.split(b'"event_type":"')[1].split(b'"')[0].decode() for line in lines.splitlines()}
+    assert found == set(types)
+
+
+def test_a_log_alone_decides_the_window_and_nothing_of_the_model() -> None:
+    assert set(log_settings(Path("log"), MONTH)) == {"pipeline"}
+
+
+def test_the_user_of_the_last_sound_row_is_taken(tmp_path: Path) -> None:
+    rows = [{"user_id": user, "item_id": "i", "timestamp": 1_700_000_000 + n} for n, user in enumerate(["a", "b", "é"])]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join([*(json.dumps(row) for row in rows), "{broken", '["list"]', '{"user_id": ""}']))
+    assert last_user(open_log(path), LogConfig()) == "é"
+
+
+def test_numbers_are_spelt_as_the_windows_will(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"uid": [3, 4], "item_id": [1, 2], "timestamp": [1_700_000_000, 1_700_000_001]}), path)
+    config = LogConfig(columns=LogColumns(user_id="uid"))
+    assert last_user(open_log(path, config), config) == "4"
+
+
+def test_a_log_that_ends_in_refused_rows_names_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    sound = '{"user_id": "u", "item_id": "i", "timestamp": 1700000000}\n'
+    path.write_text(sound + 200 * '{"timestamp": 1700000000}\n')
+    with pytest.raises(ValueError, match="none of the last 200 rows of the log is valid"):
+        last_user(open_log(path), LogConfig())

@@ -16,7 +16,7 @@ from weir.up.display import StatusDisplay
 from weir.up.options import UpOptions
 from weir.up.prepare import Launch
 from weir.up.run import _Run
-from weir.up.status_reader import StatusReader
+from weir.up.status import StatusReader
 from weir.up.supervisor.child import ChildSpec
 from weir.up.supervisor.supervisor import Supervisor
 

@@ -55,7 +55,8 @@ def draw_popularity(table: Table, metric: str, subtitle: str, theme: Theme = LIG
     title = f"{metric_label(metric)} on test, by popularity of the item"
     with look(theme):
         if len(lines) > _TOGETHER:
-            return png(_panels(table, lines, sheet(_panels_height(len(lines)), title, subtitle, theme), theme))
+            height = 1.2 + 1.55 * math.ceil(len(lines) / _COLUMNS)
+            return png(_panels(table, lines, sheet(height, title, subtitle, theme), theme))
         canvas = sheet(4.0, title, subtitle, theme)
         axes = _axes(canvas)
         axes.set(xlabel="popularity decile (1: most popular)", xticks=range(1, 11))
@@ -121,10 +122,6 @@ def _draw(axes: Axes, number: int, line: Line, theme: Theme) -> None:
     if np.isfinite(line.deviation).any():
         band = line.mean - line.deviation, line.mean + line.deviation
         axes.fill_between(line.at, *band, color=stroke(number).colour, alpha=0.18, linewidth=0)
-
-
-def _panels_height(panels: int) -> float:
-    return 1.2 + 1.55 * math.ceil(panels / _COLUMNS)
 
 
 def _panels(table: Table, lines: Mapping[int, Line], canvas: Canvas, theme: Theme) -> Canvas:

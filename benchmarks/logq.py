@@ -1,14 +1,15 @@
-"""How the precision of log Q affects the trained model: one pass over MovieLens-1M for each estimator and seed.
+"""What log Q costs, and how its precision affects the trained model.
 
-    python -m benchmarks.logq_recall run       # train what has no result yet, one JSON file per run
-    python -m benchmarks.logq_recall report    # the table, and the plot by popularity decile
+    python -m benchmarks.logq run       # train what has no result yet, one JSON file per run
+    python -m benchmarks.logq report    # the table, and the plot by popularity decile
+    python -m benchmarks.logq step      # the gather in a training step, and the refresh when a window arrives
 
-The stream is in global order of time. It comes in windows of 8,192 events; each of the last tenth of the events tests
-the model (rank of the event's item among all items seen so far, without the user's newest 20), then the window is
-counted by the estimator, log Q is refreshed, and the model trains on the window once, in shuffled batches. The only
-negatives are the other positives of the batch, so that log Q alone corrects for their popularity. Counts are never
-decayed: the estimators differ in precision only. A run takes about a minute on one core; set
-OMP_NUM_THREADS=1.
+A run is one pass over MovieLens-1M for an estimator and a seed. The stream is in global order of time. It comes in
+windows of 8,192 events; each of the last tenth of the events tests the model (rank of the event's item among all items
+seen so far, without the user's newest 20), then the window is counted by the estimator, log Q is refreshed, and the
+model trains on the window once, in shuffled batches. The only negatives are the other positives of the batch, so that
+log Q alone corrects for their popularity. Counts are never decayed: the estimators differ in precision only. A run
+takes about a minute on one core; set OMP_NUM_THREADS=1.
 """
 
 import json
@@ -24,17 +25,18 @@ import pyarrow.parquet as pq
 import torch
 import typer
 
-from benchmarks.harness import DATA, F64, I64, Data, command_line, head, row
-from benchmarks.states import admit
+from benchmarks.harness import DATA, F64, I64, Data, command_line, head, median_seconds, row, zipf_ranks
+from benchmarks.states import admit, filled
 from contracts import Events, Histories, Keys, hash_ids
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView, GapEstimator
 from sketches.view import DecayedSketch
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from trainer.items.table import FIRST_ITEM
+from trainer.negatives import Pool, shared_pool
 from trainer.ranking import gain
-from trainer.ranks.runtime import deterministic
-from trainer.ranks.workers import Workers
+from trainer.ranks.workers import Workers, deterministic
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Examples, Positives, batches
+from trainer.step.batches import Batch, Examples, Positives, batches
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
 from trainer.stream.prequential import scored_blocks
@@ -181,7 +183,7 @@ def report(out: Out = OUT, picture: Path = Path("docs") / "images" / "logq-by-de
     }
     done = {name: runs for name, runs in found.items() if runs}
     if not done:
-        raise typer.BadParameter(f"{out} holds no result: run `python -m benchmarks.logq_recall run` first")
+        raise typer.BadParameter(f"{out} holds no result: run `python -m benchmarks.logq run` first")
     head(
         "log Q from", "runs", "W at the end", "Recall@20", "deviation", "NDCG@20", "Recall@20, rarer half of the items"
     )
@@ -220,6 +222,60 @@ def draw(done: dict[str, list[dict[str, Any]]], picture: Path) -> None:
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=110)
     print(f"\n{picture}")
+
+
+Lives = float | tuple[float, ...]
+
+
+@app.command()
+def step(
+    items: Annotated[int, typer.Option(help="items in the table")] = 100_000,
+    steps: Annotated[int, typer.Option(help="steps timed")] = 20,
+) -> None:
+    """Print what log Q costs in a training step, and when a window arrives.
+
+    A step only reads log Q of its rows from a table (the gather) and mixes the sources of negatives (the density). The
+    table is computed again from the sketches when a window arrives: the refresh.
+    """
+    head("tower", "batch", "half-lives", "step, ms", "gather and density, ms", "share", "refresh per window, ms")
+    for kind, size in (("sasrec", 512), ("mean_pooling", 512), ("mean_pooling", 4096)):
+        for lives in (86400.0, (3600.0, 86400.0, 864000.0)):
+            tower = TowerConfig.model_validate({"kind": kind})
+            config = TrainerConfig(device="cpu", batch_size=size, tower=tower, half_life_seconds=lives)
+            state, sketch = filled(config, items, zipf(items, 1_000_000))
+            batch = synthetic_batch(config, items)
+            step = median_seconds(lambda: train_step(state, batch, Workers()), steps)  # noqa: B023 - called at once
+            used = torch.cat([batch.positives, batch.histories.flatten()]).unique()
+            gather = median_seconds(lambda: log_q_of(state, used), 10 * steps)  # noqa: B023
+            refresh = median_seconds(lambda: arrive(state, sketch), 3)  # noqa: B023
+            count = len(state.frequencies.half_lives)
+            times = (f"{1e3 * step:.1f}", f"{1e3 * gather:.3f}", f"{gather / step:.2%}", f"{1e3 * refresh:.0f}")
+            row(kind, size, count, *times)
+
+
+def synthetic_batch(config: TrainerConfig, items: int) -> Batch:
+    """Return a batch of popular positives and full histories."""
+    size, length = config.batch_size, config.tower.history_length
+    rows = torch.from_numpy(zipf(items, size * (length + 1))).view(size, length + 1) + FIRST_ITEM
+    histories, ones = rows[:, 1:].contiguous(), torch.ones(size)
+    return Batch(rows[:, 0].contiguous(), histories, ones, ones > 0, ones, histories)
+
+
+def zipf(items: int, events: int) -> I64:
+    """Draw numbers of items by Zipf(1.05)."""
+    return zipf_ranks(items, events, 1.05, np.random.default_rng(1))[0]
+
+
+def log_q_of(state: TrainerState, rows: torch.Tensor) -> None:
+    """Look up log Q as a step does before the loss."""
+    size = state.config.batch_size
+    shared_pool(state.config.negatives, state.log_q, state.live).log_q(rows, Pool(size, size))
+
+
+def arrive(state: TrainerState, sketch: bytes) -> None:
+    """Add the frequencies of a further window."""
+    state.frequencies.add(sketch, state.frequencies.time_ms + 3_600_000)
+    state.refresh_frequencies()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.wire import has_more_fields
+from serving.decoding import has_more_fields
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 IDS = st.lists(st.text(max_size=200), max_size=8)

@@ -13,8 +13,7 @@ from serving.client import RetrievalClient
 from tests.weir.up.damage import DAMAGES, WINDOWS, recall, whole_store
 from weir.config import load_settings
 from weir.demo.generator import GeneratorConfig, generate
-from weir.up.status import mean_recall
-from weir.up.status_reader import StatusReader
+from weir.up.status import StatusReader, mean_recall
 
 
 def test_recalls_are_means_over_events_of_the_newest_windows() -> None:

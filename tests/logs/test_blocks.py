@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs.chunks import cuts
+from logs.blocks import cuts
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(1, 20), st.integers(1, 5))
