@@ -230,12 +230,12 @@ class ItemCache:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return copies of all that a restart needs, the generator's state included."""
-        return {
-            "items": self.items.clone(),
-            "counts": self.counts.clone(),
-            "present": self._present.clone(),
-            "generator": self._generator.get_state(),
-        }
+        return self._state(self.counts.clone(), self._present.clone())
+
+    def state_of(self, ids: npt.NDArray[np.int64]) -> dict[str, Tensor]:
+        """Return the state with the counts of some ids (n,) instead of all."""
+        index = torch.from_numpy(ids).to(self.counts.device)
+        return self._state(self.counts[index], self._present[index])
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state of `state_dict`; the number of items is that of the state.
@@ -253,6 +253,17 @@ class ItemCache:
         self.items = state["items"].to(device, copy=True)
         self.counts = state["counts"].to(device, copy=True)
         self._present = state["present"].to(device, copy=True)
+
+    def load_rows(self, ids: npt.NDArray[np.int64], state: Mapping[str, Tensor]) -> None:
+        """Take over a state of `state_of` for the same ids (n,); the counts of all others stay."""
+        index, device = torch.from_numpy(ids).to(self.counts.device), self.counts.device
+        self._generator.set_state(state["generator"].cpu())
+        self.items = state["items"].to(device, copy=True)
+        self.counts[index], self._present[index] = state["counts"].to(device), state["present"].to(device)
+
+    def _state(self, counts: Tensor, present: Tensor) -> dict[str, Tensor]:
+        generator = self._generator.get_state()
+        return {"items": self.items.clone(), "counts": counts, "present": present, "generator": generator}
 
     def _checked(self, ids: Tensor) -> Tensor:
         """Return ids flat, on the cache's device."""
