@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from torch import Tensor
 
@@ -35,6 +36,9 @@ from trainer.state.trainer_state import TrainerState
 __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
 
 logger = logging.getLogger(__name__)
+
+_RENAMED: Final = {"loss.companions": "loss.extra_positives"}
+"""Settings by their names in earlier checkpoints."""
 
 
 class CheckpointMismatchError(UserError):
@@ -142,7 +146,8 @@ class CheckpointLog:
         return read_tensors(self.store, f"checkpoints/{name}", mark.tensors, mark.files)
 
     def _compare(self, name: str, mark: CheckpointMark, config: TrainerConfig) -> None:
-        differences = _differences(mark.settings, config.defining())
+        saved = {_RENAMED.get(setting, setting): value for setting, value in mark.settings.items()}
+        differences = _differences(saved, config.defining())
         if differences:
             path = self.store.path(mark_path(name))
             remedy = "use the same settings, or another store, or remove its checkpoints/"
