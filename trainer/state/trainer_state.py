@@ -91,7 +91,7 @@ class TrainerState:
         return Totals(max(users[0], self.config.batch_size), users[1], len(self.table))
 
     def select(self, used: Tensor) -> Tensor:
-        """Return the distinct rows (n,) among `used` ones of any number."""
+        """Return the distinct rows (n,), ascending, among `used` ones of any number."""
         return cast(Tensor, torch.unique(used))
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
@@ -178,11 +178,12 @@ class TrainerState:
     def refresh_frequencies(self) -> None:
         """Recompute counts and log Q of every table row, so that a step only gathers from them."""
         live = self.table.live
+        counts = self.frequencies.counts(ItemKeys(self.table.keys[live]))
         self.counts = np.zeros(self.table.capacity)
-        self.counts[live] = self.frequencies.counts(self.table.keys[live])
+        self.counts[live] = counts
         # Rows that no item owns are never drawn; any value below 0 does for them.
         log_q = torch.full((self.table.capacity,), -1.0, dtype=self.embeddings.weight.dtype)
-        log_q[live] = torch.from_numpy(self.frequencies.log_q(self.table.keys[live])).to(log_q.dtype)
+        log_q[live] = torch.from_numpy(self.frequencies.log_q_of(counts)).to(log_q.dtype)
         self.log_q = log_q.to(self.device)
         self.item_counts = torch.from_numpy(self.counts).to(self.device)
 

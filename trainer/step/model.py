@@ -67,7 +67,7 @@ class Model(Protocol):
         ...
 
     def select(self, used: Tensor) -> Tensor:
-        """Return the distinct rows (n,) whose embeddings a step needs for `used` ones (m,)."""
+        """Return the distinct rows (n,), ascending, whose embeddings a step needs for `used` ones (m,)."""
         ...
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
