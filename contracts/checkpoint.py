@@ -1,7 +1,10 @@
 """The description of a checkpoint: ``checkpoints/<name>/CHECKPOINT.json``, written last.
 
 The tensors' bytes (little-endian, each in C order), one tensor after another in the order of the mark, are cut into
-the files that the mark lists. Names sort in the order of the stream. Checking a store needs the mark alone.
+the files that the mark lists. Names sort in the order of the stream. Checking a store needs the marks alone.
+
+A checkpoint with a `parent` is a delta: of what has a line for each table row it holds the lines of the rows in its
+tensor ``rows``, those that have changed since the parent; everything else it holds whole.
 """
 
 import json
@@ -12,19 +15,26 @@ from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
 
 from contracts.documents import Document, decode_document
 from contracts.errors import CorruptArtefactError
-from contracts.storage import FileEntry, Store
+from contracts.models import StoredModel
+from contracts.storage import FileEntry, Store, checksum
 
 __all__ = [
     "CHECKPOINT_MARK",
+    "CURRENT_FORMAT",
     "CheckpointMark",
+    "CheckpointRef",
     "FirstFormatError",
     "TensorEntry",
     "checkpoint_names",
+    "mark_path",
+    "read_checkpoint_chain",
     "read_checkpoint_mark",
 ]
 
 CHECKPOINT_MARK: Final = "CHECKPOINT.json"
 """A directory without it is incomplete and is never read."""
+
+CURRENT_FORMAT: Final = 3
 
 _BYTES: Final = {
     "bool": 1,
@@ -56,12 +66,21 @@ class TensorEntry(Document):
         return math.prod(self.shape) * _BYTES[self.dtype]
 
 
+class CheckpointRef(StoredModel):
+    """One certain checkpoint: its name, and the checksum of its mark."""
+
+    name: str
+    checksum: str
+
+
 class CheckpointMark(Document):
     """A complete checkpoint: where it is in the stream, the settings that made it, its tensors and its files."""
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
-    format: Literal[2] = Field(default=2, description="how the files hold the tensors; readers refuse any other")
+    format: Literal[2, 3] = Field(
+        default=3, description="how the files hold the tensors; 2: no parent, ids as JSON; readers refuse any other"
+    )
     step: int = Field(ge=0, description="steps since the beginning of training")
     sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")
     batch: int = Field(ge=0, description="batches of that window done")
@@ -69,6 +88,7 @@ class CheckpointMark(Document):
     settings: dict[str, Any] = Field(description="those that decide what is trained, flat")
     tensors: dict[str, TensorEntry]
     files: tuple[FileEntry, ...]
+    parent: CheckpointRef | None = Field(default=None, description="what this one continues; none: it is whole")
 
     @model_validator(mode="after")
     def _files_hold_the_tensors(self) -> Self:
@@ -83,17 +103,45 @@ def checkpoint_names(store: Store) -> list[str]:
     return [name.split("/")[1] for name in store.glob(f"checkpoints/*/{CHECKPOINT_MARK}")]
 
 
+def mark_path(name: str) -> str:
+    """Return the name of a checkpoint's mark in the store."""
+    return f"checkpoints/{name}/{CHECKPOINT_MARK}"
+
+
+def read_checkpoint_chain(store: Store, name: str) -> list[tuple[CheckpointRef, CheckpointMark]]:
+    """Return a checkpoint and all that it continues, the whole one first.
+
+    Raises `CorruptArtefactError` for a mark that is damaged, missing or not the one that was continued; the others as
+    `read_checkpoint_mark`.
+    """
+    found = store.read(mark_path(name))
+    chain = [(CheckpointRef(name=name, checksum=checksum(found)), _decode(store.path(mark_path(name)), found))]
+    while (parent := chain[0][1].parent) is not None:
+        path, child = mark_path(parent.name), chain[0][0].name
+        try:
+            data = store.read(path)
+        except FileNotFoundError:
+            raise CorruptArtefactError(store.path(path), f"is missing, but checkpoints/{child} continues it") from None
+        mark = _decode(store.path(path), data)
+        if checksum(data) != parent.checksum:
+            raise CorruptArtefactError(store.path(path), f"is not what checkpoints/{child} continues")
+        chain.insert(0, (parent, mark))
+    return chain
+
+
 def read_checkpoint_mark(store: Store, name: str) -> CheckpointMark:
     """Return the mark of a checkpoint; raises `CorruptArtefactError`, `FirstFormatError` or `FileNotFoundError`."""
-    path = f"checkpoints/{name}/{CHECKPOINT_MARK}"
-    data = store.read(path)
+    return _decode(store.path(mark_path(name)), store.read(mark_path(name)))
+
+
+def _decode(path: str, data: bytes) -> CheckpointMark:
     if _of_the_first_format(data):
         problem = (
             "was written by an earlier version, with metadata in a pickle, which is never loaded: "
             "remove checkpoints/, and all windows are trained on again"
         )
-        raise FirstFormatError(store.path(path), problem)
-    return decode_document(store.path(path), data, CheckpointMark)
+        raise FirstFormatError(path, problem)
+    return decode_document(path, data, CheckpointMark)
 
 
 def _of_the_first_format(data: bytes) -> bool:

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from contracts.artefacts import MANIFEST
+from contracts.checkpoint import CHECKPOINT_MARK as CHECKPOINT
+from contracts.checkpoint import CheckpointRef, mark_path
 from contracts.commits import CommitLog, Cursor
 from contracts.documents import Document, decode_document, read_document, unseal
 from contracts.errors import CorruptArtefactError
@@ -16,8 +18,6 @@ from contracts.format import read_format
 from contracts.storage import FileEntry, FileStat, Store, checksum
 
 __all__ = ["Finding", "Kind", "Report", "verify"]
-
-CHECKPOINT: Final = "CHECKPOINT.json"
 
 _YOUNG_SECONDS: Final = 3600.0
 """A file that nothing names yet may belong to work in progress for so long."""
@@ -80,9 +80,10 @@ class Report:
 
 
 class _Listing(Document):
-    """What all manifests have in common."""
+    """What all manifests have in common, and what a checkpoint may continue."""
 
     files: tuple[FileEntry, ...]
+    parent: CheckpointRef | None = None
 
 
 def verify(
@@ -141,7 +142,22 @@ def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding])
                 findings.append(Finding(Kind.DAMAGED, name, error.problem))
                 continue
             expected |= {f"{folder}/{entry.name}": entry for entry in listing.files}
+            if last == CHECKPOINT and listing.parent is not None:
+                findings += _broken(store, name, listing.parent)
     return expected
+
+
+def _broken(store: Store, name: str, parent: CheckpointRef) -> Iterator[Finding]:
+    """Return what is wrong with the checkpoint that the one of this mark continues."""
+    path = mark_path(parent.name)
+    try:
+        found = checksum(store.read(path))
+    except FileNotFoundError:
+        if store.exists(name):  # else both are retired since the listing
+            yield Finding(Kind.MISSING, path, f"{name} continues it, but it is missing")
+        return
+    if found != parent.checksum:
+        yield Finding(Kind.DAMAGED, path, f"has checksum {found}, {name} continues {parent.checksum}")
 
 
 def _committed(store: Store, findings: list[Finding]) -> Iterator[tuple[str, FileEntry]]:

@@ -143,7 +143,11 @@ class CountMinSketch(FrequencyEstimator):
 
     def estimate(self, keys: npt.ArrayLike) -> Floats:
         """Return the smallest cell of each key, in events, shape (n,)."""
-        return self._events(self._smallest(self._hash.slots(as_keys(keys))))
+        rows = self._hash.rows(as_keys(keys))
+        smallest = self._cells.take(next(rows))
+        for slots in rows:  # one row after the other: many keys never have all their slots at once
+            np.minimum(smallest, self._cells.take(slots), out=smallest)
+        return self._events(smallest)
 
     def merge(self, other: FrequencyEstimator) -> None:
         """Add another sketch of the same parameters, cell by cell."""

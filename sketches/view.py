@@ -94,9 +94,13 @@ class FrequencyView:
         It is normalised over them, not over all events: the trainer draws only items of its table, and with the mass of
         other items in it, the correction "improved" would weight rows wrongly. It is below 0 for a single item too.
         """
-        if not len(keys):
+        return self.log_q_of(self.counts(keys))
+
+    def log_q_of(self, counts: Floats) -> Floats:
+        """Return `log_q` of the keys that have these `counts`, (n,)."""
+        if not len(counts):
             return np.zeros(0)
-        raw = log_probability(self.counts(keys), self.total, 0.5)
+        raw = log_probability(counts, self.total, 0.5)
         normalised: Floats = np.minimum(raw - np.logaddexp.reduce(raw), -1e-6)
         return normalised
 

@@ -7,12 +7,16 @@ from hypothesis import strategies as st
 from contracts import CorruptArtefactError, FileEntry, Store
 from contracts.checkpoint import (
     CheckpointMark,
+    CheckpointRef,
     FirstFormatError,
     TensorEntry,
     checkpoint_names,
+    mark_path,
+    read_checkpoint_chain,
     read_checkpoint_mark,
 )
 from contracts.documents import write_document
+from contracts.verification import Kind, verify
 
 PATH = "checkpoints/0000000003-00000001-00000000/CHECKPOINT.json"
 NAME = PATH.split("/")[1]
@@ -65,8 +69,8 @@ def test_later_minor_formats_are_read_and_another_format_is_not(store: Store) ->
 
     write_document(store, PATH, Later.model_validate(MARK.model_dump()))
     assert read_checkpoint_mark(store, NAME) == MARK
-    write_document(store, PATH, MARK.model_copy(update={"format": 3}))
-    with pytest.raises(CorruptArtefactError, match="format: Input should be 2"):
+    write_document(store, PATH, MARK.model_copy(update={"format": 4}))
+    with pytest.raises(CorruptArtefactError, match="format: Input should be 2 or 3"):
         read_checkpoint_mark(store, NAME)
 
 
@@ -75,3 +79,42 @@ def test_the_first_format_is_told_apart(store: Store) -> None:
     store.write(PATH, json.dumps(fields, indent=2).encode())
     with pytest.raises(FirstFormatError, match="remove checkpoints/"):
         read_checkpoint_mark(store, NAME)
+
+
+def chain(store: Store) -> list[CheckpointRef]:
+    """Write a whole checkpoint and two that continue it, one after the other."""
+    found: list[CheckpointRef] = []
+    for name in ("0000000001-0", "0000000002-0", "0000000003-0"):
+        file = store.write(f"checkpoints/{name}/tensors-00000.bin", name.encode() + bytes(28))
+        mark = MARK.model_copy(update={"files": (file,), "parent": found[-1] if found else None})
+        found.append(CheckpointRef(name=name, checksum=write_document(store, mark_path(name), mark).checksum))
+    return found
+
+
+def test_a_chain_is_read_from_the_whole_checkpoint_on(store: Store) -> None:
+    written = chain(store)
+    assert [ref for ref, _ in read_checkpoint_chain(store, written[-1].name)] == written
+    assert [ref for ref, _ in read_checkpoint_chain(store, written[0].name)] == written[:1]
+    assert verify(store).findings == []
+
+
+def test_a_chain_without_its_beginning_is_refused_by_name(store: Store) -> None:
+    whole, middle, newest = chain(store)
+    store.remove(f"checkpoints/{whole.name}")
+    with pytest.raises(CorruptArtefactError, match=f"is missing, but checkpoints/{middle.name} continues it") as lost:
+        read_checkpoint_chain(store, newest.name)
+    assert lost.value.path == store.path(mark_path(whole.name))
+    problem = f"{mark_path(middle.name)} continues it, but it is missing"
+    assert verify(store).findings == [(Kind.MISSING, mark_path(whole.name), problem)]
+
+
+def test_a_checkpoint_in_the_place_of_another_is_refused_by_name(store: Store) -> None:
+    whole, middle, newest = chain(store)
+    mark = read_checkpoint_mark(store, whole.name).model_copy(update={"batch": 5})
+    write_document(store, mark_path(whole.name), mark)
+    with pytest.raises(CorruptArtefactError, match=f"is not what checkpoints/{middle.name} continues") as other:
+        read_checkpoint_chain(store, newest.name)
+    assert other.value.path == store.path(mark_path(whole.name))
+    [finding] = verify(store).findings
+    assert finding[:2] == (Kind.DAMAGED, mark_path(whole.name))
+    assert finding.problem.endswith(f"{mark_path(middle.name)} continues {whole.checksum}")

@@ -48,3 +48,4 @@ def collapse(state: TrainerState) -> None:
     """Give all items nearly the same embedding: all users are recommended the same arbitrary few."""
     noise = torch.randn(len(state.live), state.embeddings.weight.shape[1], generator=torch.Generator().manual_seed(1))
     state.embeddings.weight[state.live] = 1 + 1e-3 * noise
+    state.embeddings.touched.mark(state.table.live)

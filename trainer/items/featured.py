@@ -59,16 +59,34 @@ class FeaturedItems:
 
     def state_dict(self) -> dict[str, Tensor | npt.NDArray[Any]]:
         """Return table and tower as arrays, for the checkpoint."""
-        parts = {"table": self.table.state_dict(), "tower": self.tower.state_dict()}
-        return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+        return self._joined(self.table.state_dict())
+
+    def state_of(self, rows: TableRows) -> dict[str, Tensor | npt.NDArray[Any]]:
+        """Return some rows (n,) of the table, and the tower."""
+        return self._joined(self.table.state_of(rows))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state_dict` describes."""
-        for prefix, part in (("table.", self.table), ("tower.", self.tower)):
-            own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-            part.load_state_dict(own)
+        self.table.load_state_dict(_part(state, "table."))
+        self._load_tower(state)
+
+    def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
+        """Take over the rows (n,) and the tower that `state_of` describes."""
+        self.table.load_rows(rows, _part(state, "table."))
+        self._load_tower(state)
+
+    def _load_tower(self, state: Mapping[str, Tensor]) -> None:
+        self.tower.load_state_dict(_part(state, "tower."))
         self._inputs = self._read()
+
+    def _joined(self, table: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor | npt.NDArray[Any]]:
+        parts: dict[str, Mapping[str, Tensor | npt.NDArray[Any]]] = {"table": table, "tower": self.tower.state_dict()}
+        return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def _read(self) -> FeatureInputs:
         weight = self.tower.dense.weight
         return self.table.inputs(weight.device, weight.dtype)
+
+
+def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -67,6 +67,8 @@ class _Column:
 
     def grow(self, capacity: int) -> None:
         missing = capacity - len(self.values)
+        if not missing:
+            return
         self.values = np.pad(self.values, ((0, missing), (0, 0)), constant_values=self.unknown)
         self.set_ms = np.pad(self.set_ms, (0, missing), constant_values=_NEVER)
 
@@ -169,6 +171,10 @@ class FeatureTable:
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return the table as arrays, for the checkpoint; empty where no feature has been seen."""
+        return self.state_of(TableRows(np.arange(self.capacity)))
+
+    def state_of(self, rows: TableRows) -> dict[str, npt.NDArray[Any]]:
+        """Return some rows (n,) of the table as arrays, with all names and moments."""
         if not self._columns:
             return {}
         names = json.dumps([list(self._categorical), list(self._dense)]).encode()
@@ -178,7 +184,7 @@ class FeatureTable:
             "moments": np.array(moments, np.float64).reshape(-1, 3),
         }
         for number, column in enumerate(self._columns):
-            flat |= {f"{number}.values": column.values, f"{number}.told_ms": column.set_ms}
+            flat |= {f"{number}.values": column.values[rows], f"{number}.told_ms": column.set_ms[rows]}
         return flat
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
@@ -188,11 +194,23 @@ class FeatureTable:
         categorical, dense = json.loads(np.asarray(state["names"]).tobytes())
         self._categorical = {name: self._column(-1, np.int32) for name in categorical}
         self._dense = {name: self._column(np.nan, np.float64) for name in dense}
-        moments = np.asarray(state["moments"]).tolist()
-        self._moments = {name: Moments(*row) for name, row in zip(dense, moments, strict=True)}
+        self._load_moments(state)
         for number, column in enumerate(self._columns):
             stored = (state[f"{number}.{name}"] for name in ("values", "told_ms"))
             column.values, column.set_ms = (np.asarray(array).copy() for array in stored)
+
+    def load_rows(self, rows: TableRows, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Take over the rows (n,) that `state_of` describes, of a table with the same features."""
+        if not state:
+            return
+        self._load_moments(state)
+        for number, column in enumerate(self._columns):
+            values, set_ms = (np.asarray(state[f"{number}.{name}"]) for name in ("values", "told_ms"))
+            column.values[rows], column.set_ms[rows] = values, set_ms
+
+    def _load_moments(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        moments = np.asarray(state["moments"]).tolist()
+        self._moments = {name: Moments(*row) for name, row in zip(self._dense, moments, strict=True)}
 
     @property
     def _columns(self) -> list[_Column]:

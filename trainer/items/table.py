@@ -1,30 +1,24 @@
 """The item table: which item owns which row of the embeddings.
 
 Rows are given and taken between windows only, from the committed windows alone, so every rank that follows the
-commit order has the same table without communication.
+commit order has the same table without communication. A window costs what it touches, whatever the table holds.
 """
 
+import heapq
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, NewType
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from contracts import PADDING_KEY, ItemKeys
+from trainer.items.ids import pack_ids, unpack_ids
+from trainer.items.key_map import KeyMap
+from trainer.items.last_seen import LastSeen
+from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, TableRows, TouchedRows
 
 __all__ = ["FIRST_ITEM", "PADDING", "SHARED", "ItemTable", "RowChanges", "TableRows"]
-
-TableRows = NewType("TableRows", npt.NDArray[np.int64])
-"""Rows of the item table, of any shape; the rows of an index are others (`contracts.IndexRows`)."""
-
-PADDING: Final = 0
-"""The row of missing history; zeros, never trained."""
-
-SHARED: Final = 1
-"""The row of all items that have none of their own."""
-
-FIRST_ITEM: Final = 2
 
 
 class RowChanges(NamedTuple):
@@ -37,17 +31,27 @@ class RowChanges(NamedTuple):
 class ItemTable:
     """Maps keys to rows; `keys`, `seen_ms` and `ids` are indexed by row, free rows hold `PADDING_KEY`.
 
+    `touched` are the rows of which any of the three has changed.
+
     Parameters
     ----------
     capacity
         Rows at the start, doubled whenever they do not suffice.
     """
 
+    touched: TouchedRows
+    _map: KeyMap
+    _seen: LastSeen | None
+    _live: npt.NDArray[np.int64]
+    _count: int
+    _fresh: int
+    _freed: list[int]
+
     def __init__(self, capacity: int = 1024) -> None:
         self.keys = ItemKeys(np.full(capacity, PADDING_KEY, np.int64))
         self.seen_ms = np.zeros(capacity, np.int64)
         self.ids: npt.NDArray[np.object_] = np.full(capacity, None, object)
-        self._sort()
+        self._index()
 
     @property
     def capacity(self) -> int:
@@ -57,64 +61,119 @@ class ItemTable:
     @property
     def live(self) -> TableRows:
         """The rows that items own, ascending."""
-        return self._live
+        return TableRows(self._live[: self._count])
 
     def __len__(self) -> int:
-        return len(self._live)
+        return self._count
 
     def rows(self, keys: ItemKeys) -> TableRows:
         """Return the rows of keys of any shape: `PADDING` for the padding key, `SHARED` for items without a row."""
-        missing = np.where(keys == PADDING_KEY, PADDING, SHARED)
-        if not len(self._sorted_keys):
-            return TableRows(missing)
-        place = np.minimum(np.searchsorted(self._sorted_keys, keys), len(self._sorted_keys) - 1)
-        return TableRows(np.where(self._sorted_keys[place] == keys, self._sorted_rows[place], missing))
+        flat = ItemKeys(np.ascontiguousarray(keys).ravel())
+        found = self._map.find(self.keys, flat)
+        missing = np.where(flat == PADDING_KEY, PADDING, SHARED)
+        return TableRows(np.where(found >= FIRST_ITEM, found, missing).reshape(keys.shape))
 
     def touch(self, keys: ItemKeys, event_ms: int) -> None:
         """Note that the items of `keys` that have a row occurred as late as `event_ms`."""
         found = self.rows(keys)
-        rows = found[found >= FIRST_ITEM]
-        self.seen_ms[rows] = np.maximum(self.seen_ms[rows], event_ms)
+        rows = TableRows(found[found >= FIRST_ITEM])
+        self.touched.mark(rows)
+        self._see(TableRows(rows[self.seen_ms[rows] < event_ms]), event_ms)
 
     def expire(self, before_ms: int) -> TableRows:
         """Free the rows of items last seen before `before_ms` and return them."""
-        expired = TableRows(self._live[self.seen_ms[self._live] < before_ms])
-        self.keys[expired], self.seen_ms[expired], self.ids[expired] = PADDING_KEY, 0, None
-        self._sort()
+        if self._seen is None:
+            # Not before it is asked for: without a time to live, nobody does.
+            self._seen = LastSeen(self.live, self.seen_ms)
+        self._seen.tidy(self.live, self.seen_ms)
+        expired = self._seen.before(before_ms, self.seen_ms)
+        if len(expired):
+            self._map.remove(self.keys, expired)
+            self.keys[expired], self.seen_ms[expired], self.ids[expired] = PADDING_KEY, 0, None
+            self.touched.mark(expired)
+            for row in expired.tolist():
+                heapq.heappush(self._freed, row)
+            self._set_live(np.delete(self.live, np.searchsorted(self.live, expired)))
         return expired
 
     def admit(self, keys: ItemKeys, ids: npt.NDArray[np.object_], event_ms: int) -> TableRows:
         """Give rows to the items of `keys` that have none, lowest free rows first, and return these rows."""
         new = self.rows(keys) == SHARED
-        free = np.flatnonzero(self.keys[FIRST_ITEM:] == PADDING_KEY) + FIRST_ITEM
-        while len(free) < new.sum():
-            free = np.concatenate([free, np.arange(self.capacity, 2 * self.capacity)])
-            self._double()
-        rows = TableRows(free[: new.sum()])
-        self.keys[rows], self.seen_ms[rows], self.ids[rows] = keys[new], event_ms, ids[new]
-        self._sort()
+        rows = self._take(int(new.sum()))
+        self.keys[rows], self.ids[rows] = keys[new], ids[new]
+        self._map.insert(self.keys, rows)
+        self.touched.mark(rows)
+        self._see(rows, event_ms)
+        self._add_live(rows)
         return rows
+
+    def _see(self, rows: TableRows, event_ms: int) -> None:
+        self.seen_ms[rows] = event_ms
+        if self._seen is not None:
+            self._seen.note(rows, event_ms)
+
+    def _take(self, count: int) -> TableRows:
+        """Return the lowest free rows, ascending, (count,)."""
+        while self.capacity - FIRST_ITEM - len(self) < count:
+            self._double()
+        again = [heapq.heappop(self._freed) for _ in range(min(count, len(self._freed)))]
+        fresh = np.arange(self._fresh, self._fresh + count - len(again))
+        self._fresh += len(fresh)
+        return TableRows(np.concatenate([np.array(again, np.int64), fresh]))
+
+    def _add_live(self, rows: TableRows) -> None:
+        """Add ascending rows (n,); where all follow the rows that are live, nothing else moves."""
+        count, after = self._count, self._count + len(rows)
+        if count and len(rows) and rows[0] < self._live[count - 1]:
+            self._set_live(np.insert(self.live, np.searchsorted(self.live, rows), rows))
+            return
+        if after > len(self._live):
+            self._live = np.concatenate([self.live, np.empty(self.capacity - count, np.int64)])
+        self._live[count:after] = rows
+        self._count = after
+
+    def _set_live(self, rows: npt.NDArray[np.int64]) -> None:
+        self._live, self._count = rows, len(rows)
 
     def _double(self) -> None:
         size = self.capacity
         self.keys = ItemKeys(np.concatenate([self.keys, np.full(size, PADDING_KEY, np.int64)]))
         self.seen_ms = np.concatenate([self.seen_ms, np.zeros(size, np.int64)])
         self.ids = np.concatenate([self.ids, np.full(size, None, object)])
+        self.touched.grow(self.capacity)
 
-    def _sort(self) -> None:
-        self._live = TableRows(np.flatnonzero(self.keys != PADDING_KEY))
-        order = np.argsort(self.keys[self._live])
-        self._sorted_rows = TableRows(self._live[order])
-        self._sorted_keys = ItemKeys(self.keys[self._sorted_rows])
+    def _index(self) -> None:
+        """Make from the keys what finds, gives and takes rows."""
+        self.touched = TouchedRows(self.capacity)
+        self._set_live(np.flatnonzero(self.keys != PADDING_KEY))
+        self._map = KeyMap(self.keys, self.live)
+        self._seen = None
+        self._fresh = int(self.live[-1]) + 1 if len(self) else FIRST_ITEM
+        # Rows from `_fresh` on are free; below it, a heap holds those that are. Ascending numbers are one.
+        free = self.keys[FIRST_ITEM : self._fresh] == PADDING_KEY
+        self._freed = (np.flatnonzero(free) + FIRST_ITEM).tolist()
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return the table as arrays, for the checkpoint."""
-        ids = json.dumps(self.ids[self._live].tolist()).encode()
-        return {"keys": self.keys, "seen_ms": self.seen_ms, "ids": np.frombuffer(bytearray(ids), np.uint8)}
+        return self.state_of(TableRows(np.arange(self.capacity)))
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the table that `state_dict` describes."""
+        """Take over the table that `state_dict` describes, or that of format 2, whose ids are JSON text."""
         self.keys, self.seen_ms = ItemKeys(np.asarray(state["keys"]).copy()), np.asarray(state["seen_ms"]).copy()
-        self._sort()
-        self.ids = np.full(self.capacity, None, object)
-        self.ids[self._live] = json.loads(np.asarray(state["ids"]).tobytes())
+        if "ids" in state:
+            self.ids = np.full(self.capacity, None, object)
+            self.ids[self.keys != PADDING_KEY] = json.loads(np.asarray(state["ids"]).tobytes())
+        else:
+            self.ids = unpack_ids(np.asarray(state["id_sizes"]), np.asarray(state["id_bytes"]))
+        self._index()
+
+    def state_of(self, rows: TableRows) -> dict[str, npt.NDArray[Any]]:
+        """Return some rows (n,) of the table as arrays."""
+        sizes, data = pack_ids(self.ids[rows])
+        return {"keys": self.keys[rows], "seen_ms": self.seen_ms[rows], "id_sizes": sizes, "id_bytes": data}
+
+    def load_rows(self, rows: TableRows, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Take over the rows (n,) that `state_of` describes."""
+        self.keys[rows], self.seen_ms[rows] = np.asarray(state["keys"]), np.asarray(state["seen_ms"])
+        self.ids[rows] = unpack_ids(np.asarray(state["id_sizes"]), np.asarray(state["id_bytes"]))
+        self._index()

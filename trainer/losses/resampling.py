@@ -6,7 +6,10 @@ with its own index set.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -15,6 +18,9 @@ from trainer.config import TrainerConfig
 from trainer.losses import _checks as checks
 from trainer.losses._logspace import softplus, widen
 from trainer.losses.inputs import LossInputs, LossResult
+
+_BLOCK: Final = 64
+"""Ids of the cache whose counts are summed in one number."""
 
 
 def resampled_softmax_of(step: LossInputs, config: TrainerConfig) -> LossResult:
@@ -169,7 +175,8 @@ class ItemCache:
         self._present = torch.full((num_items,), ids is None, device=generator.device)
         if ids is not None:
             self._present[self._checked(ids)] = True
-        if not bool(self._present.any()):
+        self._sum_up()
+        if not self._in_use:
             raise ValueError("ids must name at least one item, got none")
         self.items = self._draw(size)
 
@@ -179,7 +186,9 @@ class ItemCache:
         Raises ValueError for ids outside [0, num_items).
         """
         drawn = self._checked(ids)
-        self.counts.index_add_(0, drawn, self._present[drawn].long())
+        times = self._present[drawn].long()
+        self.counts.index_add_(0, drawn, times)
+        self._sums.index_add_(0, drawn // _BLOCK, times)
 
     def redraw(self) -> None:
         """Draw all slots of the cache again, in proportion to the counts; uniformly while all of them are 0."""
@@ -189,20 +198,23 @@ class ItemCache:
         """Append n ids with count 0: items or, with `in_use` False, free ids that `restore` hands out later."""
         if n < 0:
             raise ValueError(f"n must be at least 0, got {n}")
-        self.counts = torch.cat([self.counts, self.counts.new_zeros(n)])
-        self._present = torch.cat([self._present, self._present.new_full((n,), in_use)])
+        if n:
+            self.counts = torch.cat([self.counts, self.counts.new_zeros(n)])
+            self._present = torch.cat([self._present, self._present.new_full((n,), in_use)])
+            self._sum_up()
 
     def remove(self, ids: Tensor) -> None:
         """Retire ids: they lose their counts, are never drawn, and their cache slots are drawn again.
 
         Raises ValueError for ids outside [0, num_items) and when no item would be left. Retired ids may come again.
         """
-        present = self._present.clone()
-        present[self._checked(ids)] = False
-        if not bool(present.any()):
-            raise ValueError(f"ids must leave at least one item, got all {int(self._present.sum())} of them")
-        self._present = present
-        self._forget(~present)
+        gone = torch.unique(self._checked(ids))
+        retired = int(self._present[gone].sum())
+        if retired == self._in_use:
+            raise ValueError(f"ids must leave at least one item, got all {self._in_use} of them")
+        self._present[gone] = False
+        self._in_use -= retired
+        self._forget(gone)
 
     def restore(self, ids: Tensor) -> None:
         """Give ids to new items, with count 0: retired ids come back, ids in use lose their counts.
@@ -210,9 +222,9 @@ class ItemCache:
         Cache slots that hold such an id are drawn again. Where some items leave and others take over their ids, restore
         first and remove the ids that stay free. Raises ValueError for ids outside [0, num_items), see `add`.
         """
-        new = torch.zeros_like(self._present)
-        new[self._checked(ids)] = True
-        self._present = self._present | new
+        new = torch.unique(self._checked(ids))
+        self._in_use += len(new) - int(self._present[new].sum())
+        self._present[new] = True
         self._forget(new)
 
     def log_density(self) -> Tensor:
@@ -226,12 +238,12 @@ class ItemCache:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return copies of all that a restart needs, the generator's state included."""
-        return {
-            "items": self.items.clone(),
-            "counts": self.counts.clone(),
-            "present": self._present.clone(),
-            "generator": self._generator.get_state(),
-        }
+        return self._state(self.counts.clone(), self._present.clone())
+
+    def state_of(self, ids: npt.NDArray[np.int64]) -> dict[str, Tensor]:
+        """Return the state with the counts of some ids (n,) instead of all."""
+        index = torch.from_numpy(ids).to(self.counts.device)
+        return self._state(self.counts[index], self._present[index])
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state of `state_dict`; the number of items is that of the state.
@@ -249,6 +261,19 @@ class ItemCache:
         self.items = state["items"].to(device, copy=True)
         self.counts = state["counts"].to(device, copy=True)
         self._present = state["present"].to(device, copy=True)
+        self._sum_up()
+
+    def load_rows(self, ids: npt.NDArray[np.int64], state: Mapping[str, Tensor]) -> None:
+        """Take over a state of `state_of` for the same ids (n,); the counts of all others stay."""
+        index, device = torch.from_numpy(ids).to(self.counts.device), self.counts.device
+        self._generator.set_state(state["generator"].cpu())
+        self.items = state["items"].to(device, copy=True)
+        self.counts[index], self._present[index] = state["counts"].to(device), state["present"].to(device)
+        self._sum_up()
+
+    def _state(self, counts: Tensor, present: Tensor) -> dict[str, Tensor]:
+        generator = self._generator.get_state()
+        return {"items": self.items.clone(), "counts": counts, "present": present, "generator": generator}
 
     def _checked(self, ids: Tensor) -> Tensor:
         """Return ids flat, on the cache's device."""
@@ -256,17 +281,36 @@ class ItemCache:
         return ids.reshape(-1).to(self.counts.device, torch.int64)
 
     def _forget(self, gone: Tensor) -> None:
-        """Set the counts of the ids that `gone` (num_items,) marks to 0 and draw their cache slots again."""
-        self.counts = self.counts.masked_fill(gone, 0)
-        slots = gone[self.items]
+        """Set the counts of distinct ids (n,) to 0 and draw their cache slots again."""
+        self._sums.index_add_(0, gone // _BLOCK, -self.counts[gone])
+        self.counts[gone] = 0
+        slots = torch.isin(self.items, gone)
         self.items = self.items.masked_scatter(slots, self._draw(int(slots.sum())))
 
     def _weights(self) -> Tensor:
         """Return the integers in proportion to which ids are drawn."""
-        return self.counts if bool(self.counts.any()) else self._present.long()
+        return self.counts if bool(self._sums.any()) else self._present.long()
+
+    def _sum_up(self) -> None:
+        """Sum counts by blocks of ids, and count the ids in use."""
+        self._in_use = int(self._present.sum())
+        self._sums = functional.pad(self.counts, (0, -len(self.counts) % _BLOCK)).view(-1, _BLOCK).sum(1)
 
     def _draw(self, size: int) -> Tensor:
-        """Draw ids exactly in proportion to the integer counts, for catalogues of any size."""
-        bounds = self._weights().cumsum(0)
+        """Draw ids exactly in proportion to the integer counts, for catalogues of any size.
+
+        A ticket's block is found by the sums of the blocks, and its id within the block: a draw looks at one number
+        in `_BLOCK` ids, and at `size` blocks. While all counts are 0, it looks at all ids.
+        """
+        if not bool(self._sums.any()):
+            bounds = self._present.long().cumsum(0)
+            ticket = torch.randint(int(bounds[-1]), (size,), generator=self._generator, device=bounds.device)
+            return torch.searchsorted(bounds, ticket, right=True)
+        bounds = self._sums.cumsum(0)
         ticket = torch.randint(int(bounds[-1]), (size,), generator=self._generator, device=bounds.device)
-        return torch.searchsorted(bounds, ticket, right=True)
+        block = torch.searchsorted(bounds, ticket, right=True)
+        rest = ticket - (bounds[block] - self._sums[block])
+        ids = block[:, None] * _BLOCK + torch.arange(_BLOCK, device=block.device)
+        # The last block may be shorter: a ticket's id comes before what is repeated at its end.
+        within = self.counts[ids.clamp(max=len(self.counts) - 1)].cumsum(1)
+        return block * _BLOCK + (within <= rest[:, None]).sum(1)

@@ -2,30 +2,43 @@
 
 ``checkpoints/<name>/`` holds the tensors' bytes (`trainer.state.tensor_files`) and, written last, ``CHECKPOINT.json``
 (`contracts.checkpoint`): without it the directory is incomplete and is never read. Every byte is verified before any
-tensor is used, and loading executes nothing.
+tensor is used, and loading executes nothing. Most checkpoints are deltas (`trainer.state.saved`): they cost what has
+changed since the one that they continue, which stays as long as they do.
 """
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
-from contracts import CorruptArtefactError, Store, UserError
+from torch import Tensor
+
+from contracts import CorruptArtefactError, FileEntry, Store, UserError, checksum
 from contracts.checkpoint import (
-    CHECKPOINT_MARK,
+    CURRENT_FORMAT,
     CheckpointMark,
+    CheckpointRef,
     FirstFormatError,
     checkpoint_names,
+    mark_path,
+    read_checkpoint_chain,
     read_checkpoint_mark,
 )
 from contracts.documents import write_document
 from trainer.config import TrainerConfig
+from trainer.items.rows import TableRows, no_rows
 from trainer.ranks.workers import Workers
+from trainer.state.saved import SavedChain, SavedRows
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
 from trainer.state.trainer_state import TrainerState
 
 __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
 
 logger = logging.getLogger(__name__)
+
+_RENAMED: Final = {"loss.companions": "loss.extra_positives"}
+"""Settings by their names in earlier checkpoints."""
 
 
 class CheckpointMismatchError(UserError):
@@ -59,10 +72,34 @@ class CheckpointLog:
     def _save(self, name: str, state: TrainerState) -> None:
         if name in self.names():
             return
-        folder, at = f"checkpoints/{name}", state.position
         # A killed run may have left a part of it.
-        self.store.remove(folder)
-        tensors = state.tensors()
+        self.store.remove(f"checkpoints/{name}")
+        before, rows = self._before(state)
+        tensors = state.tensors() if before is None else state.tensors_of(rows)
+        entry = self._write(name, state, tensors, before.links[-1].checkpoint if before else None)
+        checkpoint = CheckpointRef(name=name, checksum=entry.checksum)
+        state.saved = (before or SavedChain(state.layout(), ())).extended(checkpoint, rows)
+        state.clear_touched()
+        self._retire()
+
+    def _before(self, state: TrainerState) -> tuple[SavedChain | None, TableRows]:
+        """Return the chain that a delta would continue, None for a whole checkpoint, and the rows that it holds."""
+        found = state.saved.continued(state.layout(), state.touched) if state.saved else None
+        if found is None or not all(self._is_there(link.checkpoint) for link in found[0].links):
+            return None, no_rows()
+        return found
+
+    def _is_there(self, checkpoint: CheckpointRef) -> bool:
+        """Say whether a checkpoint is still in this store: a state may be saved in another, and people remove some."""
+        try:
+            return checksum(self.store.read(mark_path(checkpoint.name))) == checkpoint.checksum
+        except FileNotFoundError:
+            return False
+
+    def _write(
+        self, name: str, state: TrainerState, tensors: dict[str, Tensor], parent: CheckpointRef | None
+    ) -> FileEntry:
+        at = state.position
         mark = CheckpointMark(
             step=at.step,
             sequence=at.sequence,
@@ -70,10 +107,10 @@ class CheckpointLog:
             trained_window=at.trained_window,
             settings=state.config.defining(),
             tensors=describe(tensors),
-            files=write_tensors(self.store, folder, tensors),
+            files=write_tensors(self.store, f"checkpoints/{name}", tensors),
+            parent=parent,
         )
-        write_document(self.store, f"{folder}/{CHECKPOINT_MARK}", mark)
-        self._retire()
+        return write_document(self.store, mark_path(name), mark)
 
     def load(self, config: TrainerConfig, workers: Workers) -> TrainerState | None:
         """Return the newest complete state, or None where there is none; all ranks must call it.
@@ -90,28 +127,54 @@ class CheckpointLog:
             return None
         (name,) = newest
         try:
-            mark = read_checkpoint_mark(self.store, name)
-            self._compare(name, mark, config)
-            tensors = read_tensors(self.store, f"checkpoints/{name}", mark.tensors, mark.files)
+            chain = read_checkpoint_chain(self.store, name)
+            self._compare(name, chain[-1][1], config)
+            whole, *deltas = (self._read(one.name, mark) for one, mark in chain)
         except FirstFormatError as error:
             raise CheckpointMismatchError(str(error)) from error
         except CorruptArtefactError as error:
-            remedy = f"remove checkpoints/{name} to continue from the one before"
-            raise DamagedCheckpointError(error.path, f"{error.problem}; {remedy}") from error
+            raise DamagedCheckpointError(error.path, f"{error.problem}; {self._remedy(error.path, name)}") from error
         logger.info("continue from checkpoint %s", name)
-        return TrainerState.restore(config, tensors, workers.device)
+        state = TrainerState.restore(config, whole, workers.device, deltas)
+        if chain[0][1].format == CURRENT_FORMAT:
+            rows = [no_rows(), *(TableRows(delta["rows"].numpy()) for delta in deltas)]
+            links = (SavedRows(one, held) for (one, _), held in zip(chain, rows, strict=True))
+            state.saved = SavedChain(state.layout(), tuple(links))
+        return state
+
+    def _read(self, name: str, mark: CheckpointMark) -> dict[str, Tensor]:
+        return read_tensors(self.store, f"checkpoints/{name}", mark.tensors, mark.files)
 
     def _compare(self, name: str, mark: CheckpointMark, config: TrainerConfig) -> None:
-        differences = _differences(mark.settings, config.defining())
+        saved = {_RENAMED.get(setting, setting): value for setting, value in mark.settings.items()}
+        differences = _differences(saved, config.defining())
         if differences:
-            path = self.store.path(f"checkpoints/{name}/{CHECKPOINT_MARK}")
+            path = self.store.path(mark_path(name))
             remedy = "use the same settings, or another store, or remove its checkpoints/"
             raise CheckpointMismatchError(f"{path}: made with other settings: {'; '.join(differences)}; {remedy}")
 
+    def _remedy(self, path: str, newest: str) -> str:
+        """Say which checkpoints to remove: the damaged one, if it is there, and all that continue it."""
+        names = self.names()
+        damaged = path.removeprefix(self.store.path("checkpoints/")).partition("/")[0]
+        lost = {name for name in names if damaged in self._ancestors(name)} | ({damaged} & set(names)) | {newest}
+        remove = " and ".join(f"checkpoints/{name}" for name in sorted(lost))
+        if lost == set(names):
+            return f"remove {remove}, and all windows are trained on again"
+        return f"remove {remove} to continue from the one before"
+
+    def _ancestors(self, name: str) -> list[str]:
+        """Return all that a checkpoint continues, and itself, as far as marks tell."""
+        found = [name]
+        with suppress(CorruptArtefactError, FileNotFoundError):
+            while (parent := read_checkpoint_mark(self.store, found[-1]).parent) is not None:
+                found.append(parent.name)
+        return found
+
     def _retire(self) -> None:
-        complete = self.names()[-self.keep :]
-        for folder in {name.split("/")[1] for name in self.store.glob("checkpoints/*/*")} - set(complete):
-            self.store.remove(f"checkpoints/{folder}/{CHECKPOINT_MARK}")
+        kept = {ancestor for name in self.names()[-self.keep :] for ancestor in self._ancestors(name)}
+        for folder in {name.split("/")[1] for name in self.store.glob("checkpoints/*/*")} - kept:
+            self.store.remove(mark_path(folder))
             self.store.remove(f"checkpoints/{folder}")
 
 

@@ -5,24 +5,41 @@ Parts follow the protocol of `torch.nn.Module`. In a checkpoint all arrays lie s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["OptimizerState", "Stateful", "flatten", "group"]
+from trainer.items.rows import TableRows
+
+__all__ = ["OptimizerState", "Stateful", "StatefulRows", "flatten", "group"]
+
+Arrays = Mapping[str, Tensor | npt.NDArray[Any]]
 
 
 class Stateful(Protocol):
     """A part of the state."""
 
-    def state_dict(self) -> Mapping[str, Tensor | npt.NDArray[Any]]:
+    def state_dict(self) -> Arrays:
         """Return everything the part remembers; empty if nothing. The arrays may be the part's own."""
         ...
 
     def load_state_dict(self, state: dict[str, Tensor], /) -> object:
         """Take over what `state_dict` returned."""
+        ...
+
+
+@runtime_checkable
+class StatefulRows(Stateful, Protocol):
+    """A part of the state with arrays that have a line for each table row."""
+
+    def state_of(self, rows: TableRows, /) -> Arrays:
+        """Return what `state_dict` does, with the lines of some rows (n,) instead of all."""
+        ...
+
+    def load_rows(self, rows: TableRows, state: dict[str, Tensor], /) -> None:
+        """Take over what `state_of` returned; the lines of all other rows stay."""
         ...
 
 
@@ -43,13 +60,17 @@ class OptimizerState:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
 
 
-def flatten(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
-    """Return the arrays of all parts as tensors, in order, by ``<part>.<name>``."""
+def flatten(parts: Mapping[str, Stateful], rows: TableRows | None = None) -> dict[str, Tensor]:
+    """Return the arrays of all parts as tensors, in order, by ``<part>.<name>``; with the lines of some `rows` only."""
     return {
         f"{part}.{name}": torch.as_tensor(value)
         for part, one in parts.items()
-        for name, value in one.state_dict().items()
+        for name, value in _arrays(one, rows).items()
     }
+
+
+def _arrays(part: Stateful, rows: TableRows | None) -> Arrays:
+    return part.state_of(rows) if rows is not None and isinstance(part, StatefulRows) else part.state_dict()
 
 
 def group(flat: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -16,11 +17,13 @@ from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
-from trainer.items.table import ItemTable, RowChanges, TableRows
+from trainer.items.rows import TableRows, no_rows
+from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
-from trainer.state.codec import OptimizerState, Stateful, flatten, group
+from trainer.state.codec import OptimizerState, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
+from trainer.state.saved import Layout, SavedChain
 from trainer.step.model import Position, Totals
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower
@@ -33,7 +36,10 @@ _STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequen
 
 @dataclass
 class TrainerState:
-    """The model, its optimisers, the item table, the frequencies and the position in the stream."""
+    """The model, its optimisers, the item table, the frequencies and the position in the stream.
+
+    `saved` is the newest checkpoint of it, which the next one may continue.
+    """
 
     config: TrainerConfig
     tower: Tower
@@ -46,6 +52,7 @@ class TrainerState:
     users: Users | None = None
     cache: ItemCache | None = None
     featured: FeaturedItems | None = None
+    saved: SavedChain | None = None
     counts: npt.NDArray[np.float64] = field(init=False)
     item_counts: Tensor = field(init=False)
     log_q: Tensor = field(init=False)
@@ -84,7 +91,7 @@ class TrainerState:
         return Totals(max(users[0], self.config.batch_size), users[1], len(self.table))
 
     def select(self, used: Tensor) -> Tensor:
-        """Return the distinct rows (n,) among `used` ones of any number."""
+        """Return the distinct rows (n,), ascending, among `used` ones of any number."""
         return cast(Tensor, torch.unique(used))
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
@@ -171,30 +178,61 @@ class TrainerState:
     def refresh_frequencies(self) -> None:
         """Recompute counts and log Q of every table row, so that a step only gathers from them."""
         live = self.table.live
+        counts = self.frequencies.counts(ItemKeys(self.table.keys[live]))
         self.counts = np.zeros(self.table.capacity)
-        self.counts[live] = self.frequencies.counts(self.table.keys[live])
+        self.counts[live] = counts
         # Rows that no item owns are never drawn; any value below 0 does for them.
         log_q = torch.full((self.table.capacity,), -1.0, dtype=self.embeddings.weight.dtype)
-        log_q[live] = torch.from_numpy(self.frequencies.log_q(self.table.keys[live])).to(log_q.dtype)
+        log_q[live] = torch.from_numpy(self.frequencies.log_q_of(counts)).to(log_q.dtype)
         self.log_q = log_q.to(self.device)
         self.item_counts = torch.from_numpy(self.counts).to(self.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything as one flat mapping of tensors."""
+        return flatten(self._parts()) | {"progress": self._progress()}
+
+    def tensors_of(self, rows: TableRows) -> dict[str, Tensor]:
+        """Return the same with the lines of some table rows (n,) only, which are the tensor ``rows``."""
+        return {"rows": torch.from_numpy(rows)} | flatten(self._parts(), rows) | {"progress": self._progress()}
+
+    @property
+    def touched(self) -> TableRows:
+        """The table rows of which anything has changed since `clear_touched`, ascending, (n,)."""
+        # Features and the cache change for no other rows than those of the table and the embeddings.
+        return TableRows(np.union1d(self.table.touched.rows(), self.embeddings.touched.rows()))
+
+    def clear_touched(self) -> None:
+        """Begin again: no row has changed."""
+        self.table.touched.clear()
+        self.embeddings.touched.clear()
+
+    def layout(self) -> Layout:
+        """Return the table's capacity, and what it has a line for: only in states that agree can rows be exchanged."""
+        parts = {name: part for name, part in self._parts().items() if isinstance(part, StatefulRows)}
+        lines = flatten(parts, no_rows())
+        return Layout(self.table.capacity, {name: (line.dtype, tuple(line.shape)) for name, line in lines.items()})
+
+    def _progress(self) -> Tensor:
+        """Return position, times and evaluations as JSON text."""
         position = {_STORED.get(name, name): value for name, value in vars(self.position).items()}
         progress = {
             "position": position,
             "time_ms": self.frequencies.time_ms,
             "recent": [evaluation.model_dump(mode="json") for evaluation in self.recent],
         }
-        data = bytearray(json.dumps(progress).encode())
-        return flatten(self._parts()) | {"progress": torch.frombuffer(data, dtype=torch.uint8)}
+        return torch.frombuffer(bytearray(json.dumps(progress).encode()), dtype=torch.uint8)
 
     @classmethod
-    def restore(cls, config: TrainerConfig, flat: dict[str, Tensor], device: torch.device) -> "TrainerState":
-        """Return the state that `tensors` had described."""
+    def restore(
+        cls,
+        config: TrainerConfig,
+        flat: dict[str, Tensor],
+        device: torch.device,
+        deltas: Iterable[dict[str, Tensor]] = (),
+    ) -> "TrainerState":
+        """Return the state that `tensors` had described, and then, one after another, `tensors_of`."""
         saved = group(flat)
-        progress = json.loads(saved.pop("progress")[""].numpy().tobytes())
+        progress = saved.pop("progress")[""]
         state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype)
         # Item features take the size of the table from it.
         state.embeddings.load_state_dict(saved.pop("embeddings"))
@@ -205,12 +243,31 @@ class TrainerState:
         parts = state._parts()
         for name, arrays in saved.items():
             parts[name].load_state_dict(arrays)
-        names = {stored: name for name, stored in _STORED.items()}
-        state.position = Position(**{names.get(name, name): value for name, value in progress["position"].items()})
-        state.frequencies.time_ms = progress["time_ms"]
-        state.recent.extend(Evaluation.model_validate(entry) for entry in progress["recent"])
+        state._load_progress(progress)
+        for delta in deltas:
+            state._load_rows(delta)
+        state.clear_touched()
         state.refresh_frequencies()
         return state
+
+    def _load_rows(self, flat: dict[str, Tensor]) -> None:
+        """Take over what `tensors_of` had described."""
+        saved, parts = group(flat), self._parts()
+        rows = TableRows(saved.pop("rows")[""].numpy())
+        self._load_progress(saved.pop("progress")[""])
+        for name, arrays in saved.items():
+            part = parts[name]
+            if isinstance(part, StatefulRows):
+                part.load_rows(rows, arrays)
+            else:
+                part.load_state_dict(arrays)
+
+    def _load_progress(self, stored: Tensor) -> None:
+        progress, names = json.loads(stored.numpy().tobytes()), {stored: name for name, stored in _STORED.items()}
+        self.position = Position(**{names.get(name, name): value for name, value in progress["position"].items()})
+        self.frequencies.time_ms = progress["time_ms"]
+        self.recent.clear()
+        self.recent.extend(Evaluation.model_validate(entry) for entry in progress["recent"])
 
     def _parts(self) -> dict[str, Stateful]:
         """Return everything that remembers something, in the order of the checkpoint's files."""

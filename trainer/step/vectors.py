@@ -26,21 +26,23 @@ class StepVectors:
     leaf
         Embeddings (n, d) of `rows`, which the gradient is taken by.
     rows
-        Distinct table rows of the step, (n,).
+        Distinct table rows of the step, ascending, (n,).
     """
 
     def __init__(self, model: Model, leaf: Tensor, rows: Tensor) -> None:
         self.model, self.rows = model, rows
         self.read = model.compose(leaf, rows)
         self.items = project(self.read, model.config.tower)
-        # Known positives may have no part in the step: their place is no column's, so that they mask nothing.
-        self.place = torch.full((len(model.embeddings.weight),), -1, dtype=torch.long, device=rows.device)
-        self.place[rows] = torch.arange(len(rows), device=rows.device)
+
+    def place(self, rows: Tensor) -> Tensor:
+        """Return where table rows (...) are among those of the step; -1 for rows that have no part in it."""
+        place = torch.searchsorted(self.rows, rows).clamp(max=len(self.rows) - 1)
+        return torch.where(self.rows[place] == rows, place, -1)
 
     def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int) -> LossInputs:
         """Return what the loss of this rank's share needs, and nothing else."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
-        users, positives = self._users(sampled, batch), self.items[self.place[rows.positives]]
+        users, positives = self._users(sampled, batch), self.items[self.place(rows.positives)]
         log_q_pos, log_q_columns = _densities(model, sampled)
         draws = generator(config.seed, Purpose.RESAMPLING, model.position.step, rank, device=self.rows.device)
         return LossInputs(
@@ -65,24 +67,25 @@ class StepVectors:
         counts = torch.zeros_like(self.read[:, 0])
         if drawn is not None:
             parts = [part for part in (sampled.columns, sampled.cached) if part is not None]
-            places = self.place[torch.cat(parts)][drawn.flatten()]
+            places = self.place(torch.cat(parts))[drawn.flatten()]
             counts.index_add_(0, places, torch.ones_like(places, dtype=counts.dtype))
         return counts
 
     def _items(self, rows: Tensor | None) -> Tensor | None:
         """Return the vectors (..., d) of the items of table rows (...)."""
-        return None if rows is None else self.items[self.place[rows]]
+        return None if rows is None else self.items[self.place(rows)]
 
     def _hits(self, sampled: SampledInputs) -> Tensor | None:
         columns, forbidden = sampled.columns, sampled.share.rows.forbidden
+        # Known positives may have no part in the step: they have no place, and mask nothing.
         if columns is None or forbidden is None:
             return None
-        return accidental_hits(self.place[columns], self.place[forbidden])
+        return accidental_hits(self.place(columns), self.place(forbidden))
 
     def _users(self, sampled: SampledInputs, batch: Batch) -> Tensor:
         """Return the vectors (b, d) of the rows' users, read out of their histories."""
         histories = sampled.share.histories
-        vectors = functional.embedding(self.place[histories], self.read)
+        vectors = functional.embedding(self.place(histories), self.read)
         read = read_out(self.model.tower, vectors, histories != PADDING, every=batch.positives.ndim > 1)
         return project(read[sampled.share.positions], self.model.config.tower)
 

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import PADDING_KEY
+from tests.trainer.items.simple_table import SimpleTable
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED, ItemTable
 
 # A history of updates: at each time some keys occur, and what is older than a limit expires first.
@@ -72,3 +73,57 @@ def test_lookup_keeps_the_shape_asked_for() -> None:
     assert table.rows(np.array([[0, 5], [5, 0]])).tolist() == [[PADDING, SHARED], [SHARED, PADDING]]
     table.admit(np.array([5]), np.array(["e"], object), 0)
     assert table.rows(np.array([[0, 5], [6, 0]])).tolist() == [[0, 2], [1, 0]]
+
+
+# Late panes are older than what came before them; a table may be restored at any time.
+steps = st.lists(
+    st.tuples(
+        st.lists(st.integers(1, 400), unique=True, max_size=60), st.integers(-3, 4), st.booleans(), st.booleans()
+    ),
+    max_size=25,
+)
+
+
+@given(steps, st.integers(0, 3))
+def test_rows_are_given_and_taken_as_a_table_that_scans_does(
+    steps: list[tuple[list[int], int, bool, bool]], scatter: int
+) -> None:
+    table, simple, now = ItemTable(4), SimpleTable(4), 0
+    for listed, advance, expires, restarts in steps:
+        now += advance
+        # Consecutive keys, and keys all over the place.
+        keys = np.array(listed, np.int64) * (0x9E3779B97F4A7C1 if scatter else 1)
+        ids = np.array([f"é{key}" for key in listed], object)
+        table.touch(keys, now)
+        simple.touch(keys, now)
+        if expires:
+            assert table.expire(now - 3).tolist() == simple.expire(now - 3).tolist()
+        assert table.admit(keys, ids, now).tolist() == simple.admit(keys, ids, now).tolist()
+        if restarts:
+            state, table = table.state_dict(), ItemTable()
+            table.load_state_dict(state)
+        assert table.live.tolist() == simple.live.tolist()
+        for name in ("keys", "seen_ms", "ids"):
+            assert getattr(table, name).tolist() == getattr(simple, name).tolist()
+        asked = np.array([[0, *range(1, 400, 7)]]) * (0x9E3779B97F4A7C1 if scatter else 1)
+        assert table.rows(asked).tolist() == simple.rows(asked).tolist()
+
+
+@given(st.lists(st.lists(st.integers(1, 30), unique=True, max_size=8), min_size=2, max_size=8), st.data())
+def test_the_rows_that_were_touched_make_a_later_table_of_an_earlier_one(
+    windows: list[list[int]], data: st.DataObject
+) -> None:
+    table, since = ItemTable(64), data.draw(st.integers(0, len(windows) - 1))
+    earlier = ItemTable(64)
+    for number, listed in enumerate(windows):
+        if number == since:
+            earlier.load_state_dict(table.state_dict())
+            table.touched.clear()
+        table.touch(np.array(listed, np.int64), number)
+        table.expire(number - 1)
+        table.admit(np.array(listed, np.int64), np.array([f"id{key}" for key in listed], object), number)
+    rows = table.touched.rows()
+    earlier.load_rows(rows, table.state_of(rows))
+    assert earlier.live.tolist() == table.live.tolist()
+    for name, value in table.state_dict().items():
+        assert value.tolist() == earlier.state_dict()[name].tolist()

@@ -250,6 +250,24 @@ class TestItemCache:
             # Seven standard deviations of a binomial share, as many are compared; an id of density 0 is never held.
             assert ((share - density).abs() <= 7 * (density * (1 - density) / 20_000).sqrt()).all()
 
+    @settings(max_examples=50, deadline=None)
+    @given(
+        steps=st.lists(st.sampled_from(["update", "add", "remove", "restore"]), max_size=12),
+        seed=st.integers(0, 99),
+    )
+    def test_draws_are_those_of_a_look_at_all_ids(self, steps: list[str], seed: int) -> None:
+        numbers, generator = np.random.default_rng(seed), seeded(seed)
+        cache = losses.ItemCache(40, 150, generator)
+        for step in steps:
+            ids = torch.from_numpy(numbers.integers(0, len(cache.counts), 30))
+            getattr(cache, step)(7 if step == "add" else ids)
+            before = generator.get_state()
+            cache.redraw()
+            weights = cache.counts if cache.counts.any() else cache.state_dict()["present"].long()
+            generator.set_state(before)
+            tickets = torch.randint(int(weights.sum()), (40,), generator=generator)
+            assert torch.equal(cache.items, torch.searchsorted(weights.cumsum(0), tickets, right=True))
+
     @settings(max_examples=25, deadline=None)
     @given(
         steps=st.lists(st.sampled_from(["update", "redraw", "add", "remove", "restore"]), max_size=12),

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.distributed.checkpoint.state_dict_saver import save as torch_save
@@ -14,6 +15,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as torch_save
 from contracts import Store
 from contracts.checkpoint import read_checkpoint_mark
 from contracts.documents import write_document
+from contracts.verification import verify
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
@@ -48,18 +50,24 @@ def test_a_fresh_state_can_be_saved_too(store: Store, config: TrainerConfig) -> 
     assert loaded.frequencies.sketch is None
 
 
-def test_the_last_two_are_kept_and_ruins_are_cleared(store: Store, state: TrainerState) -> None:
+def test_the_last_two_are_kept_with_what_they_continue_and_ruins_are_cleared(store: Store, state: TrainerState) -> None:
     log = CheckpointLog(store)
     names = []
     for batch in range(4):
         state.position.batch = batch
         names.append(log.save(state, Workers()))
         store.write("checkpoints/0000000000-ruin/tensors-00000.bin", b"half")
-    assert log.names() == names[-2:]
+    assert log.names() == [names[0], *names[-2:]]
     log.save(state, Workers())
     state.position.batch = 9
     log.save(state, Workers())
-    assert len(store.glob("checkpoints/*")) == 2
+    assert len(store.glob("checkpoints/*")) == 3
+    # Nothing continues the first one once two whole ones have followed.
+    for batch in (10, 11):
+        state.embeddings.touched.mark(np.arange(state.table.capacity))
+        state.position.batch = batch
+        names.append(log.save(state, Workers()))
+    assert log.names() == names[-2:]
 
 
 def test_an_incomplete_checkpoint_is_never_loaded(store: Store, state: TrainerState) -> None:
@@ -133,15 +141,20 @@ def swap(store: Store, folder: str, draw: random.Random) -> str:
     return one
 
 
+@pytest.mark.parametrize("share", [0.2, 1.0], ids=["delta", "whole"])
 @pytest.mark.parametrize(("damage", "times"), [(flip_a_bit, 300), (truncate, 30), (lose, 5), (swap, 5)])
 def test_every_damage_is_refused_with_the_name_of_the_file(
-    store: Store, state: TrainerState, damage: Damage, times: int, monkeypatch: pytest.MonkeyPatch
+    store: Store, state: TrainerState, damage: Damage, times: int, share: float
 ) -> None:
-    monkeypatch.setattr("trainer.state.checkpoint.write_tensors", partial(write_tensors, file_bytes=1 << 14))
     log = CheckpointLog(store)
     log.save(state, Workers())
+    state.embeddings.touched.mark(np.arange(round(share * state.table.capacity)))
     state.position.batch += 1
-    folder = f"checkpoints/{log.save(state, Workers())}"
+    with pytest.MonkeyPatch.context() as patch:
+        small = partial(write_tensors, file_bytes=1 << (14 if share == 1 else 12))
+        patch.setattr("trainer.state.checkpoint.write_tensors", small)
+        folder = f"checkpoints/{log.save(state, Workers())}"
+    assert (read_checkpoint_mark(store, folder.split("/")[1]).parent is None) == (share == 1)
     whole = {name: store.read(name) for name in store.glob(f"{folder}/*")}
     assert len(whole) > 4
     for seed in range(times):
@@ -151,9 +164,7 @@ def test_every_damage_is_refused_with_the_name_of_the_file(
         assert refusal.value.path == store.path(name), seed
         assert str(refusal.value).endswith(f"; remove {folder} to continue from the one before")
         assert "\n" not in str(refusal.value)
-        for name, data in whole.items():
-            if not store.exists(name) or store.read(name) != data:
-                store.write(name, data)
+        restored(store, whole)
     assert log.load(state.config, Workers()) is not None
     # The remedy is one.
     damage(store, folder, random.Random(0))
@@ -161,6 +172,68 @@ def test_every_damage_is_refused_with_the_name_of_the_file(
     before = log.load(state.config, Workers())
     assert before is not None
     assert before.position.batch == state.position.batch - 1
+
+
+def restored(store: Store, files: dict[str, bytes]) -> None:
+    """Write files again that are not as they were."""
+    for name, data in files.items():
+        if not store.exists(name) or store.read(name) != data:
+            store.write(name, data)
+
+
+@pytest.mark.parametrize(("damage", "times"), [(flip_a_bit, 30), (truncate, 10), (lose, 3)])
+def test_damage_to_what_others_continue_names_all_that_are_lost_with_it(
+    store: Store, state: TrainerState, damage: Damage, times: int
+) -> None:
+    log, names = CheckpointLog(store, keep=4), []
+    for batch in range(4):
+        state.position.batch = batch
+        if batch == 1:
+            state.embeddings.touched.mark(np.arange(state.table.capacity))
+        names.append(log.save(state, Workers()))
+    folders = [f"checkpoints/{name}" for name in names]
+    whole = {name: store.read(name) for name in store.glob("checkpoints/*/*")}
+    for seed in range(times):
+        name = damage(store, folders[1], random.Random(seed))
+        with pytest.raises(DamagedCheckpointError) as refusal:
+            log.load(state.config, Workers())
+        assert refusal.value.path == store.path(name)
+        assert str(refusal.value).endswith(f"; remove {' and '.join(folders[1:])} to continue from the one before")
+        assert name in {finding.name for finding in verify(store).findings}
+        restored(store, whole)
+    for folder in folders[2:]:
+        store.remove(folder)
+    store.remove(folders[0])
+    damage(store, folders[1], random.Random(0))
+    with pytest.raises(DamagedCheckpointError, match=f"; remove {folders[1]}, and all windows are trained on again"):
+        log.load(state.config, Workers())
+
+
+@pytest.mark.parametrize("part", ["CHECKPOINT.json", ""], ids=["its mark", "all of it"])
+def test_what_is_no_longer_there_is_not_continued(store: Store, state: TrainerState, part: str) -> None:
+    log = CheckpointLog(store)
+    first = log.save(state, Workers())
+    store.remove(f"checkpoints/{first}/{part}".rstrip("/"))
+    state.position.batch += 1
+    assert read_checkpoint_mark(store, log.save(state, Workers())).parent is None
+    # Nor is one of another store.
+    other = Store(store.path("other"))
+    state.position.batch += 1
+    assert read_checkpoint_mark(other, CheckpointLog(other).save(state, Workers())).parent is None
+    assert log.load(state.config, Workers()) is not None
+
+
+def test_a_checkpoint_whose_beginning_was_removed_is_refused_with_what_to_do(store: Store, state: TrainerState) -> None:
+    log = CheckpointLog(store)
+    names = []
+    for batch in range(3):
+        state.position.batch = batch
+        names.append(log.save(state, Workers()))
+    store.remove(f"checkpoints/{names[0]}")
+    folders = [f"checkpoints/{name}" for name in names[1:]]
+    with pytest.raises(DamagedCheckpointError) as refusal:
+        log.load(state.config, Workers())
+    assert str(refusal.value).endswith(f"; remove {' and '.join(folders)}, and all windows are trained on again")
 
 
 class Planted:

@@ -1,5 +1,6 @@
-"""Checkpoints written by an earlier version (`tests/data`) are read, and written again, bit for bit."""
+"""Checkpoints written by an earlier version (`tests/data`) are read, and continued, bit for bit."""
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -8,9 +9,12 @@ import torch
 
 from contracts import Store
 from contracts.checkpoint import CheckpointMark, read_checkpoint_mark
-from contracts.documents import encode_document
+from tests.trainer.support import same_tensors
 from trainer.config import TrainerConfig
-from trainer.state.tensor_files import describe, read_tensors, write_tensors
+from trainer.items.ids import unpack_ids
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.tensor_files import read_tensors
 from trainer.state.trainer_state import TrainerState
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "checkpoints-2.tar.gz"
@@ -47,14 +51,32 @@ def restored(store: Store, folder: str, kind: str) -> tuple[CheckpointMark, Trai
 
 
 @pytest.mark.parametrize(("old", "kind"), [("cache", "cache"), ("users", "users")], indirect=["old"])
-def test_an_old_checkpoint_is_restored_and_written_bit_for_bit(old: tuple[Store, str], kind: str) -> None:
-    (store, folder), path = old, f"{old[1]}/CHECKPOINT.json"
-    mark, state = restored(store, folder, kind)
-    assert encode_document(mark, path) == store.read(path)
-    assert describe(state.tensors()) == mark.tensors
+def test_an_old_checkpoint_is_restored_bit_for_bit(old: tuple[Store, str], kind: str) -> None:
+    mark, state = restored(*old, kind)
+    stored, found = read_tensors(*old, mark.tensors, mark.files), state.tensors()
+    # Ids are no longer JSON text, everything else is as it was.
+    ids = json.loads(stored.pop("table.ids").numpy().tobytes())
+    sizes, data = (found.pop(f"table.id_{part}").numpy() for part in ("sizes", "bytes"))
+    assert unpack_ids(sizes, data)[sizes >= 0].tolist() == ids
+    assert unpack_ids(sizes, data)[state.table.live].tolist() == ids
     # The order of names is part of it: the files hold one tensor after another.
-    assert list(state.tensors()) == list(mark.tensors)
-    assert write_tensors(store, "again", state.tensors()) == mark.files
+    assert list(found) == list(stored)
+    assert same_tensors(found, stored) == []
+
+
+@pytest.mark.parametrize(("old", "kind"), [("cache", "cache"), ("users", "users")], indirect=["old"])
+def test_an_old_checkpoint_is_continued_by_a_whole_one_and_that_by_deltas(old: tuple[Store, str], kind: str) -> None:
+    (store, _), config = old, TrainerConfig.model_validate(SMALL | SETTINGS[kind])
+    log = CheckpointLog(store, keep=9)
+    state = log.load(config, Workers())
+    assert state is not None
+    for parent in (False, True):
+        state.position.batch += 1
+        name = log.save(state, Workers())
+        assert (read_checkpoint_mark(store, name).parent is not None) is parent
+        loaded = log.load(config, Workers())
+        assert loaded is not None
+        assert same_tensors(state.tensors(), loaded.tensors()) == []
 
 
 @pytest.mark.parametrize(("old", "kind"), [("cache", "cache"), ("users", "users")], indirect=["old"])

@@ -1,0 +1,136 @@
+"""What a window costs the trainer beside its steps, against what the window touches and what the table holds.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.window_costs                  # 0.2 and 2 million items, 3 GB of memory
+    OMP_NUM_THREADS=1 python -m benchmarks.window_costs --touched 2000   # other changes
+
+Each window has 100,000 events of 20,000 items, drawn anew from all items, which is the worst case for a chain of
+checkpoints; some items are new, and as many of earlier windows expire. Columns are means over all windows: CPU-seconds,
+and bytes written; whole checkpoints are in the mean as often as they are due. Earlier versions run this file, too.
+"""
+
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import typer
+
+from benchmarks.harness import I64, head, row
+from benchmarks.states import admit, item_id
+from contracts import ItemKeys, Store, hash_ids
+from sketches import CountMinSketch
+from trainer.config import TowerConfig, TrainerConfig
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.trainer_state import TrainerState
+
+app = typer.Typer(help=__doc__, rich_markup_mode=None, add_completion=False)
+
+EVENTS: Final = 100_000
+HISTORY: Final = 10
+LASTING: Final = 1_000_000
+"""Event time at which the table was filled; new items come in late panes, so that they expire and the others do not."""
+PARTS: Final = ("frequencies", "look-up", "admission, eviction", "checkpoint")
+
+
+@app.command()
+def main(
+    items: Annotated[list[int] | None, typer.Option(help="items in the table; several are measured in turn")] = None,
+    touched: Annotated[int, typer.Option(help="items of a window")] = 20_000,
+    new: Annotated[int, typer.Option(help="new items of a window")] = 2_000,
+    windows: Annotated[int, typer.Option(help="windows")] = 12,
+) -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    head("items", *(f"{part}, s" for part in PARTS), "longest checkpoint, s", "written, MB", "restore, s")
+    for count in items or (200_000, 2_000_000):
+        measure(count, touched, new, windows)
+
+
+def measure(count: int, touched: int, new: int, windows: int) -> None:
+    """Print the row of one size."""
+    config, draw = TrainerConfig(device="cpu", tower=TowerConfig(kind="mean_pooling")), np.random.default_rng(0)
+    state, keys = TrainerState.fresh(config), keys_of(0, count)
+    admit(state, keys, ids_of(0, count), LASTING)
+    with tempfile.TemporaryDirectory() as folder:
+        store, spent, written = Store(folder), defaultdict[str, list[float]](list), []
+        log = CheckpointLog(store)
+        log.save(state, Workers())
+        for number in range(windows):
+            some = ItemKeys(np.concatenate([draw.choice(keys, touched - new, replace=False), keys_of(count, new)]))
+            shown = ItemKeys(draw.choice(some, (EVENTS, HISTORY)))
+            calls = [frequencies(state, some, number), lambda: state.table.rows(shown)]  # noqa: B023 - called at once
+            calls += [change(state, some, ids_of(count, new), number), save(state, log, some)]
+            for part, call in zip(PARTS, calls, strict=True):
+                before = store.find("checkpoints").keys()
+                started = time.process_time()
+                call()
+                spent[part].append(time.process_time() - started)
+                added = store.find("checkpoints")
+            written.append(sum(stat.size for name, stat in added.items() if name not in before))
+            count += new
+        started = time.process_time()
+        log.load(config, Workers())
+        restored = time.process_time() - started
+    means = [f"{np.mean(spent[part]):.4f}" for part in PARTS]
+    row(len(keys), *means, f"{max(spent['checkpoint']):.2f}", f"{np.mean(written) / 1e6:.1f}", f"{restored:.1f}")
+
+
+def frequencies(state: TrainerState, keys: ItemKeys, number: int) -> Callable[[], object]:
+    """Return what adds a window's sketch."""
+    sketch = CountMinSketch(1 << 16)
+    sketch.update(np.resize(keys, EVENTS))
+    data = sketch.to_bytes()
+
+    def call() -> None:
+        state.frequencies.add(data, number * 60_000)
+        state.refresh_frequencies()
+
+    return call
+
+
+def change(state: TrainerState, keys: ItemKeys, ids: npt.NDArray[np.object_], number: int) -> Callable[[], object]:
+    """Return what sees a window's items, takes rows and gives them to the last of its items, which are new."""
+
+    def call() -> None:
+        state.table.touch(keys, LASTING + number)
+        state.table.expire(number - 2)
+        admit(state, ItemKeys(keys[-len(ids) :]), ids, number)
+
+    return call
+
+
+def save(state: TrainerState, log: CheckpointLog, keys: ItemKeys) -> Callable[[], object]:
+    """Return what writes the checkpoint, after all rows of the window have moved once, as its steps do."""
+
+    def call() -> None:
+        train(state, state.table.rows(keys))
+        log.save(state, Workers())
+
+    return call
+
+
+def train(state: TrainerState, rows: I64) -> None:
+    """Move all rows of a window once, as its steps do."""
+    index = torch.from_numpy(np.unique(rows))
+    state.embeddings.adagrad_step(index, torch.ones(len(index), state.embeddings.weight.shape[1]), 0.1)
+    state.position.step += 1
+    state.position.sequence += 1
+
+
+def keys_of(first: int, count: int) -> ItemKeys:
+    """Return the keys of numbered items."""
+    return hash_ids(ids_of(first, count).tolist())
+
+
+def ids_of(first: int, count: int) -> npt.NDArray[np.object_]:
+    """Return the ids of numbered items."""
+    return np.array([item_id(number) for number in range(first, first + count)], object)
+
+
+if __name__ == "__main__":
+    app()
