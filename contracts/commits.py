@@ -75,7 +75,7 @@ class SourceSpan(Document):
     fingerprint: str = ""
     letters: dict[str, int] = Field(default_factory=dict)
     letter_checksums: dict[str, str] = Field(default_factory=dict)
-    inherited: Inherited | None = None
+    inherited: tuple[Inherited, ...] = ()
 
     @property
     def is_done(self) -> bool:

@@ -49,9 +49,9 @@ class ReadBlocks(beam.PTransform[Any, Any]):
 
 
 class RowsToWindows(beam.PTransform[Any, Any]):
-    """A dict to the commit of the run, if it has anything to commit: valid interactions under `ROWS`, what was seen
-    under `PROGRESS`, and collections of dead letters under `DEAD`.
+    """Valid interactions to the commit of the run, if it has anything to commit.
 
+    They come as a dict: `ROWS`, what was seen under `PROGRESS`, and collections of dead letters under `DEAD`.
     `together` makes the windowing under which the windows of a run meet, for the histories of a shard and for the
     order of commits: the end of the input for a bounded run. An unbounded driver gives a trigger. `state` holds the
     histories before the run; without it they come from the store's committed windows.

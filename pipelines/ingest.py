@@ -32,6 +32,7 @@ __all__ = ["IngestSummary", "ingest", "run_once"]
 
 logger = logging.getLogger(__name__)
 
+
 class IngestSummary(FrozenModel):
     """What was committed, by one run or since the start."""
 

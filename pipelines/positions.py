@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from contracts import LogState, SourceSpan, WindowName
-from contracts.commits import Cursor, Inherited
+from contracts.commits import Cursor
 from contracts.log_state import Panes
 from logs import Int64, Partition
 from pipelines.open_rows import OpenRows
@@ -58,12 +58,11 @@ class Base:
 
     def is_inherited(self, key: str, times: Int64, positions: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Say of rows, by their event time (n,) and position (n,), whether another store's windows held them; (n,)."""
-        inherited = self.sources[key].inherited if key in self.sources else None
-        if inherited is None:
-            return np.zeros(len(positions), np.bool_)
-        starts, place = np.unique(times // inherited.window_ms * inherited.window_ms, return_inverse=True)
-        stops = np.array([inherited.counted.get(start, 0) for start in starts.tolist()], np.int64)
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = positions < stops[place]
+        found = np.zeros(len(positions), np.bool_)
+        for one in self.sources[key].inherited if key in self.sources else ():
+            starts, place = np.unique(times // one.window_ms * one.window_ms, return_inverse=True)
+            stops = np.array([one.counted.get(start, 0) for start in starts.tolist()], np.int64)
+            found |= positions < stops[place]
         return found
 
 
@@ -141,16 +140,10 @@ class Run:
             dead=before.dead + sum(one.file.rows for one in letters),
             letters=reaching,
             letter_checksums={name: checksums[name] for name in reaching if name in checksums},
-            inherited=_beyond(before.inherited, resume),
+            inherited=tuple(one for one in before.inherited if max(one.counted.values()) > resume),
         )
 
     def _lowest(self, key: str, read: PartitionProgress | None) -> list[tuple[int, int]]:
         """Return (window, lowest position) of rows that were open before, and of those read now."""
         kept = [(rows.start_ms, rows.lowest) for rows in self.open_rows if rows.partition == key]
         return kept + list(read.lowest.items() if read else ())
-
-
-def _beyond(inherited: Inherited | None, resume: int) -> Inherited | None:
-    """Leave out the windows whose rows all lie below `resume`."""
-    counted = {start: stop for start, stop in inherited.counted.items() if stop > resume} if inherited else {}
-    return inherited.model_copy(update={"counted": counted}) if inherited and counted else None

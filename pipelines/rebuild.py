@@ -1,0 +1,127 @@
+"""Rebuild: the windows of a store as the source of another one with other settings.
+
+All windows are one partition, and the position of a row is its pane and its place there: what makes every row of a log
+count exactly once (`pipelines.positions`) makes every row of the windows count exactly once.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any, Final
+
+from contracts import (
+    CommitLog,
+    EventClock,
+    FeatureNames,
+    Layout,
+    LogState,
+    SourceSpan,
+    Store,
+    StoreFormat,
+    UserError,
+    WindowLog,
+    checksum,
+    ensure_format,
+    read_format,
+)
+from logs import Format, Partition
+from pipelines.chain import RowsToWindows
+from pipelines.config import PipelineConfig
+from pipelines.plan import InHand
+from pipelines.positions import Run
+from pipelines.sources import WINDOWS
+from pipelines.transforms.panes import ReadPanes, pane_of, position_of
+
+__all__ = ["RebuildError", "WindowSource", "address", "prepare"]
+
+_ROW_BYTES: Final = 128
+"""About so many bytes has a row in JSON Lines, in which `run_bytes` counts."""
+
+
+class RebuildError(UserError):
+    """A store cannot become the rebuild of another; the message says why."""
+
+
+def prepare(origin: Store, store: Store, config: PipelineConfig) -> PipelineConfig:
+    """Give a new store the keys and the clock of its origin, and return the settings with which to write it.
+
+    Raises `RebuildError` where there is no origin, or where the store has other keys.
+    """
+    given = read_format(origin)
+    if given is None:
+        raise RebuildError(f"{origin.url}: there is no store to rebuild")
+    if address(origin) == address(store):
+        raise RebuildError(f"{store.url}: a store cannot be rebuilt into itself; use a new folder")
+    layout = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
+    found = ensure_format(store, StoreFormat(layout=layout, key_secret=given.key_secret))
+    if found.key_secret != given.key_secret:
+        raise RebuildError(f"{store.url}: its keys have another secret than those of {origin.url}; use a new folder")
+    if origin.exists("CLOCK.json"):
+        EventClock.of(origin).save(store)
+    return config.model_copy(update={"secret_keys": bool(given.key_secret)})
+
+
+def address(store: Store) -> str:
+    """Return where a store is, whatever the working folder."""
+    return store.url if store.local_path is None else str(store.local_path.resolve())
+
+
+@dataclass
+class WindowSource:
+    """The committed windows of `origin`, as one partition."""
+
+    origin: Store
+    config: PipelineConfig
+    state: LogState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._commits = CommitLog(self.origin)
+        self.state = LogState.open(self.origin)
+        # Written once, with its time: no other store has the same.
+        self._identity = checksum(self.origin.read("STORE.json"))
+
+    def check(self, store: Store, state: LogState) -> None:
+        """Refuse a store that is no rebuild of this origin; raises `RebuildError`."""
+        span = state.sources.get(WINDOWS)
+        if state.moved_from:
+            raise RebuildError(f"{store.url}: was rebuilt from {state.moved_from}, and has its log since")
+        if state.sources and span is None:
+            raise RebuildError(f"{store.url}: holds rows of a log; windows are rebuilt into a new store")
+        if span is not None and span.fingerprint != self._identity:
+            raise RebuildError(f"{store.url}: is the rebuild of another store than {self.origin.url}")
+
+    def discover(self) -> list[Partition]:
+        """Return the windows as they are now; while there is nothing new, that costs one request."""
+        self.state.catch_up(self._commits)
+        size = position_of(self.state.cursor.sequence)
+        return [Partition(WINDOWS, self.origin.url, Format.PARQUET, size, fingerprint=self._identity)]
+
+    def identify(self, partitions: list[Partition], _state: LogState, _in_hand: InHand) -> list[Partition]:
+        """Return the partition, which is what it is."""
+        return partitions
+
+    def cut(self, found: list[Partition], seen: Mapping[str, SourceSpan]) -> Iterator[list[Partition]]:
+        """Yield the windows up to as many rows as fit into `run_bytes`, up to twice as many, and so on."""
+        [windows] = found
+        start = pane_of(seen[WINDOWS].stop) if WINDOWS in seen else 0
+        rows, stop = 0, pane_of(windows.size)
+        for pane in takewhile(lambda pane: pane.sequence < stop, WindowLog(self.origin).follow(after=start - 1)):
+            _check_features(self.origin, self.config.item_features, pane.item_features)
+            if rows and (rows + pane.counts.events) * _ROW_BYTES > self.config.run_bytes:
+                rows = 0
+                yield [replace(windows, size=position_of(pane.sequence))]
+            rows += pane.counts.events
+        yield [windows]
+
+    def windows(self, readings: Any, store: Store, run: Run) -> Any:
+        """Read the panes and commit their rows."""
+        rows = readings | "Read windows" >> ReadPanes(self.origin, self.config)
+        return rows | "Windows" >> RowsToWindows(store, run, self.config)
+
+
+def _check_features(origin: Store, wanted: FeatureNames, known: FeatureNames) -> None:
+    """Refuse a feature of another kind than the windows have; one that they do not have is unknown."""
+    wrong = {*wanted.categorical} & {*known.dense} | {*wanted.dense} & {*known.categorical}
+    if wrong:
+        kind = "dense" if {*wrong} & {*known.dense} else "categorical"
+        raise RebuildError(f"item feature {min(wrong)} is {kind} in {origin.url}: name it so in pipeline.item_features")
