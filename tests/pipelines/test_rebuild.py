@@ -165,12 +165,12 @@ def origin(tmp_path: Path) -> Store:
 def test_what_cannot_be_a_rebuild_is_refused_by_name(tmp_path: Path, origin: Store) -> None:
     config = support.config(tmp_path)
     nowhere = Store(str(tmp_path / "nowhere"))
-    for given, store, problem in (
+    for source, store, problem in (
         (nowhere, Store(str(tmp_path / "store")), "nowhere: there is no store to rebuild"),
         (origin, Store(f"{tmp_path}/log/../origin"), "cannot be rebuilt into itself"),
     ):
         with pytest.raises(RebuildError, match=problem):
-            rebuild(given, store, config)
+            rebuild(source, store, config)
     taken = Store(str(tmp_path / "taken"))
     bring_in(taken, config)
     with pytest.raises(RebuildError, match="holds rows of a log"):
@@ -180,7 +180,9 @@ def test_what_cannot_be_a_rebuild_is_refused_by_name(tmp_path: Path, origin: Sto
     with pytest.raises(RebuildError, match="keys have another secret"):
         rebuild(hidden, taken, config)
     with pytest.raises(RebuildError, match="item feature price is dense"):
-        rebuild(origin, Store(str(tmp_path / "kind")), support.config(tmp_path, item_features={"categorical": ["price"]}))
+        rebuild(
+            origin, Store(str(tmp_path / "kind")), support.config(tmp_path, item_features={"categorical": ["price"]})
+        )
 
 
 def test_a_rebuild_takes_rows_of_one_store_only(tmp_path: Path, origin: Store) -> None:
