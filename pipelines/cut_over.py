@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, Commit, CommitLog, CommitTakenError, LogState, SourceSpan, Store, read_format
 from contracts.commits import MOVED, Inherited
+from logs import generation
 from pipelines.attempts import new_run
 from pipelines.config import PipelineConfig
 from pipelines.ingest import IngestSummary, ingest
@@ -65,9 +66,19 @@ def _take_in(
 
 def _check_log(given: LogState, state: LogState) -> None:
     """Refuse a rebuild that has read less of the log than its origin."""
-    for key, span in given.sources.items():
-        if key not in state.sources or state.sources[key].stop < span.stop:
-            raise RebuildError(f"{key}: its origin has read this file to {span.stop}, the rebuild less: run it again")
+    read = _stops(state)
+    for name, stop in _stops(given).items():
+        if read.get(name, -1) < stop:
+            raise RebuildError(
+                f"{name}: the old store has read this file of the log to {stop}, its rebuild less: run it again, or "
+                "rebuild from the windows if the file is gone"
+            )
+
+
+def _stops(state: LogState) -> dict[str, int]:
+    """Return how far each file is read; of one that was rewritten, its newest generation."""
+    by_age = sorted((key for key in state.sources if key != WINDOWS), key=generation)
+    return {key.removesuffix(f"@{generation(key)}"): state.sources[key].stop for key in by_age}
 
 
 def _leave(origin: Store, store: Store) -> None:

@@ -122,9 +122,20 @@ def test_a_rebuild_that_has_read_less_of_the_log_takes_nothing_over(tmp_path: Pa
     store = Store(str(tmp_path / "store"))
     add(tmp_path / "other", "b.jsonl", 0, [Event("bob", "item-1", 3)])
     config = prepare(origin, store, support.config(tmp_path, log=str(tmp_path / "other")))
-    with pytest.raises(RebuildError, match=r"a\.jsonl: its origin has read this file to \d+"):
+    with pytest.raises(
+        RebuildError, match=r"a\.jsonl: the old store has read this file of the log to \d+, its rebuild less"
+    ):
         cut_over(origin, store, config, from_log=True)
     assert not LogState.open(origin).moved_to
+
+
+def test_of_a_file_that_was_rewritten_the_newest_content_counts(tmp_path: Path, origin: Store) -> None:
+    store = Store(str(tmp_path / "store"))
+    (tmp_path / "log/a.jsonl").write_text(Event("bob", "item-1", 3).line())
+    ingest(origin, support.config(tmp_path), registry=CollectorRegistry())
+    assert "a.jsonl@2" in LogState.open(origin).sources
+    cut_over(origin, store, prepare(origin, store, support.config(tmp_path)), from_log=True)
+    assert LogState.open(origin).moved_to == str(tmp_path.resolve() / "store")
 
 
 def test_a_moved_store_can_be_rebuilt_and_moved_again(tmp_path: Path, origin: Store) -> None:
