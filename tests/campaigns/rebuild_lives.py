@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
+from contracts import CommitLog, Store
 from pipelines.config import PipelineConfig
 from pipelines.cut_over import cut_over
 from pipelines.ingest import ingest
@@ -22,7 +22,7 @@ from tests.campaigns.hunter import finish, hunt, moment
 from tests.campaigns.ingest_lives import settings, write_part
 
 WINDOW_SECONDS = 12
-LONGEST = 2.5
+LONGEST = 2.0
 """Seconds that a life lasts, at most."""
 
 
@@ -51,15 +51,23 @@ def lives(folder: Path) -> tuple[Callable[[], object], Callable[[], object], Cal
     return partial(ingest, origin, settings(folder), registry=CollectorRegistry()), follow, cut
 
 
+def _has_more(store: Store, known: int) -> bool:
+    return CommitLog(store).newest() > known
+
+
 def main(folder: Path, seed: int, kills: int) -> None:
     logging.basicConfig(level=logging.WARNING)
     rng = random.Random(seed)
     grow, follow, cut = lives(folder)
+    store = Store(str(folder / "store"))
     read, written = parts(kills)
     for part in range(read):
         write_part(folder, part)()
         finish(grow)
-        hunt(follow, [partial(moment, rng, LONGEST)])
+        # Every other life ends right after a commit; its wait is only a bound.
+        known = CommitLog(store).newest()
+        longest, until = (20.0, partial(_has_more, store, known)) if part % 2 else (LONGEST, lambda: False)
+        hunt(follow, [partial(moment, rng, longest, until)])
 
     def cut_and_wait() -> None:
         cut()
@@ -70,7 +78,6 @@ def main(folder: Path, seed: int, kills: int) -> None:
         write_part(folder, part)()
         hunt(cut_and_wait, [partial(moment, rng, LONGEST)])
     finish(cut)
-    store = Store(str(folder / "store"))
     finish(lambda: ingest(store, other_settings(folder), registry=CollectorRegistry()))
 
 
