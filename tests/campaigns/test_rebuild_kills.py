@@ -17,7 +17,7 @@ from tests.pipelines import support
 def test_killed_again_and_again_a_rebuild_holds_every_event_once(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with counting("kills: rebuild") as row:
-        kills = size.of(6, 40)
+        kills = size.of(4, 40)
         _, row.faults = parts(kills)
         command = [sys.executable, "-m", "tests.campaigns.rebuild_lives", str(tmp_path), "1", str(kills)]
         subprocess.run(command, check=True, cwd=ROOT)
