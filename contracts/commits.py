@@ -22,14 +22,38 @@ from contracts.history_files import HISTORIES, HistoryFile
 from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
 from contracts.window import WindowManifest
 
-__all__ = ["Commit", "CommitLog", "CommitTakenError", "Cursor", "Head", "LetterFile", "SourceSpan"]
+__all__ = [
+    "MOVED",
+    "Commit",
+    "CommitLog",
+    "CommitTakenError",
+    "Cursor",
+    "Head",
+    "Inherited",
+    "LetterFile",
+    "SourceSpan",
+]
 
 _HEAD: Final = "commits/HEAD"
 _LOOKS_PER_HEAD: Final = 16
 """Every so many polls without a new commit, one reads HEAD instead."""
 
-KNOWN: Final[frozenset[str]] = frozenset({HISTORIES})
+MOVED: Final = "moved"
+"""Required by the last commit of a store that has moved, and by the commit with which the other store goes on."""
+
+KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED})
 """What commits may require of a reader (`Commit.requires`) and this version supports."""
+
+
+class Inherited(Document):
+    """The rows of a partition that another store had counted before the log moved here.
+
+    A row at position x whose window there (of `window_ms`, starting at s) has x < counted[s] is in the panes that
+    were taken from that store.
+    """
+
+    window_ms: int
+    counted: dict[int, int] = Field(description="window start (ms) -> stop")
 
 
 class SourceSpan(Document):
@@ -39,7 +63,8 @@ class SourceSpan(Document):
     [resume, stop) those of windows committed since are (`LogState.counted`); the others are still in the log, and a
     restart reads them again. `size` (bytes), `modified_ms` and `fingerprint` describe the file at that time. `dead`
     counts its dead letters so far; `letters` are their files (name -> last position) that reach beyond `resume`, so
-    that a row that was refused once stays refused, and is counted once; `letter_checksums` are theirs.
+    that a row that was refused once stays refused, and is counted once; `letter_checksums` are theirs. `inherited`
+    are rows from `resume` on that came with the windows of another store.
     """
 
     start: int
@@ -51,6 +76,7 @@ class SourceSpan(Document):
     fingerprint: str = ""
     letters: dict[str, int] = Field(default_factory=dict)
     letter_checksums: dict[str, str] = Field(default_factory=dict)
+    inherited: tuple[Inherited, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -86,6 +112,8 @@ class Commit(Document):
     histories: tuple[HistoryFile, ...] = ()
     dropped: tuple[str, ...] = Field(default=(), description="replaced history files that are gone")
     requires: tuple[str, ...] = ()
+    moved_to: str = Field(default="", description="the store in which the log goes on: no pipeline commits here again")
+    moved_from: str = Field(default="", description="the store whose windows were taken over, and whose `sources` are")
 
 
 class Head(Document):

@@ -55,6 +55,8 @@ class LogState(BaseModel):
     panes: list[Panes] = Field(default_factory=list, description="beside `starts`")
     sketch: SketchParameters | None = None
     histories: HistoryFiles = HistoryFiles()
+    moved_to: str = Field(default="", description="the store in which the log goes on")
+    moved_from: str = Field(default="", description="the store from which the log came")
     snapshot: int | None = Field(default=None, description="the commit of the newest snapshot")
 
     @property
@@ -72,6 +74,7 @@ class LogState(BaseModel):
         """Add the next commit; `cursor` points past it."""
         self.histories = self.histories.after(commit)
         self.cursor = cursor
+        self.moved_to, self.moved_from = commit.moved_to or self.moved_to, commit.moved_from or self.moved_from
         for pane in commit.panes:
             self._add_pane(pane.start_ms, commit.number)
             self.counts += pane.counts

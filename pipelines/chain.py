@@ -6,7 +6,7 @@ grouping by window is Beam's own, so that it means the same in a batch and in a 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import apache_beam as beam
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
@@ -24,7 +24,10 @@ from pipelines.transforms.split import OPEN, Locate, MergeProgress, Release, Reo
 from pipelines.transforms.validate import DEAD, Validate
 from pipelines.transforms.write import WriteShards
 
-__all__ = ["BlocksToWindows", "ReadBlocks"]
+__all__ = ["ROWS", "BlocksToWindows", "ReadBlocks", "RowsToWindows"]
+
+ROWS: Final = "rows"
+"""The tag of valid interactions (`ValidatedBlock`)."""
 
 
 class ReadBlocks(beam.PTransform[Any, Any]):
@@ -44,9 +47,10 @@ class ReadBlocks(beam.PTransform[Any, Any]):
         return {"blocks": blocks, DEAD: listed[DEAD], PROGRESS: listed[PROGRESS]}
 
 
-class BlocksToWindows(beam.PTransform[Any, Any]):
-    """The output of `ReadBlocks` to the commit of the run, if it has anything to commit.
+class RowsToWindows(beam.PTransform[Any, Any]):
+    """Valid interactions to the commit of the run, if it has anything to commit.
 
+    They come as a dict: `ROWS`, what was seen under `PROGRESS`, and collections of dead letters under `DEAD`.
     `together` makes the windowing under which the windows of a run meet, for the histories of a shard and for the
     order of commits: the end of the input for a bounded run. An unbounded driver gives a trigger. `before` are the
     files of histories before the run.
@@ -68,15 +72,14 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
     def expand(self, read: Any) -> Any:
         """Add the transforms."""
         store, run, config = self._store, self._run, self._config
-        validated = read["blocks"] | "Validate" >> beam.ParDo(Validate(config)).with_outputs(DEAD, main="batches")
-        located = validated.batches | "Locate" >> beam.ParDo(Locate(store, run)).with_outputs(PROGRESS, main="keyed")
+        located = read[ROWS] | "Locate" >> beam.ParDo(Locate(store, run)).with_outputs(PROGRESS, main="keyed")
         seen = (read[PROGRESS], located[PROGRESS]) | "All progress" >> beam.Flatten()
         progress = beam.pvalue.AsSingleton(seen | "Merge progress" >> beam.CombineGlobally(MergeProgress()))  # type: ignore[no-untyped-call]
         released = self._with_rows_in_hand(located.keyed, progress) | "Release" >> beam.ParDo(
             Release(store, run, config), progress
         ).with_outputs(OPEN, DEAD, main="pieces")
         letters = (
-            (read[DEAD], validated[DEAD], released[DEAD])
+            (*read[DEAD], released[DEAD])
             | "All dead letters" >> beam.Flatten()
             | "Write dead letters" >> beam.ParDo(WriteDeadLetters(store, run))
         )
@@ -127,6 +130,16 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
             | "Name the window" >> beam.Map(_of_window)
             | "Sketches together" >> self._together()
         )
+
+
+class BlocksToWindows(RowsToWindows):
+    """The output of `ReadBlocks` to the commit of the run: `RowsToWindows` of the rows that are valid."""
+
+    def expand(self, read: Any) -> Any:
+        """Add the transforms."""
+        validated = read["blocks"] | "Validate" >> beam.ParDo(Validate(self._config)).with_outputs(DEAD, main=ROWS)
+        letters = (read[DEAD], validated[DEAD])
+        return super().expand({ROWS: validated[ROWS], DEAD: letters, PROGRESS: read[PROGRESS]})
 
 
 def _by_shard(window: ShardWindow) -> tuple[int, ShardWindow]:

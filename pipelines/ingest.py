@@ -7,8 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import apache_beam as beam
@@ -19,23 +18,20 @@ from pydantic import Field
 from contracts import Commit, CommitLog, CorruptArtefactError, LogState, Store, WindowCounts
 from contracts.exposition import exposed
 from contracts.models import FrozenModel
-from logs import Format, Partition, discover, generation
+from logs import Partition, generation
 from pipelines.attempts import discard, registered, sweep
-from pipelines.chain import BlocksToWindows, ReadBlocks
 from pipelines.committed_panes import remember_panes
 from pipelines.config import PipelineConfig
 from pipelines.keeper import HistoryKeeper
 from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
-from pipelines.plan import InHand, RunPlan, identify, make_plan, open_layout
+from pipelines.plan import InHand, RunPlan, make_plan, open_layout
+from pipelines.sources import LogSource, Source
 from pipelines.transforms.commit import RunOutcome
 
 __all__ = ["IngestSummary", "ingest", "run_once"]
 
 logger = logging.getLogger(__name__)
-
-_INFLATION = 10
-"""JSON Lines are about so many times as large as gzip or Parquet of the same rows."""
 
 
 class IngestSummary(FrozenModel):
@@ -85,23 +81,25 @@ def ingest(
     report: Callable[[IngestSummary], None] | None = None,
     registry: CollectorRegistry = REGISTRY,
     stop: threading.Event | None = None,
+    source: Source | None = None,
 ) -> IngestSummary:
-    """Read the log into the store and return what was committed.
+    """Read the log, or another source, into the store and return what was committed.
 
     Without `follow` one run reads all there is and commits every window. With it, run after run reads what has
     come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
     `report` is called after each run. Raises `FileNotFoundError` where there is no log (without `follow`),
-    `LayoutError` for settings that contradict the store and `BusyStoreError` where another pipeline writes to it.
+    `LayoutError` for settings that contradict the store, `BusyStoreError` where another pipeline writes to it and
+    `MovedStoreError` where the log goes on in another store.
     """
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
     with only_writer(store), metrics_server, _ended_by_signals(stop):
-        driver = _Driver(store, config, PipelineMetrics(registry), report, stop)
+        driver = _Driver(store, config, PipelineMetrics(registry), report, stop, source)
         try:
             if follow:
                 driver.follow()
             else:
-                driver.catch_up(discover(config.log), flush=True, only_whole_lines=False)
+                driver.catch_up(driver.source.discover(), flush=True, only_whole_lines=False)
                 driver.histories.settle()
         finally:
             driver.histories.end()
@@ -117,15 +115,19 @@ class _Driver:
     metrics: PipelineMetrics
     report: Callable[[IngestSummary], None] | None
     stop: threading.Event
+    given: InitVar[Source | None] = None
     total: IngestSummary = field(default_factory=IngestSummary)
+    source: Source = field(init=False)
     _unread: bool = field(default=False, init=False)
     _folders: set[str] = field(default_factory=set, init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, given: Source | None) -> None:
+        self.source = given or LogSource(self.config)
         self._secret = open_layout(self.store, self.config).key_secret
         check_writable(self.store)
         self._commits, self._in_hand = CommitLog(self.store), InHand()
         self._state = LogState.open(self.store)
+        self.source.check(self.store, self._state)
         remember_panes(self.store, self._state)
         sweep(self.store)
         self.histories = HistoryKeeper(self.store, self.config, self._state)
@@ -138,7 +140,7 @@ class _Driver:
         changed_at = time.monotonic()
         may_flush = True
         while not self.stop.is_set():
-            partitions = _discover_or_wait(self.config.log)
+            partitions = self._discover_or_wait()
             now = {partition.key: (partition.size, partition.arrival_ms) for partition in partitions}
             is_quiet = time.monotonic() - changed_at >= self.config.idle_seconds
             if now != listed:
@@ -153,22 +155,21 @@ class _Driver:
 
     def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
         """Read all partitions, in as many runs as memory asks for; `flush` concerns the last."""
-        found = identify(partitions, self._state, self._in_hand)
+        found = self.source.identify(partitions, self._state, self._in_hand)
         self.metrics.rewritten.inc(sum(generation(one.key) > 1 and one.key not in self._state.sources for one in found))
         self._unread = len(found) < len(partitions)
-        sizes = list(accumulate(self._new_bytes(partition) for partition in found))
-        for count, size in enumerate(sizes[:-1], start=1):
-            if size // self.config.run_bytes < sizes[count] // self.config.run_bytes:
-                self.step(found[:count], flush=False, only_whole_lines=only_whole_lines)
+        *early, last = self.source.cut(found, self._state.sources | self._in_hand.pending)
+        for some in early:
+            self.step(some, flush=False, only_whole_lines=only_whole_lines)
             if self.stop.is_set():
                 return
-        self.step(found, flush=flush, only_whole_lines=only_whole_lines)
+        self.step(last, flush=flush, only_whole_lines=only_whole_lines)
 
-    def _new_bytes(self, partition: Partition) -> int:
-        """Return how much there is to read, roughly in bytes of JSON Lines."""
-        seen = self._in_hand.pending.get(partition.key) or self._state.sources.get(partition.key)
-        size = max(0, partition.size - (seen.size if seen else 0))
-        return size if partition.format is Format.JSON_LINES else _INFLATION * size
+    def _discover_or_wait(self) -> list[Partition]:
+        try:
+            return self.source.discover()
+        except FileNotFoundError:
+            return []
 
     def step(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
         """Make one run, if there is anything to read or to commit; again where another writer was faster."""
@@ -193,7 +194,7 @@ class _Driver:
         started, clock = time.time(), time.monotonic()
         with registered(self.store, plan.run):
             try:
-                run_once(self.store, self.config, plan)
+                run_once(self.store, self.config, plan, self.source)
             except CorruptArtefactError as error:
                 discard(self.store, plan.run)
                 self.histories.repair(error)
@@ -206,6 +207,7 @@ class _Driver:
                 # Nothing in hand is known to fit what the other has committed.
                 self._in_hand = InHand()
                 self._state.catch_up(self._commits)
+                self.source.check(self.store, self._state)
                 return False
             self._in_hand.take_in(outcome)
             self._unread |= any(reading.partition.key not in outcome.read for reading in plan.readings)
@@ -237,15 +239,14 @@ class _Driver:
             self.report(summary)
 
 
-def run_once(store: Store, config: PipelineConfig, plan: RunPlan) -> None:
+def run_once(store: Store, config: PipelineConfig, plan: RunPlan, source: Source | None = None) -> None:
     """Run the chain over a plan and wait for its end."""
     # Beam must not look at this process's own command line.
     options = PipelineOptions([f"--runner={config.runner}", *config.runner_options])
     try:
         with beam.Pipeline(options=options) as pipeline:
             readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
-            blocks = readings | "Read log" >> ReadBlocks(config)
-            _ = blocks | "Windows" >> BlocksToWindows(store, plan.run, config, plan.histories)
+            _ = (source or LogSource(config)).windows(readings, store, plan)
     except RuntimeError as error:
         # Beam wraps what a transform raises; a damaged file is to be named without its frame.
         if (damage := _damage_behind(error)) is None:
@@ -258,13 +259,6 @@ def _damage_behind(error: BaseException) -> CorruptArtefactError | None:
     while behind is not None and not isinstance(behind, CorruptArtefactError):
         behind = behind.__cause__ or behind.__context__
     return behind
-
-
-def _discover_or_wait(log: str) -> list[Partition]:
-    try:
-        return discover(log)
-    except FileNotFoundError:
-        return []
 
 
 def _reasons(store: Store, commit: Commit | None) -> str:

@@ -10,7 +10,7 @@ from pipelines.attempts import forget, mark, new_run
 from pipelines.config import PipelineConfig
 from pipelines.merger import HistoryMerger, commit_histories
 from pipelines.merging import MOST_DELTAS
-from pipelines.rebuild import broken_shards, rebuilt
+from pipelines.rebuilt_histories import broken_shards, rebuilt
 
 __all__ = ["HistoryKeeper"]
 

@@ -136,7 +136,7 @@ def owners(store: Store, sequence: int) -> KeyOwners:
 
 def new_claims(rows: pa.RecordBatch, known: KeyOwners) -> Iterator[Claims]:
     """Yield the claims of keyed rows on keys that nobody owns; ids of one key are in different ones."""
-    ids, keys, _ = _distinct(rows)
+    ids, keys, _ = _distinct(rows.take(pa.array(_with_ids(rows))))
     new = np.flatnonzero(known.is_unknown(keys))
     checks = checks_of([ids[place] for place in new.tolist()])
     left, keys = np.arange(len(new)), keys[new]
@@ -153,13 +153,15 @@ def claimed(rows: pa.RecordBatch, known: KeyOwners) -> Claims:
 
 def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int]) -> Bool:
     """Mark the keyed rows (n,) whose item key belongs to another id, or is claimed by another."""
-    ids, keys, of_row = _distinct(rows)
+    named = _with_ids(rows)
+    ids, keys, of_row = _distinct(rows.take(pa.array(named)))
     checks = checks_of(ids)
     wrong = known.is_disputed(keys, checks)
     if claims:
         pairs = zip(keys.tolist(), checks.tolist(), strict=True)
         wrong |= np.array([claims.get(key, check) != check for key, check in pairs], np.bool_)
-    marked: Bool = wrong[of_row]
+    marked = np.zeros(rows.num_rows, np.bool_)
+    marked[named] = wrong[of_row]
     return marked
 
 
@@ -176,3 +178,9 @@ def _distinct(rows: pa.RecordBatch) -> tuple[list[str], Int64, Int64]:
     of_row = encoded.indices.to_numpy().astype(np.int64)
     _, first = np.unique(of_row, return_index=True)
     return encoded.dictionary.to_pylist(), rows.column(columns.ITEM_KEY).to_numpy()[first], of_row
+
+
+def _with_ids(rows: pa.RecordBatch) -> Int64:
+    """Return the places of the rows whose item id is known: windows name only the items of positives."""
+    places: Int64 = np.flatnonzero(rows.column(columns.ITEM_ID).is_valid().to_numpy(zero_copy_only=False))
+    return places

@@ -147,7 +147,9 @@ def open_layout(store: Store, config: PipelineConfig) -> StoreFormat:
     secret = secrets.token_hex(16) if config.secret_keys else ""
     found = ensure_format(store, StoreFormat(layout=wanted, key_secret=secret))
     for setting, old, new in _differences(found, wanted, is_secret=config.secret_keys):
-        raise LayoutError(f"{setting} is {new}, but {store.url} was written with {old}: use that, or a new store")
+        raise LayoutError(
+            f"{setting} is {new}, but {store.url} was written with {old}: use that, or a new store (`weir rebuild`)"
+        )
     return found
 
 

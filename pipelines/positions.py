@@ -56,6 +56,15 @@ class Base:
         found: np.ndarray[tuple[int], np.dtype[np.bool_]] = positions < stops[place]
         return found
 
+    def is_inherited(self, key: str, times: Int64, positions: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Say of rows, by their event time (n,) and position (n,), whether another store's windows held them; (n,)."""
+        found = np.zeros(len(positions), np.bool_)
+        for one in self.sources[key].inherited if key in self.sources else ():
+            starts, place = np.unique(times // one.window_ms * one.window_ms, return_inverse=True)
+            stops = np.array([one.counted.get(start, 0) for start in starts.tolist()], np.int64)
+            found |= positions < stops[place]
+        return found
+
 
 @dataclass(frozen=True)
 class Run:
@@ -131,6 +140,7 @@ class Run:
             dead=before.dead + sum(one.file.rows for one in letters),
             letters=reaching,
             letter_checksums={name: checksums[name] for name in reaching if name in checksums},
+            inherited=tuple(one for one in before.inherited if max(one.counted.values()) > resume),
         )
 
     def _lowest(self, key: str, read: PartitionProgress | None) -> list[tuple[int, int]]:

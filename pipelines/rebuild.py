@@ -1,131 +1,126 @@
-"""Histories from the windows: for stores that have none in their log, and for shards whose files are lost or damaged.
+"""Rebuild: the windows of a store as the source of another one with other settings.
 
-The windows are read once, in order. As in the stream, what they add is written as deltas that are merged on the way, so
-that memory holds one batch of rows, whatever the store holds.
+All windows are one partition, and the position of a row is its pane and its place there: what makes every row of a log
+count exactly once (`pipelines.positions`) makes every row of the windows count exactly once.
 """
 
-import logging
-import secrets
-from collections import defaultdict
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Final
-
-import numpy as np
-import pyarrow as pa
+from typing import Any, Final
 
 from contracts import (
-    CorruptArtefactError,
-    HistoryFile,
-    HistoryFiles,
+    CommitLog,
+    EventClock,
+    FeatureNames,
+    Layout,
     LogState,
+    SourceSpan,
     Store,
-    UserKeys,
+    StoreFormat,
+    UserError,
     WindowLog,
-    columns,
-    open_shard,
+    checksum,
+    ensure_format,
+    read_format,
 )
-from contracts.user_histories import open_file
+from logs import Format, Partition
+from pipelines.chain import RowsToWindows
 from pipelines.config import PipelineConfig
-from pipelines.merging import FileMerge, merge_plan
-from pipelines.user_state import TouchedUsers, write_delta
+from pipelines.plan import InHand, RunPlan
+from pipelines.sources import WINDOWS
+from pipelines.transforms.panes import ReadPanes, pane_of, position_of
 
-__all__ = ["broken_shards", "rebuilt"]
+__all__ = ["RebuildError", "WindowSource", "address", "prepare"]
 
-logger = logging.getLogger(__name__)
-
-_ROWS: Final = 500_000
-_READ: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
-
-
-def broken_shards(store: Store, config: PipelineConfig, state: LogState) -> dict[int, str]:
-    """Return the shards whose histories cannot be used, and why; reads no more than the header of each file."""
-    files = state.histories
-    if files.covered != state.cursor.sequence:
-        problem = f"its log has histories of {files.covered} panes out of {state.cursor.sequence}"
-        return dict.fromkeys(range(config.user_shards), problem)
-    if files.length not in {None, config.history_length}:
-        problem = f"history_length is {config.history_length}, it was {files.length}"
-        return dict.fromkeys(range(config.user_shards), problem)
-    found = {}
-    for file in files.files:
-        try:
-            open_file(store, file, config.cache)
-        except CorruptArtefactError as error:
-            found[file.shard] = str(error)
-    return found
+_ROW_BYTES: Final = 128
+"""About so many bytes has a row in JSON Lines, in which `run_bytes` counts."""
 
 
-def rebuilt(
-    store: Store, config: PipelineConfig, state: LogState, shards: Collection[int], run: str
-) -> tuple[HistoryFile, ...]:
-    """Write a base of each of the shards, which replaces all files of its own; one without users gets none.
+class RebuildError(UserError):
+    """A store cannot become the rebuild of another; the message says why."""
 
-    Raises `CorruptArtefactError` for a damaged window.
+
+def prepare(origin: Store, store: Store, config: PipelineConfig) -> PipelineConfig:
+    """Give a new store the keys and the clock of its origin, and return the settings with which to write it.
+
+    Raises `RebuildError` where there is no origin, or where the store has other keys.
     """
-    bases = {shard: _Base(store, config, shard, run) for shard in shards}
-    for batch in _batches(WindowLog(store), state.cursor.sequence, shards):
-        for shard, windows in batch.items():
-            bases[shard].add(windows)
-    found = []
-    for shard, base in bases.items():
-        if (file := base.merged()) is not None:
-            names = tuple(old.name for old in state.histories.shards.get(shard, ()))
-            found.append(file.model_copy(update={"replaces": names}))
-    return tuple(found)
+    given = read_format(origin)
+    if given is None:
+        raise RebuildError(f"{origin.url}: there is no store to rebuild")
+    if address(origin) == address(store):
+        raise RebuildError(f"{store.url}: a store cannot be rebuilt into itself; use a new folder")
+    layout = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
+    found = ensure_format(store, StoreFormat(layout=layout, key_secret=given.key_secret))
+    if found.key_secret != given.key_secret:
+        raise RebuildError(f"{store.url}: its keys have another secret than those of {origin.url}; use a new folder")
+    if origin.exists("CLOCK.json"):
+        EventClock.of(origin).save(store)
+    return config.model_copy(update={"secret_keys": bool(given.key_secret)})
 
 
-def _batches(log: WindowLog, stop: int, shards: Collection[int]) -> Iterator[dict[int, list[pa.Table]]]:
-    """Yield shard -> the rows of its next windows, all shards together within bounds."""
-    batch, rows = defaultdict[int, list[pa.Table]](list), 0
-    for pane in takewhile(lambda pane: pane.sequence < stop, log.follow()):
-        for shard in pane.examples.keys() & set(shards):
-            batch[shard].append(log.examples(pane, shard, _READ))
-            rows += len(batch[shard][-1])
-        if rows >= _ROWS:
-            yield batch
-            batch, rows = defaultdict(list), 0
-    yield batch
+def address(store: Store) -> str:
+    """Return where a store is, whatever the working folder."""
+    return store.url if store.local_path is None else str(store.local_path.resolve())
 
 
 @dataclass
-class _Base:
-    """The files of one shard on the way to its base."""
+class WindowSource:
+    """The committed windows of `origin`, as one partition."""
 
-    store: Store
+    origin: Store
     config: PipelineConfig
-    shard: int
-    run: str
-    files: list[HistoryFile] = field(default_factory=list)
+    state: LogState = field(init=False)
 
-    def add(self, windows: list[pa.Table]) -> None:
-        """Add what windows say, in order."""
-        config = self.config
-        before = open_shard(
-            self.store, HistoryFiles(shards={self.shard: tuple(self.files)}), self.shard, config.history_length,
-            config.cache,
-        )  # fmt: skip
-        users = np.concatenate([rows[columns.USER_KEY].to_numpy() for rows in windows])
-        touched = TouchedUsers.of(before, UserKeys(users))
-        for rows in windows:
-            touched.extend(rows)
-        name = HistoryFile.path(self.shard, self.run, secrets.token_hex(4))
-        rows = touched.delta(before, config.seen_items)
-        self.files.append(write_delta(self.store, name, self.shard, rows, config.seen_items))
-        self._merge(merge_plan([file.size for file in self.files]))
+    def __post_init__(self) -> None:
+        self._commits = CommitLog(self.origin)
+        self.state = LogState.open(self.origin)
+        # Written once, with its time: no other store has the same.
+        self._identity = checksum(self.origin.read("STORE.json"))
 
-    def merged(self) -> HistoryFile | None:
-        """Return the base, None without users."""
-        if len(self.files) > 1:
-            self._merge(len(self.files))
-        return self.files[0] if self.files else None
+    def check(self, store: Store, state: LogState) -> None:
+        """Refuse a store that is no rebuild of this origin; raises `RebuildError`."""
+        span = state.sources.get(WINDOWS)
+        if state.moved_from:
+            raise RebuildError(f"{store.url}: was rebuilt from {state.moved_from}, and has its log since")
+        if state.sources and span is None:
+            raise RebuildError(f"{store.url}: holds rows of a log; windows are rebuilt into a new store")
+        if span is not None and span.fingerprint != self._identity:
+            raise RebuildError(f"{store.url}: is the rebuild of another store than {self.origin.url}")
 
-    def _merge(self, count: int) -> None:
-        if not count:
-            return
-        merge = FileMerge(self.store, self.config.cache, self.config.seen_items)
-        merged = merge(self.files[-count:], self.run)
-        for file in self.files[-count:]:
-            self.store.remove(file.name)
-        self.files[-count:] = [merged]
+    def discover(self) -> list[Partition]:
+        """Return the windows as they are now; while there is nothing new, that costs one request."""
+        self.state.catch_up(self._commits)
+        size = position_of(self.state.cursor.sequence)
+        return [Partition(WINDOWS, self.origin.url, Format.PARQUET, size, fingerprint=self._identity)]
+
+    def identify(self, partitions: list[Partition], _state: LogState, _in_hand: InHand) -> list[Partition]:
+        """Return the partition, which is what it is."""
+        return partitions
+
+    def cut(self, found: list[Partition], seen: Mapping[str, SourceSpan]) -> Iterator[list[Partition]]:
+        """Yield the windows up to as many rows as fit into `run_bytes`, up to twice as many, and so on."""
+        [windows] = found
+        start = pane_of(seen[WINDOWS].stop) if WINDOWS in seen else 0
+        rows, stop = 0, pane_of(windows.size)
+        for pane in takewhile(lambda pane: pane.sequence < stop, WindowLog(self.origin).follow(after=start - 1)):
+            _check_features(self.origin, self.config.item_features, pane.item_features)
+            if rows and (rows + pane.counts.events) * _ROW_BYTES > self.config.run_bytes:
+                rows = 0
+                yield [replace(windows, size=position_of(pane.sequence))]
+            rows += pane.counts.events
+        yield [windows]
+
+    def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
+        """Read the panes and commit their rows."""
+        rows = readings | "Read windows" >> ReadPanes(self.origin, self.config)
+        return rows | "Windows" >> RowsToWindows(store, plan.run, self.config, plan.histories)
+
+
+def _check_features(origin: Store, wanted: FeatureNames, known: FeatureNames) -> None:
+    """Refuse a feature of another kind than the windows have; one that they do not have is unknown."""
+    wrong = {*wanted.categorical} & {*known.dense} | {*wanted.dense} & {*known.categorical}
+    if wrong:
+        kind = "dense" if {*wrong} & {*known.dense} else "categorical"
+        raise RebuildError(f"item feature {min(wrong)} is {kind} in {origin.url}: name it so in pipeline.item_features")

@@ -58,7 +58,8 @@ class Locate(beam.DoFn):
         times = element.rows.column(columns.TIMESTAMP).to_numpy()
         positions = element.rows.column(columns.POSITION).to_numpy()
         windows = times // self._run.window_ms * self._run.window_ms
-        counted = self._run.base.is_counted(key, windows, positions)
+        base = self._run.base
+        counted = base.is_counted(key, windows, positions) | base.is_inherited(key, times, positions)
         # A row that was refused once stays refused, whatever the settings are now.
         refused = np.isin(positions, self._run.stays_refused(key))
         fresh = np.flatnonzero(~(counted | refused))
@@ -70,13 +71,16 @@ class Locate(beam.DoFn):
         progress = Progress(int(times.max(initial=-1)), {key: seen})
         if len(fresh):
             keyed = _keyed(element.rows.take(pa.array(fresh)), self._run.secret)
-            known = owners(self._store, self._run.base.cursor.sequence - 1)
+            known = owners(self._store, base.cursor.sequence - 1)
             progress.add(Progress(claims=claims) for claims in new_claims(keyed, known))
             yield Keyed(key, windows, keyed)
         yield beam.pvalue.TaggedOutput(PROGRESS, progress)
 
 
 def _keyed(rows: pa.RecordBatch, secret: str) -> pa.RecordBatch:
+    if columns.USER_KEY in rows.schema.names:
+        # From the windows of another store (`transforms.panes`), whose keys are those of this one.
+        return rows
     events = rows.column(columns.EVENT_ID)
     present = [columns.FEATURES] if columns.FEATURES in rows.schema.names else []
     fields = {name: rows.column(name) for name in (*_KEYED, columns.POSITION, *present)}

@@ -14,7 +14,7 @@ from pipelines import merger
 from pipelines.attempts import mark, new_run, sweep
 from pipelines.ingest import ingest
 from pipelines.keeper import HistoryKeeper
-from pipelines.rebuild import broken_shards
+from pipelines.rebuilt_histories import broken_shards
 from tests.pipelines import support
 from tests.pipelines.support import Event
 

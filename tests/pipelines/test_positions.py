@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 
 from contracts import LetterFile, SourceSpan
+from contracts.commits import Inherited
 from logs import Format, Partition
 from pipelines.open_rows import OpenRows
 from pipelines.positions import END_OF_TIME, Base, Run
@@ -34,6 +35,17 @@ def test_a_row_is_accounted_for_below_resume_and_below_what_its_window_counted()
     windows, positions = np.array([0, 0, 10, 10, 20, 20]), np.array([299, 300, 199, 200, 99, 100])
     assert base.is_counted("a", windows, positions).tolist() == [True, False, True, False, True, False]
     assert base.is_counted("b", windows, positions).tolist() == [False] * 6
+
+
+def test_a_row_that_came_from_another_store_is_known_by_the_window_it_had_there() -> None:
+    inherited = (Inherited(window_ms=7, counted={0: 300, 7: 200}), Inherited(window_ms=100, counted={0: 101}))
+    base = Base(sources={"a": span(300, 100, inherited=inherited)})
+    times, positions = np.array([6, 6, 7, 13, 14, 14]), np.array([299, 300, 199, 200, 100, 101])
+    assert base.is_inherited("a", times, positions).tolist() == [True, False, True, False, True, False]
+    assert base.is_inherited("b", times, positions).tolist() == [False] * 6
+    progress = Progress(70, {"a": PartitionProgress(900, 0, {70: 200})})
+    assert a_run(base=base).spans(progress, {})["a"].inherited == inherited[:1]
+    assert a_run(base=base, flush=True).spans(progress, {})["a"].inherited == ()
 
 
 def test_spans_resume_at_the_lowest_row_of_an_open_window() -> None:

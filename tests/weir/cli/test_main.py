@@ -18,11 +18,11 @@ RUNNER = CliRunner()
 
 COMMANDS = [
     *("up", "query", "click", "ingest", "train", "train-worker", "export", "promote", "serve", "monitor"),
-    *("verify", "migrate", "generate", "replay", "evaluate", "bench losses"),
+    *("verify", "migrate", "rebuild", "generate", "replay", "evaluate", "bench losses"),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
 ]
 WITHOUT_SETTINGS = {"generate", "config schema"}
-WITHOUT_STORE = {"evaluate", "bench losses"}
+WITHOUT_STORE = {"evaluate", "bench losses", "rebuild"}
 ARGUMENTS = {
     "evaluate": ["--data", "log.jsonl"],
     "bench losses": ["--data", "log.jsonl"],
@@ -30,6 +30,7 @@ ARGUMENTS = {
     "promote": ["00000000-0000000001"],
     "click": ["anna-0", "jazz-000"],
     "replay": ["log.jsonl"],
+    "rebuild": ["--from", "old", "--to", "new"],
 }
 
 

@@ -1,0 +1,137 @@
+"""Cut-over: one commit ends a store, and the log goes on in its rebuild, where it stood: no row is lost or doubled.
+
+The last commit of the old store names the new one (`Commit.moved_to`); no pipeline commits there again. Then the new
+store takes in what is left, and one commit (`Commit.moved_from`) gives it the positions of the log. Killed in between,
+the command is run again.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from contracts import BundleLog, Commit, CommitLog, CommitTakenError, LogState, SourceSpan, Store, read_format
+from contracts.commits import MOVED, Inherited
+from logs import generation
+from pipelines.attempts import new_run
+from pipelines.config import PipelineConfig
+from pipelines.ingest import IngestSummary, ingest
+from pipelines.rebuild import RebuildError, WindowSource, address
+from pipelines.sources import WINDOWS
+from pipelines.transforms.panes import position_of
+
+__all__ = ["cut_over"]
+
+
+def cut_over(
+    origin: Store,
+    store: Store,
+    config: PipelineConfig,
+    *,
+    from_log: bool = False,
+    report: Callable[[IngestSummary], None] | None = None,
+) -> IngestSummary:
+    """End a store and let its log go on in its rebuild, of the settings that `prepare` returns; all rows are committed.
+
+    With `from_log` the rebuild has read the log itself. Raises `RebuildError` where it cannot be or was interrupted,
+    and what `ingest` raises.
+    """
+    if from_log:
+        total = ingest(store, config, report=report, registry=CollectorRegistry())
+        _check_log(LogState.open(origin), LogState.open(store))
+        _leave(origin, store)
+        return total
+    if LogState.open(store).moved_from == address(origin):
+        return IngestSummary()
+    # All but what is committed meanwhile: then the log waits for a moment only.
+    source = WindowSource(origin, config)
+    before = _take_in(source, store, config, report)
+    _leave(origin, store)
+    rest = _take_in(source, store, config, report)
+    _go_on(origin, store)
+    return before + rest
+
+
+def _take_in(
+    source: WindowSource, store: Store, config: PipelineConfig, report: Callable[[IngestSummary], None] | None
+) -> IngestSummary:
+    """Take in what there is; it happens twice, hence with metrics of its own."""
+    total = ingest(store, config, source=source, report=report, registry=CollectorRegistry())
+    span = LogState.open(store).sources.get(WINDOWS)
+    if span is None or not span.is_done or span.stop < position_of(source.state.cursor.sequence):
+        raise RebuildError(f"{store.url}: does not hold all windows of its origin yet: run it again")
+    return total
+
+
+def _check_log(given: LogState, state: LogState) -> None:
+    """Refuse a rebuild that has read less of the log than its origin."""
+    read = _stops(state)
+    for name, stop in _stops(given).items():
+        if read.get(name, -1) < stop:
+            raise RebuildError(
+                f"{name}: the old store has read this file of the log to {stop}, its rebuild less: run it again, or "
+                "rebuild from the windows if the file is gone"
+            )
+
+
+def _stops(state: LogState) -> dict[str, int]:
+    """Return how far each file is read; of one that was rewritten, its newest generation."""
+    by_age = sorted((key for key in state.sources if key != WINDOWS), key=generation)
+    return {key.removesuffix(f"@{generation(key)}"): state.sources[key].stop for key in by_age}
+
+
+def _leave(origin: Store, store: Store) -> None:
+    """Commit that a store has moved. Its pipeline, if there is one, ends before its next commit.
+
+    Raises `RebuildError` where it has moved elsewhere, or where it has a bundle to serve and the other one none.
+    """
+    if BundleLog(origin).current() is not None and BundleLog(store).current() is None:
+        raise RebuildError(f"{store.url}: has no promoted bundle to answer from; train one with `weir train`")
+    log, state, target = CommitLog(origin), LogState.open(origin), address(store)
+    while not state.moved_to:
+        with contextlib.suppress(CommitTakenError):
+            log.append(_next(state, moved_to=target))
+        state.catch_up(log)
+    if state.moved_to != target:
+        raise RebuildError(f"{origin.url}: has moved to {state.moved_to} already")
+
+
+def _go_on(origin: Store, store: Store) -> None:
+    """Give the rebuild the positions of the log."""
+    given, form = LogState.open(origin), read_format(origin)
+    window_ms = form.layout.window_ms if form and form.layout else 1
+    sources = {
+        key: _carried(span, given.counted.get(key, {}), window_ms)
+        for key, span in given.sources.items()
+        if key != WINDOWS
+    }
+    log, state = CommitLog(store), LogState.open(store)
+    while not state.moved_from:
+        with contextlib.suppress(CommitTakenError):
+            log.append(_next(state, moved_from=address(origin), sources=sources))
+        state.catch_up(log)
+
+
+def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> SourceSpan:
+    """Return how far a partition is read, for a store that has the rows of its origin and not its dead letters."""
+    beyond = {start: stop for start, stop in counted.items() if stop > span.resume}
+    inherited = (*span.inherited, Inherited(window_ms=window_ms, counted=beyond)) if beyond else span.inherited
+    return span.model_copy(
+        update={"start": span.resume, "dead": 0, "letters": {}, "letter_checksums": {}, "inherited": inherited}
+    )
+
+
+def _next(state: LogState, **fields: object) -> Commit:
+    at = state.cursor
+    return Commit.model_validate(
+        {
+            "number": at.number,
+            "writer": new_run(),
+            "predecessor": at.checksum,
+            "committed_at": time.time(),
+            "sequence": at.sequence,
+            "requires": (MOVED,),
+            **fields,
+        }
+    )

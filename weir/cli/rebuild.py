@@ -1,0 +1,103 @@
+"""``weir rebuild``: a store under other settings, beside the running one, and the cut-over to it."""
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir.cli.logs import set_up_logging
+from weir.cli.options import Assign, ConfigFile, JsonOutput
+from weir.errors import UsageError
+from weir.session import open_session, remembered
+from weir.text import plain
+
+if TYPE_CHECKING:
+    from contracts import Store
+    from pipelines.ingest import IngestSummary
+
+__all__ = ["rebuild"]
+
+
+def rebuild(
+    *,
+    origin: Annotated[str, typer.Option("--from", metavar="STORE", help="The store to rebuild: a path or fsspec URL.")],
+    to: Annotated[str, typer.Option("--to", metavar="STORE", help="The new store, or one that was begun: it resumes.")],
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            "-l",
+            help="Replay this log instead of the windows: file, folder or glob; path or URL.",
+            show_default="none",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep taking in what comes until SIGTERM or Ctrl-C.")
+    ] = False,
+    cut_over: Annotated[
+        bool, typer.Option("--cut-over", help="Take in what is left, end the old store, and let its log go on here.")
+    ] = False,
+    config: ConfigFile = None,
+    assign: Assign = None,
+    json: JsonOutput = False,
+) -> None:
+    """Rebuild a store under other settings: window_seconds, user_shards, history_length, sketch.
+
+    Settings that are not given are those of the old store, which goes on meanwhile; both have the same keys. It can be
+    killed and restarted at any moment. Windows hold no dead letters, ignored events or duplicates, and event ids only
+    as keys: a replay of the log brings them, too.
+    """
+    if follow and cut_over:
+        raise UsageError("--follow and --cut-over: end the process that follows, then cut over")
+    from contracts import Store
+    from weir.cli.progress import Bar
+
+    old = Store(origin)
+    session = open_session(config, to, assign, {"pipeline.log": log}, _settings_of(old))
+    set_up_logging(session.notes)
+    from prometheus_client import CollectorRegistry
+
+    from contracts import LogState
+    from pipelines.cut_over import cut_over as cut
+    from pipelines.ingest import ingest
+    from pipelines.rebuild import WindowSource, prepare
+
+    pipeline = prepare(old, session.store, session.settings.pipeline)
+    events = None if log else LogState.open(old).counts.events
+    with Bar(session.notes, "rebuild") as bar:
+        total: list[IngestSummary] = []
+
+        def report(summary: "IngestSummary") -> None:
+            total[:] = [total[0] + summary if total else summary]
+            bar.show(total[0].valid, events, f"{total[0].valid:,} events, {total[0].windows} windows")
+
+        if cut_over:
+            done = cut(old, session.store, pipeline, from_log=log is not None, report=report)
+        else:
+            source = None if log else WindowSource(old, pipeline)
+            metrics = CollectorRegistry()
+            done = ingest(session.store, pipeline, follow=follow, report=report, registry=metrics, source=source)
+    if json:
+        session.print_json(done.model_dump() | {"moved": cut_over})
+        return
+    what = f"{to}: took in {done.valid:,} events in {done.windows:,} new windows"
+    hint = f"; {origin} has ended: run the pipeline, trainer and servers with --store {to}" if cut_over else ""
+    session.out.print(plain(what + hint), soft_wrap=True)
+
+
+def _settings_of(old: "Store") -> dict[str, Any]:
+    """Return the settings under which a store was written, nested: those of its pipeline, and what it remembers."""
+    from contracts import LogState, WindowLog, read_format
+
+    found: dict[str, Any] = {}
+    form = read_format(old)
+    if form is not None and form.layout is not None:
+        layout = form.layout
+        found = {"window_seconds": layout.window_ms // 1000, "user_shards": layout.user_shards, "sketch": layout.sketch}
+    newest = LogState.open(old).cursor.sequence - 1 if form else -1
+    for pane in WindowLog(old).committed(after=newest - 1) if newest >= 0 else ():
+        found |= {"history_length": pane.history_length, "item_features": pane.item_features.model_dump()}
+    kept = remembered(old)
+    # The pipeline of the old store has the usual port.
+    return kept | {"pipeline": found | kept.get("pipeline", {}) | {"metrics_port": 0}}
