@@ -56,7 +56,7 @@ def test_killed_again_and_again_it_ends_where_an_unkilled_run_ends(tmp_path: Pat
         shutil.copytree(tmp_path / "killed/windows", tmp_path / "whole/windows")
         shutil.copy(tmp_path / "killed/STORE.json", tmp_path / "whole/STORE.json")
         assert CheckpointLog(store).names(), "no life has come to a checkpoint: the test has not tested recovery"
-        marks = [read_checkpoint_mark(store, name) for name in CheckpointLog(store).names()]
-        assert any(mark.parent for mark in marks), "no checkpoint is a delta: the test has not tested them"
         assert same_tensors(final(store).tensors(), final(whole).tensors()) == []
+        # What was compared was restored from a delta.
+        assert read_checkpoint_mark(store, CheckpointLog(store).names()[-1]).parent is not None
         row.without_effect = row.faults
