@@ -89,6 +89,7 @@ def answer(text: str) -> Answer:
         user_id=text,
         hits=[Hit(rank=1, item_id=text, score=0.5, popularity_rank=None)],
         fallback=True,
+        seen_bounded=True,
         bundle_version=text,
         newest_event_age_seconds=1.0,
         server_milliseconds={},
