@@ -21,10 +21,15 @@ from contracts.errors import CorruptArtefactError, UserError
 from contracts.features import FeatureNames
 from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
 from contracts.histories import Events, Histories
+from contracts.history_files import HistoryFile, HistoryFiles
 from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
-from contracts.keys import PADDING_KEY, ItemKeys, Key, Keys, RawId, UserKeys, hash_id, hash_ids
+from contracts.keys import PADDING_KEY, ItemKeys, Key, Keys, RawId, UserKeys, hash_id, hash_ids, shards_of
+from contracts.local_cache import LocalCache
 from contracts.log_state import LogState
 from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
+from contracts.user_file import UserFile, write_user_file
+from contracts.user_histories import ShardHistories, UserHistories
+from contracts.user_rows import Records, SeenItems, UserRows
 from contracts.window import (
     ITEMS_SCHEMA,
     WindowCounts,
@@ -54,6 +59,8 @@ __all__ = [
     "FeatureNames",
     "FileEntry",
     "Histories",
+    "HistoryFile",
+    "HistoryFiles",
     "IndexInfo",
     "IndexRows",
     "ItemKeys",
@@ -62,16 +69,23 @@ __all__ = [
     "Label",
     "Layout",
     "LetterFile",
+    "LocalCache",
     "LogState",
     "Pin",
     "RawId",
+    "Records",
+    "SeenItems",
+    "ShardHistories",
     "SourceSpan",
     "Store",
     "StoreFormat",
     "StoreFormatError",
     "UnfitStoreError",
     "UserError",
+    "UserFile",
+    "UserHistories",
     "UserKeys",
+    "UserRows",
     "WindowCounts",
     "WindowLog",
     "WindowManifest",
@@ -86,4 +100,6 @@ __all__ = [
     "interaction_schema",
     "items_schema",
     "read_format",
+    "shards_of",
+    "write_user_file",
 ]

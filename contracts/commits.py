@@ -18,6 +18,7 @@ from pydantic import Field
 from contracts.documents import Document, decode_document, encode_document, write_document
 from contracts.errors import CorruptArtefactError
 from contracts.format import ensure_format, read_format
+from contracts.history_files import HISTORIES, HistoryFile
 from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
 from contracts.window import WindowManifest
 
@@ -27,7 +28,7 @@ _HEAD: Final = "commits/HEAD"
 _LOOKS_PER_HEAD: Final = 16
 """Every so many polls without a new commit, one reads HEAD instead."""
 
-KNOWN: Final[frozenset[str]] = frozenset()
+KNOWN: Final[frozenset[str]] = frozenset({HISTORIES})
 """What commits may require of a reader (`Commit.requires`) and this version supports."""
 
 
@@ -68,8 +69,9 @@ class Commit(Document):
     """``commits/<n>.json``.
 
     `sequence` is the number of panes committed before; pane i of `panes` has sequence `sequence` + i. A commit may
-    add no pane: dead letters and positions alone, and whatever later formats add. A reader that does not know all of
-    `requires` must not go past this commit.
+    add no pane: dead letters and positions, merged histories, and whatever later formats add. A reader that does not
+    know all of `requires` must not go past this commit. `covered`, `histories` and `dropped` are explained at
+    `HistoryFiles`.
     """
 
     number: int = Field(ge=0)
@@ -80,6 +82,9 @@ class Commit(Document):
     panes: tuple[WindowManifest, ...] = ()
     sources: dict[str, SourceSpan] = Field(default_factory=dict)
     letters: tuple[LetterFile, ...] = ()
+    covered: int = Field(default=0, ge=0, description="panes whose events the histories hold; 0: as before")
+    histories: tuple[HistoryFile, ...] = ()
+    dropped: tuple[str, ...] = Field(default=(), description="replaced history files that are gone")
     requires: tuple[str, ...] = ()
 
 

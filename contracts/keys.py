@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-__all__ = ["PADDING_KEY", "ItemKeys", "Key", "Keys", "RawId", "UserKeys", "hash_id", "hash_ids"]
+__all__ = ["PADDING_KEY", "ItemKeys", "Key", "Keys", "RawId", "UserKeys", "hash_id", "hash_ids", "shards_of"]
 
 RawId = NewType("RawId", str)
 """An id as the log spells it."""
@@ -63,3 +63,8 @@ def hash_ids(ids: pa.Array | pa.ChunkedArray, secret: str = "") -> Keys:
     table = np.array(distinct, dtype=np.int64)
     keys: Keys = table[encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
     return keys
+
+
+def shards_of(users: UserKeys, shards: int) -> Keys:
+    """Return the user shard of each key, (n,), of so many."""
+    return (users.view(np.uint64) % np.uint64(shards)).astype(np.int64)

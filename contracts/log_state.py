@@ -14,6 +14,7 @@ from contracts.commits import Commit, CommitLog, Cursor, Head, SourceSpan
 from contracts.documents import Document, read_document, write_document
 from contracts.errors import CorruptArtefactError
 from contracts.format import SketchParameters
+from contracts.history_files import HistoryFiles
 from contracts.storage import Store
 from contracts.window import WindowCounts
 
@@ -53,6 +54,7 @@ class LogState(BaseModel):
     starts: list[int] = Field(default_factory=list, description="window starts (ms), ascending")
     panes: list[Panes] = Field(default_factory=list, description="beside `starts`")
     sketch: SketchParameters | None = None
+    histories: HistoryFiles = HistoryFiles()
     snapshot: int | None = Field(default=None, description="the commit of the newest snapshot")
 
     @property
@@ -68,6 +70,7 @@ class LogState(BaseModel):
 
     def take_in(self, commit: Commit, cursor: Cursor) -> None:
         """Add the next commit; `cursor` points past it."""
+        self.histories = self.histories.after(commit)
         self.cursor = cursor
         for pane in commit.panes:
             self._add_pane(pane.start_ms, commit.number)

@@ -8,10 +8,11 @@ there is none: a hard link on local disk, a conditional put on an object store.
 import errno
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import fsspec
 import xxhash
@@ -21,6 +22,11 @@ from contracts.errors import CorruptArtefactError, UserError
 from contracts.models import StoredModel
 
 __all__ = ["FileEntry", "FileStat", "Store", "UnfitStoreError", "checksum"]
+
+Fill = Callable[[IO[bytes]], object]
+"""Writes the content of a file that is open for reading and writing, at any positions."""
+
+_BLOCK: Final = 1 << 20
 
 _TAKEN = "pre-conditions"
 """The message of s3fs, without an errno, where an object store refuses a conditional put."""
@@ -100,6 +106,17 @@ class Store:
             raise CorruptArtefactError(self.path(name), f"has checksum {found}, the manifest says {entry.checksum}")
         return data
 
+    def digest(self, name: str) -> str:
+        """Return the checksum of a file, which is read in blocks; raises `FileNotFoundError`."""
+        with self._root[0].open(self.path(name), "rb") as file:
+            return _measured(file)[1]
+
+    def copy_to(self, name: str, target: IO[bytes]) -> FileEntry:
+        """Copy a file block by block and return what was read; raises `FileNotFoundError`."""
+        with self._root[0].open(self.path(name), "rb") as file:
+            size, digest = _measured(file, target)
+        return FileEntry(name=name.rsplit("/", 1)[-1], size=size, checksum=digest)
+
     def write(self, name: str, data: bytes, *, rows: int = 0) -> FileEntry:
         """Write a file atomically, over an older one if there is one, and return its manifest entry."""
         fs, _ = self._root
@@ -108,6 +125,23 @@ class Store:
         else:
             fs.pipe_file(self.path(name), data)
         return FileEntry(name=name.rsplit("/", 1)[-1], size=len(data), checksum=checksum(data), rows=rows)
+
+    def write_with(self, name: str, fill: Fill, *, rows: int = 0) -> FileEntry:
+        """Write a file of any size atomically, as `write` does: `fill` writes it to a local draft of it."""
+        fs, _ = self._root
+        target = Path(self.path(name)) if self.local_path is not None else None
+        draft = _synced(target or Path(tempfile.gettempdir()) / "weir", fill)
+        try:
+            with draft.open("rb") as file:
+                size, digest = _measured(file)
+            if target is None:
+                fs.put_file(str(draft), self.path(name))
+            else:
+                draft.replace(target)
+                _sync_folder(target.parent)
+        finally:
+            draft.unlink(missing_ok=True)
+        return FileEntry(name=name.rsplit("/", 1)[-1], size=size, checksum=digest, rows=rows)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file whole if there is none of this name; say whether it was written.
@@ -159,8 +193,19 @@ def _written(info: dict[str, Any]) -> float | None:
     return None
 
 
+def _measured(file: IO[bytes], copy: IO[bytes] | None = None) -> tuple[int, str]:
+    """Return the size and the checksum of what a file still holds, and copy it on the way."""
+    size, digest = 0, xxhash.xxh3_128()
+    while block := file.read(_BLOCK):
+        size += len(block)
+        digest.update(block)
+        if copy is not None:
+            copy.write(block)
+    return size, digest.hexdigest()
+
+
 def _write_local(target: Path, data: bytes) -> None:
-    temporary = _synced(target, data)
+    temporary = _synced(target, lambda file: file.write(data))
     try:
         temporary.replace(target)
     except BaseException:
@@ -171,7 +216,7 @@ def _write_local(target: Path, data: bytes) -> None:
 
 def _create_local(target: Path, data: bytes) -> bool:
     """Link a synced temporary file to the name: an exclusive open would leave a torn file after a kill."""
-    temporary = _synced(target, data)
+    temporary = _synced(target, lambda file: file.write(data))
     try:
         os.link(temporary, target)
     except FileExistsError:
@@ -187,14 +232,14 @@ def _create_local(target: Path, data: bytes) -> bool:
     return True
 
 
-def _synced(target: Path, data: bytes) -> Path:
+def _synced(target: Path, fill: Fill) -> Path:
     """Return a hidden file beside the target with all of the data on disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".tmp")
     temporary = Path(name)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+        with os.fdopen(descriptor, "w+b") as file:
+            fill(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.transforms.window import TimestampedValue
 
-from contracts import Store, columns, hash_ids
+from contracts import Store, UserKeys, columns, hash_ids, shards_of
 from logs import Int64, ValidatedBlock
 from pipelines.claims import claimed, letters_of, new_claims, of_others
 from pipelines.config import PipelineConfig
@@ -154,7 +154,7 @@ class Release(beam.DoFn):
         closed = element.windows + self._run.window_ms <= self._run.watermark_ms(progress)
         yield from self._kept(element, np.flatnonzero(~closed), known)
         users = element.rows.column(columns.USER_KEY).to_numpy()
-        shards = (users.view(np.uint64) % self._shards).astype(np.int64)
+        shards = shards_of(UserKeys(users), self._shards)
         order = np.lexsort((shards, element.windows))
         order = order[closed[order]]
         windows, shards = element.windows[order], shards[order]

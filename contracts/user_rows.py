@@ -1,0 +1,160 @@
+"""What is stored of users: their last positives with times, how many they ever had, and the items they have seen.
+
+All of it is columns over n users. Each row carries a checksum: a sum of products with odd numbers, modulo 2^64, so
+that every flipped bit shows and that a whole batch is verified at once.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts.keys import PADDING_KEY, ItemKeys, UserKeys
+
+__all__ = [
+    "Records",
+    "SeenItems",
+    "UserRows",
+    "join",
+    "key_sums",
+    "nothing_seen",
+    "record_sums",
+    "seen_sums",
+    "segments",
+    "unite",
+    "unknown_users",
+]
+
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+Bool = npt.NDArray[np.bool_]
+
+_ODD: Final = 0x9E3779B97F4A7C15
+_SALT: Final = 0x632BE59BD9B4E019
+"""Rows of zeros, as a hole in a file has them, are not valid."""
+
+
+class Records(NamedTuple):
+    """Of n users: `totals` (n,), positives ever seen; their last L `items` and `times` (n, L), oldest first.
+
+    Where a user has fewer than L, `items` starts with `PADDING_KEY` and `times` with 0. Times are milliseconds.
+    """
+
+    totals: Int64
+    items: ItemKeys
+    times: Int64
+
+    def take(self, rows: Int64) -> "Records":
+        """Return the records at the given places."""
+        return Records(self.totals[rows], ItemKeys(self.items[rows]), self.times[rows])
+
+
+class SeenItems(NamedTuple):
+    """The items that n users have seen, positives and negatives, each user's in order of arrival.
+
+    Those of user i are ``items[offsets[i] : offsets[i + 1]]``. `bounded` (n,) says that older ones were left out.
+    """
+
+    items: ItemKeys
+    offsets: Int64
+    bounded: Bool
+
+    def of(self, user: int) -> ItemKeys:
+        """Return the items of one user, by place."""
+        return ItemKeys(self.items[self.offsets[user] : self.offsets[user + 1]])
+
+    def take(self, rows: Int64) -> "SeenItems":
+        """Return the sets at the given places."""
+        starts, counts = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
+        places, offsets = segments(starts, counts)
+        return SeenItems(ItemKeys(self.items[places]), offsets, self.bounded[rows])
+
+
+class UserRows(NamedTuple):
+    """`users` (n,), ascending and distinct, with all that is stored of them."""
+
+    users: UserKeys
+    records: Records
+    seen: SeenItems
+
+
+def unknown_users(count: int, length: int) -> Records:
+    """Return the records of users of whom nothing is known."""
+    items = ItemKeys(np.full((count, length), PADDING_KEY, np.int64))
+    return Records(np.zeros(count, np.int64), items, np.zeros((count, length), np.int64))
+
+
+def nothing_seen(count: int) -> SeenItems:
+    """Return the sets of users who have seen nothing."""
+    empty = ItemKeys(np.empty(0, np.int64))
+    return SeenItems(empty, np.zeros(count + 1, np.int64), np.zeros(count, np.bool_))
+
+
+def join(parts: Sequence[SeenItems]) -> SeenItems:
+    """Return the sets of the users of all parts, one part after the other."""
+    counts = np.concatenate([np.diff(part.offsets) for part in parts])
+    items = ItemKeys(np.concatenate([part.items for part in parts]))
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return SeenItems(items, offsets, np.concatenate([part.bounded for part in parts]))
+
+
+def unite(parts: Sequence[SeenItems], bound: int) -> SeenItems:
+    """Return the union of what the same n users have in each part, oldest part first: of each user the newest `bound`.
+
+    Parts hold only what the ones before them do not.
+    """
+    users = len(parts[0].bounded)
+    counts = np.stack([np.diff(part.offsets) for part in parts])
+    owners = np.repeat(np.tile(np.arange(users), len(parts)), counts.ravel())
+    items = np.concatenate([part.items for part in parts])[np.argsort(owners, kind="stable")]
+    total = counts.sum(axis=0)
+    ends = np.cumsum(total)
+    kept = np.minimum(total, bound)
+    places, offsets = segments(ends - kept, kept)
+    bounded = np.logical_or.reduce([part.bounded for part in parts]) | (total > bound)
+    return SeenItems(ItemKeys(items[places]), offsets, bounded)
+
+
+def segments(starts: Int64, counts: Int64) -> tuple[Int64, Int64]:
+    """Return the places of all segments one after the other (m,), and where each one starts among them (n + 1,)."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    places: Int64 = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
+    return places, offsets
+
+
+def record_sums(users: Int64, values: Int64) -> Int64:
+    """Return the checksum of each row: of the user (n,) and all `values` (n, w) of the record."""
+    sums: UInt64 = values.view(np.uint64) @ _multipliers(values.shape[1]) + _mark(users)
+    return sums.view(np.int64)
+
+
+def seen_sums(users: Int64, starts: Int64, bounded: Int64, items: Int64, offsets: Int64) -> Int64:
+    """Return the checksum of each user's seen items (m,), of their flag, and of the place where they start."""
+    within = np.arange(len(items)) - np.repeat(offsets[:-1], np.diff(offsets))
+    # Wraps around like everything here, so that differences are the sums of segments.
+    sums = np.zeros(len(items) + 1, np.uint64)
+    np.cumsum(items.view(np.uint64) * _multiplier(within + 2), out=sums[1:])
+    heads = np.stack([starts, bounded], axis=1).view(np.uint64) @ _multipliers(2)
+    lengths = np.diff(offsets).view(np.uint64) * np.uint64(_SALT)
+    total: UInt64 = sums[offsets[1:]] - sums[offsets[:-1]] + heads + lengths + _mark(users)
+    return total.view(np.int64)
+
+
+def key_sums(users: Int64) -> Int64:
+    """Return the checksum of each key (n,)."""
+    return _mark(users).view(np.int64)
+
+
+def _mark(users: Int64) -> UInt64:
+    marks: UInt64 = users.view(np.uint64) * np.uint64(_ODD) + np.uint64(_SALT)
+    return marks
+
+
+def _multiplier(places: Int64) -> UInt64:
+    return (2 * places + 1).view(np.uint64) * np.uint64(_ODD)
+
+
+def _multipliers(count: int) -> UInt64:
+    return _multiplier(np.arange(count) + 1)
