@@ -109,6 +109,14 @@ def test_answers_spell_ids(text: str) -> None:
         check(file.getvalue(), given_answer.user_id)
 
 
+def test_an_answer_says_in_a_sentence_that_not_all_seen_items_are_known() -> None:
+    sentence = "ann has seen more items than are stored: some of these may have been seen before"
+    for bounded in (True, False):
+        file = io.StringIO()
+        print_answer(consoles(file)[0], answer("ann").model_copy(update={"seen_bounded": bounded}))
+        assert (sentence in file.getvalue()) == bounded
+
+
 @nasty_ids
 def test_tables_and_facts_spell_what_they_hold(text: str) -> None:
     for number in range(2):

@@ -705,6 +705,7 @@ class Limits(_message.Message):
 
     where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), ids of
     the filter / 512 with a filter, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW).
+    With exclude_seen, a query by user_id costs 200 more.
     """
     max_request_bytes: _builtins.int
     """Bytes of a request; larger ones are RESOURCE_EXHAUSTED, unread."""
