@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,14 +37,13 @@ class LocalCache:
             return Path(store.path(entry.name))
         # Named by content: another store's file of this name is another file.
         kept = self.folder / f"{entry.checksum}-{entry.name.rpartition('/')[2]}"
-        try:
-            if kept.stat().st_size == entry.size:
-                os.utime(kept)
-                return kept
-        except FileNotFoundError:
-            pass
-        self._fetch(store, entry, kept)
-        self._trim(kept)
+        is_new = not (kept.exists() and kept.stat().st_size == entry.size)
+        if is_new:
+            self._fetch(store, entry, kept)
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(kept, ns=(time.time_ns(), time.time_ns()))
+        if is_new:
+            self._trim(kept)
         return kept
 
     def _fetch(self, store: Store, entry: FileEntry, kept: Path) -> None:

@@ -35,6 +35,8 @@ _VERSION: Final = 1
 _PAGE: Final = 4096
 _FIELDS: Final = struct.Struct("<8s6q")
 _SUM: Final = struct.Struct("<Q")
+_FEW: Final = 8
+_NEXT: Final = np.arange(_FEW)
 _SIGN: Final = np.uint64(1 << 63)
 
 
@@ -110,18 +112,17 @@ class UserFile:
     def find(self, users: UserKeys) -> Int64:
         """Return the place of each user, (n,), -1 for those whom the file does not hold."""
         bucket = _prefix(users, self._shift)
-        low, high = self._starts[bucket].astype(np.int64), self._starts[bucket + 1].astype(np.int64)
-        self._require(bool(((low <= high) & (high <= self.count)).all()), "its prefix table is damaged")
-        keys = self._users[:, 0]
-        # A bucket holds one user or two, unless keys are badly distributed: then the search still halves it.
-        while (is_open := low < high).any():
+        low, high = (np.minimum(self._starts[at], self.count).astype(np.int64) for at in (bucket, bucket + 1))
+        # A bucket holds few users, unless keys are badly distributed: then it is halved first.
+        while (high - low).max(initial=0) > _FEW:
             middle = np.minimum((low + high) >> 1, self.count - 1)
-            is_right = keys[middle] < users
-            low, high = np.where(is_open & is_right, middle + 1, low), np.where(is_open & ~is_right, middle, high)
-        return self._proved(users, low)
+            is_right = self._users[middle, 0] < users
+            low, high = np.where(is_right, np.minimum(middle + 1, high), low), np.where(is_right, high, middle)
+        near = np.minimum(low[:, None] + _NEXT, self.count - 1)
+        return self._proved(users, np.minimum(low + (self._users[near, 0] < users[:, None]).sum(axis=1), self.count))
 
     def _proved(self, users: UserKeys, place: Int64) -> Int64:
-        """Return the places that hold their user; both neighbours of an absent one prove that it is absent."""
+        """Return the places that hold their user; its neighbours prove that the place is right, or a user absent."""
         at, before = np.minimum(place, self.count - 1), np.maximum(place - 1, 0)
         ends = self._users[np.concatenate([at, before])]
         self._require(np.array_equal(key_sums(ends[:, 0]), ends[:, 1]), "a key of a user is damaged")

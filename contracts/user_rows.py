@@ -5,6 +5,7 @@ that every flipped bit shows and that a whole batch is verified at once.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -136,7 +137,7 @@ def seen_sums(users: Int64, starts: Int64, bounded: Int64, items: Int64, offsets
     # Wraps around like everything here, so that differences are the sums of segments.
     sums = np.zeros(len(items) + 1, np.uint64)
     np.cumsum(items.view(np.uint64) * _multiplier(within + 2), out=sums[1:])
-    heads = np.stack([starts, bounded], axis=1).view(np.uint64) @ _multipliers(2)
+    heads = starts.view(np.uint64) * np.uint64(_SALT ^ 2) + bounded.view(np.uint64) * np.uint64(_SALT ^ 4)
     lengths = np.diff(offsets).view(np.uint64) * np.uint64(_SALT)
     total: UInt64 = sums[offsets[1:]] - sums[offsets[:-1]] + heads + lengths + _mark(users)
     return total.view(np.int64)
@@ -156,5 +157,6 @@ def _multiplier(places: Int64) -> UInt64:
     return (2 * places + 1).view(np.uint64) * np.uint64(_ODD)
 
 
+@cache
 def _multipliers(count: int) -> UInt64:
     return _multiplier(np.arange(count) + 1)
