@@ -28,7 +28,7 @@ from contracts.local_cache import LocalCache
 from contracts.log_state import LogState
 from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
 from contracts.user_file import UserFile, write_user_file
-from contracts.user_histories import ShardHistories, UserHistories
+from contracts.user_histories import ShardHistories, UserHistories, open_shard
 from contracts.user_rows import Records, SeenItems, UserRows
 from contracts.window import (
     ITEMS_SCHEMA,
@@ -99,6 +99,7 @@ __all__ = [
     "hash_ids",
     "interaction_schema",
     "items_schema",
+    "open_shard",
     "read_format",
     "shards_of",
     "write_user_file",

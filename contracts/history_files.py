@@ -33,6 +33,12 @@ class HistoryFile(FileEntry):
     length: int = Field(ge=1)
     replaces: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, name: str, file: FileEntry, shard: int, length: int, replaces: tuple[str, ...] = ()) -> "HistoryFile":
+        """Return the entry of a file that was written under a name relative to the store."""
+        fields = file.model_dump() | {"name": name}
+        return cls(**fields, shard=shard, length=length, replaces=replaces)
+
     @staticmethod
     def path(shard: int, run: str, token: str) -> str:
         """Return the name of a run's file of a shard; `token` distinguishes repeated attempts at it."""

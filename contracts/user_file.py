@@ -156,6 +156,10 @@ class UserFile:
         self._require(np.array_equal(expected, sums), "a user's seen items do not match their checksum")
         return SeenItems(ItemKeys(items), offsets, bounded != 0)
 
+    def seen_counts(self, start: int, stop: int) -> Int64:
+        """Return how many items the users from one place to another have seen; `seen` is what verifies them."""
+        return np.diff(self._seen[start : stop + 1, 0])
+
     def _require(self, is_sound: bool, problem: str) -> None:
         if not is_sound:
             raise CorruptArtefactError(str(self.path), problem)

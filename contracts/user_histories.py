@@ -15,9 +15,9 @@ from contracts.keys import UserKeys, shards_of
 from contracts.local_cache import LocalCache
 from contracts.storage import Store
 from contracts.user_file import UserFile
-from contracts.user_rows import Int64, Records, SeenItems, join, nothing_seen, unite, unknown_users
+from contracts.user_rows import Int64, Records, SeenItems, join, nothing_seen, spread, unite, unknown_users
 
-__all__ = ["ShardHistories", "UserHistories"]
+__all__ = ["ShardHistories", "UserHistories", "open_shard"]
 
 
 class _Opened(NamedTuple):
@@ -58,11 +58,14 @@ class ShardHistories:
 
 def _seen(file: UserFile, users: UserKeys) -> SeenItems:
     places = file.find(users)
-    hit = places >= 0
-    found = file.seen(places[hit])
-    counts, bounded = np.zeros(len(users) + 1, np.int64), np.zeros(len(users), np.bool_)
-    counts[1:][hit], bounded[hit] = np.diff(found.offsets), found.bounded
-    return SeenItems(found.items, np.cumsum(counts), bounded)
+    hit = np.flatnonzero(places >= 0)
+    return spread(file.seen(places[hit]), hit, len(users))
+
+
+def open_shard(store: Store, files: HistoryFiles, shard: int, length: int, cache: LocalCache) -> ShardHistories:
+    """Return the histories of one shard, with records of so many items; raises `CorruptArtefactError`."""
+    opened = tuple(UserFile(cache.path(store, entry)) for entry in files.shards.get(shard, ()))
+    return ShardHistories(opened, length)
 
 
 @dataclass

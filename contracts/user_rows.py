@@ -23,6 +23,7 @@ __all__ = [
     "record_sums",
     "seen_sums",
     "segments",
+    "spread",
     "unite",
     "unknown_users",
 ]
@@ -90,6 +91,13 @@ def nothing_seen(count: int) -> SeenItems:
     """Return the sets of users who have seen nothing."""
     empty = ItemKeys(np.empty(0, np.int64))
     return SeenItems(empty, np.zeros(count + 1, np.int64), np.zeros(count, np.bool_))
+
+
+def spread(seen: SeenItems, places: Int64, count: int) -> SeenItems:
+    """Return the sets of `count` users of whom those at `places` (n,), ascending, have the given ones."""
+    counts, bounded = np.zeros(count + 1, np.int64), np.zeros(count, np.bool_)
+    counts[1 + places], bounded[places] = np.diff(seen.offsets), seen.bounded
+    return SeenItems(seen.items, np.cumsum(counts), bounded)
 
 
 def join(parts: Sequence[SeenItems]) -> SeenItems:

@@ -61,7 +61,10 @@ def examples_schema(history_length: int) -> pa.Schema:
 
 
 class WindowCounts(Document):
-    """Counts of a window: `events` = `positives` + `negatives` are the distinct valid events kept."""
+    """Counts of a window: `events` = `positives` + `negatives` are the distinct valid events kept.
+
+    Of the `late` ones, `unknown_histories` came when it was no longer known what lay before them: theirs are empty.
+    """
 
     events: int = 0
     positives: int = 0
@@ -69,6 +72,7 @@ class WindowCounts(Document):
     ignored: int = 0
     duplicates: int = 0
     late: int = 0
+    unknown_histories: int = 0
 
     def __add__(self, other: "WindowCounts") -> "WindowCounts":
         mine, theirs = self.model_dump(), other.model_dump()

@@ -1,7 +1,7 @@
 """Runs that have started and not ended: what a killed one leaves is found by its mark, never by listing the store.
 
-``state/runs/<run>/`` holds the mark, the rows in hand and the outcome of a run. Files in ``windows/`` and
-``dead-letters/`` that no commit names belong to a run whose mark is still there.
+``state/runs/<run>/`` holds the mark, the rows in hand and the outcome of a run. Files in ``windows/``,
+``dead-letters/`` and ``histories/`` that no commit names belong to a run, or a merge, whose mark is still there.
 """
 
 import contextlib
@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from contracts import CommitLog, CorruptArtefactError, Document, Store
+from contracts import CommitLog, CorruptArtefactError, Document, LogState, Store
 from contracts.documents import read_document, write_document
 from pipelines.positions import Run
 
-__all__ = ["GRACE_SECONDS", "discard", "new_run", "registered", "sweep"]
+__all__ = ["GRACE_SECONDS", "discard", "forget", "mark", "new_run", "registered", "sweep"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,19 +26,29 @@ _MARK: Final = "started.json"
 
 
 class _Mark(Document):
-    """Who runs, and the commit that it wants to make."""
+    """Who runs, and the commit that it wants to make; -1 for a merge, which takes whatever number is free then."""
 
     run: str
-    number: int
+    number: int = -1
 
 
 @contextlib.contextmanager
 def registered(store: Store, run: Run) -> Iterator[None]:
     """Mark a run while it lasts; whatever ends it in between leaves the mark to `sweep`."""
-    mark = _Mark(run=run.id, number=run.base.cursor.number)
-    write_document(store, f"{run.folder}/{_MARK}", mark)
+    write_document(store, f"{run.folder}/{_MARK}", _Mark(run=run.id, number=run.base.cursor.number))
     yield
     store.remove(f"{run.folder}/{_MARK}")
+
+
+def mark(store: Store, run: str) -> None:
+    """Mark what writes history files without being a run; `forget` ends it."""
+    write_document(store, f"state/runs/{run}/{_MARK}", _Mark(run=run))
+
+
+def forget(store: Store, run: str) -> None:
+    """Remove the mark, and the files that no commit has taken."""
+    _remove_files(store, run)
+    store.remove(f"state/runs/{run}")
 
 
 def new_run() -> str:
@@ -64,7 +74,7 @@ def sweep(store: Store, grace_seconds: float = GRACE_SECONDS) -> list[str]:
         if time.time() - _started(run) < grace:
             continue
         try:
-            mark = read_document(store, f"state/runs/{run}/{_MARK}", _Mark)
+            found = read_document(store, f"state/runs/{run}/{_MARK}", _Mark)
         except FileNotFoundError:
             # The run was completed; the rows it held are of no use without its process.
             store.remove(f"state/runs/{run}")
@@ -72,7 +82,7 @@ def sweep(store: Store, grace_seconds: float = GRACE_SECONDS) -> list[str]:
         except CorruptArtefactError as error:
             logger.warning("%s; files of this run are left where they are", error)
             continue
-        if not _is_committed(store, mark):
+        if not _is_committed(store, found):
             _remove_files(store, run)
         store.remove(f"state/runs/{run}")
         removed.append(run)
@@ -98,14 +108,16 @@ def _started(run: str) -> float:
         return 0.0
 
 
-def _is_committed(store: Store, mark: _Mark) -> bool:
+def _is_committed(store: Store, found: _Mark) -> bool:
     log = CommitLog(store)
-    return mark.number <= log.newest() and log.get(mark.number).writer == mark.run
+    return 0 <= found.number <= log.newest() and log.get(found.number).writer == found.run
 
 
 def _remove_files(store: Store, run: str) -> None:
     names = {name.rpartition("/")[0] for name in store.glob(f"windows/*/{run}/*")}
     names |= set(store.glob(f"dead-letters/**/*-{run}.jsonl"))
+    if histories := set(store.glob(f"histories/*/{run}-*")):
+        names |= histories - LogState.open(store).histories.names
     for name in sorted(names):
         store.remove(name)
     logger.info("removed %d files and folders of run %s, which has no commit", len(names), run)

@@ -11,19 +11,18 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 
-from contracts import Commit, Store
+from contracts import Commit, HistoryFiles, Store
 from pipelines.config import PipelineConfig
 from pipelines.positions import Run
 from pipelines.transforms.commit import CommitRun, Made, Start, WindowSketches
 from pipelines.transforms.count import CountItemsAndUsers
 from pipelines.transforms.dead_letters import WriteDeadLetters
 from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
-from pipelines.transforms.histories import AttachHistories
+from pipelines.transforms.histories import DELTAS, AttachHistories
 from pipelines.transforms.read import PROGRESS, ListChunks, ReadChunk
 from pipelines.transforms.split import OPEN, Locate, MergeProgress, Release, Reopen
 from pipelines.transforms.validate import DEAD, Validate
 from pipelines.transforms.write import WriteShards
-from pipelines.user_state import ArtefactUserState, UserState
 
 __all__ = ["BlocksToWindows", "ReadBlocks"]
 
@@ -49,8 +48,8 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
     """The output of `ReadBlocks` to the commit of the run, if it has anything to commit.
 
     `together` makes the windowing under which the windows of a run meet, for the histories of a shard and for the
-    order of commits: the end of the input for a bounded run. An unbounded driver gives a trigger. `state` holds the
-    histories before the run; without it they come from the store's committed windows.
+    order of commits: the end of the input for a bounded run. An unbounded driver gives a trigger. `before` are the
+    files of histories before the run.
     """
 
     def __init__(
@@ -58,13 +57,13 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
         store: Store,
         run: Run,
         config: PipelineConfig,
+        before: HistoryFiles,
         together: Callable[[], Any] | None = None,
-        state: UserState | None = None,
     ) -> None:
         super().__init__()
         self._store, self._run, self._config = store, run, config
         self._together = together or partial(beam.WindowInto, GlobalWindows())
-        self._state = state or ArtefactUserState(store, config.history_length)
+        self._before = before
 
     def expand(self, read: Any) -> Any:
         """Add the transforms."""
@@ -88,7 +87,8 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
             | "De-duplicate" >> beam.ParDo(Deduplicate(store, run))
         )
         start = read[PROGRESS].pipeline | "Start" >> beam.Create([Start()], reshuffle=False)
-        parts = (start, letters, released[OPEN], self._write(shards), self._count(shards))
+        written, deltas = self._write(shards)
+        parts = (start, letters, released[OPEN], written, deltas, self._count(shards))
         return (
             parts
             | "All parts" >> beam.Flatten()
@@ -105,16 +105,19 @@ class BlocksToWindows(beam.PTransform[Any, Any]):
         reopened = kept | "Reopen" >> beam.ParDo(Reopen(self._store, self._run), progress)
         return (keyed, reopened) | "All rows" >> beam.Flatten()
 
-    def _write(self, shards: Any) -> Any:
-        length = self._config.history_length
-        return (
+    def _write(self, shards: Any) -> tuple[Any, Any]:
+        """Add what writes the examples, and the files of users; return the reports of both."""
+        store, run, config = self._store, self._run, self._config
+        attached = (
             shards
             | "Together" >> self._together()
             | "Key by shard" >> beam.Map(_by_shard)
             | "Group windows" >> beam.GroupByKey()
-            | "Attach histories" >> beam.ParDo(AttachHistories(self._state, self._run, length))
-            | "Write shards" >> beam.ParDo(WriteShards(self._store, self._run, length))
+            | "Attach histories"
+            >> beam.ParDo(AttachHistories(store, run, config, self._before)).with_outputs(DELTAS, main="windows")
         )
+        written = attached.windows | "Write shards" >> beam.ParDo(WriteShards(store, run, config.history_length))
+        return written, attached[DELTAS]
 
     def _count(self, shards: Any) -> Any:
         return (

@@ -1,9 +1,11 @@
 """The settings of the pipeline."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
+from contracts.local_cache import LocalCache
 from contracts.models import FrozenModel
 from logs import LogConfig
 
@@ -54,6 +56,11 @@ class PipelineConfig(LogConfig):
         description="how long a window stays open past its end, seconds of event time",
     )
     history_length: int = Field(default=50, ge=1, le=4096, description="items of history attached to each event")
+    seen_items: int = Field(
+        default=1000,
+        ge=1,
+        description="newest items remembered of each user as seen, positives and negatives",
+    )
     user_shards: int = Field(default=8, ge=1, le=65_536, description="user shards: files per window")
     secret_keys: bool = Field(
         default=False,
@@ -72,6 +79,10 @@ class PipelineConfig(LogConfig):
         ge=1,
         description="bytes of new files that one run may read, compressed ones counted tenfold; bounds its memory",
     )
+    cache_folder: str = Field(
+        default="", description="where history files of an object store are kept; empty: in the temporary folder"
+    )
+    cache_bytes: int = Field(default=64 << 30, ge=1, description="size of this folder, bytes; the least used files go")
     sketch: SketchConfig = Field(default_factory=SketchConfig, description="frequency sketches of each window")
     runner: str = Field(default="FnApiRunner", min_length=1, description="name of the Beam runner")
     runner_options: tuple[str, ...] = Field(default=(), description="additional Beam options, such as --parallelism=4")
@@ -79,6 +90,13 @@ class PipelineConfig(LogConfig):
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
     metrics_port: int = Field(default=9101, ge=0, le=65_535, description="port of /metrics; 0: any free port")
+
+    @property
+    def cache(self) -> LocalCache:
+        """Where files of an object store are kept."""
+        if not self.cache_folder:
+            return LocalCache(limit=self.cache_bytes)
+        return LocalCache(Path(self.cache_folder), self.cache_bytes)
 
     @property
     def window_ms(self) -> int:

@@ -24,6 +24,7 @@ from pipelines.attempts import discard, registered, sweep
 from pipelines.chain import BlocksToWindows, ReadBlocks
 from pipelines.committed_panes import remember_panes
 from pipelines.config import PipelineConfig
+from pipelines.keeper import HistoryKeeper
 from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import InHand, RunPlan, identify, make_plan, open_layout
@@ -96,10 +97,14 @@ def ingest(
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
     with only_writer(store), metrics_server, _ended_by_signals(stop):
         driver = _Driver(store, config, PipelineMetrics(registry), report, stop)
-        if follow:
-            driver.follow()
-        else:
-            driver.catch_up(discover(config.log), flush=True, only_whole_lines=False)
+        try:
+            if follow:
+                driver.follow()
+            else:
+                driver.catch_up(discover(config.log), flush=True, only_whole_lines=False)
+                driver.histories.settle()
+        finally:
+            driver.histories.end()
     return driver.total
 
 
@@ -123,6 +128,8 @@ class _Driver:
         self._state = LogState.open(self.store)
         remember_panes(self.store, self._state)
         sweep(self.store)
+        self.histories = HistoryKeeper(self.store, self.config, self._state)
+        self.histories.repair()
         self.metrics.started(self.store, self.config, self._state)
 
     def follow(self) -> None:
@@ -141,6 +148,7 @@ class _Driver:
             elif is_quiet and (may_flush or self._unread):
                 changed_at, may_flush = time.monotonic(), False
                 self.catch_up(partitions, flush=True, only_whole_lines=True)
+            self.histories.keep()
             self.stop.wait(self.config.poll_seconds)
 
     def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
@@ -184,7 +192,12 @@ class _Driver:
         """Make a run; say whether it counts: where another writer has made its commit, nothing of it does."""
         started, clock = time.time(), time.monotonic()
         with registered(self.store, plan.run):
-            run_once(self.store, self.config, plan)
+            try:
+                run_once(self.store, self.config, plan)
+            except CorruptArtefactError as error:
+                discard(self.store, plan.run)
+                self.histories.repair(error)
+                return False
             outcome = RunOutcome.of(self.store, plan.run)
             self._folders.add(plan.run.folder)
             if outcome.was_taken:
@@ -200,6 +213,7 @@ class _Driver:
         for commit in self._state.catch_up(self._commits):
             self.metrics.observe(self.store, commit, self._state, started)
         self._state.save(self._commits)
+        self.histories.keep()
         self._report(IngestSummary.of(outcome.commit, time.monotonic() - clock), outcome.commit)
         return True
 
@@ -231,7 +245,7 @@ def run_once(store: Store, config: PipelineConfig, plan: RunPlan) -> None:
         with beam.Pipeline(options=options) as pipeline:
             readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
             blocks = readings | "Read log" >> ReadBlocks(config)
-            _ = blocks | "Windows" >> BlocksToWindows(store, plan.run, config)
+            _ = blocks | "Windows" >> BlocksToWindows(store, plan.run, config, plan.histories)
     except RuntimeError as error:
         # Beam wraps what a transform raises; a damaged file is to be named without its frame.
         if (damage := _damage_behind(error)) is None:

@@ -51,6 +51,11 @@ class PipelineMetrics:
         self.late = Counter(
             "weir_pipeline_late_events_total", "Events that came after their window was committed.", registry=registry
         )
+        self.unknown_histories = Counter(
+            "weir_pipeline_unknown_histories_total",
+            "Late events with an empty history, because what was before them is no longer known.",
+            registry=registry,
+        )
         self.commit = Histogram(
             "weir_pipeline_window_commit_seconds",
             "Seconds from the start of a run to the commit of each of its windows.",
@@ -126,6 +131,7 @@ class PipelineMetrics:
             self.ignored.inc(pane.counts.ignored)
             self.duplicates.inc(pane.counts.duplicates)
             self.late.inc(pane.counts.late)
+            self.unknown_histories.inc(pane.counts.unknown_histories)
             self.commit.observe(max(0.0, pane.committed_at - started))
         if commit.panes:
             self._progress(EventClock.of(store), state)

@@ -10,6 +10,7 @@ import numpy as np
 from contracts import (
     CorruptArtefactError,
     EventClock,
+    HistoryFiles,
     Layout,
     LogState,
     SourceSpan,
@@ -55,10 +56,11 @@ class InHand:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run, and what it reads."""
+    """A run, what it reads, and the files of histories before it."""
 
     run: Run
     readings: tuple[Reading, ...]
+    histories: HistoryFiles
 
 
 def make_plan(
@@ -96,7 +98,7 @@ def make_plan(
         open_rows=in_hand.open_rows,
         refused={r.partition.key: found for r in readings if (found := _refused(store, r, known)) is not None},
     )
-    return RunPlan(run, tuple(readings))
+    return RunPlan(run, tuple(readings), state.histories)
 
 
 def _has_changed(partition: Partition, before: SourceSpan) -> bool:

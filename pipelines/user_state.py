@@ -1,110 +1,164 @@
-"""The histories of a user shard before a run, rebuilt from what has been committed.
+"""The users whom a run touches in one shard: looked up once, extended window after window, written as one delta."""
 
-A snapshot only spares reading old windows again: it describes committed windows up to a sequence, the later ones
-are replayed, and one that is missing, damaged or of another shape is rebuilt from the first window on.
-"""
-
-import io
-import logging
 from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import Final, Protocol
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from contracts import (
-    CorruptArtefactError,
-    Events,
-    Histories,
+    PADDING_KEY,
+    HistoryFile,
     ItemKeys,
     Label,
+    Records,
+    SeenItems,
+    ShardHistories,
     Store,
     UserKeys,
-    WindowLog,
-    WindowManifest,
+    UserRows,
     columns,
+    write_user_file,
 )
-from contracts.documents import seal, unseal
+from contracts.user_rows import unite
 
-__all__ = ["ArtefactUserState", "UserState"]
+__all__ = ["Attached", "TouchedUsers", "write_delta"]
 
-logger = logging.getLogger(__name__)
-
-_SEQUENCE: Final = b"weir.sequence"
-_REPLAYED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 
-class UserState(Protocol):
-    """Where a run finds the histories of its users."""
+class Attached(NamedTuple):
+    """The history before each of n events (n, L), and of which it is `unknown` (n,): theirs is empty."""
 
-    def load(self, shard: int, sequence: int) -> Histories:
-        """Return the histories of a user shard as of the pane of this sequence, -1 for before the first."""
+    history: ItemKeys
+    unknown: Bool
+
+
+class _Merged(NamedTuple):
+    """Kept items and events in one column set, by user and time; `event` is -1 for what was kept.
+
+    `owner` is the user's place, `counts` says whether an item is part of the histories behind it.
+    """
+
+    owner: Int64
+    items: Int64
+    times: Int64
+    counts: Bool
+    event: Int64
 
 
 @dataclass
-class ArtefactUserState:
-    """Histories from the store's windows, with a snapshot per shard in ``state/histories/``."""
+class TouchedUsers:
+    """`users` (n,), ascending and distinct, with their `records`, which `extend` writes to."""
 
-    store: Store
-    length: int
-    _log: WindowLog = field(init=False, repr=False)
+    users: UserKeys
+    records: Records
+    _owners: list[Int64] = field(default_factory=list, init=False, repr=False)
+    _items: list[Int64] = field(default_factory=list, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        self._log = WindowLog(self.store)
+    @classmethod
+    def of(cls, before: ShardHistories, users: UserKeys) -> "TouchedUsers":
+        """Look users up, given in any order, any number of times."""
+        distinct = UserKeys(np.unique(users))
+        return cls(distinct, before.lookup(distinct))
 
-    def load(self, shard: int, sequence: int) -> Histories:
-        """Return the histories of a user shard as of the pane of this sequence, and leave a snapshot of them."""
-        histories, known = self._snapshot(shard, sequence)
-        if known < sequence:
-            for manifest in takewhile(lambda pane: pane.sequence <= sequence, self._log.follow(after=known)):
-                self._replay(histories, manifest, shard)
-            self._save(shard, histories, sequence)
-        return histories
+    def extend(self, rows: pa.Table) -> Attached:
+        """Add the events of a window, in order of time, and return what was before each of them.
 
-    def _replay(self, histories: Histories, manifest: WindowManifest, shard: int) -> None:
-        if shard in self._log.shards(manifest):
-            rows = self._log.examples(manifest, shard, _REPLAYED)
-            positive = pc.equal(rows[columns.LABEL], int(Label.POSITIVE))
-            users, items, times = (rows[name].to_numpy() for name in _REPLAYED[:3])
-            histories.extend(Events(users, items, times, positive.to_numpy()))
+        An event sees the positives of its user that are older, or as old and earlier in order. The records prove the
+        last L before an event where at least L kept items precede it, or where nothing was ever left out; else
+        its history is unknown.
+        """
+        names = (columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP)
+        users, items, times = (rows[name].to_numpy() for name in names)
+        positive = pc.equal(rows[columns.LABEL], int(Label.POSITIVE)).to_numpy()
+        owner = np.searchsorted(self.users, users)
+        self._owners.append(owner)
+        self._items.append(items)
+        touched = np.unique(owner)
+        is_cut, oldest = self._reach(touched)
+        local = np.searchsorted(touched, owner)
+        # Older than all that is kept of its user: it belongs to what was left out.
+        is_before = is_cut[local] & (times < oldest[local])
+        merged = self._merge(touched, local, items, times, positive & ~is_before)
+        before: Int64 = np.cumsum(merged.counts) - merged.counts
+        floor = before[np.searchsorted(merged.owner, merged.owner)] if len(before) else before
+        asked = np.flatnonzero(merged.event >= 0)
+        event = merged.event[asked]
+        history = np.empty((len(users), self._length), np.int64)
+        history[event] = _last(merged.items[merged.counts], before[asked], floor[asked], self._length, PADDING_KEY)
+        unknown = np.zeros(len(users), np.bool_)
+        unknown[event] = is_cut[merged.owner[asked]] & (before[asked] - floor[asked] < self._length)
+        history[unknown] = PADDING_KEY
+        self._replace(touched, merged, np.bincount(local, positive, len(touched)).astype(np.int64))
+        return Attached(ItemKeys(history), unknown)
 
-    def _snapshot(self, shard: int, newest: int) -> tuple[Histories, int]:
-        name = _name(shard)
-        try:
-            table = pq.read_table(pa.BufferReader(unseal(self.store.path(name), self.store.read(name))))
-            sequence = int(table.schema.metadata[_SEQUENCE])
-            users, items, times = (_matrix(column.combine_chunks()) for column in table.columns)
-            if items.shape[1] == self.length and sequence <= newest:
-                return Histories(UserKeys(users[:, 0]), ItemKeys(items), times), sequence
-            problem = f"holds {items.shape[1]} items per user as of commit {sequence}"
-        except FileNotFoundError:
-            return Histories.empty(self.length), -1
-        except (CorruptArtefactError, pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-            problem = str(error)
-        logger.warning("%s is not used (%s): histories are rebuilt from the windows", self.store.path(name), problem)
-        return Histories.empty(self.length), -1
+    @property
+    def _length(self) -> int:
+        return int(self.records.items.shape[1])
 
-    def _save(self, shard: int, histories: Histories, sequence: int) -> None:
-        fields = {
-            "users": pa.array(histories.users),
-            "items": pa.FixedSizeListArray.from_arrays(histories.items.ravel(), self.length),
-            "times": pa.FixedSizeListArray.from_arrays(histories.times.ravel(), self.length),
-        }
-        table = pa.table(fields).replace_schema_metadata({_SEQUENCE: str(sequence)})
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
-        self.store.write(_name(shard), seal(_name(shard), buffer.getvalue()))
+    def _reach(self, touched: Int64) -> tuple[Bool, Int64]:
+        """Say of users whether older positives of theirs were left out, and return the time of the oldest kept."""
+        totals, items, times = self.records.take(touched)
+        kept = (items != PADDING_KEY).sum(axis=1)
+        oldest = times[np.arange(len(touched)), np.minimum(self._length - kept, self._length - 1)]
+        return totals > kept, oldest
+
+    def _merge(self, touched: Int64, local: Int64, items: Int64, times: Int64, counts: Bool) -> _Merged:
+        _, kept, kept_times = self.records.take(touched)
+        row, column = np.nonzero(kept != PADDING_KEY)
+        owner, all_times = np.concatenate([row, local]), np.concatenate([kept_times[row, column], times])
+        order = np.lexsort((all_times, owner))
+        return _Merged(
+            owner[order],
+            np.concatenate([kept[row, column], items])[order],
+            all_times[order],
+            np.concatenate([np.ones(len(row), np.bool_), counts])[order],
+            np.concatenate([np.full(len(row), -1), np.arange(len(items))])[order],
+        )
+
+    def _replace(self, touched: Int64, merged: _Merged, positives: Int64) -> None:
+        stops = np.cumsum(np.bincount(merged.owner, merged.counts, len(touched)).astype(np.int64))
+        floors = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
+        totals, items, times = self.records
+        totals[touched] += positives
+        items[touched] = _last(merged.items[merged.counts], stops, floors, self._length, PADDING_KEY)
+        times[touched] = _last(merged.times[merged.counts], stops, floors, self._length, 0)
+
+    def delta(self, before: ShardHistories, bound: int) -> UserRows:
+        """Return the complete records, and what the events add to the seen items: at most `bound` of each user."""
+        known = before.seen(self.users)
+        owners = np.concatenate([np.repeat(np.arange(len(self.users)), np.diff(known.offsets)), *self._owners])
+        items = np.concatenate([known.items, *self._items])
+        order = np.lexsort((items, owners))
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = (owners[order][1:] != owners[order][:-1]) | (items[order][1:] != items[order][:-1])
+        # The sort is stable: of equal pairs the first is the one that came first.
+        new = np.sort(order[is_first])
+        new = new[new >= len(known.items)]
+        new = new[np.argsort(owners[new], kind="stable")]
+        counts = np.bincount(owners[new], minlength=len(self.users))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        news = SeenItems(ItemKeys(items[new]), offsets, np.zeros(len(self.users), np.bool_))
+        return UserRows(self.users, self.records, unite([news], bound))
 
 
-def _name(shard: int) -> str:
-    return f"state/histories/shard-{shard:05d}.parquet"
+def write_delta(store: Store, name: str, shard: int, rows: UserRows, bound: int) -> HistoryFile:
+    """Write rows as one file and return its entry."""
+    length = rows.records.items.shape[1]
+    file = write_user_file(
+        store, name, [rows], users=len(rows.users), seen=len(rows.seen.items), length=length, bound=bound
+    )
+    return HistoryFile.of(name, file, shard, length)
 
 
-def _matrix(column: pa.Array) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else 1
-    flat = column.flatten() if width > 1 or pa.types.is_fixed_size_list(column.type) else column
-    values: np.ndarray[tuple[int, int], np.dtype[np.int64]] = flat.to_numpy().reshape(len(column), width).copy()
-    return values
+def _last(values: Int64, stop: Int64, floor: Int64, length: int, fill: int) -> Int64:
+    """Return values[max(floor, stop - length):stop] for each row, aligned to the right of (n, length)."""
+    index = stop[:, None] - length + np.arange(length)
+    valid = index >= floor[:, None]
+    if not len(values):
+        return np.full(index.shape, fill, np.int64)
+    return np.where(valid, values[np.where(valid, index, 0)], fill)

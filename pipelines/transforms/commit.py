@@ -17,6 +17,7 @@ from contracts import (
     CommitTakenError,
     Document,
     FileEntry,
+    HistoryFile,
     SourceSpan,
     Store,
     WindowCounts,
@@ -26,6 +27,7 @@ from contracts import (
 )
 from contracts.artefacts import write_table
 from contracts.documents import read_document, write_document
+from contracts.history_files import HISTORIES
 from pipelines.committed_panes import panes_before
 from pipelines.config import PipelineConfig
 from pipelines.item_features import newest_known
@@ -53,7 +55,7 @@ class Start:
     """Comes with every run, so that one without a row is completed, too."""
 
 
-Made: TypeAlias = ShardReport | WindowSketches | LettersWritten | OpenRows | Start
+Made: TypeAlias = ShardReport | WindowSketches | HistoryFile | LettersWritten | OpenRows | Start
 """What the transforms of a run hand to its commit."""
 
 
@@ -92,6 +94,7 @@ class _Parts:
     panes: dict[int, _Pane] = field(default_factory=dict)
     letters: dict[str, list[LettersWritten]] = field(default_factory=lambda: defaultdict(list))
     open_rows: list[OpenRows] = field(default_factory=list)
+    histories: list[HistoryFile] = field(default_factory=list)
 
     @classmethod
     def of(cls, elements: Iterable[Made], store: Store, run: Run) -> "_Parts":
@@ -106,6 +109,8 @@ class _Parts:
                 parts.letters[element.file.partition].append(element)
             elif isinstance(element, OpenRows):
                 parts.open_rows.append(element)
+            elif isinstance(element, HistoryFile):
+                parts.histories.append(element)
         return parts
 
 
@@ -162,6 +167,9 @@ class CommitRun(beam.DoFn):
             panes=tuple(self._manifest(pane, at.sequence + place, now) for place, pane in enumerate(panes)),
             sources=spans,
             letters=tuple(one.file for key in sorted(parts.letters) for one in parts.letters[key]),
+            covered=at.sequence + len(panes) if panes else 0,
+            histories=tuple(sorted(parts.histories, key=lambda file: file.shard)),
+            requires=(HISTORIES,) if panes else (),
         )
 
     def _manifest(self, pane: _Pane, sequence: int, now: float) -> WindowManifest:

@@ -1,44 +1,68 @@
-"""Histories: attach to every event what its user had chosen before it."""
+"""Histories: attach to every event what its user had chosen before it, and write what became of the users."""
 
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any, Final
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from contracts import Events, ItemKeys, Label, columns, examples_schema
+from contracts import (
+    HistoryFile,
+    HistoryFiles,
+    ItemKeys,
+    ShardHistories,
+    Store,
+    UserKeys,
+    WindowCounts,
+    columns,
+    examples_schema,
+    open_shard,
+)
+from pipelines.config import PipelineConfig
 from pipelines.positions import Run
 from pipelines.transforms.deduplicate import ShardWindow
-from pipelines.user_state import UserState
+from pipelines.user_state import TouchedUsers, write_delta
 
-__all__ = ["AttachHistories"]
+__all__ = ["DELTAS", "AttachHistories"]
+
+DELTAS: Final = "deltas"
+"""The tag of the files of users (`HistoryFile`)."""
 
 
 class AttachHistories(beam.DoFn):
     """(shard, its `ShardWindow`s of the run) to the same with `history` columns, window after window.
 
-    The state of a shard is read once and serves all its windows; nothing of it is kept, because the commits of
-    the run are not made yet.
+    The users of the run are looked up once in the files before it. What becomes of them is one file, which leaves by
+    the tag `DELTAS` and counts for nothing before the commit; a bundle that is retried writes another one.
     """
 
-    def __init__(self, state: UserState, run: Run, history_length: int) -> None:
-        self._state = state
+    def __init__(self, store: Store, run: Run, config: PipelineConfig, before: HistoryFiles) -> None:
+        self._store = store
         self._run = run
-        self._length = history_length
+        self._length, self._bound, self._cache = config.history_length, config.seen_items, config.cache
+        self._before = before
 
-    def process(self, element: tuple[int, Iterable[ShardWindow]]) -> Iterator[ShardWindow]:
+    def process(self, element: tuple[int, Iterable[ShardWindow]]) -> Iterator[Any]:
         """Attach histories to the windows of one shard, in order of time."""
         shard, windows = element
-        histories = self._state.load(shard, self._run.base.cursor.sequence - 1)
-        for window in sorted(windows, key=lambda window: window.name):
-            yield replace(window, rows=self._attached(window.rows, histories.extend(_events(window.rows))))
+        in_order = sorted(windows, key=lambda window: window.name)
+        before = open_shard(self._store, self._before, shard, self._length, self._cache)
+        users = np.concatenate([window.rows[columns.USER_KEY].to_numpy() for window in in_order])
+        touched = TouchedUsers.of(before, UserKeys(users))
+        for window in in_order:
+            history, unknown = touched.extend(window.rows)
+            counts = window.counts + WindowCounts(unknown_histories=int(unknown.sum()))
+            yield replace(window, rows=self._attached(window.rows, history), counts=counts)
+        if len(users):
+            yield beam.pvalue.TaggedOutput(DELTAS, self._delta(shard, touched, before))
+
+    def _delta(self, shard: int, touched: TouchedUsers, before: ShardHistories) -> HistoryFile:
+        name = HistoryFile.path(shard, self._run.id, secrets.token_hex(4))
+        return write_delta(self._store, name, shard, touched.delta(before, self._bound), self._bound)
 
     def _attached(self, rows: pa.Table, history: ItemKeys) -> pa.Table:
         lists = pa.FixedSizeListArray.from_arrays(pa.array(history.ravel()), self._length)
         return rows.append_column(examples_schema(self._length).field(columns.HISTORY), lists)
-
-
-def _events(rows: pa.Table) -> Events:
-    users, items, times = (rows[name].to_numpy() for name in (columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP))
-    return Events(users, items, times, pc.equal(rows[columns.LABEL], int(Label.POSITIVE)).to_numpy())

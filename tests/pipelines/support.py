@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from contracts import CommitLog, LogState, Store, WindowLog, WindowManifest, hash_id
+from contracts import (
+    CommitLog,
+    LogState,
+    Store,
+    UserHistories,
+    UserKeys,
+    WindowLog,
+    WindowManifest,
+    hash_id,
+    read_format,
+)
 from contracts.commits import Cursor
 from logs import DeadLetter, discover
 from pipelines.config import PipelineConfig, SketchConfig
@@ -146,18 +156,59 @@ def check_sketch(data: bytes | None, rows: pa.Table, column: str) -> None:
 
 
 def check_histories(store: Store, length: int) -> None:
-    """Every event carries its user's last positives before it, as one list per user remembers them."""
+    """Every event carries its user's last positives before it, out of all there were, or none where that is unknown."""
     log, memory = WindowLog(store), defaultdict[int, list[tuple[int, int]]](list)
     for manifest in committed(store):
+        unknown = 0
         for shard in log.shards(manifest):
             rows = log.examples(manifest, shard).to_pylist()
             assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
-            later = {user: list(memory[user]) for user in {row["user_key"] for row in rows}}
+            before = {user: sorted(memory[user], key=_time) for user in {row["user_key"] for row in rows}}
             for row in rows:
-                known = [pair for pair in later[row["user_key"]] if pair[0] <= row["timestamp"]]
-                items = [item for _, item in known][-length:]
+                everything = sorted(memory[row["user_key"]], key=_time)
+                known = [pair for pair in everything if pair[0] <= row["timestamp"]]
+                provable = _is_provable(before[row["user_key"]], known, row["timestamp"], length)
+                items = [item for _, item in known][-length:] if provable else []
+                unknown += not provable
                 assert row["history"] == [0] * (length - len(items)) + items
                 if row["label"] == 1:
-                    later[row["user_key"]].insert(len(known), (row["timestamp"], row["item_key"]))
-            for user, pairs in later.items():
-                memory[user] = pairs[-length:]
+                    memory[row["user_key"]].append((row["timestamp"], row["item_key"]))
+        assert manifest.counts.unknown_histories == unknown
+    check_users(store, length, memory)
+
+
+def _time(pair: tuple[int, int]) -> int:
+    return pair[0]
+
+
+def _is_provable(before: list[tuple[int, int]], known: list[tuple[int, int]], time: int, length: int) -> bool:
+    """Say whether the last positives of a user, those `before` the window, and the window itself tell the history."""
+    if len(before) <= length:
+        return True
+    kept = before[-length:]
+    new = [pair for pair in known if pair not in before and pair[0] >= kept[0][0]]
+    return sum(pair[0] <= time for pair in kept) + len(new) >= length
+
+
+def check_users(store: Store, length: int, memory: dict[int, list[tuple[int, int]]]) -> None:
+    """The files of users say of everybody what all windows say."""
+    state, seen = LogState.open(store), defaultdict[int, dict[int, None]](dict)
+    log = WindowLog(store)
+    for manifest in committed(store):
+        for row in log.all_examples(manifest, ["user_key", "item_key"]).to_pylist():
+            seen[row["user_key"]].setdefault(row["item_key"])
+    layout = read_format(store)
+    assert layout is not None
+    assert layout.layout is not None
+    histories = UserHistories(store, layout.layout.user_shards)
+    histories.take_in(state.histories)
+    users = UserKeys(np.array(sorted(seen), np.int64))
+    (totals, items, times), found = histories.lookup(users), histories.seen(users)
+    for place, user in enumerate(users.tolist()):
+        last = sorted(memory[user], key=_time)[-length:]
+        assert totals[place] == len(memory[user])
+        assert items[place].tolist()[length - len(last) :] == [item for _, item in last]
+        assert times[place].tolist()[length - len(last) :] == [time for time, _ in last]
+        assert (items[place].tolist()[: length - len(last)]).count(0) == length - len(last)
+        assert set(found.of(place).tolist()) == set(seen[user])
+        assert not found.bounded[place]

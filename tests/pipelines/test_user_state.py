@@ -1,82 +1,102 @@
-import shutil
-from pathlib import Path
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
-import pytest
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from contracts import Events, Histories, Store
-from pipelines.user_state import ArtefactUserState
-from tests.pipelines import support
-from tests.pipelines.support import Event
+from contracts import ShardHistories, UserKeys
+from contracts.user_rows import unite
+from pipelines.user_state import TouchedUsers
 
+LENGTH = 3
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the windows of two users, some with a late pane."""
-    tmp_path = tmp_path_factory.mktemp("user_state")
-    config, store = support.config(tmp_path, user_shards=1), Store(str(tmp_path / "store"))
-    for start in (0, 20, 5):
-        events = [Event(f"u{n % 2}", f"i{start + n}", start + n, ["click", "click", "skip"][n % 3]) for n in range(20)]
-        support.write_lines(tmp_path / "log/a.jsonl", [event.line() for event in events])
-        support.run(store, config)
-    return tmp_path / "store"
+# (user, item, time, positive); few users and times, so that ties and late events are common.
+event = st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(0, 12), st.booleans())
+windows = st.lists(st.lists(event, max_size=8), max_size=6)
 
 
-@pytest.fixture
-def store(made: Path, tmp_path: Path) -> Store:
-    shutil.copytree(made, tmp_path / "store")
-    return Store(str(tmp_path / "store"))
+class Users(ShardHistories):
+    """A shard whose users are in memory: what one batch leaves is what the next one finds."""
+
+    def __init__(self) -> None:
+        super().__init__((), LENGTH)
+        self.rows = dict[int, Any]()
+        self.items = defaultdict[int, list[int]](list)
+
+    def lookup(self, users: Any) -> Any:
+        found = super().lookup(users)
+        for place, user in enumerate(users.tolist()):
+            if user in self.rows:
+                for column, values in zip(found, self.rows[user], strict=True):
+                    column[place] = values
+        return found
+
+    def seen(self, users: Any) -> Any:
+        found = [self.items[user] for user in users.tolist()]
+        empty = super().seen(users)
+        offsets = np.cumsum([0, *map(len, found)])
+        flat = np.array([item for one in found for item in one], np.int64)
+        return unite([empty._replace(items=flat, offsets=offsets)], 1000)
+
+    def take_in(self, rows: Any) -> None:
+        for place, user in enumerate(rows.users.tolist()):
+            self.rows[user] = tuple(column[place].copy() for column in rows.records)
+            new = rows.seen.of(place).tolist()
+            assert not set(new) & set(self.items[user])
+            self.items[user] += new
 
 
-def fields(histories: Histories) -> list[Any]:
-    return [histories.users.tolist(), histories.items.tolist(), histories.times.tolist()]
+def table(window: list[Any]) -> pa.Table:
+    names = ["user_key", "item_key", "timestamp"]
+    columns = {name: pa.array([row[place] for row in window], pa.int64()) for place, name in enumerate(names)}
+    return pa.table(columns | {"label": pa.array([1 if row[3] else -1 for row in window], pa.int8())})
 
 
-def newest(store: Store) -> int:
-    return support.committed(store)[-1].sequence
+def truth(everything: list[Any], user: int, time: int) -> list[int]:
+    """The last positives of a user that are older, or as old and came before, out of all that ever came."""
+    mine = [row for row in everything if row[0] == user and row[3]]
+    return [row[1] for row in sorted(mine, key=lambda row: row[2]) if row[2] <= time][-LENGTH:]
 
 
-def replayed(store: Store) -> Histories:
-    log, histories = support.WindowLog(store), Histories.empty(3)
-    for manifest in log.committed():
-        rows = log.examples(manifest, 0)
-        columns = [rows[name].to_numpy() for name in ("user_key", "item_key", "timestamp")]
-        histories.extend(Events(*columns, rows["label"].to_numpy() == 1))
-    return histories
+@settings(max_examples=300)
+@given(windows, st.integers(1, 3))
+def test_a_history_is_the_true_one_or_unknown(found: list[list[Any]], together: int) -> None:
+    """Against a plain list of all events; `together` windows make a run, whose users are looked up once."""
+    shard, everything = Users(), list[Any]()
+    found = [sorted(window, key=lambda row: row[2]) for window in found]
+    for start in range(0, len(found), together):
+        run = found[start : start + together]
+        users = np.array([row[0] for window in run for row in window], np.int64)
+        touched = TouchedUsers.of(shard, UserKeys(users))
+        for window in run:
+            before = list(everything)
+            attached = touched.extend(table(window))
+            for row, history, unknown in zip(window, attached.history.tolist(), attached.unknown, strict=True):
+                positives = sorted((one for one in before if one[0] == row[0] and one[3]), key=lambda one: one[2])
+                kept, cut = positives[-LENGTH:], len(positives) > LENGTH
+                now = [one for one in everything[len(before) :] if one[0] == row[0] and one[3]]
+                older = [one for one in kept if one[2] <= row[2]]
+                older += [one for one in now if not cut or one[2] >= kept[0][2]]
+                assert unknown == (cut and len(older) < LENGTH)
+                expected = [] if unknown else truth(everything, row[0], row[2])
+                assert history == [0] * (LENGTH - len(expected)) + expected
+                everything.append(row)
+        if len(users):
+            shard.take_in(touched.delta(shard, 1000))
+    for user in {row[0] for row in everything}:
+        total, items, times = shard.rows[user]
+        mine = sorted((row for row in everything if row[0] == user and row[3]), key=lambda row: row[2])
+        assert total == len(mine)
+        assert [item for item in items.tolist() if item] == [row[1] for row in mine][-LENGTH:]
+        assert times.tolist()[LENGTH - len(mine[-LENGTH:]) :] == [row[2] for row in mine][-LENGTH:]
+        assert shard.items[user] == list(dict.fromkeys(row[1] for row in everything if row[0] == user))
 
 
-@pytest.mark.parametrize("damage", ["none", "missing", "cut", "altered", "foreign", "of the future"])
-def test_state_is_that_of_the_committed_windows_whatever_became_of_the_snapshot(store: Store, damage: str) -> None:
-    name = "state/histories/shard-00000.parquet"
-    data = store.read(name)
-    middle = data.index(b"PAR1", 4) // 2
-    damaged = {
-        "none": data,
-        "cut": data[:-20],
-        "altered": data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :],
-        "foreign": b"no parquet",
-    }
-    if damage == "missing":
-        store.remove(name)
-    elif damage == "of the future":
-        ArtefactUserState(store, 3)._save(0, Histories.empty(3), 999)
-    else:
-        store.write(name, damaged[damage])
-    assert fields(ArtefactUserState(store, 3).load(0, newest(store))) == fields(replayed(store))
-    # The snapshot left behind is taken as it is: no window is read.
-    for path in store.glob("windows/*/*/examples-*"):
-        store.remove(path)
-    assert fields(ArtefactUserState(store, 3).load(0, newest(store))) == fields(Histories(*snapshot_of(store)))
-
-
-def snapshot_of(store: Store) -> Any:
-    histories, sequence = ArtefactUserState(store, 3)._snapshot(0, 10**6)
-    assert sequence == support.committed(store)[-1].sequence
-    return histories.users, histories.items, histories.times
-
-
-def test_another_length_is_rebuilt(store: Store) -> None:
-    longer = ArtefactUserState(store, 5).load(0, newest(store))
-    assert longer.items.shape == (2, 5)
-    assert np.array_equal(longer.items[:, 2:], replayed(store).items)
+def test_new_seen_items_are_bounded() -> None:
+    shard = Users()
+    touched = TouchedUsers.of(shard, UserKeys(np.array([7, 8])))
+    touched.extend(table([(7, item, item, item % 2) for item in (1, 2, 3, 2, 4)] + [(8, 1, 9, True)]))
+    seen = touched.delta(shard, 3).seen
+    assert (seen.of(0).tolist(), seen.of(1).tolist(), seen.bounded.tolist()) == ([2, 3, 4], [1], [True, False])
