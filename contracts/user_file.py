@@ -33,7 +33,7 @@ __all__ = ["UserFile", "write_user_file"]
 _MAGIC: Final = b"WEIRUSER"
 _VERSION: Final = 1
 _PAGE: Final = 4096
-_FIELDS: Final = struct.Struct("<8s6q")
+_FIELDS: Final = struct.Struct("<8s7q")
 _SUM: Final = struct.Struct("<Q")
 _FEW: Final = 8
 _NEXT: Final = np.arange(_FEW)
@@ -41,13 +41,14 @@ _SIGN: Final = np.uint64(1 << 63)
 
 
 class _Header(NamedTuple):
-    """`users` n, `length` L, `seen` m, `bound` of the seen items of a user, `bits` of the prefix."""
+    """`users` n, `length` L, `seen` m, `bound` of the seen items of a user, `bits` of a prefix, hash of the `name`."""
 
     users: int
     length: int
     seen: int
     bound: int
     bits: int
+    name: int
 
     @property
     def width(self) -> int:
@@ -84,10 +85,11 @@ class _Header(NamedTuple):
 class UserFile:
     """An open file of users; any number of threads may read it.
 
+    `name` is the one under which it was written, unless that is the path's; with `in_order` it is read as a whole.
     Raises `CorruptArtefactError`, which names the file, where it is not what was written.
     """
 
-    def __init__(self, path: Path, *, in_order: bool = False) -> None:
+    def __init__(self, path: Path, name: str = "", *, in_order: bool = False) -> None:
         self.path = path
         try:
             with path.open("rb") as file:
@@ -101,6 +103,8 @@ class UserFile:
         *_, size = sections = header.sections
         if len(data) != size:
             raise CorruptArtefactError(str(path), f"has {len(data)} bytes, its header says {size}")
+        if header.name != _hash_of(name or path.name):
+            raise CorruptArtefactError(str(path), "was written under another name: it was put in the place of another")
         self.count, self.length, self.bound = header.users, header.length, header.bound
         self._shift = np.uint64(64 - header.bits)
         self._starts = np.frombuffer(data, np.uint32, (1 << header.bits) + 1, sections[0])
@@ -177,7 +181,7 @@ def write_user_file(
     length, bound
         Items of a record, and the largest number of seen items of a user.
     """
-    header = _Header(users, length, seen, bound, max(1, users.bit_length() - 1))
+    header = _Header(users, length, seen, bound, max(1, users.bit_length() - 1), _hash_of(name))
 
     def fill(file: IO[bytes]) -> None:
         draft = _Draft.of(file, header)
@@ -257,3 +261,8 @@ class _Draft:
 def _prefix(users: UserKeys, shift: np.uint64) -> Int64:
     """Return the first bits of keys, (n,), in the order of the keys."""
     return ((users.view(np.uint64) ^ _SIGN) >> shift).astype(np.int64)
+
+
+def _hash_of(name: str) -> int:
+    """Return the hash of the last part of a name, 63 bits."""
+    return int(xxhash.xxh3_64_intdigest(name.rpartition("/")[2].encode())) >> 1

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from contracts.errors import CorruptArtefactError
 from contracts.history_files import HistoryFile, HistoryFiles
 from contracts.keys import UserKeys, shards_of
 from contracts.local_cache import LocalCache
@@ -17,7 +18,7 @@ from contracts.storage import Store
 from contracts.user_file import UserFile
 from contracts.user_rows import Int64, Records, SeenItems, join, nothing_seen, spread, unite, unknown_users
 
-__all__ = ["ShardHistories", "UserHistories", "open_shard"]
+__all__ = ["ShardHistories", "UserHistories", "open_file", "open_shard"]
 
 
 class _Opened(NamedTuple):
@@ -62,9 +63,23 @@ def _seen(file: UserFile, users: UserKeys) -> SeenItems:
     return spread(file.seen(places[hit]), hit, len(users))
 
 
+def open_file(store: Store, entry: HistoryFile, cache: LocalCache, *, in_order: bool = False) -> UserFile:
+    """Return a file that a commit lists; `in_order` says that it will be read as a whole.
+
+    Raises `CorruptArtefactError` for one that is missing, or not the one that is listed.
+    """
+    file = UserFile(cache.path(store, entry), entry.name, in_order=in_order)
+    if (file.count, file.length) != (entry.rows, entry.length):
+        problem = (
+            f"has {file.count} users with {file.length} items each, its commit says {entry.rows} with {entry.length}"
+        )
+        raise CorruptArtefactError(str(file.path), problem)
+    return file
+
+
 def open_shard(store: Store, files: HistoryFiles, shard: int, length: int, cache: LocalCache) -> ShardHistories:
     """Return the histories of one shard, with records of so many items; raises `CorruptArtefactError`."""
-    opened = tuple(UserFile(cache.path(store, entry)) for entry in files.shards.get(shard, ()))
+    opened = tuple(open_file(store, entry, cache) for entry in files.shards.get(shard, ()))
     return ShardHistories(opened, length)
 
 
@@ -91,7 +106,7 @@ class UserHistories:
             return known
         opened = {one.entry.name: one for one in known}
         return tuple(
-            opened.get(entry.name) or _Opened(entry, UserFile(self.cache.path(self.store, entry))) for entry in entries
+            opened.get(entry.name) or _Opened(entry, open_file(self.store, entry, self.cache)) for entry in entries
         )
 
     @property

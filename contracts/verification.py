@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from contracts.artefacts import MANIFEST
-from contracts.commits import CommitLog, Cursor
+from contracts.commits import Commit, CommitLog, Cursor
 from contracts.documents import Document, decode_document, read_document, unseal
 from contracts.errors import CorruptArtefactError
 from contracts.format import read_format
-from contracts.storage import FileEntry, FileStat, Store, checksum
+from contracts.storage import FileEntry, FileStat, Store
 
 __all__ = ["Finding", "Kind", "Report", "verify"]
 
@@ -145,6 +145,21 @@ def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding])
 
 
 def _committed(store: Store, findings: list[Finding]) -> Iterator[tuple[str, FileEntry]]:
+    """Yield what commits list, name and entry; of history files those in use, and replaced ones still there."""
+    histories, replaced = dict[str, FileEntry](), set[str]()
+    for commit in _commits(store, findings):
+        for pane in commit.panes:
+            yield from ((f"{pane.folder}/{entry.name}", entry) for entry in pane.files)
+        yield from ((entry.name, entry) for entry in commit.letters)
+        histories |= {file.name: file for file in commit.histories}
+        replaced |= {name for file in commit.histories for name in file.replaces}
+        for name in commit.dropped:
+            histories.pop(name, None)
+    # Replaced files go after a time of grace, and only a later commit says so.
+    yield from ((name, file) for name, file in histories.items() if name not in replaced or store.exists(name))
+
+
+def _commits(store: Store, findings: list[Finding]) -> Iterator[Commit]:
     log = CommitLog(store)
     try:
         newest = log.newest()
@@ -163,9 +178,7 @@ def _committed(store: Store, findings: list[Finding]) -> Iterator[tuple[str, Fil
         if step is None:
             break
         commit, before = step
-        for pane in commit.panes:
-            yield from ((f"{pane.folder}/{entry.name}", entry) for entry in pane.files)
-        yield from ((entry.name, entry) for entry in commit.letters)
+        yield commit
 
 
 def _fault(store: Store, error: CorruptArtefactError) -> Finding:
@@ -191,11 +204,10 @@ def _check(store: Store, name: str, stat: FileStat, entry: FileEntry | None, *, 
     if entry is not None and quick:
         return []
     try:
-        data = store.read(name)
-        if entry is not None and (found := checksum(data)) != entry.checksum:
+        if entry is not None and (found := store.digest(name)) != entry.checksum:
             return [Finding(Kind.DAMAGED, name, f"has checksum {found}, {entry.checksum} is listed")]
         if entry is None:
-            _check_itself(store.path(name), name, data)
+            _check_itself(store.path(name), name, store.read(name))
     except CorruptArtefactError as error:
         return [Finding(Kind.DAMAGED, name, error.problem)]
     except FileNotFoundError:
@@ -216,7 +228,7 @@ def _unlisted(findings: list[Finding]) -> tuple[str, ...]:
     for finding in findings:
         folder, _, last = finding.name.rpartition("/")
         if folder == "commits":
-            found |= {"windows/", "dead-letters/"}
+            found |= {"windows/", "dead-letters/", "histories/"}
         elif last in {MANIFEST, CHECKPOINT}:
             found.add(f"{folder}/")
     return tuple(found)

@@ -91,7 +91,7 @@ def _due(files: HistoryFiles) -> list[tuple[HistoryFile, ...]]:
 def commit_histories(store: Store, state: LogState, files: list[HistoryFile], run: str, *, covered: int = 0) -> bool:
     """Commit files that replace others, and drop the names of those replaced long ago; catches up with the log.
 
-    False where another writer's commits have made them useless: their files are gone then, too.
+    False where another writer's commits have made them useless: `forget` removes them then.
     """
     log = CommitLog(store)
     while True:

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from contracts import HistoryFile, ItemKeys, LocalCache, Records, Store, UserFile, UserKeys, UserRows, write_user_file
+from contracts.user_histories import open_file
 from contracts.user_rows import spread, unite, unknown_users
 
 __all__ = ["FileMerge", "merge_plan"]
@@ -51,7 +52,7 @@ class FileMerge:
 
     def __call__(self, files: Sequence[HistoryFile], run: str) -> HistoryFile:
         """Write the merged file, which `replaces` the given ones; raises `CorruptArtefactError`."""
-        opened = [UserFile(self.cache.path(self.store, file), in_order=True) for file in files]
+        opened = [open_file(self.store, file, self.cache, in_order=True) for file in files]
         users, seen = self._count(opened)
         shard, length = files[0].shard, files[0].length
         name = HistoryFile.path(shard, run, secrets.token_hex(4))

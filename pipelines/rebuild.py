@@ -21,12 +21,12 @@ from contracts import (
     HistoryFiles,
     LogState,
     Store,
-    UserFile,
     UserKeys,
     WindowLog,
     columns,
     open_shard,
 )
+from contracts.user_histories import open_file
 from pipelines.config import PipelineConfig
 from pipelines.merging import FileMerge, merge_plan
 from pipelines.user_state import TouchedUsers, write_delta
@@ -51,7 +51,7 @@ def broken_shards(store: Store, config: PipelineConfig, state: LogState) -> dict
     found = {}
     for file in files.files:
         try:
-            UserFile(config.cache.path(store, file))
+            open_file(store, file, config.cache)
         except CorruptArtefactError as error:
             found[file.shard] = str(error)
     return found

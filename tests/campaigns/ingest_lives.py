@@ -14,6 +14,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from contracts import Store, WindowLog
+from pipelines import merger, merging
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from tests.campaigns.hunter import finish, hunt, moment
@@ -92,6 +93,8 @@ def _wait_for_commit(log: WindowLog, known: int, until: float) -> None:
 
 def main(folder: Path, seed: int, kills: int) -> None:
     logging.basicConfig(level=logging.WARNING)
+    # Merges of many blocks, and files that are deleted soon after: so that kills meet both.
+    merging._ROWS, merger.REPLACED_SECONDS = 1, 0.5
     live = partial(ingest, Store(str(folder / "store")), settings(folder))
     hunt(lambda: live(follow=True, registry=CollectorRegistry()), moments(folder, random.Random(seed), kills))
     finish(lambda: live(follow=False, registry=CollectorRegistry()))

@@ -12,12 +12,12 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from contracts import BundleLog, EventClock, LogState, Store, hash_id
+import contracts
+from contracts import BundleLog, EventClock, LogState, Store, UserKeys, hash_id
 from logs import discover
 from pipelines.ingest import ingest
 from pipelines.key_owners import KeyOwners
 from pipelines.plan import InHand, make_plan, open_layout
-from pipelines.user_state import ArtefactUserState
 from serving.metrics import BundleMetrics
 from serving.monitor.results import recorded
 from serving.queries import ByHistory, ByUser, Query, Task
@@ -80,12 +80,14 @@ class Readers:
         plan = make_plan(
             store, settings, discover(settings.log), state, InHand(), secret=secret, flush=True, only_whole_lines=False
         )
-        shards = ArtefactUserState(store, settings.history_length)
-        known = [shards.load(shard, state.cursor.sequence - 1) for shard in range(settings.user_shards)]
+        users = UserKeys(np.sort([hash_id(f"user-{n}", secret) for n in range(real_store.USERS)]))
+        reader = contracts.UserHistories(store, settings.user_shards)
+        reader.take_in(state.histories)
+        known, seen = reader.lookup(users), reader.seen(users)
         owners = KeyOwners.load(store)
         owners.catch_up(state.cursor.sequence - 1)
         refused = {key: np.sort(positions).tolist() for key, positions in plan.run.refused.items()}
-        histories = [(one.users.tolist(), one.items.tolist(), one.times.tolist()) for one in known]
+        histories = [column.tolist() for column in (*known, *seen)]
         starts = [(reading.partition.key, reading.start) for reading in plan.readings]
         return secret, state.model_dump(exclude={"snapshot"}), refused, histories, starts, owners.keys.tolist()
 

@@ -40,7 +40,7 @@ KINDS: Final = {
     "sketch": ("windows/*/sketch.bin", "train"),
     "user sketch": ("windows/*/user-sketch.bin", "train"),
     "dead letters": ("dead-letters/*", "pipeline"),
-    "histories": ("state/histories/*", "pipeline"),
+    "histories": ("histories/*", "pipeline"),
     "item keys": ("state/item-keys", "pipeline"),
     "bundle manifest": ("bundles/*/MANIFEST.json", "serve train monitor inspect"),
     "bundle files": ("bundles/*/*.[fponz]*", "serve train"),

@@ -89,7 +89,7 @@ def test_every_flipped_bit_shows_or_changes_nothing(tmp_path: Path, part: str) -
         altered = bytearray(data)
         altered[4096 * page + bit // 8] ^= 1 << bit % 8
         (tmp_path / "b.users").write_bytes(altered)
-        file = UserFile(tmp_path / "b.users")
+        file = UserFile(tmp_path / "b.users", "a.users")
         try:
             assert fields(file, list(EXAMPLE)) == expected(EXAMPLE)
             assert (file.find(absent) == -1).all()
@@ -108,11 +108,14 @@ def test_a_damaged_header_is_refused_when_the_file_is_opened(tmp_path: Path) -> 
         altered[byte] ^= 4
         (tmp_path / "b.users").write_bytes(altered)
         with pytest.raises(CorruptArtefactError, match=r"b\.users"):
-            UserFile(tmp_path / "b.users")
+            UserFile(tmp_path / "b.users", "a.users")
     for size in (0, 10, 4096, len(data) - 1):
         (tmp_path / "b.users").write_bytes(data[:size])
         with pytest.raises(CorruptArtefactError, match=r"b\.users"):
-            UserFile(tmp_path / "b.users")
+            UserFile(tmp_path / "b.users", "a.users")
+    (tmp_path / "c.users").write_bytes(data)
+    with pytest.raises(CorruptArtefactError, match="in the place of another"):
+        UserFile(tmp_path / "c.users")
     with pytest.raises(CorruptArtefactError, match="missing"):
         UserFile(tmp_path / "never.users")
 
