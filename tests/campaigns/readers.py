@@ -117,8 +117,9 @@ class Readers:
         for n in range(5):
             ids = (f"item-{n}", f"item-{n + 7}")
             queries.append(Query(ByHistory(ids, np.array([hash_id(one) for one in ids], np.int64)), k=5))
-        [answer] = Retriever(histories_of(store))([Task(watcher.bundle, tuple(queries))])
-        return watcher.bundle.version, [(hits.ids, hits.scores, hits.fallback) for hits in answer.hits]
+        tasks = [Task(watcher.bundle, tuple(queries), exclude_seen=exclude_seen) for exclude_seen in (False, True)]
+        hits = [hits for answer in Retriever(histories_of(store))(tasks) for hits in answer.hits]
+        return watcher.bundle.version, [(one.ids, one.scores, one.fallback, one.seen_bounded) for one in hits]
 
     def monitor(self, store: Store) -> Any:
         """The monitor: the figures of every window."""
