@@ -23,6 +23,8 @@ from tests.pipelines.support import Event
 
 WINDOW_SECONDS = 5
 USERS, ITEMS = 12, 30
+WHOLE = 7
+"""Lives that are not killed, at the end: one more than the files of a shard that are left unmerged."""
 
 
 def settings(folder: Path) -> PipelineConfig:
@@ -70,7 +72,7 @@ def write_part(folder: Path, part: int) -> Callable[[], None]:
 def moments(folder: Path, rng: random.Random, kills: int) -> Iterator[Callable[[], None]]:
     """Yield how each life is waited for; afterwards note which runs it was killed in, and complete what it was given.
 
-    Every other life ends right after a commit; its wait is only a bound.
+    Every other life ends after a commit, right then or while its histories are merged; its wait is only a bound.
     """
     log = WindowLog(Store(str(folder / "store")))
     for part in range(kills):
@@ -78,7 +80,7 @@ def moments(folder: Path, rng: random.Random, kills: int) -> Iterator[Callable[[
         known = len(log.committed())
         if part % 2:
             until = time.monotonic() + 20
-            yield partial(_wait_for_commit, log, known, until)
+            yield partial(_wait_for_commit, log, known, until, merging=rng.uniform(0, 0.3) if part % 4 == 3 else 0)
         else:
             yield partial(moment, rng, 1.6)
         with (folder / "killed").open("a") as file:
@@ -86,9 +88,10 @@ def moments(folder: Path, rng: random.Random, kills: int) -> Iterator[Callable[[
         complete()
 
 
-def _wait_for_commit(log: WindowLog, known: int, until: float) -> None:
+def _wait_for_commit(log: WindowLog, known: int, until: float, *, merging: float) -> None:
     while time.monotonic() < until and len(log.committed()) == known:
         time.sleep(0.002)
+    time.sleep(merging)
 
 
 def main(folder: Path, seed: int, kills: int) -> None:
@@ -97,7 +100,10 @@ def main(folder: Path, seed: int, kills: int) -> None:
     merging._ROWS, merger.REPLACED_SECONDS = 1, 0.5
     live = partial(ingest, Store(str(folder / "store")), settings(folder))
     hunt(lambda: live(follow=True, registry=CollectorRegistry()), moments(folder, random.Random(seed), kills))
-    finish(lambda: live(follow=False, registry=CollectorRegistry()))
+    # Whole lives, so that there is something to merge however few commits the others made.
+    for part in range(kills, kills + WHOLE):
+        write_part(folder, part)()
+        finish(lambda: live(follow=False, registry=CollectorRegistry()))
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ def test_the_first_copy_in_order_stays_however_rows_are_cut(found: list[Row], cu
         "ignored": sum(label == 0 for _, _, label in kept),
         "duplicates": len(found) - len(kept),
         "late": 0,
+        "unknown_histories": 0,
     }
     positives = [time for time, _, label in kept if label == 1]
     items = {row["item_key"]: (row["item_id"], row["count"]) for row in window.items.to_pylist()}
