@@ -1,26 +1,23 @@
-"""Memory and disk per item and per user, for docs/sizing.md.
+"""Memory and disk per item and per event, for docs/sizing.md.
 
     python -m benchmarks.footprint trainer --items 1000000       # the trainer's state, a checkpoint, a bundle
     python -m benchmarks.footprint window STORE                  # reading a store's first window as the trainer does
-    python -m benchmarks.footprint histories --users 1000000     # the server's histories, and adding a window to them
 
-For the trainer it is the peak of the process, less the peak of the same with a thousand items (or before the window);
-for histories it is what numpy allocated. A busy machine affects only the CPU-seconds (user and system), and little.
+It is the peak of the process, less the peak of the same with a thousand items (or before the window). A busy machine
+affects only the CPU-seconds (user and system), and little.
 """
 
 import tempfile
 import time
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
 
-import numpy as np
 import typer
 
 from benchmarks.harness import command_line, status
 from benchmarks.states import filled
-from contracts import Events, Histories, Store, WindowLog
+from contracts import Store, WindowLog
 from contracts.columns import ITEM_ID, ITEM_KEY
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
@@ -35,8 +32,6 @@ FEW: Final = 1000
 PEAK: Final = "VmHWM"
 Items = Annotated[int, typer.Option(help="items in the table")]
 Kind = Annotated[str, typer.Option(help="FAISS factory string, or auto")]
-Users = Annotated[int, typer.Option(help="users with a full history")]
-Arrivals = Annotated[float, typer.Option(help="events of the next window, per user")]
 
 
 @app.command()
@@ -88,25 +83,6 @@ def window(store: Annotated[str, typer.Argument(help="path or URL")]) -> None:
         found = read_positives(log, manifest, HISTORY)
     with measured("examples", count, base):
         Examples.of(found, table).admitted()
-
-
-@app.command()
-def histories(users: Users = 1_000_000, arrivals: Arrivals = 0.2) -> None:
-    """Build the histories of all users, and add a window as `serving.histories` does: in a copy."""
-    tracemalloc.start()
-    draw = np.random.default_rng(0)
-    keys = np.sort(draw.integers(-(2**63), 2**63 - 1, users))
-    held = Histories(keys, draw.integers(1, 2**63, (users, HISTORY)), np.zeros((users, HISTORY), np.int64))
-    print(f"held: {tracemalloc.get_traced_memory()[0] / users:.0f} bytes per user", flush=True)
-    count = round(arrivals * users)
-    ones = np.ones(count, np.int64)
-    events = Events(draw.choice(keys, count), draw.integers(1, 2**63, count), ones, ones > 0)
-    tracemalloc.reset_peak()
-    started = time.process_time()
-    longer = Histories(held.users, held.items, held.times)
-    longer.extend(events)
-    spent = time.process_time() - started
-    print(f"adding {count} events: {tracemalloc.get_traced_memory()[1] / users:.0f} at most, {spent:.1f} s")
 
 
 if __name__ == "__main__":

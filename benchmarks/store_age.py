@@ -31,12 +31,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from prometheus_client import CollectorRegistry
 
 from benchmarks.aged_store import SETTINGS, AgedStore
 from benchmarks.harness import command_line, head, row
 from contracts import CommitLog, LogState, Store, WindowLog
 from serving.client import Info
-from serving.histories import UserHistories
+from serving.histories import FollowedHistories
+from serving.metrics import HistoryMetrics
 from serving.monitor.freshness import Coverage
 from trainer.ranks.workers import Workers
 from trainer.stream.windows import StopSignal
@@ -69,7 +71,7 @@ def polls(store: Store) -> dict[str, Callable[[], object]]:
     state, commits = LogState.open(store), CommitLog(store)
     last = state.cursor.sequence - 1
     found = committed_windows(WindowLog(store), last, Workers(), StopSignal(), follow=True, poll_seconds=0)
-    histories = UserHistories(store, sequence=last)
+    histories = FollowedHistories(store, HistoryMetrics(CollectorRegistry()))
     watched = WindowLog(store)
     coverage, half = Coverage(watched), info(last // 2)
     return {

@@ -86,12 +86,16 @@ class RetrievalError(UserError):
 
 @dataclass(frozen=True)
 class Hits:
-    """The items found for one query, best first; `fallback`: they are only popular items."""
+    """The items found for one query, best first; `fallback`: they are only popular items.
+
+    `seen_bounded`: not all that the user has seen is known, so that seen items may be among them.
+    """
 
     item_ids: list[str]
     scores: list[float]
     missing_item_ids: list[str]
     fallback: bool
+    seen_bounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,10 @@ class RetrievalClient:
         answer = self._call(self._stub.Retrieve, request)
         stages = ("total", "queue", "tower", "search")
         return Retrieval(
-            hits=[Hits(list(h.item_ids), list(h.scores), list(h.missing_item_ids), h.fallback) for h in answer.hits],
+            hits=[
+                Hits(list(h.item_ids), list(h.scores), list(h.missing_item_ids), h.fallback, h.seen_bounded)
+                for h in answer.hits
+            ],
             bundle_version=answer.bundle_version,
             attribution_token=answer.attribution_token,
             seconds={stage: getattr(answer.timing, stage).ToNanoseconds() / 1e9 for stage in stages},

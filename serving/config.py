@@ -1,9 +1,11 @@
 """The server's settings: one frozen, documented model."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from contracts import LocalCache
 from contracts.models import FrozenModel
 
 __all__ = ["LimitsConfig", "ServingConfig"]
@@ -88,4 +90,19 @@ class ServingConfig(FrozenModel):
     max_request_bytes: int = Field(
         default=16 << 20, ge=1 << 16, description="larger requests are refused unread, bytes"
     )
+    cache_dir: Path | None = Field(
+        default=None,
+        description="folder for history files that are fetched from an object store; null: weir-cache-UID in the "
+        "system's folder for temporary files. Processes may share it, and a restart finds its files there",
+    )
+    cache_bytes: int = Field(
+        default=64 << 30, ge=1 << 20, description="most bytes of fetched files that are kept on this machine's disk"
+    )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="what one request may ask for")
+
+    @property
+    def cache(self) -> LocalCache:
+        """Where fetched files are kept."""
+        if self.cache_dir is None:
+            return LocalCache(limit=self.cache_bytes)
+        return LocalCache(self.cache_dir, self.cache_bytes)

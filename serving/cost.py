@@ -2,6 +2,7 @@
 
     cost of a request = item ids of its filter + the sum over its queries
     cost of a query   = 100 + item ids of its history + excluded item ids + k + search
+                        (+ 200 for a user whose seen items are to be left out: hundreds may be fetched in addition to k)
 
 `search` is what the index says (`serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
 graphs are walked, 512 where a matrix is multiplied (exact search, filters). The estimate is meant to be simple enough
@@ -15,12 +16,15 @@ from typing import Final
 
 from serving.index import COMPARED_BY_MATRIX
 from serving.lanes import Part
-from serving.queries import ByHistory, Query, Task
+from serving.queries import ByHistory, ByUser, Query, Task
 
 __all__ = ["exact_query_cost", "parts_of", "query_costs", "task_cost"]
 
 QUERY: Final = 100.0
 """What every query costs: parsing, the tower, its answer."""
+
+SEEN: Final = 200.0
+"""What it costs to leave out the stored seen items of a user, of whom it is not known yet how many there are."""
 
 
 def exact_query_cost(history: int, k: int, items: int) -> float:
@@ -33,7 +37,7 @@ def query_costs(task: Task) -> list[float]:
     if not task.find:
         return [QUERY + _history(query) for query in task.queries]
     each = QUERY + len(task.excluded) + _search(task)
-    return [each + _history(query) + query.k for query in task.queries]
+    return [each + _history(query) + query.k + _seen(task, query) for query in task.queries]
 
 
 def task_cost(task: Task) -> float:
@@ -65,6 +69,10 @@ def _runs(costs: Sequence[float], most: float) -> Iterator[tuple[int, int]]:
 
 def _history(query: Query) -> int:
     return len(query.source.ids) if isinstance(query.source, ByHistory) else 0
+
+
+def _seen(task: Task, query: Query) -> float:
+    return SEEN if task.exclude_seen and isinstance(query.source, ByUser) else 0.0
 
 
 def _shared(task: Task) -> float:

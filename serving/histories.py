@@ -1,97 +1,236 @@
-"""The histories of users, from the committed windows: in memory, in commit order, rebuilt at every start."""
+"""The histories of users: the files that the commits name, mapped, never replayed.
+
+A commit is taken in by mapping what it adds. Files of an object store are fetched in the background: until all files of
+a user shard are here, those that are answer for it, and a user whom they do not hold counts as unknown.
+"""
 
 import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from contracts import (
     PADDING_KEY,
-    Events,
-    Histories,
+    CommitLog,
+    CorruptArtefactError,
+    HistoryFile,
+    HistoryFiles,
     ItemKeys,
-    Label,
+    LocalCache,
+    LogState,
+    SeenItems,
     Store,
+    UserHistories,
     UserKeys,
-    WindowLog,
-    WindowManifest,
-    columns,
+    read_format,
+    shards_of,
 )
+from contracts.commits import Cursor
+from serving.history_files import FilesAtHand, readable
+from serving.metrics import HistoryMetrics
+from serving.problems import Problems
 
-__all__ = ["Known", "UserHistories"]
+__all__ = ["FollowedHistories"]
 
 log = logging.getLogger(__name__)
 
-_COLUMNS = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
+Found = TypeVar("Found")
+_Shards: TypeAlias = dict[int, tuple[HistoryFile, ...]]
 
 
-class Known(NamedTuple):
-    """What is known of n users: their newest `positives` and `negatives`, each (n, length), left-padded."""
+class _Position(NamedTuple):
+    """The commit log up to `cursor`, and the history files as of it."""
 
-    positives: ItemKeys
-    negatives: ItemKeys
+    cursor: Cursor
+    files: HistoryFiles
 
 
-class _State(NamedTuple):
-    positives: Histories
-    negatives: Histories
+class _View(NamedTuple):
+    """What look-ups read: the open files, and the user shards of which not all files have come yet."""
+
+    reader: UserHistories
+    partial: npt.NDArray[np.int64]
+
+    def is_partial(self, users: UserKeys) -> npt.NDArray[np.bool_]:
+        return np.isin(shards_of(users, self.reader.shards), self.partial)
 
 
 @dataclass
-class UserHistories:
-    """Follows the windows of a store.
+class FollowedHistories:
+    """Follows the history files of a store.
 
-    One thread calls `catch_up`; any number may call `lookup` meanwhile: a window appears as a whole, by one
-    assignment. Each user's last items are kept, as many as the windows' own histories hold.
+    One thread calls `catch_up`, and one each `fetch` for small and for large files; any number may call `lookup` and
+    `seen` meanwhile.
     """
 
     store: Store
-    sequence: int = -1
-    _state: _State | None = None
-    _log: WindowLog = field(init=False, repr=False)
+    metrics: HistoryMetrics
+    cache: LocalCache = field(default_factory=LocalCache)
+    sequence: int = field(default=-1, init=False)
+    _position: _Position | None = field(default=None, init=False, repr=False)
+    _view: _View | None = field(default=None, init=False, repr=False)
+    _read: _Shards = field(default_factory=dict, init=False, repr=False)
+    _told: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._log = WindowLog(self.store)
+        self._log = CommitLog(self.store)
+        self._files = FilesAtHand(self.store, self.cache)
+        self._lock = threading.Lock()
+        self._problems = Problems(log)
 
-    @property
-    def users(self) -> int:
-        """How many users have a positive event."""
-        return 0 if self._state is None else len(self._state.positives.users)
+    def catch_up(self) -> None:
+        """Take in what has been committed since the last call; the first one takes in the newest state.
 
-    def catch_up(self) -> int:
-        """Add what has been committed since the last call; return the number of windows.
-
-        Raises `CorruptArtefactError`; the windows before the damaged one have been added.
+        Raises `CorruptArtefactError`: what precedes a damaged commit has been taken in, and user shards without a
+        damaged file.
         """
-        manifests = self._log.committed(after=self.sequence)
-        for manifest in manifests:
-            self._state = self._extended(manifest)
-            self.sequence = manifest.sequence
-        return len(manifests)
+        try:
+            self._follow()
+        finally:
+            self._take_in()
 
-    def lookup(self, users: UserKeys) -> Known:
-        """Return what is known of the given users; all padding for those unknown."""
-        state = self._state
-        if state is None:
-            nothing = ItemKeys(np.full((len(users), 1), PADDING_KEY, np.int64))
-            return Known(nothing, nothing)
-        return Known(state.positives.lookup(users), state.negatives.lookup(users))
+    def due(self, *, large: bool) -> list[HistoryFile]:
+        """Return the files to fetch now, the large ones or the small ones, in their order."""
+        return [] if self._position is None else self._files.due(self._position.files, large=large)
 
-    def _extended(self, manifest: WindowManifest) -> _State:
-        table = self._log.all_examples(manifest, _COLUMNS)
-        users, items, times, labels = (table[name].to_numpy() for name in _COLUMNS)
-        old = self._state or _State(Histories.empty(manifest.history_length), Histories.empty(manifest.history_length))
-        return _State(
-            *(
-                _with(history, Events(users[chosen], items[chosen], times[chosen], np.ones(chosen.sum(), np.bool_)))
-                for history, chosen in zip(old, (labels == Label.POSITIVE, labels == Label.NEGATIVE), strict=True)
-            )
-        )
+    def fetch(self, *, large: bool) -> None:
+        """Fetch what is missing, file by file, and read each from then on.
+
+        Raises the last error; the other files have been fetched.
+        """
+        failure = None
+        # Asked again after each file: meanwhile, a commit may have added some and replaced others.
+        while due := self.due(large=large):
+            try:
+                self._files.fetch(due[0])
+                self._take_in()
+            except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def lookup(self, users: UserKeys) -> ItemKeys:
+        """Return the newest positives of each user, (n, length), oldest first; all padding for those unknown."""
+        view = self._view
+        if view is None:
+            return ItemKeys(np.full((len(users), 1), PADDING_KEY, np.int64))
+        found, _ = self._sound(view.reader.lookup, users)
+        if len(view.partial):
+            self.metrics.absent.inc(int(((found.totals == 0) & view.is_partial(users)).sum()))
+        return found.items
+
+    def seen(self, users: UserKeys) -> SeenItems:
+        """Return all that each user has seen; `bounded` where some of it is not stored, or not here."""
+        view = self._view
+        if view is None:
+            offsets, bounded = np.zeros(len(users) + 1, np.int64), np.zeros(len(users), np.bool_)
+            return SeenItems(ItemKeys(np.empty(0, np.int64)), offsets, bounded)
+        found, damaged = self._sound(view.reader.seen, users)
+        return found._replace(bounded=found.bounded | damaged | view.is_partial(users))
+
+    def _follow(self) -> None:
+        if self._position is None:
+            head = self._log.head()
+            # The newest snapshot alone: of the commits after it, one may be damaged.
+            snapshot = -1 if head is None or head.snapshot is None else head.snapshot
+            state = LogState.open(self.store, stop=snapshot + 1)
+            self._position = _Position(state.cursor, state.histories)
+        cursor, files = self._position
+        while (step := self._log.next(cursor)) is not None:
+            commit, cursor = step
+            files = files.after(commit)
+            self._position = _Position(cursor, files)
+        self._tell(cursor.sequence, files.covered)
+
+    def _tell(self, windows: int, covered: int) -> None:
+        """Log once where the store's histories lack windows, and once that they no longer do."""
+        self.metrics.uncovered.set(windows - covered)
+        if windows == covered:
+            told = "histories hold all windows" if self._told else ""
+        elif covered:
+            told = "histories lack the newest windows, which an older version committed: upgrade the pipeline"
+        else:
+            told = "histories are missing, users count as unknown: start `weir ingest` once with this version"
+        if told and told != self._told:
+            log.log(logging.INFO if windows == covered else logging.WARNING, "%s: %s", self.store.url, told)
+        self._told = told if windows != covered else ""
+
+    def _take_in(self) -> None:
+        """Read the newest files that are here from now on."""
+        with self._lock:
+            if self._position is None:
+                return
+            files = self._position.files
+            shards = {
+                shard: found
+                for shard, wanted in files.shards.items()
+                if (found := readable(self._read.get(shard, ()), wanted, self._files.has))
+            }
+            try:
+                if files.shards and (self._view is None or shards != self._read):
+                    self._open(files, shards)
+            finally:
+                self._measure(files)
+
+    def _open(self, files: HistoryFiles, shards: _Shards) -> None:
+        reader = self._view.reader if self._view else self._reader()
+        was_whole = set() if self._view is None else self._read.keys() - set(self._view.partial.tolist())
+        try:
+            reader.take_in(files.model_copy(update={"shards": shards}))
+            self._read = shards
+        except CorruptArtefactError:
+            self._read = _usable(reader, files, self._read, shards)
+            raise
+        finally:
+            partial = [s for s, wanted in files.shards.items() if self._read.get(s) != wanted and s not in was_whole]
+            self._view = _View(reader, np.array(partial, np.int64))
+
+    def _reader(self) -> UserHistories:
+        found = read_format(self.store)
+        if found is None or found.layout is None:
+            problem = "names no user shards, but commits list their histories: restore it from a copy"
+            raise CorruptArtefactError(self.store.path("STORE.json"), problem)
+        return UserHistories(self.store, found.layout.user_shards, self.cache)
+
+    def _measure(self, files: HistoryFiles) -> None:
+        missing = len(self._files.missing(files))
+        self.metrics.missing.set(missing)
+        self.metrics.rows.set(self._view.reader.rows if self._view else 0)
+        if not missing and self._read == files.shards:
+            self.sequence = files.covered - 1
+            self.metrics.sequence.set(self.sequence)
+            self._files.forget_all_but(files)
+
+    def _sound(self, look_up: Callable[[UserKeys], Found], users: UserKeys) -> tuple[Found, npt.NDArray[np.bool_]]:
+        """Look users up; those whose records are damaged, which are returned as well, count as unknown."""
+        try:
+            return look_up(users), np.zeros(len(users), np.bool_)
+        except CorruptArtefactError as error:
+            self.metrics.errors.inc()
+            self._problems.report(error, "users whose records are damaged count as unknown")
+        damaged = np.array([_is_damaged(look_up, users[place : place + 1]) for place in range(len(users))])
+        # No user has the key that stands for padding.
+        return look_up(UserKeys(np.where(damaged, PADDING_KEY, users))), damaged
 
 
-def _with(history: Histories, events: Events) -> Histories:
-    """Return a copy with the events; readers may still hold the old one, whose arrays are never written to."""
-    longer = Histories(history.users, history.items, history.times)
-    longer.extend(events)
-    return longer
+def _usable(reader: UserHistories, files: HistoryFiles, before: _Shards, wanted: _Shards) -> _Shards:
+    """Open shard by shard, and return what is read in the end: a shard with a damaged file stays as it was."""
+    for shard, found in wanted.items():
+        attempt = before | {shard: found}
+        with suppress(CorruptArtefactError):
+            reader.take_in(files.model_copy(update={"shards": attempt}))
+            before = attempt
+    return before
+
+
+def _is_damaged(look_up: Callable[[UserKeys], object], user: npt.NDArray[np.int64]) -> bool:
+    try:
+        look_up(UserKeys(user))
+    except CorruptArtefactError:
+        return True
+    return False

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from serving.bundle import LoadedBundle
 from serving.errors import RequestError
 
-__all__ = ["BundleMetrics", "RequestMetrics", "RpcMetrics"]
+__all__ = ["BundleMetrics", "HistoryMetrics", "RequestMetrics", "RpcMetrics"]
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -60,9 +60,6 @@ class RequestMetrics:
         for reason in ("cancelled", "deadline"):
             self.gone.labels(reason)
         self.fallbacks = Counter("weir_fallbacks", "Queries answered with popular items.", registry=registry)
-        self.users = Gauge("weir_history_users", "Users whose history is known.", registry=registry)
-        self.sequence = Gauge("weir_history_sequence", "Commit number of the newest window read.", registry=registry)
-        self.history_errors = Counter("weir_history_errors", "Windows that could not be read.", registry=registry)
 
     def batch(self, queries: int) -> None:
         """Count a batch."""
@@ -80,6 +77,35 @@ class RequestMetrics:
         """Record a request's stages."""
         for stage, value in seconds:
             self.stages.labels(stage).observe(value)
+
+
+class HistoryMetrics:
+    """What the server knows of users, and what is still on its way."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.rows = Gauge(
+            "weir_history_rows",
+            "Rows of users in the history files; a user has one in each file that holds something of it.",
+            registry=registry,
+        )
+        self.sequence = Gauge(
+            "weir_history_sequence", "Newest window whose events are in the histories that are read.", registry=registry
+        )
+        self.sequence.set(-1)
+        self.uncovered = Gauge(
+            "weir_history_uncovered_windows",
+            "Committed windows whose events the store's histories do not hold.",
+            registry=registry,
+        )
+        self.missing = Gauge("weir_history_missing_files", "History files that are not fetched yet.", registry=registry)
+        self.absent = Counter(
+            "weir_history_absent",
+            "Look-ups of users who count as unknown because a file of theirs was not fetched yet.",
+            registry=registry,
+        )
+        self.errors = Counter(
+            "weir_history_errors", "Commits, history files and records that could not be read.", registry=registry
+        )
 
 
 class BundleMetrics:

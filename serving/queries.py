@@ -79,12 +79,16 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """The answer to one query; `vector` is None where the bundle knows nothing of the query's items."""
+    """The answer to one query; `vector` is None where the bundle knows nothing of the query's items.
+
+    `seen_bounded`: not all that the user has seen is stored, and seen items may be among the answer.
+    """
 
     ids: list[str]
     scores: list[float]
     missing: list[str]
     vector: Floats | None
+    seen_bounded: bool = False
 
     @property
     def fallback(self) -> bool:

@@ -25,7 +25,13 @@ def retrieve_response(
     """Return what was found for each query; `seconds` are those of each stage."""
     return pb.RetrieveResponse(
         hits=[
-            pb.Hits(item_ids=found.ids, scores=found.scores, missing_item_ids=found.missing, fallback=found.fallback)
+            pb.Hits(
+                item_ids=found.ids,
+                scores=found.scores,
+                missing_item_ids=found.missing,
+                fallback=found.fallback,
+                seen_bounded=found.seen_bounded,
+            )
             for found in hits
         ],
         bundle_version=bundle_version,

@@ -4,9 +4,10 @@ Items to leave out (seen, excluded, the query itself) are fetched on top of k an
 them that costs less than a selector inside the index, and it works with every kind of index.
 """
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from contracts import PADDING_KEY, IndexRows, ItemKeys, UserKeys
 from serving.bundle import LoadedBundle
-from serving.histories import UserHistories
+from serving.histories import FollowedHistories
 from serving.index import Found
 from serving.queries import Answer, ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Task
 
@@ -27,25 +28,32 @@ Floats = npt.NDArray[np.float32]
 _FEW: Final = 256
 """Rows wanted of a search, up to which it makes no difference how many they are."""
 
+_DEPTH: Final = 16
+"""Items to be compared for each excluded one; docs/serving.md has measurements."""
+
 _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
 _NOTHING: Final[tuple[Floats, IndexRows]] = (np.empty(0, np.float32), _NO_ROWS)
 
 
 class _Plan(NamedTuple):
-    """A query's way to an answer; `place` is its row of the vectors, -1 where there is none; `excluded` is sorted."""
+    """A query's way to an answer; `place` is its row of the vectors, -1 where there is none; `excluded` is sorted.
+
+    `seen_bounded` says that items may be missing from `excluded` that the user has seen.
+    """
 
     task: Task
     query: Query
     place: int
     missing: list[str]
     excluded: IndexRows
+    seen_bounded: bool = False
 
 
 @dataclass(frozen=True)
 class Retriever:
     """Called by the batcher's thread, with `threads` threads for FAISS."""
 
-    histories: UserHistories
+    histories: FollowedHistories
     threads: int = 1
 
     def __call__(self, tasks: Sequence[Task]) -> list[Answer]:
@@ -63,7 +71,7 @@ class _Batch:
     """Tasks of one bundle."""
 
     bundle: LoadedBundle
-    histories: UserHistories
+    histories: FollowedHistories
 
     def answer(self, tasks: list[Task]) -> list[Answer]:
         start = time.monotonic()
@@ -77,18 +85,16 @@ class _Batch:
 
     def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[_Plan], Floats]:
         """Return the plans and the query vectors, (places, dimension)."""
-        users = np.array([q.source.key for _, q in pairs if isinstance(q.source, ByUser)], np.int64)
-        known = self.histories.lookup(UserKeys(users))
-        stored = zip(known.positives, known.negatives, strict=True)
+        stored = iter(self.histories.lookup(_users(query for _, query in pairs)))
+        seen = self.seen(_users(query for task, query in pairs if task.exclude_seen))
         vectors = _Vectors(self.bundle)
         plans = []
         for task, query in pairs:
             source = query.source
             if isinstance(source, ByUser):
-                positives, negatives = next(stored)
-                place, rows = vectors.history(positives)
-                seen = np.concatenate([rows, self.bundle.rows_of(negatives)]) if task.exclude_seen else rows
-                plans.append(self.planned(task, query, place, [], IndexRows(seen)))
+                place, _ = vectors.history(next(stored))
+                rows, bounded = next(seen) if task.exclude_seen else (_NO_ROWS, False)
+                plans.append(self.planned(task, query, place, [], rows)._replace(seen_bounded=bounded))
             elif isinstance(source, ByHistory):
                 place, rows = vectors.history(source.keys)
                 missing = [source.ids[i] for i in np.flatnonzero(rows < 0)]
@@ -99,6 +105,13 @@ class _Batch:
             else:
                 plans.append(self.planned(task, query, vectors.given(source), [], _NO_ROWS))
         return plans, vectors.made()
+
+    def seen(self, users: UserKeys) -> Iterator[tuple[IndexRows, bool]]:
+        """Yield for each user the rows of what it has seen, and whether items may be missing from them."""
+        seen = self.histories.seen(users)
+        rows = self.bundle.rows_of(seen.items)
+        for start, end, bounded in zip(seen.offsets[:-1], seen.offsets[1:], seen.bounded.tolist(), strict=True):
+            yield IndexRows(rows[start:end]), bounded
 
     def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> _Plan:
         excluded = self.bundle.rows_of(task.excluded)
@@ -124,26 +137,40 @@ class _Batch:
                 found = self.search(chosen, vectors[[plan.place for plan in chosen]])
             for number, plan, (scores, rows) in zip(numbers, chosen, found, strict=True):
                 vector = vectors[plan.place] if plan.place >= 0 else None
-                hits[number] = Hits(self.bundle.ids[rows].tolist(), scores.tolist(), plan.missing, vector)
+                ids = self.bundle.ids[rows].tolist()
+                hits[number] = Hits(ids, scores.tolist(), plan.missing, vector, plan.seen_bounded)
         return [hits[number] for number in range(len(plans))]
 
     def search_key(self, plan: _Plan) -> tuple[object, ...]:
         """Return what plans of one search share: a task with a filter is alone, and few rows do not go with many."""
         task = plan.task
         own = id(task) if task.allowed is not None else None
-        within = self.bundle.index.reaches(_wanted(plan), task.nprobe)
-        return plan.place < 0, task.find, task.exact, task.nprobe, own, within, (_wanted(plan) // _FEW).bit_length()
+        lists = self.lists(plan)
+        within = self.bundle.index.reaches(_wanted(plan), lists)
+        return plan.place < 0, task.find, task.exact, lists, own, within, (_wanted(plan) // _FEW).bit_length()
+
+    def lists(self, plan: _Plan) -> int:
+        """Return how many inverted lists to visit, 0 for the bundle's own number.
+
+        Excluded items may fill the nearest lists: the own number is doubled until the lists hold `_DEPTH` times as many
+        items as are excluded, or are all lists.
+        """
+        index, own = self.bundle.index, int(self.bundle.manifest.index.parameters.get("nprobe", 1))
+        if plan.task.nprobe or not index.lists:
+            return plan.task.nprobe
+        needed = _DEPTH * len(plan.excluded) * index.lists / max(1, self.bundle.items)
+        return min(own << math.ceil(math.log2(needed / own)), index.lists) if needed > own else 0
 
     def search(self, plans: list[_Plan], queries: Floats) -> list[tuple[Floats, IndexRows]]:
-        task = plans[0].task
+        task, lists, index = plans[0].task, self.lists(plans[0]), self.bundle.index
         wanted = min(max(map(_wanted, plans)), self.bundle.items)
         allowed = self.allowed(task)
         if allowed is not None:
             found = self.bundle.exact.search_among(queries, wanted, allowed)
-        elif task.exact or not self.bundle.index.reaches(wanted, task.nprobe):
+        elif task.exact or not index.reaches(wanted, lists) or (lists != task.nprobe and lists == index.lists):
             found = self.bundle.exact.search(queries, wanted)
         else:
-            found = self.bundle.index.search(queries, wanted, task.nprobe)
+            found = index.search(queries, wanted, lists)
         return [_kept(plan, Found(*row), plan.task.threshold) for plan, *row in zip(plans, *found, strict=True)]
 
     def popular(self, plan: _Plan) -> tuple[Floats, IndexRows]:
@@ -203,6 +230,10 @@ class _Vectors:
         if self._histories:
             vectors[~ready] = self._bundle.users(_padded(self._histories))
         return vectors
+
+
+def _users(queries: Iterable[Query]) -> UserKeys:
+    return UserKeys(np.array([q.source.key for q in queries if isinstance(q.source, ByUser)], np.int64))
 
 
 def _padded(histories: list[ItemKeys]) -> ItemKeys:

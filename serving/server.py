@@ -1,6 +1,6 @@
 """The server process: bundle and histories from the store, answers over gRPC, metrics beside it.
 
-`serve` is the main path: catch up on histories, load the promoted bundle, listen, follow the store until SIGTERM, then
+`serve` is the main path: listen, open the histories, load the promoted bundle, follow the store until SIGTERM, then
 drain. The event loop parses and answers; one thread (`serving.batcher`) runs tower and search; others follow the store.
 """
 
@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import grpc.aio
@@ -24,11 +25,12 @@ from contracts.exposition import exposed
 from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.config import ServingConfig
+from serving.daemon import in_daemon
 from serving.decoding import DecodingInterceptor
-from serving.histories import UserHistories
+from serving.histories import FollowedHistories
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
-from serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
+from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
 from serving.problems import Problems
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
@@ -51,8 +53,8 @@ has ended.
 _HANDSHAKE_SECONDS: Final = 10
 """Time in which a connection must start HTTP/2."""
 
-_OTHER_FILES: Final = 256
-"""Open files other than connections of clients."""
+_OTHER_FILES: Final = 1024
+"""Open files other than connections of clients: of histories, a handful for each user shard."""
 
 _SWITCH_SECONDS: Final = 0.001
 """How long a thread may hold the interpreter while the event loop waits for it: five times less than usual."""
@@ -86,11 +88,11 @@ class Server:
         self.metrics = RequestMetrics(self.registry)
         self.calls = MetricsInterceptor(RpcMetrics(self.registry))
         self.watcher = BundleWatcher(self.store, BundleMetrics(self.registry), config.device, config.threads)
-        self.histories = UserHistories(self.store)
+        self.histories = FollowedHistories(self.store, HistoryMetrics(self.registry), config.cache)
         self.health = health.aio.HealthServicer()
         self.following: list[asyncio.Task[None]] = []
         self._looked = asyncio.Event()
-        self._problems = Problems(log)
+        self._problems, self._fetch_problems = Problems(log), Problems(log)
         self._ill = ""
         self._where = ""
         self.batcher: Batcher[Task, Answer] = Batcher(
@@ -148,11 +150,14 @@ class Server:
         return server
 
     def follow(self) -> None:
-        """Follow windows and bundles side by side; the first bundle waits for the histories to be read once."""
-        self.following = [
-            asyncio.create_task(self._forever(step), name=f"following {name}")
-            for name, step in (("histories", self._refresh_histories), ("bundles", self._refresh_bundle))
-        ]
+        """Follow histories and bundles side by side; the first bundle waits for one look at the histories."""
+        steps: dict[str, Callable[[], Awaitable[None]]] = {
+            "following histories": self._refresh_histories,
+            "following bundles": self._refresh_bundle,
+            "fetching small history files": partial(self._fetch, large=False),
+            "fetching large history files": partial(self._fetch, large=True),
+        }
+        self.following = [asyncio.create_task(self._forever(step), name=name) for name, step in steps.items()]
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -168,6 +173,10 @@ class Server:
         finally:
             self._looked.set()
 
+    async def _fetch(self, *, large: bool) -> None:
+        if self.histories.due(large=large):
+            await in_daemon(partial(self._fetch_files, large=large))
+
     async def _refresh_bundle(self) -> None:
         await self._looked.wait()
         first = self.watcher.bundle is None
@@ -180,10 +189,16 @@ class Server:
             self.histories.catch_up()
             self._problems.over()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
-            self.metrics.history_errors.inc()
-            self._problems.report(error, f"histories stay at commit {self.histories.sequence}")
-        self.metrics.users.set(self.histories.users)
-        self.metrics.sequence.set(self.histories.sequence)
+            self.histories.metrics.errors.inc()
+            self._problems.report(error, f"histories stay at window {self.histories.sequence}")
+
+    def _fetch_files(self, *, large: bool) -> None:
+        try:
+            self.histories.fetch(large=large)
+            self._fetch_problems.over()
+        except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
+            self.histories.metrics.errors.inc()
+            self._fetch_problems.report(error, "a file of histories could not be fetched, it is tried again")
 
     async def _watch_over(self) -> None:
         """Update the health of the process every second."""

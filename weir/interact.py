@@ -38,6 +38,7 @@ class Answer(FrozenModel):
     user_id: str
     hits: list[Hit]
     fallback: bool = Field(description="the user is unknown: these are the popular items")
+    seen_bounded: bool = Field(description="not all that the user has seen is stored: seen items may be among these")
     bundle_version: str
     newest_event_age_seconds: float = Field(description="age of the newest event that the bundle was trained on")
     server_milliseconds: dict[str, float] = Field(description="by stage, as the server measured")
@@ -97,6 +98,7 @@ class Asker:
                 for rank, (item, score) in enumerate(zip(hits.item_ids, hits.scores, strict=True), start=1)
             ],
             fallback=hits.fallback,
+            seen_bounded=hits.seen_bounded,
             bundle_version=answer.bundle_version,
             newest_event_age_seconds=time.time() - EventClock.of(self._store).wall_time(newest),
             server_milliseconds={stage: 1000 * seconds for stage, seconds in answer.seconds.items()},

@@ -18,7 +18,6 @@ from logs import discover
 from pipelines.ingest import ingest
 from pipelines.key_owners import KeyOwners
 from pipelines.plan import InHand, make_plan, open_layout
-from serving.histories import UserHistories
 from serving.metrics import BundleMetrics
 from serving.monitor.results import recorded
 from serving.queries import ByHistory, ByUser, Query, Task
@@ -26,6 +25,7 @@ from serving.retriever import Retriever
 from serving.watcher import BundleWatcher
 from tests.campaigns import real_store
 from tests.pipelines import support
+from tests.serving.support import histories_of
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.train import train
@@ -111,16 +111,15 @@ class Readers:
         """A server that starts: recommended ids and scores for fixed queries, of users and of histories."""
         watcher = BundleWatcher(store, BundleMetrics(CollectorRegistry()))
         watcher.refresh()
-        histories = UserHistories(store)
-        histories.catch_up()
         if watcher.bundle is None:
             return None
         queries = [Query(ByUser(hash_id(f"user-{n}")), k=5) for n in range(real_store.USERS)]
         for n in range(5):
             ids = (f"item-{n}", f"item-{n + 7}")
             queries.append(Query(ByHistory(ids, np.array([hash_id(one) for one in ids], np.int64)), k=5))
-        [answer] = Retriever(histories)([Task(watcher.bundle, tuple(queries))])
-        return watcher.bundle.version, [(hits.ids, hits.scores, hits.fallback) for hits in answer.hits]
+        tasks = [Task(watcher.bundle, tuple(queries), exclude_seen=exclude_seen) for exclude_seen in (False, True)]
+        hits = [hits for answer in Retriever(histories_of(store))(tasks) for hits in answer.hits]
+        return watcher.bundle.version, [(one.ids, one.scores, one.fallback, one.seen_bounded) for one in hits]
 
     def monitor(self, store: Store) -> Any:
         """The monitor: the figures of every window."""

@@ -17,7 +17,8 @@ from serving.monitor.results import recorded
 from tests.campaigns import lives, size
 from tests.campaigns.tally import counting
 from tests.serving.process import ServerProcess
-from tests.serving.support import HOUR_MS, Catalogue, Event, write_bundle, write_window
+from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
+from tests.serving.users import Event
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 MOST_WINDOWS = 200

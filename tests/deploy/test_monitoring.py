@@ -17,7 +17,7 @@ from deploy.monitoring import build
 from deploy.monitoring.grafana import scoped
 from deploy.monitoring.prometheus import asked, faster
 from pipelines.metrics import PipelineMetrics
-from serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
+from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
 from serving.monitor.metrics import MonitorMetrics
 from trainer.stream.metrics import TrainerMetrics
 from weir.cli.main import app
@@ -45,7 +45,7 @@ def exposed() -> list[CollectorRegistry]:
     for registry in (pipeline, serving, monitor):
         ProcessCollector(registry=registry)
     PipelineMetrics(pipeline)
-    for kind in (RpcMetrics, RequestMetrics, BundleMetrics):
+    for kind in (RpcMetrics, RequestMetrics, HistoryMetrics, BundleMetrics):
         kind(serving)
     MonitorMetrics(monitor)
     return [pipeline, TrainerMetrics().registry, serving, monitor]

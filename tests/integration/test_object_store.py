@@ -109,7 +109,7 @@ def test_every_follower_sees_on_s3_what_others_commit(store: Store, tmp_path: Pa
     with (
         running(PIPELINE, store.url, str(tmp_path)) as pipeline,
         running(TRAINER, store.url) as trainer,
-        ServerProcess(store) as server,
+        ServerProcess(store, cache_dir=str(tmp_path / "cache")) as server,
         MonitorProcess(store, target=server.target, k=(1, 3)) as monitor,
     ):
         support.write_lines(tmp_path / "log/a.jsonl", lines)
@@ -127,4 +127,6 @@ def test_every_follower_sees_on_s3_what_others_commit(store: Store, tmp_path: Pa
         with RetrievalClient(server.target) as client:
             [hits] = client.retrieve([by_user("user-1", 3)]).hits
             assert not hits.fallback
+        assert server.metric("weir_history_missing_files") == 0
+        assert list((tmp_path / "cache").glob("*.users"))
     assert verify(store).findings == []

@@ -13,12 +13,12 @@ from contracts.verification import verify
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from serving.bundle import load_bundle
-from serving.histories import UserHistories
 from serving.metrics import BundleMetrics
 from serving.monitor.results import Examples, Freshness, WindowRecall, recorded, save
 from serving.watcher import BundleWatcher
 from tests.contracts.minor_formats import KINDS, Change, of_an_older, of_the_next, rewrite
 from tests.pipelines import support
+from tests.serving.support import histories_of
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
 from trainer.train import train
 
@@ -88,16 +88,17 @@ def copy(whole: Path, tmp_path: Path) -> Path:
 
 def read(store: Store) -> dict[str, Any]:
     """All that followers make of a store."""
-    histories, watcher = UserHistories(store), BundleWatcher(store, BundleMetrics(CollectorRegistry()))
-    histories.catch_up()
+    histories, watcher = histories_of(store), BundleWatcher(store, BundleMetrics(CollectorRegistry()))
     assert watcher.refresh()
     assert watcher.bundle is not None
-    known = histories.lookup(hash_ids(USERS))
+    keys = hash_ids(USERS)
+    seen = histories.seen(keys)
     return {
         "windows": WindowLog(store).committed(),
         "state": LogState.open(store).model_dump(exclude={"cursor"}),
         "dead": support.dead_letters(store),
-        "histories": [part.tolist() for part in known],
+        "histories": histories.lookup(keys).tolist(),
+        "seen": [set(seen.of(user).tolist()) for user in range(len(USERS))],
         "served": watcher.bundle.manifest,
         "bundle": load_bundle(BundleLog(store), str(BundleLog(store).current())).ids.tolist(),
         "results": recorded(store),

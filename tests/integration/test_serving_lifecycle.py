@@ -14,7 +14,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from contracts import Store
 from serving.client import RetrievalClient, RetrievalError, by_history, by_user
 from tests.serving.process import ServerProcess
-from tests.serving.support import Catalogue, Event, write_bundle, write_window
+from tests.serving.support import Catalogue, write_bundle, write_window
+from tests.serving.users import Event
 
 STATUS = health_pb2.HealthCheckResponse
 SERVICE = "weir.retrieval.v1.RetrievalService"

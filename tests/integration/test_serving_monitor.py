@@ -6,7 +6,8 @@ from pathlib import Path
 from contracts import Store
 from serving.monitor.results import recorded
 from tests.serving.process import MonitorProcess, ServerProcess
-from tests.serving.support import Catalogue, Event, write_bundle, write_window
+from tests.serving.support import Catalogue, write_bundle, write_window
+from tests.serving.users import Event
 
 T = 1_700_000_000_000
 

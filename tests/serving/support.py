@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pyarrow as pa
 from onnx import TensorProto, helper
+from prometheus_client import CollectorRegistry
 
 import sketches
 from contracts import (
@@ -18,22 +19,26 @@ from contracts import (
     BundleLog,
     BundleManifest,
     IndexInfo,
+    Layout,
     Store,
+    StoreFormat,
     WindowCounts,
     WindowLog,
     WindowManifest,
     WindowName,
     columns,
+    ensure_format,
     examples_schema,
     hash_id,
 )
 from contracts.artefacts import write_table
 from contracts.window import ITEMS_SCHEMA
-
-HISTORY_LENGTH = 4
-"""Of windows and towers alike."""
+from serving.histories import FollowedHistories
+from serving.metrics import HistoryMetrics
+from tests.serving.users import HISTORY_LENGTH, SHARDS, Event, write_users
 
 HOUR_MS = 3_600_000
+LAYOUT = Layout(window_ms=HOUR_MS, user_shards=SHARDS, sketch={})
 
 
 def mean_tower(scale: float = 1.0) -> bytes:
@@ -167,19 +172,11 @@ def _npy(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-@dataclass
-class Event:
-    """An example of a window; history in ids, oldest first."""
-
-    user: str
-    item: str
-    time_ms: int
-    history: Sequence[str] = ()
-    label: int = 1
-
-
-def write_window(store: Store, sequence: int, events: Sequence[Event], start_ms: int | None = None) -> WindowManifest:
-    """Write and commit a window of an hour."""
+def write_window(
+    store: Store, sequence: int, events: Sequence[Event], start_ms: int | None = None, *, with_users: bool = True
+) -> WindowManifest:
+    """Write and commit a window of an hour, with the files of its users unless an older version wrote it."""
+    ensure_format(store, StoreFormat(layout=LAYOUT))
     start = start_ms if start_ms is not None else 1_700_000_000_000 // HOUR_MS * HOUR_MS + sequence * HOUR_MS
     name = WindowName(start, start + HOUR_MS)
     histories = [[0] * (HISTORY_LENGTH - len(e.history)) + [hash_id(i) for i in e.history] for e in events]
@@ -228,8 +225,16 @@ def write_window(store: Store, sequence: int, events: Sequence[Event], start_ms:
             store.write(f"{folder}/{WindowName.sketch()}", sketch.to_bytes()),
         ),
     )
-    WindowLog(store).commit(manifest)
+    stored = write_users(store, sequence, events) if with_users else ()
+    WindowLog(store).commit(manifest, histories=stored, covered=sequence + 1 if with_users else 0)
     return manifest
+
+
+def histories_of(store: Store) -> FollowedHistories:
+    """Return histories as a server that starts has them after its first look."""
+    histories = FollowedHistories(store, HistoryMetrics(CollectorRegistry()))
+    histories.catch_up()
+    return histories
 
 
 def poisonous_tower() -> bytes:

@@ -33,6 +33,8 @@ def test_the_cost_is_what_the_protocol_says() -> None:
     assert query_costs(Task(BUNDLE, queries, exact=True)) == [140 + 300 / 512, 200 + 300 / 512]
     assert query_costs(Task(BUNDLE, queries, exact=True))[0] == exact_query_cost(30, 10, 300)
     assert query_costs(Task(BUNDLE, queries, find=False)) == [130, 100]
+    assert query_costs(Task(BUNDLE, queries, exact=True, exclude_seen=True)) == [140 + 300 / 512, 400 + 300 / 512]
+    assert query_costs(Task(BUNDLE, queries, exclude_seen=True, find=False)) == [130, 100]
     filtered = Task(BUNDLE, queries, allowed=np.arange(64))
     assert query_costs(filtered) == [140 + 64 / 512, 200 + 64 / 512]
     assert task_cost(filtered) == 64 + sum(query_costs(filtered))

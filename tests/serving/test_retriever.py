@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from contracts import BundleLog, Store, hash_id
 from serving.bundle import LoadedBundle, load_bundle
-from serving.histories import UserHistories
-from serving.index import AnnIndex
+from serving.index import AnnIndex, Found
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
 from serving.retriever import Retriever
-from tests.serving.support import Catalogue, Event, write_bundle, write_window
+from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
+from tests.serving.users import BOUND, HISTORY_LENGTH, Event
 
 T = 1_700_000_000_000
 
@@ -35,9 +35,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, catalogue: Catalogue) -> tu
     write_bundle(store, "v1", catalogue, index="IVF4,Flat", parameters={"nprobe": 4})
     events = [Event("ann", "item-1", T), Event("ann", "item-2", T + 1), Event("ann", "item-3", T + 2, label=-1)]
     write_window(store, 0, [*events, Event("eve", "gone", T), Event("sad", "item-9", T, label=-1)])
-    histories = UserHistories(store)
-    histories.catch_up()
-    return load_bundle(BundleLog(store), "v1"), Retriever(histories)
+    return load_bundle(BundleLog(store), "v1"), Retriever(histories_of(store))
 
 
 @pytest.fixture(scope="module")
@@ -243,3 +241,74 @@ def test_what_the_index_cannot_find_is_searched_exactly(
     assert answers[3].hits[0].ids == catalogue.top(user, 10)
     # The neighbours' searches stay approximate.
     assert answers[0].hits[0].ids == one(retriever, few).ids != catalogue.top(user, 20)
+
+
+def test_all_that_a_user_has_seen_is_left_out_whatever_the_history_holds(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    seen = [f"item-{n}" for n in range(BOUND)]
+    write_window(store, 0, [Event("ann", item, T + n) for n, item in enumerate(seen[:3])])
+    write_window(store, 1, [Event("ann", item, T + 9 + n) for n, item in enumerate(seen[3:])])
+    loaded, retriever = load_bundle(BundleLog(store), "v1"), Retriever(histories_of(store))
+    ann = Query(ByUser(hash_id("ann")), 200)
+    hits = one(retriever, Task(loaded, (ann,), exclude_seen=True))
+    assert len(seen) > HISTORY_LENGTH
+    assert hits.ids == catalogue.top(catalogue.user(seen), 200, seen)
+    assert not hits.seen_bounded
+    assert one(retriever, Task(loaded, (ann,))).ids == catalogue.top(catalogue.user(seen), 200)
+
+
+def test_an_answer_says_that_not_all_that_was_seen_is_known(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    events = [Event("ann", f"item-{n}", T + n) for n in range(BOUND + 2)]
+    write_window(store, 0, [*events, Event("bob", "item-1", T), Event("sad", "item-9", T, label=-1)])
+    loaded, retriever = load_bundle(BundleLog(store), "v1"), Retriever(histories_of(store))
+    queries = tuple(Query(ByUser(hash_id(user)), 200) for user in ("bob", "ann", "stranger", "sad"))
+    [asked, plain] = retriever([Task(loaded, queries, exclude_seen=True), Task(loaded, queries)])
+    assert [hits.seen_bounded for hits in asked.hits] == [False, True, False, False]
+    assert not any(hits.seen_bounded for hits in plain.hits)
+    known = [f"item-{n}" for n in range(2, BOUND + 2)]
+    assert asked.hits[1].ids == catalogue.top(catalogue.user(known), 200, known)
+
+
+def test_a_thousand_seen_items_do_not_hide_the_best_of_the_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worst case: the seen items are the nearest ones, and fill the lists that a search visits."""
+    monkeypatch.setattr("tests.serving.users.BOUND", 1000)
+    catalogue = Catalogue.random(items=20_000)
+    write_bundle(store, "v1", catalogue, index="IVF64,Flat", parameters={"nprobe": 2})
+    recent = ["item-7", "item-8", "item-9", "item-10"]
+    user = catalogue.user(recent)
+    seen = list(dict.fromkeys([*catalogue.top(user, 996, recent), *recent]))
+    write_window(store, 0, [Event("ann", item, T + n) for n, item in enumerate(seen)])
+    loaded, retriever = load_bundle(BundleLog(store), "v1"), Retriever(histories_of(store))
+    ann, bob = Query(ByUser(hash_id("ann")), 100), Query(history("item-5"), 100)
+    [answer] = retriever([Task(loaded, (ann, bob), exclude_seen=True)])
+    best = catalogue.top(user, 100, seen)
+    assert len(set(answer.hits[0].ids) & set(best)) >= 98
+    assert not set(answer.hits[0].ids) & set(seen)
+    # One who shares the batch is searched for as if alone.
+    assert answer.hits[1].ids == one(retriever, Task(loaded, (bob,), exclude_seen=True)).ids
+
+
+def test_lists_are_added_for_excluded_items_unless_the_request_says_how_many(
+    store: Store, retriever: Retriever, catalogue: Catalogue
+) -> None:
+    write_bundle(store, "v1", catalogue, index="IVF32,Flat", parameters={"nprobe": 2})
+    loaded = load_bundle(BundleLog(store), "v1")
+    visited = []
+    search = loaded.index.search
+
+    def counted(queries: np.ndarray, k: int, nprobe: int = 0) -> Found:
+        visited.append(nprobe)
+        return search(queries, k, nprobe)
+
+    loaded.index.search = counted  # type: ignore[method-assign]
+    for excluded, nprobe in ((0, 0), (1, 0), (3, 0), (6, 0), (3, 2)):
+        few = keys(*(f"item-{n}" for n in range(excluded)))
+        retriever([Task(loaded, (Query(history("item-50"), 5),), nprobe=nprobe, excluded=few)])
+    assert visited == [0, 4, 8, 16, 2]
+    struck = catalogue.top(catalogue.user(["item-50"]), 20)
+    hits = one(retriever, Task(loaded, (Query(history("item-50"), 5),), excluded=keys(*struck)))
+    assert len(visited) == 5, "all lists are as good as an exact search"
+    assert hits.ids == catalogue.top(catalogue.user(["item-50"]), 5, struck)

@@ -11,14 +11,15 @@ import pytest
 from grpc_health.v1 import health_pb2
 from prometheus_client import CollectorRegistry
 
-from contracts import Store, WindowName
+from contracts import Store
 from serving.config import ServingConfig
 from serving.cost import parts_of
-from serving.histories import UserHistories
+from serving.histories import FollowedHistories
 from serving.index import Found
 from serving.queries import ByEmbedding, Query, Task
 from serving.server import LIVENESS, Server, _allow_files, serve
-from tests.serving.support import Catalogue, Event, write_bundle, write_window
+from tests.serving.support import Catalogue, write_bundle, write_window
+from tests.serving.users import Event
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -32,24 +33,24 @@ def server(store: Store) -> Iterator[Server]:
     built.batcher.close()
 
 
-def test_a_damaged_window_is_told_once_and_counted_each_time(
+def test_a_damaged_commit_is_told_once_and_counted_each_time(
     store: Store, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_window(store, 0, [Event("ann", "a", T)])
-    damaged = write_window(store, 1, [Event("bob", "b", T)])
-    name = f"{damaged.folder}/{WindowName.examples(0)}"
+    write_window(store, 1, [Event("bob", "b", T)])
+    name = "commits/0000000001.json"
     whole = store.read(name)
     store.write(name, b"x")
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             server._catch_up()
     [record] = caplog.records
-    assert "histories stay at commit 0" in record.getMessage()
+    assert "histories stay at window 0" in record.getMessage()
     sample = server.registry.get_sample_value
     assert (sample("weir_history_errors_total"), sample("weir_history_sequence")) == (3, 0)
     store.write(name, whole)
     server._catch_up()
-    assert (sample("weir_history_users"), sample("weir_history_sequence")) == (2, 1)
+    assert (sample("weir_history_rows"), sample("weir_history_sequence")) == (2, 1)
 
 
 def test_following_goes_on_after_a_failure(server: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,15 +98,15 @@ def test_the_first_look_may_fail_in_any_way(
     looks = []
     catch_up = type(server.histories).catch_up
 
-    def failing(histories: UserHistories) -> int:
+    def failing(histories: FollowedHistories) -> None:
         looks.append(1)
         if len(looks) <= 3:
             raise ForeignError("slow down")
-        return catch_up(histories)
+        catch_up(histories)
 
     async def scenario() -> None:
         server.follow()
-        while server.watcher.bundle is None or not server.histories.users:
+        while server.watcher.bundle is None or server.histories.sequence:
             await asyncio.sleep(0.01)
             await server.look_after()
         assert liveness(server) == SERVING
@@ -116,7 +117,7 @@ def test_the_first_look_may_fail_in_any_way(
     with caplog.at_level(logging.ERROR):
         asyncio.run(asyncio.wait_for(scenario(), 20))
     assert [record.getMessage() for record in caplog.records] == [
-        "histories stay at commit -1: ForeignError: slow down"
+        "histories stay at window -1: ForeignError: slow down"
     ]
     assert server.registry.get_sample_value("weir_history_errors_total") == 3
 

@@ -24,13 +24,13 @@ from serving.batcher import Batcher
 from serving.bundle import LoadedBundle, load_bundle
 from serving.config import LimitsConfig, ServingConfig
 from serving.decoding import DecodingInterceptor
-from serving.histories import UserHistories
 from serving.interceptor import MetricsInterceptor
 from serving.metrics import RequestMetrics, RpcMetrics
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
 from serving.service import RetrievalService
-from tests.serving.support import Catalogue, poisonous_tower, write_bundle
+from tests.serving.support import Catalogue, histories_of, poisonous_tower, write_bundle, write_window
+from tests.serving.users import BOUND, Event
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 
@@ -77,7 +77,7 @@ async def serving(
     store: Store, version: str | None = "v1", queue: int = 4, config: ServingConfig = CONFIG
 ) -> AsyncIterator[Served]:
     bundle = None if version is None else load_bundle(BundleLog(store), version)
-    served = Served(bundle, Retriever(UserHistories(store)))
+    served = Served(bundle, Retriever(histories_of(store)))
     metrics = RequestMetrics(served.registry)
     batcher: Batcher[Task, Answer] = Batcher(
         served.run, metrics, max_batch=8, max_cost=config.max_batch_cost, limit=queue, retry_after=0.25
@@ -306,6 +306,19 @@ def test_fallbacks_are_counted(store: Store, catalogue: Catalogue) -> None:
             assert [hits.fallback for hits in answer.hits] == [True, False]
             assert list(answer.hits[0].item_ids) == catalogue.most_popular(10)
             assert served.sample("weir_fallbacks_total") == 1
+
+    asyncio.run(scenario())
+
+
+def test_answers_say_when_seen_items_are_not_all_known(store: Store) -> None:
+    write_window(store, 0, [Event("ann", f"item-{n}", n) for n in range(BOUND + 1)] + [Event("bob", "item-1", 1)])
+
+    async def scenario() -> None:
+        async with serving(store) as served:
+            served.gate.set()
+            queries = [pb.Query(user_id="ann"), pb.Query(user_id="bob")]
+            answer = await served.stub.Retrieve(pb.RetrieveRequest(queries=queries, exclude_seen=True))
+            assert [hits.seen_bounded for hits in answer.hits] == [True, False]
 
     asyncio.run(scenario())
 

@@ -89,6 +89,7 @@ def answer(text: str) -> Answer:
         user_id=text,
         hits=[Hit(rank=1, item_id=text, score=0.5, popularity_rank=None)],
         fallback=True,
+        seen_bounded=True,
         bundle_version=text,
         newest_event_age_seconds=1.0,
         server_milliseconds={},
@@ -106,6 +107,14 @@ def test_answers_spell_ids(text: str) -> None:
         print_answer(consoles(file)[number], given_answer)
         print_change(consoles(file)[number], change)
         check(file.getvalue(), given_answer.user_id)
+
+
+def test_an_answer_says_in_a_sentence_that_not_all_seen_items_are_known() -> None:
+    sentence = "ann has seen more items than are stored: some of these may have been seen before"
+    for bounded in (True, False):
+        file = io.StringIO()
+        print_answer(consoles(file)[0], answer("ann").model_copy(update={"seen_bounded": bounded}))
+        assert (sentence in file.getvalue()) == bounded
 
 
 @nasty_ids

@@ -125,7 +125,7 @@ BOARD = board(
                 {"{{instance}}": "time() - min by (instance) (weir_bundle_max_event_wall_timestamp_seconds{} > 0)"},
                 unit="s",
             ),
-            chart("Users with a history", {"users": "max (weir_history_users{})"}),
+            chart("Rows of histories", {"rows": "max (weir_history_rows{})"}),
         ],
     },
 )

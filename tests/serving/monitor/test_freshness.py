@@ -5,7 +5,8 @@ import pytest
 from contracts import CommitLog, EventClock, Store, WindowLog
 from serving.client import Info
 from serving.monitor.freshness import Coverage, seconds_to_servable
-from tests.serving.support import Event, write_window
+from tests.serving.support import write_window
+from tests.serving.users import Event
 
 T = 1_700_000_000_000
 INFO = Info(

@@ -15,7 +15,8 @@ from serving.monitor.loop import Monitor
 from serving.monitor.metrics import MonitorMetrics
 from serving.monitor.results import WindowRecall, recorded, save
 from tests.serving.process import ServerProcess
-from tests.serving.support import HOUR_MS, Catalogue, Event, write_bundle, write_window
+from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
+from tests.serving.users import Event
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 K = (2, 5, 20)

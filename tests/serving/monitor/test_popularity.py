@@ -4,7 +4,8 @@ import pytest
 import sketches
 from contracts import Store, WindowLog, WindowManifest, hash_id
 from serving.monitor.popularity import Popularity
-from tests.serving.support import HOUR_MS, Event, write_window
+from tests.serving.support import HOUR_MS, write_window
+from tests.serving.users import Event
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from contracts import Store, WindowLog, hash_id
 from serving.client import Hits
 from serving.monitor.recall import Tally, index_recall, sample
-from tests.serving.support import Event, write_window
+from tests.serving.support import write_window
+from tests.serving.users import Event
 
 T = 1_700_000_000_000
 

@@ -6,7 +6,8 @@ from typing import Final
 from contracts import EventClock, Store, WindowLog
 from contracts.documents import encode_fields
 from serving.monitor.results import Examples, WindowRecall, save
-from tests.serving.support import Catalogue, Event, write_bundle, write_window
+from tests.serving.support import Catalogue, write_bundle, write_window
+from tests.serving.users import Event
 
 WINDOWS: Final = 3
 

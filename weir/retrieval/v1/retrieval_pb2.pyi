@@ -58,8 +58,8 @@ class RetrieveRequest(_message.Message):
     EXCLUDED_ITEM_IDS_FIELD_NUMBER: _builtins.int
     BUNDLE_VERSION_FIELD_NUMBER: _builtins.int
     exclude_seen: _builtins.bool
-    """Leave out the items that the user is known to have interacted with: the stored history of a user_id
-    (positive and negative events) or the items of a given history.
+    """Leave out the items that the user is known to have interacted with: all items of a user_id's positive and
+    negative events (Hits.seen_bounded says when some are missing), or the items of a given history.
     """
     bundle_version: _builtins.str
     """Answer only from this bundle; any if empty."""
@@ -322,8 +322,13 @@ class Hits(_message.Message):
     SCORES_FIELD_NUMBER: _builtins.int
     MISSING_ITEM_IDS_FIELD_NUMBER: _builtins.int
     FALLBACK_FIELD_NUMBER: _builtins.int
+    SEEN_BOUNDED_FIELD_NUMBER: _builtins.int
     fallback: _builtins.bool
     """The bundle knows nothing about this user, history or item: these are the popular items."""
+    seen_bounded: _builtins.bool
+    """With exclude_seen, for a user_id: the stored set of what this user has seen had reached its bound and does not
+    hold everything. Items that the user has seen may be among the hits.
+    """
     @_builtins.property
     def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Item ids, best first."""
@@ -345,10 +350,11 @@ class Hits(_message.Message):
         scores: _abc.Iterable[_builtins.float] | None = ...,
         missing_item_ids: _abc.Iterable[_builtins.str] | None = ...,
         fallback: _builtins.bool = ...,
+        seen_bounded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback", "item_ids", b"item_ids", "missing_item_ids", b"missing_item_ids", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback", "item_ids", b"item_ids", "missing_item_ids", b"missing_item_ids", "scores", b"scores", "seen_bounded", b"seen_bounded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -699,6 +705,7 @@ class Limits(_message.Message):
 
     where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), ids of
     the filter / 512 with a filter, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW).
+    With exclude_seen, a query by user_id costs 200 more.
     """
     max_request_bytes: _builtins.int
     """Bytes of a request; larger ones are RESOURCE_EXHAUSTED, unread."""
