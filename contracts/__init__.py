@@ -21,6 +21,7 @@ from contracts.errors import CorruptArtefactError, UserError
 from contracts.features import FeatureNames
 from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
 from contracts.histories import Events, Histories
+from contracts.horizon import Horizon, RetiredError, Retirement
 from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
 from contracts.keys import PADDING_KEY, ItemKeys, Key, Keys, RawId, UserKeys, hash_id, hash_ids
 from contracts.log_state import LogState
@@ -54,6 +55,7 @@ __all__ = [
     "FeatureNames",
     "FileEntry",
     "Histories",
+    "Horizon",
     "IndexInfo",
     "IndexRows",
     "ItemKeys",
@@ -65,6 +67,8 @@ __all__ = [
     "LogState",
     "Pin",
     "RawId",
+    "RetiredError",
+    "Retirement",
     "SourceSpan",
     "Store",
     "StoreFormat",

@@ -1,7 +1,7 @@
 """Verification: every file of a store against the commit, the manifest or the checksum that covers it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from contracts.artefacts import MANIFEST
-from contracts.commits import CommitLog, Cursor
+from contracts.commits import Commit, CommitLog, Cursor
 from contracts.documents import Document, decode_document, read_document, unseal
 from contracts.errors import CorruptArtefactError
 from contracts.format import read_format
+from contracts.horizon import RetiredError
 from contracts.storage import FileEntry, FileStat, Store, checksum
 
 __all__ = ["Finding", "Kind", "Report", "verify"]
@@ -108,8 +109,10 @@ def verify(
     if read_format(store) is None and not there:
         return Report()
     report = Report()
-    expected = _expected(store, there, report.findings)
-    report.findings += _missing(store, expected, there)
+    retired = _retired(store, there, report.findings)
+    needed = _expected(store, there, report.findings)
+    report.findings += _missing(store, needed, there)
+    expected = retired | needed
     todo = [name for name in there if name in expected or _matches(name, _DOCUMENTS) or _matches(name, _SEALED)]
     with ThreadPoolExecutor(threads) as pool:
         checks = [pool.submit(_check, store, name, there[name], expected.get(name), quick=quick) for name in todo]
@@ -120,16 +123,39 @@ def verify(
     report.files, report.bytes = len(todo), sum(there[name].size for name in todo)
     others = there.keys() - set(todo)
     unlisted = _unlisted(report.findings)
-    foreign = {name for name in others if _is_foreign(name, there[name]) and not name.startswith(unlisted)}
+    strange = {name for name in others if _is_foreign(name, there[name]) and not name.startswith(unlisted)}
+    # Files of a retired commit go before it does.
+    foreign = {name for name in strange if store.exists(name)}
     report.unchecked = len(others) - len(foreign)
     report.findings += [Finding(Kind.FOREIGN, name, "no commit or manifest names it") for name in foreign]
     report.findings = sorted(set(report.findings), key=lambda finding: finding.name)
     return report
 
 
+def _retired(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
+    """Return the files of retired commits that have not been removed: any of them may be missing."""
+    log = CommitLog(store)
+    first, found = log.first().number, dict[str, FileEntry]()
+    for name in there:
+        if not fnmatchcase(name, "commits/" + "[0-9]" * 10 + ".json") or int(name[8:18]) >= first:
+            continue
+        try:
+            found |= _listed_by(log.get(int(name[8:18])))
+        except CorruptArtefactError as error:
+            findings.append(_fault(store, error))
+        except RetiredError:
+            pass  # removed since the listing
+    return found
+
+
+def _listed_by(commit: Commit) -> dict[str, FileEntry]:
+    panes = {f"{pane.folder}/{entry.name}": entry for pane in commit.panes for entry in pane.files}
+    return panes | {entry.name: entry for entry in commit.letters}
+
+
 def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
     """Return the files that commits and manifests list, by name; those that cannot be read are findings."""
-    expected = dict(_committed(store, findings))
+    expected = _committed(store, findings)
     for name in there:
         folder, _, last = name.rpartition("/")
         if last in {MANIFEST, CHECKPOINT}:
@@ -144,15 +170,15 @@ def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding])
     return expected
 
 
-def _committed(store: Store, findings: list[Finding]) -> Iterator[tuple[str, FileEntry]]:
-    log = CommitLog(store)
+def _committed(store: Store, findings: list[Finding]) -> dict[str, FileEntry]:
+    log, found = CommitLog(store), dict[str, FileEntry]()
     try:
         newest = log.newest()
     except CorruptArtefactError as error:
         findings.append(_fault(store, error))
         newest = max((int(name[8:18]) for name in store.glob("commits/" + "[0-9]" * 10 + ".json")), default=-1)
-    before: Cursor | None = Cursor()
-    for number in range(newest + 1):
+    before: Cursor | None = (first := log.first())
+    for number in range(first.number, newest + 1):
         try:
             # Where the one before is damaged or missing, checking resumes after it.
             step = log.next(before or log.at(number))
@@ -163,9 +189,8 @@ def _committed(store: Store, findings: list[Finding]) -> Iterator[tuple[str, Fil
         if step is None:
             break
         commit, before = step
-        for pane in commit.panes:
-            yield from ((f"{pane.folder}/{entry.name}", entry) for entry in pane.files)
-        yield from ((entry.name, entry) for entry in commit.letters)
+        found |= _listed_by(commit)
+    return found
 
 
 def _fault(store: Store, error: CorruptArtefactError) -> Finding:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from contracts import CommitLog, CorruptArtefactError, Document, Store
+from contracts import CommitLog, CorruptArtefactError, Document, RetiredError, Store
 from contracts.documents import read_document, write_document
 from pipelines.positions import Run
 
@@ -100,7 +100,11 @@ def _started(run: str) -> float:
 
 def _is_committed(store: Store, mark: _Mark) -> bool:
     log = CommitLog(store)
-    return mark.number <= log.newest() and log.get(mark.number).writer == mark.run
+    try:
+        return mark.number <= log.newest() and log.get(mark.number).writer == mark.run
+    except RetiredError:
+        # Whether it was committed or not, its files are of no use.
+        return False
 
 
 def _remove_files(store: Store, run: str) -> None:

@@ -16,11 +16,11 @@ from logs import BlockId, DeadLetter, Fault, Int64, Letters, Reason
 from pipelines.key_owners import KeyOwners, checks_of
 from pipelines.progress import Claims
 
-__all__ = ["claimed", "letters_of", "new_claims", "of_others"]
+__all__ = ["COLLISION", "claimed", "letters_of", "new_claims", "of_others"]
 
 Bool = npt.NDArray[np.bool_]
 
-_FAULT: Final = Fault(
+COLLISION: Final = Fault(
     Reason.KEY_COLLISION,
     "the key of this item_id is that of another item: no accident, as a rule; "
     "a new store with pipeline.secret_keys = true has keys that nobody can aim at",
@@ -56,10 +56,10 @@ def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int])
     return marked
 
 
-def letters_of(partition: str, rows: pa.RecordBatch) -> Letters:
-    """Return the dead letters of refused rows."""
+def letters_of(partition: str, rows: pa.RecordBatch, fault: Fault = COLLISION) -> Letters:
+    """Return the dead letters of refused rows; of a keyed row they keep the id of the item."""
     pairs = zip(rows[columns.POSITION].to_pylist(), rows[columns.ITEM_ID].to_pylist(), strict=True)
-    letters = tuple(DeadLetter.of(partition, at, _FAULT, raw.encode()) for at, raw in pairs)
+    letters = tuple(DeadLetter.of(partition, at, fault, raw.encode()) for at, raw in pairs)
     return Letters(BlockId(partition, letters[0].position), letters)
 
 

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from prometheus_client import REGISTRY, CollectorRegistry
 from pydantic import Field
 
-from contracts import Commit, CommitLog, CorruptArtefactError, LogState, Store, WindowCounts
+from contracts import Commit, CommitLog, CommitTakenError, CorruptArtefactError, LogState, Store, WindowCounts
 from contracts.exposition import exposed
 from contracts.models import FrozenModel
 from logs import Format, Partition, discover, generation
@@ -27,6 +27,7 @@ from pipelines.config import PipelineConfig
 from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import InHand, RunPlan, identify, make_plan, open_layout
+from pipelines.retention import Retention
 from pipelines.transforms.commit import RunOutcome
 
 __all__ = ["IngestSummary", "ingest", "run_once"]
@@ -99,7 +100,9 @@ def ingest(
         if follow:
             driver.follow()
         else:
-            driver.catch_up(discover(config.log), flush=True, only_whole_lines=False)
+            partitions = discover(config.log)
+            driver.catch_up(partitions, flush=True, only_whole_lines=False)
+            driver.retire(partitions)
     return driver.total
 
 
@@ -123,6 +126,8 @@ class _Driver:
         self._state = LogState.open(self.store)
         remember_panes(self.store, self._state)
         sweep(self.store)
+        days = self.config.retention_days
+        self._retention = None if days is None else Retention(self.store, 86_400 * days)
         self.metrics.started(self.store, self.config, self._state)
 
     def follow(self) -> None:
@@ -141,6 +146,7 @@ class _Driver:
             elif is_quiet and (may_flush or self._unread):
                 changed_at, may_flush = time.monotonic(), False
                 self.catch_up(partitions, flush=True, only_whole_lines=True)
+            self.retire(partitions)
             self.stop.wait(self.config.poll_seconds)
 
     def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
@@ -155,6 +161,16 @@ class _Driver:
             if self.stop.is_set():
                 return
         self.step(found, flush=flush, only_whole_lines=only_whole_lines)
+
+    def retire(self, partitions: list[Partition]) -> None:
+        """Retire what may, if it is time to; not while something is in hand that the state does not know."""
+        if self._retention is None or not self._retention.is_due or self._in_hand.pending:
+            return
+        try:
+            # An empty listing may be that of a disk that is not there: nothing is forgotten by it.
+            self._retention.step(self._state, {partition.key for partition in partitions} or None)
+        except CommitTakenError:
+            self._start_from_commits()
 
     def _new_bytes(self, partition: Partition) -> int:
         """Return how much there is to read, roughly in bytes of JSON Lines."""
@@ -190,9 +206,7 @@ class _Driver:
             if outcome.was_taken:
                 logger.warning("commit %d is another writer's: reading again from there", self._state.number + 1)
                 discard(self.store, plan.run)
-                # Nothing in hand is known to fit what the other has committed.
-                self._in_hand = InHand()
-                self._state.catch_up(self._commits)
+                self._start_from_commits()
                 return False
             self._in_hand.take_in(outcome)
             self._unread |= any(reading.partition.key not in outcome.read for reading in plan.readings)
@@ -202,6 +216,11 @@ class _Driver:
         self._state.save(self._commits)
         self._report(IngestSummary.of(outcome.commit, time.monotonic() - clock), outcome.commit)
         return True
+
+    def _start_from_commits(self) -> None:
+        """Take in another's commits; nothing in hand is known to fit them."""
+        self._in_hand = InHand()
+        self._state.catch_up(self._commits)
 
     def _tidy(self) -> None:
         """Remove what earlier runs of this process have kept and nothing waits for."""

@@ -73,7 +73,7 @@ class KeyOwners:
         if self.sequence == sequence:
             return
         log = WindowLog(self.store)
-        for pane in takewhile(lambda pane: pane.sequence <= sequence, log.follow(after=self.sequence)):
+        for pane in takewhile(lambda pane: pane.sequence <= sequence, log.follow(log.left(self.sequence))):
             try:
                 items = log.items(pane)
             except CorruptArtefactError as error:
@@ -82,7 +82,7 @@ class KeyOwners:
                 self._add(items[columns.ITEM_KEY].to_numpy(), checks_of(items[columns.ITEM_ID].to_pylist()))
             self.sequence = pane.sequence
         if self.sequence - self._saved >= _PANES_BETWEEN_SAVES:
-            self._save()
+            self.save()
 
     def _add(self, keys: Keys, checks: Int64) -> None:
         place = np.flatnonzero(self.is_unknown(keys))
@@ -91,7 +91,8 @@ class KeyOwners:
         self.keys = np.insert(self.keys, at, new)
         self.checks = np.insert(self.checks, at, checks[place][first])
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Keep them in the store: they outlive the windows that they come from."""
         values = np.stack([self.keys, self.checks]).astype("<i8").tobytes()
         self.store.write(_NAME, seal(_NAME, _HEADER.pack(self.sequence, len(self.keys)) + values))
         self._saved = self.sequence
