@@ -37,7 +37,7 @@ _DOCUMENTS: Final = (
 )
 """Files that carry their own checksum as documents."""
 
-_SEALED: Final = ("state/histories/*", "state/item-keys")
+_SEALED: Final = ("state/histories/*", "state/item-keys", "state/popularity")
 """Files that carry their own checksum as sealed data."""
 
 _UNCHECKED: Final = (

@@ -68,6 +68,12 @@ def age(folder: Path, state: LogState | None = None) -> None:
     retention(store).step(state or LogState.open(store), in_log)
 
 
+def retire_and_remove(folder: Path) -> None:
+    """Let retention act twice: what retires at first is removed then."""
+    for _ in range(2):
+        age(folder)
+
+
 def leftovers(store: Store) -> list[Finding]:
     """Verify a store; what nothing names is foreign at once, however young."""
     with pytest.MonkeyPatch.context() as patch:

@@ -107,8 +107,7 @@ def test_followers_are_told_what_has_retired(folder: Path) -> None:
 @pytest.mark.parametrize("lost", ["HEAD", "horizon"])
 def test_head_is_only_a_hint(folder: Path, lost: str) -> None:
     store, log = store_of(folder), CommitLog(store_of(folder))
-    for _ in range(2):
-        aging.age(folder)
+    aging.retire_and_remove(folder)
     expected = LogState.open(store)
     if lost == "HEAD":
         store.remove("commits/HEAD")
@@ -126,8 +125,7 @@ def test_head_is_only_a_hint(folder: Path, lost: str) -> None:
 
 def test_events_before_the_horizon_are_dead_letters_and_late_ones_behind_it_count(folder: Path) -> None:
     store = store_of(folder)
-    for _ in range(2):
-        aging.age(folder)
+    aging.retire_and_remove(folder)
     before = LogState.open(store)
     late = aging.events_of(8)
     new = Event("user-1", "item-1", 85, "click", "new")
@@ -146,8 +144,7 @@ def test_events_before_the_horizon_are_dead_letters_and_late_ones_behind_it_coun
 
 def test_a_file_that_comes_back_is_not_counted_again(folder: Path) -> None:
     store = store_of(folder)
-    for _ in range(2):
-        aging.age(folder)
+    aging.retire_and_remove(folder)
     before = LogState.open(store)
     for number in (1, 11):
         lines = [event.line() for event in aging.events_of(number)]
@@ -168,8 +165,7 @@ def changes_of(folder: Path, tmp_path: Path) -> int:
     for change in range(1000):
         try:
             with aging.killed_at(change):
-                aging.age(tmp_path / "counted")
-                aging.age(tmp_path / "counted")
+                aging.retire_and_remove(tmp_path / "counted")
         except aging.KilledError:
             shutil.rmtree(tmp_path / "counted")
             shutil.copytree(folder, tmp_path / "counted")
@@ -187,8 +183,7 @@ def names(store: Store) -> set[str]:
 
 def test_killed_at_any_change_the_next_one_finishes_it(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "whole")
-    for _ in range(2):
-        aging.age(tmp_path / "whole")
+    aging.retire_and_remove(tmp_path / "whole")
     expected = names(store_of(tmp_path / "whole"))
     total = changes_of(folder, tmp_path)
     assert total > 40
@@ -196,14 +191,12 @@ def test_killed_at_any_change_the_next_one_finishes_it(folder: Path, tmp_path: P
         copy = tmp_path / f"killed-{change}"
         shutil.copytree(folder, copy)
         with pytest.raises(aging.KilledError), aging.killed_at(change):
-            aging.age(copy)
-            aging.age(copy)
+            aging.retire_and_remove(copy)
         store = store_of(copy)
         assert aging.leftovers(store) == [], f"killed at change {change}"
         seen = [pane.sequence for pane in WindowLog(store)]
         assert seen[-7:] == [5, 6, 7, 8, 9, 10, 11]
-        for _ in range(2):
-            aging.age(copy)
+        aging.retire_and_remove(copy)
         assert names(store) == expected, f"killed at change {change}"
         assert Removal(store, LogState.open(store)).waiting() == []
         shutil.rmtree(copy)
@@ -213,8 +206,7 @@ def test_killed_at_any_change_the_next_one_finishes_it(folder: Path, tmp_path: P
 def test_a_pipeline_starts_after_any_kill(folder: Path, change: int) -> None:
     before = LogState.open(store_of(folder)).counts.events
     with pytest.raises(aging.KilledError), aging.killed_at(change):
-        aging.age(folder)
-        aging.age(folder)
+        aging.retire_and_remove(folder)
     aging.arrive(folder, 12)
     aging.run(folder)
     assert LogState.open(store_of(folder)).counts.events == before + len(aging.events_of(12))
