@@ -167,8 +167,7 @@ class _Driver:
         if self._retention is None or not self._retention.is_due or self._in_hand.pending:
             return
         try:
-            # An empty listing may be that of a disk that is not there: nothing is forgotten by it.
-            self._retention.step(self._state, {partition.key for partition in partitions} or None)
+            self._retention.step(self._state, {partition.key for partition in partitions})
         except CommitTakenError:
             self._start_from_commits()
 

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -55,7 +55,7 @@ class RetirementPlan:
 
 
 def plan_retirement(
-    store: Store, state: LogState, older_than_seconds: float, in_log: Collection[str] | None
+    store: Store, state: LogState, older_than_seconds: float, in_log: Set[str] | None
 ) -> RetirementPlan:
     """Return what may retire of the windows that end so many seconds of event time before the newest event.
 
@@ -138,7 +138,7 @@ def _until(old: list[_Step], limit: int) -> list[_Step]:
     return going if any(step.commit.panes for step in going) else []
 
 
-def _retirement(state: LogState, going: list[_Step], in_log: Collection[str] | None) -> Retirement | None:
+def _retirement(state: LogState, going: list[_Step], in_log: Set[str] | None) -> Retirement | None:
     if not going:
         return None
     first = going[-1].after
@@ -156,7 +156,7 @@ def _retirement(state: LogState, going: list[_Step], in_log: Collection[str] | N
     )
 
 
-def _forgotten(state: LogState, first: int, in_log: Collection[str]) -> list[str]:
+def _forgotten(state: LogState, first: int, in_log: Set[str]) -> list[str]:
     """Return the partitions of files that are gone, and whose rows were all counted by commits that go.
 
     If such a file comes back, its rows lie before the horizon: they are refused, never counted again. The generations
@@ -165,6 +165,9 @@ def _forgotten(state: LogState, first: int, in_log: Collection[str]) -> list[str
     by_file = defaultdict[str, list[str]](list)
     for key in state.sources:
         by_file[key.rpartition("@")[0] if generation(key) > 1 else key].append(key)
+    if in_log.isdisjoint(by_file):
+        # Another log, or a disk that is not there.
+        return []
     gone = (keys for name, keys in by_file.items() if name not in in_log and _is_past(state, keys, first))
     return sorted(key for keys in gone for key in keys)
 
@@ -195,7 +198,7 @@ class Retention:
         """Whether it is time to look again."""
         return time.monotonic() >= self._next
 
-    def step(self, state: LogState, in_log: Collection[str] | None) -> None:
+    def step(self, state: LogState, in_log: Set[str] | None) -> None:
         """Remove what has retired, else retire what may; `state` follows.
 
         Raises `CommitTakenError` where another writer was faster.

@@ -20,7 +20,7 @@ from tests.pipelines import support
 from tests.pipelines.support import Event
 
 WINDOW = 10
-KEPT = 60
+KEPT = 40
 """Seconds of event time of a window, and of retention."""
 
 
