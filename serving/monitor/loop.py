@@ -66,6 +66,7 @@ class Monitor:
     client: RetrievalClient
     metrics: MonitorMetrics
     _last: int = field(default=-1, init=False)
+    _taken: int = field(default=0, init=False)
     _trained: dict[str, int | None] = field(default_factory=dict, init=False)
     _early: dict[int, Freshness] = field(default_factory=dict, init=False)
     _place: MonitorPlace | None = field(default=None, init=False)
@@ -83,7 +84,7 @@ class Monitor:
         What fails (the server is away, a file is damaged, the store cannot be read) is logged once and tried again at
         the next step. Raises `LimitsError` alone.
         """
-        before = self._last
+        before = self._taken
         try:
             self._step(stop or threading.Event())
             self._problems.over()
@@ -94,10 +95,10 @@ class Monitor:
             if isinstance(error, RetrievalError) and error.reason == NoBundleError.reason:
                 self.coverage.nothing_served()
             # A server that has not answered yet is, as a rule, still starting.
-            starting = self._last < 0 and isinstance(error, RetrievalError)
+            starting = not self._taken and isinstance(error, RetrievalError)
             message = f"waiting after commit {self._last}"
             self._problems.report(error, message, level=logging.INFO if starting else logging.WARNING)
-        return self._last - before
+        return self._taken - before
 
     def _resume(self) -> MonitorPlace:
         """Find out, once, up to which window there are results; what was popular before them comes from the store."""
@@ -137,6 +138,7 @@ class Monitor:
             self._measure(manifest)
         self.popularity.add(self.windows, manifest)
         self._last = manifest.sequence
+        self._taken += 1
         self._note(measured=max(place.measured, manifest.sequence))
         self._keep_popularity()
 

@@ -30,13 +30,14 @@ _PATIENCE: Final = 10.0
 class Exporter:
     """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
 
-    While more committed windows wait, exports are put off: the next one comes with the last window. A backlog that
-    never ends puts them off, too, but takes no more from them than their cost: they get a tenth of the time.
+    A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
+    never ends does not starve them: they get a tenth of the time. A bounded run exports every window that is asked for.
     """
 
     store: Store
     config: TrainerConfig
     metrics: TrainerMetrics
+    follows: bool = False
     clock: Callable[[], float] = time.monotonic
     newest: BundleManifest | None = None
     _tried: tuple[int, int] | None = None
@@ -75,7 +76,8 @@ class Exporter:
             return False
         if not (self._put_off or self._is_scheduled(state)):
             return False
-        self._put_off = self.clock() - self._last < _PATIENCE * self._seconds and self._is_behind(state)
+        may_wait = self.follows and self.clock() - self._last < _PATIENCE * self._seconds
+        self._put_off = may_wait and self._is_behind(state)
         return not self._put_off
 
     def _is_scheduled(self, state: TrainerState) -> bool:

@@ -66,7 +66,7 @@ def test_exports_wait_while_more_windows_do_and_get_a_tenth_of_the_time(
     synthetic(writer, first=1, windows=6)
     now = 100.0
     timed = TrainerConfig.model_validate({**config.model_dump(), "export_every_windows": 1})
-    made = Exporter(store, timed, TrainerMetrics(CollectorRegistry()), clock=lambda: now)
+    made = Exporter(store, timed, TrainerMetrics(CollectorRegistry()), follows=True, clock=lambda: now)
 
     def taking_two_seconds(*arguments: Any) -> BundleManifest:
         nonlocal now
@@ -91,7 +91,7 @@ def test_what_was_put_off_comes_with_the_last_window(
     synthetic(writer, first=1, windows=4)
     now = 100.0
     timed = TrainerConfig.model_validate({**config.model_dump(), "export_every_windows": 2})
-    made = Exporter(store, timed, TrainerMetrics(CollectorRegistry()), clock=lambda: now)
+    made = Exporter(store, timed, TrainerMetrics(CollectorRegistry()), follows=True, clock=lambda: now)
     made._seconds = 5.0
     for sequence in range(5):
         state.position.trained_sequence, state.position.step = sequence, sequence
