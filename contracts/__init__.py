@@ -22,6 +22,7 @@ from contracts.features import FeatureNames
 from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
 from contracts.histories import Events, Histories
 from contracts.history_files import HistoryFile, HistoryFiles
+from contracts.horizon import Horizon, RetiredError, Retirement
 from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
 from contracts.keys import PADDING_KEY, ItemKeys, Key, Keys, RawId, UserKeys, hash_id, hash_ids, shards_of
 from contracts.local_cache import LocalCache
@@ -61,6 +62,7 @@ __all__ = [
     "Histories",
     "HistoryFile",
     "HistoryFiles",
+    "Horizon",
     "IndexInfo",
     "IndexRows",
     "ItemKeys",
@@ -74,6 +76,8 @@ __all__ = [
     "Pin",
     "RawId",
     "Records",
+    "RetiredError",
+    "Retirement",
     "SeenItems",
     "ShardHistories",
     "SourceSpan",

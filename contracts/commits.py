@@ -7,6 +7,7 @@ predecessor's.
 """
 
 import secrets
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from contracts.documents import Document, decode_document, encode_document, writ
 from contracts.errors import CorruptArtefactError
 from contracts.format import ensure_format, read_format
 from contracts.history_files import HISTORIES, HistoryFile
+from contracts.horizon import RETENTION, Horizon, RetiredError, Retirement, stored_horizon
 from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
 from contracts.window import WindowManifest
 
@@ -41,7 +43,7 @@ _LOOKS_PER_HEAD: Final = 16
 MOVED: Final = "moved"
 """Required by the last commit of a store that has moved, and by the commit with which the other store goes on."""
 
-KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED})
+KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, RETENTION})
 """What commits may require of a reader (`Commit.requires`) and this version supports."""
 
 
@@ -83,6 +85,14 @@ class SourceSpan(Document):
         """Whether nothing below `stop` is left to count."""
         return self.resume >= self.stop
 
+    def without_letters(self, gone: Collection[str]) -> "SourceSpan":
+        """Return the span without some files of dead letters."""
+        fields = {
+            name: {file: value for file, value in getattr(self, name).items() if file not in gone}
+            for name in ("letters", "letter_checksums")
+        }
+        return self.model_copy(update=fields)
+
 
 class LetterFile(FileEntry):
     """A file of dead letters: its `name` is relative to the store, `rows` are its letters, counted by reason."""
@@ -111,17 +121,29 @@ class Commit(Document):
     covered: int = Field(default=0, ge=0, description="panes whose events the histories hold; 0: as before")
     histories: tuple[HistoryFile, ...] = ()
     dropped: tuple[str, ...] = Field(default=(), description="replaced history files that are gone")
+    retires: Retirement | None = None
     requires: tuple[str, ...] = ()
     moved_to: str = Field(default="", description="the store in which the log goes on: no pipeline commits here again")
     moved_from: str = Field(default="", description="the store whose windows were taken over, and whose `sources` are")
 
 
 class Head(Document):
-    """``commits/HEAD``: the newest commit, the number of panes as of it, and the newest snapshot if there is one."""
+    """``commits/HEAD``: the newest commit, the number of panes as of it, and the newest snapshot if there is one.
+
+    Where windows have retired there is a horizon, and `base` names the snapshot instead of `snapshot`: a version that
+    knows no horizon looks for all commits, and is stopped.
+    """
 
     number: int
     sequence: int
     snapshot: int | None = None
+    base: int | None = None
+    horizon: Horizon | None = None
+
+    @property
+    def newest_snapshot(self) -> int | None:
+        """The commit of the newest snapshot."""
+        return self.snapshot if self.base is None else self.base
 
 
 class Cursor(NamedTuple):
@@ -159,6 +181,8 @@ class CommitLog:
         ------
         CorruptArtefactError
             If the commit is damaged, does not follow the one before, or is lost while later ones exist.
+        RetiredError
+            If it has been retired and removed.
         StoreFormatError
             If the store has a format that this version cannot read.
         """
@@ -186,13 +210,24 @@ class CommitLog:
         except (FileNotFoundError, CorruptArtefactError):
             return None
 
+    def first(self) -> Cursor:
+        """Return the cursor of the first commit that is left: those before have retired."""
+        head = self.head()
+        horizon = None if head is None else head.horizon
+        if head is None or not self.store.exists(self.name(horizon.number if horizon else 0)):
+            # HEAD is only a hint.
+            horizon = stored_horizon(self.store)
+        return Cursor() if horizon is None else Cursor(horizon.number, horizon.sequence, horizon.checksum)
+
     def find(self, sequence: int) -> Cursor:
         """Return the cursor of the commit that holds a pane, or will: a binary search over the numbers.
 
         Raises what `next` raises.
         """
-        newest = self.newest()
-        low, high = 0, newest + 1
+        newest, first = self.newest(), self.first()
+        if sequence < first.sequence:
+            raise self._lost(f"pane {sequence}", first.number - 1)
+        low, high = first.number, newest + 1
         while low < high:
             middle = (low + high) // 2
             commit, _ = self._demand(middle)
@@ -205,9 +240,16 @@ class CommitLog:
         return Cursor(low, self._demand(low)[0].sequence)
 
     def at(self, number: int) -> Cursor:
-        """Return the cursor of a commit, existing or not, by its predecessor; raises `CorruptArtefactError`."""
-        if not number:
-            return Cursor()
+        """Return the cursor of a commit, existing or not, by its predecessor.
+
+        Raises `CorruptArtefactError`, or `RetiredError`.
+        """
+        if not number or self._read(number - 1) is None:
+            first = self.first()
+            if first.number == number:
+                return first
+            if not number:
+                raise self._lost("commit 0", 0)
         commit, digest = self._demand(number - 1)
         return Cursor(number, commit.sequence + len(commit.panes), digest)
 
@@ -241,7 +283,8 @@ class CommitLog:
             digest = checksum(data)
         head = self.head()
         behind = Cursor(commit.number + 1, commit.sequence + len(commit.panes), digest)
-        self.point(Head(number=commit.number, sequence=behind.sequence, snapshot=head.snapshot if head else None))
+        named = {} if head is None else head.model_dump(include={"snapshot", "base", "horizon"})
+        self.point(Head.model_validate(named | {"number": commit.number, "sequence": behind.sequence}))
         return behind
 
     def point(self, head: Head) -> None:
@@ -255,9 +298,15 @@ class CommitLog:
     def _demand(self, number: int) -> tuple[Commit, str]:
         found = self._read(number)
         if found is None:
-            path = self.store.path(self.name(number))
-            raise CorruptArtefactError(path, "is missing, but later commits exist")
+            raise self._lost(f"commit {number}", number)
         return found
+
+    def _lost(self, what: str, number: int) -> CorruptArtefactError | RetiredError:
+        """Return the error for a commit that is not there, or for what it holds: it has retired, or it is lost."""
+        horizon = stored_horizon(self.store)
+        if horizon is not None and number < horizon.number:
+            return RetiredError(what, horizon)
+        return CorruptArtefactError(self.store.path(self.name(number)), "is missing, but later commits exist")
 
     def _read(self, number: int) -> tuple[Commit, str] | None:
         path = self.store.path(self.name(number))
@@ -286,11 +335,13 @@ class CommitLog:
     def _listed(self) -> int:
         """Find the newest commit without HEAD; raises `CorruptArtefactError` for a gap."""
         names = self.store.glob("commits/" + "[0-9]" * 10 + ".json")
-        numbers = [int(name[8:18]) for name in names]
-        for expected, number in enumerate(numbers):
+        horizon = stored_horizon(self.store)
+        first = horizon.number if horizon else 0
+        numbers = [number for name in names if (number := int(name[8:18])) >= first]
+        for expected, number in enumerate(numbers, start=first):
             if number != expected:
                 self._demand(expected)
-        return numbers[-1] if numbers else -1
+        return numbers[-1] if numbers else first - 1
 
 
 def check_fitness(store: Store, races: int = 8) -> None:

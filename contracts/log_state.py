@@ -15,6 +15,7 @@ from contracts.documents import Document, read_document, write_document
 from contracts.errors import CorruptArtefactError
 from contracts.format import SketchParameters
 from contracts.history_files import HistoryFiles
+from contracts.horizon import Horizon, Retirement, snapshots
 from contracts.storage import Store
 from contracts.window import WindowCounts
 
@@ -57,6 +58,9 @@ class LogState(BaseModel):
     histories: HistoryFiles = HistoryFiles()
     moved_to: str = Field(default="", description="the store in which the log goes on")
     moved_from: str = Field(default="", description="the store from which the log came")
+    listed: dict[str, int] = Field(default_factory=dict, description="partition -> the last commit that lists it")
+    horizon: Horizon | None = Field(default=None, description="what is before it has retired")
+    retirement: int = Field(default=-1, description="the commit that set the horizon")
     snapshot: int | None = Field(default=None, description="the commit of the newest snapshot")
 
     @property
@@ -83,9 +87,25 @@ class LogState(BaseModel):
         for key, span in commit.sources.items():
             before = self.sources.get(key)
             self.dead += span.dead - (before.dead if before else 0)
-            self.sources[key] = span
+            self.sources[key], self.listed[key] = span, commit.number
             counted = self.counted.get(key, {}) | {pane.start_ms: span.stop for pane in commit.panes}
             self.counted[key] = {start: stop for start, stop in counted.items() if stop > span.resume}
+
+        if commit.retires is not None:
+            self._retire(commit.retires)
+            self.retirement = commit.number
+
+    def _retire(self, retired: Retirement) -> None:
+        self.horizon = Horizon.model_validate(retired.model_dump(include=set(Horizon.model_fields)))
+        place = bisect_left(self.starts, retired.ms)
+        del self.starts[:place], self.panes[:place]
+        for key in retired.sources:
+            for known in (self.sources, self.counted, self.listed):
+                known.pop(key, None)
+        gone = set(retired.letters)
+        for key, span in self.sources.items():
+            if not gone.isdisjoint(span.letters):
+                self.sources[key] = span.without_letters(gone)
 
     def _add_pane(self, start_ms: int, commit: int) -> None:
         place = bisect_left(self.starts, start_ms)
@@ -106,9 +126,7 @@ class LogState(BaseModel):
         if head is None:
             # Without the hint only a listing shows a gap.
             log.newest()
-        snapshot = None if head is None else head.snapshot
-        too_late = snapshot is not None and stop is not None and snapshot >= stop
-        state = cls() if snapshot is None or too_late else cls._snapshot(store, snapshot)
+        state = cls._kept(store, log, head, stop)
         state.catch_up(log, stop)
         return state
 
@@ -121,21 +139,39 @@ class LogState(BaseModel):
         return found
 
     @classmethod
-    def _snapshot(cls, store: Store, number: int) -> "LogState":
+    def _kept(cls, store: Store, log: CommitLog, head: Head | None, stop: int | None) -> "LogState":
+        """Return the newest snapshot before commit `stop`; a state of nothing where the log starts at its beginning."""
+        named = None if head is None else head.newest_snapshot
+        end = stop if stop is not None else 1 << 62
+        if named is not None and named < end and (state := cls._snapshot(store, named)) is not None:
+            return state
+        if log.first().number:
+            # The commits before it are gone: an older snapshot has to do.
+            for number in (one for one in snapshots(store) if one < end and one != named):
+                if (state := cls._snapshot(store, number)) is not None:
+                    return state
+        return cls()
+
+    @classmethod
+    def _snapshot(cls, store: Store, number: int) -> "LogState | None":
         try:
-            kept = read_document(store, _name(number), _Snapshot)
+            state = read_document(store, _name(number), _Snapshot).state
         except (FileNotFoundError, CorruptArtefactError) as error:
-            logger.warning("%s is not used, all commits are read instead: %s", store.path(_name(number)), error)
-            return cls()
-        return kept.state
+            logger.warning("%s is not used, commits are read instead: %s", store.path(_name(number)), error)
+            return None
+        # Earlier versions did not say when a partition was listed.
+        state.listed = dict.fromkeys(state.sources, state.number) | state.listed
+        return state
 
     def save(self, log: CommitLog) -> bool:
-        """Write a snapshot if enough commits have come since the last; say whether one was written."""
-        if self.number - (-1 if self.snapshot is None else self.snapshot) < _EVERY:
+        """Write a snapshot if enough commits have come since the last, or one retires; say if one was written."""
+        known = -1 if self.snapshot is None else self.snapshot
+        if self.number - known < _EVERY and known >= self.retirement:
             return False
         self.snapshot = self.number
         write_document(log.store, _name(self.number), _Snapshot(number=self.number, state=self))
-        log.point(Head(number=self.number, sequence=self.cursor.sequence, snapshot=self.number))
+        named = {"snapshot": self.number} if self.horizon is None else {"base": self.number}
+        log.point(Head(number=self.number, sequence=self.cursor.sequence, horizon=self.horizon, **named))
         return True
 
 

@@ -5,6 +5,7 @@ A reader sees a file whole or not at all. On local disk that takes a temporary f
 there is none: a hard link on local disk, a conditional put on an object store.
 """
 
+import contextlib
 import errno
 import os
 import tempfile
@@ -183,6 +184,18 @@ class Store:
         fs, _ = self._root
         if self.exists(name):
             fs.rm(self.path(name), recursive=True)
+
+    def remove_if_empty(self, folder: str) -> None:
+        """Remove a folder of a local disk if it is empty, and those above it that this leaves empty, but the topmost.
+
+        Object stores have no folders.
+        """
+        if self.local_path is None:
+            return
+        with contextlib.suppress(OSError):
+            while "/" in folder:
+                (self.local_path / folder).rmdir()
+                folder = folder.rpartition("/")[0]
 
 
 def _written(info: dict[str, Any]) -> float | None:

@@ -15,6 +15,9 @@ from contracts.commits import Commit, CommitLog, Cursor
 from contracts.documents import Document, decode_document, read_document, unseal
 from contracts.errors import CorruptArtefactError
 from contracts.format import read_format
+from contracts.history_files import HistoryFiles
+from contracts.horizon import RetiredError
+from contracts.log_state import LogState
 from contracts.storage import FileEntry, FileStat, Store, checksum
 
 __all__ = ["Finding", "Kind", "Report", "verify"]
@@ -36,7 +39,7 @@ _DOCUMENTS: Final = (
 )
 """Files that carry their own checksum as documents."""
 
-_SEALED: Final = ("state/histories/*", "state/item-keys")
+_SEALED: Final = ("state/histories/*", "state/item-keys", "state/popularity")
 """Files that carry their own checksum as sealed data."""
 
 _UNCHECKED: Final = (
@@ -109,8 +112,10 @@ def verify(
     if read_format(store) is None and not there:
         return Report()
     report = Report()
-    expected = _expected(store, there, report.findings)
-    report.findings += _missing(store, expected, there)
+    retired = _retired(store, there, report.findings)
+    needed = _expected(store, there, report.findings)
+    report.findings += _missing(store, needed, there)
+    expected = retired | needed
     todo = [name for name in there if name in expected or _matches(name, _DOCUMENTS) or _matches(name, _SEALED)]
     with ThreadPoolExecutor(threads) as pool:
         checks = [pool.submit(_check, store, name, there[name], expected.get(name), quick=quick) for name in todo]
@@ -121,16 +126,40 @@ def verify(
     report.files, report.bytes = len(todo), sum(there[name].size for name in todo)
     others = there.keys() - set(todo)
     unlisted = _unlisted(report.findings)
-    foreign = {name for name in others if _is_foreign(name, there[name]) and not name.startswith(unlisted)}
+    replaced = _histories(store).replaced
+    strange = {name for name in others if _is_foreign(name, there[name]) and not name.startswith(unlisted)}
+    # Files of a retired commit go before it does; replaced histories stay for a time of grace.
+    foreign = {name for name in strange if name not in replaced and store.exists(name)}
     report.unchecked = len(others) - len(foreign)
     report.findings += [Finding(Kind.FOREIGN, name, "no commit or manifest names it") for name in foreign]
     report.findings = sorted(set(report.findings), key=lambda finding: finding.name)
     return report
 
 
+def _retired(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
+    """Return the files of retired commits that have not been removed: any of them may be missing."""
+    log = CommitLog(store)
+    first, found = log.first().number, dict[str, FileEntry]()
+    for name in there:
+        if not fnmatchcase(name, "commits/" + "[0-9]" * 10 + ".json") or int(name[8:18]) >= first:
+            continue
+        try:
+            found |= _listed_by(log.get(int(name[8:18])))
+        except CorruptArtefactError as error:
+            findings.append(_fault(store, error))
+        except RetiredError:
+            pass  # removed since the listing
+    return found
+
+
+def _listed_by(commit: Commit) -> dict[str, FileEntry]:
+    panes = {f"{pane.folder}/{entry.name}": entry for pane in commit.panes for entry in pane.files}
+    return panes | {entry.name: entry for entry in commit.letters}
+
+
 def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
     """Return the files that commits and manifests list, by name; those that cannot be read are findings."""
-    expected = dict(_committed(store, findings))
+    expected = _committed(store, findings)
     for name in there:
         folder, _, last = name.rpartition("/")
         if last in {MANIFEST, CHECKPOINT}:
@@ -160,19 +189,27 @@ def _broken(store: Store, name: str, parent: CheckpointRef) -> Iterator[Finding]
         yield Finding(Kind.DAMAGED, path, f"has checksum {found}, {name} continues {parent.checksum}")
 
 
-def _committed(store: Store, findings: list[Finding]) -> Iterator[tuple[str, FileEntry]]:
-    """Yield what commits list, name and entry; of history files those in use, and replaced ones still there."""
-    histories, replaced = dict[str, FileEntry](), set[str]()
+def _committed(store: Store, findings: list[Finding]) -> dict[str, FileEntry]:
+    """Return what commits list; of history files those in use, and replaced ones that are still there."""
+    found, histories, replaced = dict[str, FileEntry](), dict[str, FileEntry](), set[str]()
     for commit in _commits(store, findings):
-        for pane in commit.panes:
-            yield from ((f"{pane.folder}/{entry.name}", entry) for entry in pane.files)
-        yield from ((entry.name, entry) for entry in commit.letters)
+        found |= _listed_by(commit)
         histories |= {file.name: file for file in commit.histories}
         replaced |= {name for file in commit.histories for name in file.replaces}
         for name in commit.dropped:
             histories.pop(name, None)
+    # Commits that named a file in use may have retired.
+    histories |= {file.name: file for file in _histories(store).files}
     # Replaced files go after a time of grace, and only a later commit says so.
-    yield from ((name, file) for name, file in histories.items() if name not in replaced or store.exists(name))
+    return found | {name: file for name, file in histories.items() if name not in replaced or store.exists(name)}
+
+
+def _histories(store: Store) -> HistoryFiles:
+    """Return the history files as of the newest commit; none where the log is damaged, which is a finding by itself."""
+    try:
+        return LogState.open(store).histories
+    except CorruptArtefactError:
+        return HistoryFiles()
 
 
 def _commits(store: Store, findings: list[Finding]) -> Iterator[Commit]:
@@ -182,8 +219,8 @@ def _commits(store: Store, findings: list[Finding]) -> Iterator[Commit]:
     except CorruptArtefactError as error:
         findings.append(_fault(store, error))
         newest = max((int(name[8:18]) for name in store.glob("commits/" + "[0-9]" * 10 + ".json")), default=-1)
-    before: Cursor | None = Cursor()
-    for number in range(newest + 1):
+    before: Cursor | None = (first := log.first())
+    for number in range(first.number, newest + 1):
         try:
             # Where the one before is damaged or missing, checking resumes after it.
             step = log.next(before or log.at(number))

@@ -22,26 +22,55 @@ class WindowLog:
     """The committed panes of a store, in commit order; it remembers only its position in the log."""
 
     store: Store
-    _at: Cursor = field(default=Cursor(), init=False, repr=False)
+    _at: Cursor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._commits = CommitLog(self.store)
 
     def committed(self, after: int = -1) -> list[WindowManifest]:
-        """Return the panes committed after the given sequence, in order and without gaps.
-
-        Polling for what follows the last pane costs one request while there is nothing. Raises
-        `CorruptArtefactError` for a commit that is damaged or lost, `StoreFormatError` for a store of another format.
-        """
+        """Return all panes that `follow` yields, in one list: for few panes, of small stores."""
         return list(self.follow(after))
 
     def follow(self, after: int = -1) -> Iterator[WindowManifest]:
-        """Yield what `committed` returns, commit by commit: those before a damaged one come before its error."""
-        if after + 1 != self._at.sequence:
-            self._at = Cursor() if after < 0 else self._commits.find(after + 1)
+        """Yield the panes committed after a sequence, in order and without gaps; -1: all that have not retired.
+
+        Commits are read one by one: those before a damaged one come before its error.
+
+        Raises
+        ------
+        CorruptArtefactError
+            If a commit is damaged or lost.
+        RetiredError
+            If the next pane has retired.
+        StoreFormatError
+            If the store has another format.
+        """
+        while found := self.next(after):
+            yield from found
+            after = found[-1].sequence
+
+    def next(self, after: int = -1) -> tuple[WindowManifest, ...]:
+        """Return the panes of the next commit that has any after a sequence; none if there is none yet.
+
+        Polling for what follows the last pane costs one request while there is nothing. Raises what `follow` raises.
+        """
+        if self._at is None or after + 1 != self._at.sequence:
+            self._at = self._commits.first() if after < 0 else self._commits.find(after + 1)
         while (found := self._commits.next(self._at)) is not None:
             commit, self._at = found
-            yield from (pane for pane in commit.panes if pane.sequence > after)
+            if panes := tuple(pane for pane in commit.panes if pane.sequence > after):
+                return panes
+        return ()
+
+    def newest(self, count: int) -> list[WindowManifest]:
+        """Return so many of the newest panes, fewer where there are no more, in order; raises what `follow` raises."""
+        head = self._commits.head()
+        total = self._commits.at(self._commits.newest() + 1).sequence if head is None else head.sequence
+        return list(self.follow(max(total - count, self._commits.first().sequence) - 1))[-count:]
+
+    def left(self, after: int) -> int:
+        """Return a sequence, or the last one that has retired if that is later: what follows it can be read."""
+        return max(after, self._commits.first().sequence - 1)
 
     def commit(self, *panes: WindowManifest, writer: str = "", **fields: Any) -> Commit:
         """Append panes as one commit; their files must have been written. Raises what `CommitLog.append` raises.
@@ -109,4 +138,4 @@ class WindowLog:
         return self.store.read_verified(manifest.folder, manifest.file(WindowName.user_sketch()))
 
     def __iter__(self) -> Iterator[WindowManifest]:
-        return iter(self.committed())
+        return self.follow()

@@ -38,6 +38,7 @@ class Reason(StrEnum):
     KEY_COLLISION = "key_collision"
     REWRITTEN_FILE = "rewritten_file"
     UNREADABLE_BLOCK = "unreadable_block"
+    BEFORE_RETENTION = "before_retention"
 
 
 @dataclass(frozen=True)

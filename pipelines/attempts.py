@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from contracts import CommitLog, CorruptArtefactError, Document, LogState, Store
+from contracts import CommitLog, CorruptArtefactError, Document, LogState, RetiredError, Store
 from contracts.documents import read_document, write_document
 from pipelines.positions import Run
 
@@ -110,7 +110,11 @@ def _started(run: str) -> float:
 
 def _is_committed(store: Store, found: _Mark) -> bool:
     log = CommitLog(store)
-    return 0 <= found.number <= log.newest() and log.get(found.number).writer == found.run
+    try:
+        return 0 <= found.number <= log.newest() and log.get(found.number).writer == found.run
+    except RetiredError:
+        # Whether it was committed or not, its files are of no use.
+        return False
 
 
 def _remove_files(store: Store, run: str) -> None:

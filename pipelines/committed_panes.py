@@ -20,7 +20,7 @@ _known: dict[str, LogState] = {}
 
 def remember_panes(store: Store, state: LogState) -> None:
     """Keep the panes of a state that this process has opened for itself, so that they are not read again."""
-    own = {"starts": [*state.starts], "panes": [*state.panes], "sources": {}, "counted": {}}
+    own = {"starts": [*state.starts], "panes": [*state.panes], "sources": {}, "counted": {}, "listed": {}}
     with _lock:
         _known.clear()
         _known[store.url] = state.model_copy(update=own)

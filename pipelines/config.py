@@ -1,9 +1,9 @@
 """The settings of the pipeline."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from contracts.local_cache import LocalCache
 from contracts.models import FrozenModel
@@ -65,6 +65,11 @@ class PipelineConfig(LogConfig):
         default=False,
         description="hash the ids of a new store with a secret, so that nobody can construct two ids with the same key",
     )
+    retention_days: float | None = Field(
+        default=None,
+        gt=0,
+        description="days of event time after which windows that nobody needs any more retire; null: never",
+    )
     idle_seconds: float = Field(
         default=10.0, ge=0, description="follow: commit open windows after this many seconds without new input"
     )
@@ -89,6 +94,16 @@ class PipelineConfig(LogConfig):
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
     metrics_port: int = Field(default=9101, ge=0, le=65_535, description="port of /metrics; 0: any free port")
+
+    @model_validator(mode="after")
+    def _retires_closed_windows(self) -> Self:
+        shortest = self.window_seconds + self.allowed_lateness_seconds
+        if self.retention_days is not None and 86_400 * self.retention_days < shortest:
+            raise ValueError(
+                f"retention_days is {self.retention_days:g}, but windows stay open for {shortest / 86_400:g} days "
+                "(window_seconds and allowed_lateness_seconds): retention_days must be at least that"
+            )
+        return self
 
     @property
     def cache(self) -> LocalCache:

@@ -34,7 +34,7 @@ class RecentItems:
     def __init__(self, log: WindowLog, after: int = -1) -> None:
         self._log = log
         self._windows: dict[int, Counted] = {}
-        self.add(log.committed(after))
+        self.add(log.committed(log.left(after)))
 
     def add(self, manifests: Sequence[WindowManifest]) -> None:
         """Add further commits, in any order of event time; a damaged one is left out with a warning."""

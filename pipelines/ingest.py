@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from prometheus_client import REGISTRY, CollectorRegistry
 from pydantic import Field
 
-from contracts import Commit, CommitLog, CorruptArtefactError, LogState, Store, WindowCounts
+from contracts import Commit, CommitLog, CommitTakenError, CorruptArtefactError, LogState, Store, WindowCounts
 from contracts.exposition import exposed
 from contracts.models import FrozenModel
 from logs import Partition, generation
@@ -26,6 +26,7 @@ from pipelines.keeper import HistoryKeeper
 from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import InHand, RunPlan, make_plan, open_layout
+from pipelines.retention import Retention
 from pipelines.sources import LogSource, Source
 from pipelines.transforms.commit import RunOutcome
 
@@ -99,8 +100,10 @@ def ingest(
             if follow:
                 driver.follow()
             else:
-                driver.catch_up(driver.source.discover(), flush=True, only_whole_lines=False)
+                partitions = driver.source.discover()
+                driver.catch_up(partitions, flush=True, only_whole_lines=False)
                 driver.histories.settle()
+                driver.retire(partitions)
         finally:
             driver.histories.end()
     return driver.total
@@ -132,6 +135,8 @@ class _Driver:
         sweep(self.store)
         self.histories = HistoryKeeper(self.store, self.config, self._state)
         self.histories.repair()
+        days = self.config.retention_days
+        self._retention = None if days is None else Retention(self.store, 86_400 * days)
         self.metrics.started(self.store, self.config, self._state)
 
     def follow(self) -> None:
@@ -151,6 +156,7 @@ class _Driver:
                 changed_at, may_flush = time.monotonic(), False
                 self.catch_up(partitions, flush=True, only_whole_lines=True)
             self.histories.keep()
+            self.retire(partitions)
             self.stop.wait(self.config.poll_seconds)
 
     def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
@@ -170,6 +176,15 @@ class _Driver:
             return self.source.discover()
         except FileNotFoundError:
             return []
+
+    def retire(self, partitions: list[Partition]) -> None:
+        """Retire what may, if it is time to; not while something is in hand that the state does not know."""
+        if self._retention is None or not self._retention.is_due or self._in_hand.pending:
+            return
+        try:
+            self._retention.step(self._state, {partition.key for partition in partitions})
+        except CommitTakenError:
+            self._start_from_commits()
 
     def step(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
         """Make one run, if there is anything to read or to commit; again where another writer was faster."""
@@ -204,10 +219,7 @@ class _Driver:
             if outcome.was_taken:
                 logger.warning("commit %d is another writer's: reading again from there", self._state.number + 1)
                 discard(self.store, plan.run)
-                # Nothing in hand is known to fit what the other has committed.
-                self._in_hand = InHand()
-                self._state.catch_up(self._commits)
-                self.source.check(self.store, self._state)
+                self._start_from_commits()
                 return False
             self._in_hand.take_in(outcome)
             self._unread |= any(reading.partition.key not in outcome.read for reading in plan.readings)
@@ -218,6 +230,11 @@ class _Driver:
         self.histories.keep()
         self._report(IngestSummary.of(outcome.commit, time.monotonic() - clock), outcome.commit)
         return True
+
+    def _start_from_commits(self) -> None:
+        """Take in another's commits; nothing in hand is known to fit them."""
+        self._in_hand = InHand()
+        self._state.catch_up(self._commits)
 
     def _tidy(self) -> None:
         """Remove what earlier runs of this process have kept and nothing waits for."""

@@ -1,6 +1,7 @@
 """What a driver does for the histories of its store: it builds them where they are missing, and has them merged."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,7 @@ class HistoryKeeper:
             if not broken:
                 raise error
         while broken:
+            self._check_windows(broken)
             for problem in sorted(set(broken.values())):
                 logger.warning("%s: histories are built from the windows (%s)", self.store.path(""), problem)
             self._rebuild(list(broken))
@@ -55,6 +57,18 @@ class HistoryKeeper:
         """Return the shard whose file an error names, in the store or in the cache."""
         last = Path(error.path).name
         return {file.shard: str(error) for file in self.state.histories.files if last.endswith(Path(file.name).name)}
+
+    def _check_windows(self, broken: Mapping[int, str]) -> None:
+        """Refuse to build histories from a part of the windows: they would forget what has retired."""
+        if self.state.horizon is None:
+            return
+        shard, problem = min(broken.items())
+        known = self.state.histories.shards.get(shard)
+        path = self.store.path(known[0].name if known else "")
+        remedy = (
+            f"windows before {self.state.horizon} have retired: restore it from a copy, or set back what you changed"
+        )
+        raise CorruptArtefactError(path, f"{problem}; histories cannot be built from the windows, {remedy}")
 
     def _rebuild(self, shards: list[int]) -> None:
         run = new_run()

@@ -35,7 +35,7 @@ Bool = npt.NDArray[np.bool_]
 _NAME: Final = "state/item-keys"
 _HEADER: Final = struct.Struct("<qq")
 _PANES_BETWEEN_SAVES: Final = 64
-_FAULT: Final = Fault(
+COLLISION: Final = Fault(
     Reason.KEY_COLLISION,
     "the key of this item_id is that of another item: no accident, as a rule; "
     "a new store with pipeline.secret_keys = true has keys that nobody can aim at",
@@ -84,7 +84,7 @@ class KeyOwners:
         if self.sequence == sequence:
             return
         log = WindowLog(self.store)
-        for pane in takewhile(lambda pane: pane.sequence <= sequence, log.follow(after=self.sequence)):
+        for pane in takewhile(lambda pane: pane.sequence <= sequence, log.follow(log.left(self.sequence))):
             try:
                 items = log.items(pane)
             except CorruptArtefactError as error:
@@ -93,7 +93,7 @@ class KeyOwners:
                 self._add(items[columns.ITEM_KEY].to_numpy(), checks_of(items[columns.ITEM_ID].to_pylist()))
             self.sequence = pane.sequence
         if self.sequence - self._saved >= _PANES_BETWEEN_SAVES:
-            self._save()
+            self.save()
 
     def _add(self, keys: Keys, checks: Int64) -> None:
         place = np.flatnonzero(self.is_unknown(keys))
@@ -102,7 +102,8 @@ class KeyOwners:
         self.keys = np.insert(self.keys, at, new)
         self.checks = np.insert(self.checks, at, checks[place][first])
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Keep them in the store: they outlive the windows that they come from."""
         values = np.stack([self.keys, self.checks]).astype("<i8").tobytes()
         self.store.write(_NAME, seal(_NAME, _HEADER.pack(self.sequence, len(self.keys)) + values))
         self._saved = self.sequence
@@ -165,10 +166,10 @@ def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int])
     return marked
 
 
-def letters_of(partition: str, rows: pa.RecordBatch) -> Letters:
-    """Return the dead letters of refused rows."""
+def letters_of(partition: str, rows: pa.RecordBatch, fault: Fault = COLLISION) -> Letters:
+    """Return the dead letters of refused rows; of a keyed row they keep the id of the item."""
     pairs = zip(rows[columns.POSITION].to_pylist(), rows[columns.ITEM_ID].to_pylist(), strict=True)
-    letters = tuple(DeadLetter.of(partition, at, _FAULT, raw.encode()) for at, raw in pairs)
+    letters = tuple(DeadLetter.of(partition, at, fault, raw.encode()) for at, raw in pairs)
     return Letters(BlockId(partition, letters[0].position), letters)
 
 

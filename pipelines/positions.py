@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from contracts import LogState, SourceSpan, WindowName
+from contracts import Horizon, LogState, SourceSpan, WindowName
 from contracts.commits import Cursor
 from contracts.log_state import Panes
 from logs import Int64, Partition
@@ -36,6 +36,7 @@ class Base:
     counted: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Partition -> window start in ms -> position below which all rows of the window are accounted for."""
     max_event_ms: int = -1
+    horizon: Horizon | None = None
 
     @classmethod
     def of(cls, state: LogState, partitions: Collection[str]) -> "Base":
@@ -45,6 +46,7 @@ class Base:
             {key: state.sources[key] for key in partitions if key in state.sources},
             {key: state.counted[key] for key in partitions if key in state.counted},
             state.max_event_ms,
+            state.horizon,
         )
 
     def is_counted(self, key: str, windows: Int64, positions: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -7,20 +7,21 @@ from typing import Any, Final
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.transforms.window import TimestampedValue
 
-from contracts import Store, UserKeys, columns, hash_ids, shards_of
-from logs import Int64, ValidatedBlock
+from contracts import Horizon, Store, UserKeys, columns, hash_ids, shards_of
+from logs import Fault, Int64, Reason, ValidatedBlock
 from pipelines.config import PipelineConfig
-from pipelines.key_owners import KeyOwners, claimed, letters_of, new_claims, of_others, owners
+from pipelines.key_owners import COLLISION, KeyOwners, claimed, letters_of, new_claims, of_others, owners
 from pipelines.open_rows import OpenRows, claims_in_hand, read_open_rows, write_open_rows
 from pipelines.positions import Run
 from pipelines.progress import Claims, PartitionProgress, Progress
 from pipelines.transforms.read import PROGRESS
 from pipelines.transforms.validate import DEAD
 
-__all__ = ["OPEN", "Keyed", "Locate", "MergeProgress", "Piece", "Release", "Reopen", "runs_of"]
+__all__ = ["OPEN", "Keyed", "Locate", "MergeProgress", "Piece", "Release", "Reopen", "before_retention", "runs_of"]
 
 OPEN: Final = "open"
 """The tag of rows that wait for their window to close (`OpenRows`)."""
@@ -127,7 +128,8 @@ class Reopen(beam.DoFn):
 class Release(beam.DoFn):
     """`Keyed` to (shard, `Piece`), at the time of the piece's window.
 
-    Rows of windows still open leave by the tag `OPEN`, the letters of items that do not own their key by `DEAD`.
+    Rows of windows still open leave by the tag `OPEN`; the letters of rows before the horizon, and of items that do not
+    own their key, by `DEAD`.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
@@ -137,13 +139,13 @@ class Release(beam.DoFn):
 
     def process(self, element: Keyed, progress: Progress) -> Iterator[Any]:
         """Cut one batch."""
+        if (horizon := self._run.base.horizon) is not None:
+            element, found = _without(element, element.windows < horizon.ms, before_retention(horizon))
+            yield from found
         known = owners(self._store, self._run.base.cursor.sequence - 1)
         wrong = of_others(element.rows, known, self._claims(progress))
-        if wrong.any():
-            refused = element.rows.take(pa.array(np.flatnonzero(wrong)))
-            yield beam.pvalue.TaggedOutput(DEAD, letters_of(element.partition, refused))
-            kept = np.flatnonzero(~wrong)
-            element = Keyed(element.partition, element.windows[kept], element.rows.take(pa.array(kept)))
+        element, found = _without(element, wrong, COLLISION)
+        yield from found
         yield from self._cut(element, progress, known)
 
     def _claims(self, progress: Progress) -> Claims:
@@ -174,6 +176,22 @@ class Release(beam.DoFn):
             claims = claimed(kept, known)
             found = write_open_rows(self._store, self._run.folder, element.partition, window, kept, claims=claims)
             yield beam.pvalue.TaggedOutput(OPEN, found)
+
+
+def before_retention(horizon: Horizon) -> Fault:
+    """Return what is wrong with an event whose window has retired."""
+    allowed = f"windows before {horizon} have retired (pipeline.retention_days, weir retire)"
+    return Fault(Reason.BEFORE_RETENTION, f"the event is too old: {allowed}")
+
+
+def _without(element: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault) -> tuple[Keyed, list[Any]]:
+    """Return the other rows, and the letters of the wrong ones (n,) as tagged output."""
+    if not wrong.any():
+        return element, []
+    refused = element.rows.take(pa.array(np.flatnonzero(wrong)))
+    kept = np.flatnonzero(~wrong)
+    rest = Keyed(element.partition, element.windows[kept], element.rows.take(pa.array(kept)))
+    return rest, [beam.pvalue.TaggedOutput(DEAD, letters_of(element.partition, refused, fault))]
 
 
 def runs_of(*keys: Int64) -> Iterator[tuple[int, int]]:

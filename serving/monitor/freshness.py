@@ -42,7 +42,7 @@ class Coverage:
         # Commits after the served ones are not read: a server may stay far behind for long.
         if before is None or before == self._covered:
             return []
-        return list(takewhile(self._is_covered, self.windows.follow(after=before)))
+        return list(takewhile(self._is_covered, self.windows.follow(self.windows.left(before))))
 
     def _is_covered(self, manifest: WindowManifest) -> bool:
         return self._covered is not None and manifest.sequence <= self._covered

@@ -9,11 +9,13 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import BundleLog, Store, WindowLog, WindowManifest
+from contracts import BundleLog, CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest
 from contracts.exposition import exposed
+from contracts.places import MonitorPlace
 from serving.client import Info, RetrievalClient, RetrievalError
 from serving.cost import exact_query_cost
 from serving.errors import NoBundleError
@@ -28,6 +30,10 @@ from serving.problems import Problems
 __all__ = ["LimitsError", "Monitor", "monitor"]
 
 log = logging.getLogger(__name__)
+
+_WINDOWS_BETWEEN_SAVES: Final = 64
+_SECONDS_BETWEEN_SAVES: Final = 600.0
+"""When popularity is stored: after so many windows, and so long after a window at the latest."""
 
 
 class LimitsError(ValueError):
@@ -60,15 +66,17 @@ class Monitor:
     client: RetrievalClient
     metrics: MonitorMetrics
     _last: int = field(default=-1, init=False)
+    _taken: int = field(default=0, init=False)
     _trained: dict[str, int | None] = field(default_factory=dict, init=False)
     _early: dict[int, Freshness] = field(default_factory=dict, init=False)
-    _measured: int | None = field(default=None, init=False)
+    _place: MonitorPlace | None = field(default=None, init=False)
+    _saved_at: float = field(default_factory=time.monotonic, init=False)
     _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
 
     def __post_init__(self) -> None:
         self.windows = WindowLog(self.store)
         self.popularity = Popularity(self.config.popularity_half_life_seconds)
-        self.coverage = Coverage(self.windows)
+        self.coverage = Coverage(WindowLog(self.store))
 
     def step(self, stop: threading.Event | None = None) -> int:
         """Measure what has been committed since the last step, until `stop` is set; return the number of windows.
@@ -76,7 +84,7 @@ class Monitor:
         What fails (the server is away, a file is damaged, the store cannot be read) is logged once and tried again at
         the next step. Raises `LimitsError` alone.
         """
-        before = self._last
+        before = self._taken
         try:
             self._step(stop or threading.Event())
             self._problems.over()
@@ -87,31 +95,68 @@ class Monitor:
             if isinstance(error, RetrievalError) and error.reason == NoBundleError.reason:
                 self.coverage.nothing_served()
             # A server that has not answered yet is, as a rule, still starting.
-            starting = self._last < 0 and isinstance(error, RetrievalError)
+            starting = not self._taken and isinstance(error, RetrievalError)
             message = f"waiting after commit {self._last}"
             self._problems.report(error, message, level=logging.INFO if starting else logging.WARNING)
-        return self._last - before
+        return self._taken - before
 
-    def _resume(self) -> int:
-        """Find out, once, up to which window there are results."""
-        if self._measured is None:
-            results = recorded(self.store)
-            self.coverage.reported = max((r.sequence for r in results if r.freshness), default=-1)
-            self._measured = max((result.sequence for result in results), default=-1)
-            self.metrics.sequence.set(self._measured)
-        return self._measured
+    def _resume(self) -> MonitorPlace:
+        """Find out, once, up to which window there are results; what was popular before them comes from the store."""
+        if self._place is None:
+            place = _place_in(self.store)
+            self.coverage.reported = place.reported
+            self.popularity = Popularity.load(self.store, self.config.popularity_half_life_seconds)
+            # Windows that have not been measured are read again for their results alone.
+            self._last = self.windows.left(self.popularity.sequence)
+            self._place = place.model_copy(update={"counted": self.popularity.sequence})
+            self.metrics.sequence.set(place.measured)
+        return self._place
 
     def _step(self, stop: threading.Event) -> None:
-        measured = self._resume()
+        self._resume()
         self._report_freshness(self._info())
-        for manifest in self.windows.committed(after=self._last):
-            if stop.is_set():
-                return
-            if manifest.sequence > measured:
-                self._measure(manifest)
-            self.popularity.add(self.windows, manifest)
-            self._last = manifest.sequence
-            self._report_freshness(self._info())
+        while panes := self._next():
+            for manifest in panes:
+                if stop.is_set():
+                    return
+                self._take_in(manifest)
+                self._report_freshness(self._info())
+        self._keep_popularity()
+
+    def _next(self) -> tuple[WindowManifest, ...]:
+        try:
+            return self.windows.next(self._last)
+        except RetiredError as error:
+            log.warning("windows are not measured: %s", error)
+            self._last = error.horizon.sequence - 1
+            return self.windows.next(self._last)
+
+    def _take_in(self, manifest: WindowManifest) -> None:
+        """Measure a window, unless there is a result; then count it."""
+        place = self._resume()
+        if manifest.sequence > place.measured and not _is_recorded(self.store, manifest):
+            self._measure(manifest)
+        self.popularity.add(self.windows, manifest)
+        self._last = manifest.sequence
+        self._taken += 1
+        self._note(measured=max(place.measured, manifest.sequence))
+        self._keep_popularity()
+
+    def _keep_popularity(self) -> None:
+        """Store what is popular if it is time to."""
+        new = self.popularity.sequence - self._resume().counted
+        long_ago = time.monotonic() - self._saved_at >= _SECONDS_BETWEEN_SAVES
+        if new >= _WINDOWS_BETWEEN_SAVES or (new and long_ago):
+            self.popularity.save(self.store)
+            self._saved_at = time.monotonic()
+            self._note(counted=self.popularity.sequence)
+
+    def _note(self, **changes: int) -> None:
+        """Store how far the monitor has got, where that has changed."""
+        place = self._resume()
+        if (new := place.model_copy(update=changes)) != place:
+            new.write(self.store)
+            self._place = new
 
     def _info(self) -> Info:
         info = self.client.info()
@@ -183,6 +228,29 @@ class Monitor:
                 self._early[manifest.sequence] = freshness
             else:
                 save(self.store, result.model_copy(update={"freshness": freshness}))
+            self._note(reported=manifest.sequence)
+
+
+def _place_in(store: Store) -> MonitorPlace:
+    """Return how far a monitor has got; by all of its results where it has left no place, or a damaged one."""
+    try:
+        if (place := MonitorPlace.read(store)) is not None:
+            return place
+    except CorruptArtefactError as error:
+        log.warning("all results are read instead: %s", error)
+    results = recorded(store)
+    return MonitorPlace(
+        measured=max((result.sequence for result in results), default=-1),
+        reported=max((result.sequence for result in results if result.freshness), default=-1),
+    )
+
+
+def _is_recorded(store: Store, manifest: WindowManifest) -> bool:
+    """Say whether a window has a result: of a monitor that was killed before it noted its place."""
+    try:
+        return load(store, manifest) is not None
+    except CorruptArtefactError:
+        return False
 
 
 def _result(manifest: WindowManifest, tally: Tally, sampled: int) -> WindowRecall:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 import contracts.log_state
 import pipelines.key_owners
+import serving.monitor.loop
 from contracts import BundleLog, EventClock, Pin, Store, Withdrawal
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
@@ -76,6 +77,7 @@ def build(folder: Path) -> Store:
         # These files are written every so many commits; a small store has few.
         patch.setattr(contracts.log_state, "_EVERY", 2)
         patch.setattr(pipelines.key_owners, "_PANES_BETWEEN_SAVES", 2)
+        patch.setattr(serving.monitor.loop, "_WINDOWS_BETWEEN_SAVES", 2)
         for number in range(ROUNDS):
             advance(folder, number)
             if number in {1, 2, 3}:

@@ -42,6 +42,7 @@ KINDS: Final = {
     "dead letters": ("dead-letters/*", "pipeline"),
     "histories": ("histories/*", "pipeline serve"),
     "item keys": ("state/item-keys", "pipeline"),
+    "popularity": ("state/popularity", "monitor"),
     "bundle manifest": ("bundles/*/MANIFEST.json", "serve train monitor inspect"),
     "bundle files": ("bundles/*/*.[fponz]*", "serve train"),
     "withdrawal": ("bundles/*/VERDICT.json", "train inspect"),

@@ -3,7 +3,17 @@
 import threading
 from typing import Any
 
-from contracts import Commit, CommitLog, CommitTakenError, Store, WindowCounts, WindowManifest
+from contracts import (
+    Commit,
+    CommitLog,
+    CommitTakenError,
+    LogState,
+    Retirement,
+    Store,
+    WindowCounts,
+    WindowLog,
+    WindowManifest,
+)
 from contracts.commits import Cursor
 
 
@@ -34,6 +44,18 @@ def a_commit(at: Cursor, writer: str = "me", panes: int = 1) -> Commit:
         sequence=at.sequence,
         panes=tuple(a_pane(at.sequence + place) for place in range(panes)),
     )
+
+
+def retire_before(store: Store, number: int, ms: int) -> Retirement:
+    """Retire the commits before a number and all events before a time, and remove these commits."""
+    log = CommitLog(store)
+    first = log.at(number)
+    retired = Retirement(ms=ms, number=number, sequence=first.sequence, checksum=first.checksum)
+    WindowLog(store).commit(retires=retired, requires=("retention",))
+    LogState.open(store).save(log)
+    for gone in range(number):
+        store.remove(CommitLog.name(gone))
+    return retired
 
 
 def race(url: str, writers: int, commits: int) -> list[tuple[int, str]]:

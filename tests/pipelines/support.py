@@ -19,7 +19,6 @@ from contracts import (
     hash_id,
     read_format,
 )
-from contracts.commits import Cursor
 from logs import DeadLetter, discover
 from pipelines.config import PipelineConfig, SketchConfig
 from pipelines.ingest import run_once
@@ -63,7 +62,8 @@ def run(store: Store, settings: PipelineConfig, *, flush: bool = True, only_whol
 
 def dead_letters(store: Store) -> list[DeadLetter]:
     """All dead letters that commits list."""
-    log, found, at = CommitLog(store), list[DeadLetter](), Cursor()
+    log, found = CommitLog(store), list[DeadLetter]()
+    at = log.first()
     while (step := log.next(at)) is not None:
         commit, at = step
         for file in commit.letters:

@@ -15,6 +15,7 @@ import torch
 import trainer.stream.learner
 from contracts import BundleLog, Store, WindowManifest
 from contracts.documents import read_document
+from tests.contracts.panes import retire_before
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TowerConfig, TrainerConfig
@@ -266,3 +267,21 @@ def test_progress_and_summary_are_plain_data(store: Store, writer: WindowWriter,
     synthetic(writer, windows=1)
     summary = train(store, config, report=lambda progress: json.loads(progress.model_dump_json()))
     assert json.loads(summary.model_dump_json())["windows"] == 1
+
+
+def test_training_goes_on_with_the_first_window_that_is_left(
+    store: Store, writer: WindowWriter, config: TrainerConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    synthetic(writer, windows=2)
+    train(store, config)
+    synthetic(writer, first=2, windows=4)
+    # The checkpoint continues at window 2; windows 2 and 3 are gone all the same.
+    retire_before(store, 4, 4 * 3_600_000)
+    assert train(store, config).windows == 2
+    assert "panes 2 to 3 have retired" in caplog.text
+    [*_, newest] = CheckpointLog(store).names()
+    assert newest.split("-")[1:] == ["00000006", "00000000"]
+    # Without a checkpoint, training starts there, too.
+    store.remove("checkpoints")
+    assert train(store, config).windows == 2
+    assert "panes 0 to 3 have retired" in caplog.text

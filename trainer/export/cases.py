@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from contracts import CorruptArtefactError, ItemKeys, Store, WindowLog, WindowManifest
+from contracts import CorruptArtefactError, ItemKeys, RetiredError, Store, WindowLog, WindowManifest
+from contracts.places import GATE_CASES, GATE_WINDOWS
 from trainer.config import TrainerConfig
 from trainer.step.batches import Positives, read_positives
 from trainer.step.seeds import Purpose, generator
@@ -20,11 +21,8 @@ logger = logging.getLogger(__name__)
 MOST: Final = 1000
 """Cases of one window: more would take time and change little."""
 
-ENOUGH: Final = 200
+ENOUGH: Final = GATE_CASES
 """Cases below which nothing is concluded; smaller windows are pooled up to it."""
-
-_FURTHEST: Final = 200
-"""Windows looked back at, at most: many small ones are not worth reading."""
 
 
 class Cases(NamedTuple):
@@ -73,7 +71,7 @@ class RecentCases:
     def up_to(self, sequence: int) -> Cases:
         """Return the cases of a window, and of those before it until there are `ENOUGH` or no more."""
         parts: list[Cases] = []
-        last = max(sequence - _FURTHEST, -1)
+        last = max(sequence - GATE_WINDOWS, -1)
         while sequence > last and sum(map(len, parts)) < ENOUGH:
             if sequence not in self._known and not self._read(sequence):
                 break
@@ -88,11 +86,11 @@ class RecentCases:
     def _read(self, sequence: int) -> bool:
         """Read a window's cases from the store; say whether it has the window."""
         try:
-            manifest = next(self._log.follow(sequence - 1), None)
-            if manifest is None:
+            manifest = next(iter(self._log.next(sequence - 1)), None)
+            if manifest is None or manifest.sequence != sequence:
                 return False
             found = read_positives(self._log, manifest, self.config.tower.history_length)
-        except (CorruptArtefactError, FileNotFoundError) as error:
+        except (CorruptArtefactError, FileNotFoundError, RetiredError) as error:
             logger.warning("bundles are compared without the cases of window %d and before: %s", sequence, error)
             return False
         self._known[sequence] = self._choose(manifest, found)

@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowManifest
+from contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.cases import RecentCases
@@ -21,18 +22,28 @@ __all__ = ["Exporter"]
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE: Final = 10.0
+"""While behind, an export waits until so many times the seconds of the last one have passed since it started."""
+
 
 @dataclass
 class Exporter:
-    """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait."""
+    """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
+
+    A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
+    never ends does not starve them: they get a tenth of the time. A bounded run exports every window that is asked for.
+    """
 
     store: Store
     config: TrainerConfig
     metrics: TrainerMetrics
+    follows: bool = False
     clock: Callable[[], float] = time.monotonic
     newest: BundleManifest | None = None
     _tried: tuple[int, int] | None = None
     _prepared: bool = False
+    _put_off: bool = False
+    _seconds: float = 0.0
     _last: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,9 +74,21 @@ class Exporter:
             return not self._prepared
         if _place(state) == self._tried or not len(state.table):
             return False
+        if not (self._put_off or self._is_scheduled(state)):
+            return False
+        may_wait = self.follows and self.clock() - self._last < _PATIENCE * self._seconds
+        self._put_off = may_wait and self._is_behind(state)
+        return not self._put_off
+
+    def _is_scheduled(self, state: TrainerState) -> bool:
         if self.config.export_every_seconds is not None:
             return self.clock() - self._last >= self.config.export_every_seconds
         return (state.position.trained_sequence + 1) % self.config.export_every_windows == 0
+
+    def _is_behind(self, state: TrainerState) -> bool:
+        """Say whether more windows are committed than trained on; by the hint, which may be a commit late."""
+        head = CommitLog(self.store).head()
+        return head is not None and head.sequence > state.position.trained_sequence + 1
 
     def export_if_due(self, state: TrainerState) -> None:
         """Export if it is due; call it between windows, and regularly while none comes."""
@@ -97,8 +120,8 @@ class Exporter:
             logger.exception("the bundle %s could not be exported; training continues", place)
             self.metrics.outcomes.labels("failed").inc()
             return
-        seconds = self.clock() - started
-        self.metrics.exported(self.newest, seconds, EventClock.of(self.store), pinned=pinned)
+        self._seconds = self.clock() - started
+        self.metrics.exported(self.newest, self._seconds, EventClock.of(self.store), pinned=pinned)
 
     def _is_pinned(self) -> bool:
         """Return, and export as a metric, whether promotion waits for an operator; an unreadable pin holds, too."""

@@ -35,14 +35,17 @@ class Learner:
 
     def process_window(self, manifest: WindowManifest) -> bool:
         """Test on a window, ingest it and train on it; return False if a signal came before its end."""
+        position = self.state.position
+        if position.sequence != manifest.sequence:
+            # The window where training was has retired.
+            position.sequence, position.batch = manifest.sequence, 0
         found = read_positives(self.log, manifest, self.state.config.tower.history_length)
-        if self.state.position.batch == 0:
+        if position.batch == 0:
             self._test(manifest, found)
             self._ingest(manifest, found)
         examples = Examples.of(found, self.state.table, self.state.users).admitted()
         if not self._train(manifest, examples):
             return False
-        position = self.state.position
         position.sequence, position.batch = manifest.sequence + 1, 0
         return True
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import Final
 
-from contracts import WindowLog, WindowManifest
+from contracts import RetiredError, WindowLog, WindowManifest
 from trainer.ranks.workers import Workers
 
 __all__ = ["StopSignal", "windows"]
@@ -47,10 +47,11 @@ def windows(
 ) -> Iterator[WindowManifest | None]:
     """Yield the windows committed after a sequence, and None after each poll without any; all ranks iterate alike.
 
-    Rank 0 polls and broadcasts: on a shared disk, ranks may see a new file at different times.
+    Rank 0 polls and broadcasts, commit by commit: on a shared disk, ranks may see a new file at different times.
+    Windows that have retired are left out with a warning.
     """
     while True:
-        found, stopped = workers.broadcast((log.committed(after) if workers.is_first else [], stop.requested))
+        found, stopped = workers.broadcast((_next(log, after) if workers.is_first else (), stop.requested))
         if stopped or (not found and not follow):
             return
         if not found:
@@ -61,3 +62,19 @@ def windows(
                 return
             yield manifest
             after = manifest.sequence
+
+
+def _next(log: WindowLog, after: int) -> tuple[WindowManifest, ...]:
+    """Return the panes of the next commit that has any, from the first that is left on."""
+    try:
+        found = log.next(after)
+    except RetiredError as error:
+        found = log.next(error.horizon.sequence - 1)
+    if found and found[0].sequence > after + 1:
+        logger.warning(
+            "panes %d to %d have retired and are not trained on: training goes on with window %s",
+            after + 1,
+            found[0].sequence - 1,
+            found[0].name,
+        )
+    return found

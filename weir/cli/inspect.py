@@ -36,9 +36,9 @@ def windows(
     from contracts import WindowLog
 
     session = options.open()
-    manifests = WindowLog(session.store).committed()
+    manifests = WindowLog(session.store).newest(last)
     if json:
-        session.print_json([_window_facts(manifest) for manifest in manifests[-last:]])
+        session.print_json([_window_facts(manifest) for manifest in manifests])
         return
     if not manifests:
         session.out.print(plain(f"{session.store.path('')} holds no window yet: `weir ingest` commits them"))
@@ -46,9 +46,9 @@ def windows(
     length = timedelta(milliseconds=manifests[-1].end_ms - manifests[-1].start_ms)
     print_table(
         session,
-        f"{len(manifests)} commits in {session.store.path('')}, windows of {length}",
+        f"{manifests[-1].sequence + 1} commits in {session.store.path('')}, windows of {length}",
         ["commit", "window from (UTC)", "pane", "events", "negative", "duplicate", "late", "items", "committed"],
-        [_window_row(manifest) for manifest in manifests[-last:]],
+        [_window_row(manifest) for manifest in manifests],
     )
 
 

@@ -32,20 +32,23 @@ def find(store: Store, wanted: str | None) -> Subject:
     path = Path(wanted) if wanted is not None else None
     if path is not None and path.exists():
         return _from_file(path / WindowName.sketch() if path.is_dir() else path)
-    manifest = _window(store, log.committed(), wanted)
+    manifest = _window(store, log, wanted)
     return Subject(str(manifest.name), sketches.load(log.sketch(manifest)), log.items(manifest))
 
 
-def _window(store: Store, manifests: list[WindowManifest], wanted: str | None) -> WindowManifest:
-    if not manifests:
+def _window(store: Store, log: WindowLog, wanted: str | None) -> WindowManifest:
+    newest = log.newest(1)
+    if not newest:
         raise CommandError(f"{store.path('')} holds no window yet: `weir ingest` commits them")
     if wanted is None:
-        return manifests[-1]
-    for manifest in manifests:
+        return newest[0]
+    first: int | None = None
+    for manifest in log:
+        first = manifest.sequence if first is None else first
         if wanted in {str(manifest.sequence), str(manifest.name), manifest.folder}:
             return manifest
     if wanted.isdecimal():
-        raise CommandError(f"there is no commit {wanted}; there are 0 to {manifests[-1].sequence}")
+        raise CommandError(f"there is no commit {wanted}; there are {first} to {newest[0].sequence}")
     raise CommandError(f"{wanted} is neither a commit number, nor a window of {store.path('')}, nor a file")
 
 

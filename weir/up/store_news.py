@@ -47,7 +47,7 @@ class CommitTotals:
         """
         if self._state is None:
             self._state = LogState.open(self.store)
-            return WindowLog(self.store).committed(after=max(-1, self.windows - 1 - _SHOWN_AT_FIRST))
+            return WindowLog(self.store).newest(_SHOWN_AT_FIRST)
         return [pane for commit in self._state.catch_up(self._log) for pane in commit.panes]
 
     def covers(self, partitions: Collection[Partition]) -> bool:

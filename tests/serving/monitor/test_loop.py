@@ -9,11 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, EventClock, Store, hash_id
+from contracts.places import MonitorPlace
 from serving.client import RetrievalClient
 from serving.monitor.config import MonitorConfig
 from serving.monitor.loop import Monitor
 from serving.monitor.metrics import MonitorMetrics
 from serving.monitor.results import WindowRecall, recorded, save
+from tests.contracts.panes import retire_before
 from tests.serving.process import ServerProcess
 from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
 from tests.serving.users import Event
@@ -261,3 +263,73 @@ def test_requests_keep_to_the_servers_cost(store: Store, catalogue: Catalogue) -
             assert monitor.step() == 2
             assert registry.get_sample_value("weir_monitor_errors_total") == 0
     assert recorded(store)[1].examples.served == 40
+
+
+def test_a_restart_reads_only_the_windows_since_its_stored_popularity(
+    store: Store, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.monitor.loop._WINDOWS_BETWEEN_SAVES", 2)
+    write_bundle(store, "v1", catalogue)
+    for sequence in range(3):
+        write_window(store, sequence, events(catalogue, sequence))
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, _):
+            assert monitor.step() == 3
+        place = MonitorPlace.read(store)
+        assert place is not None
+        assert (place.measured, place.counted) == (2, 1)
+        write_window(store, 3, events(catalogue, 3))
+        with following(store, server.target) as (monitor, registry):
+            # The window after the stored popularity is counted again, the new one measured.
+            assert monitor.step() == 2
+            assert registry.get_sample_value("weir_recall_windows_total") == 1
+    before = [events(catalogue, sequence) for sequence in range(3)]
+    assert recorded(store)[3].popularity == pytest.approx(popular(before, events(catalogue, 3)))
+
+
+def test_killed_before_it_noted_its_place_it_measures_no_window_twice(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    for sequence in range(3):
+        write_window(store, sequence, events(catalogue, sequence))
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, _):
+            monitor.step()
+        first = recorded(store)
+        MonitorPlace(measured=0).write(store)
+        with following(store, server.target) as (monitor, registry):
+            assert monitor.step() == 3
+            assert registry.get_sample_value("weir_recall_windows_total") == 0
+    assert recorded(store) == first
+
+
+def test_a_damaged_place_is_found_again_from_the_results(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_bundle(store, "v1", catalogue)
+    write_window(store, 0, events(catalogue, 0))
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, _):
+            monitor.step()
+        store.write("monitor/PLACE.json", b"damaged")
+        write_window(store, 1, events(catalogue, 1))
+        with following(store, server.target) as (monitor, registry):
+            monitor.step()
+            assert registry.get_sample_value("weir_recall_windows_total") == 1
+    assert "PLACE.json: does not start with its checksum" in caplog.text
+    assert MonitorPlace.read(store) == MonitorPlace(measured=1)
+
+
+def test_it_starts_with_what_is_left(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    for sequence in range(4):
+        write_window(store, sequence, events(catalogue, sequence))
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, registry):
+            retire_before(store, 2, T + 2 * HOUR_MS)
+            monitor.step()
+            assert registry.get_sample_value("weir_monitor_errors_total") == 0
+    assert [result.sequence for result in recorded(store)] == [2, 3]

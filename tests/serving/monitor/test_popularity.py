@@ -66,3 +66,33 @@ def test_a_changed_sketch_starts_from_zero(store: Store, caplog: pytest.LogCaptu
     popularity.add(log, window(store, 1, {"b": 2}))
     assert top(popularity, 1) == ["b"]
     assert "starts from zero" in caplog.text
+
+
+def test_what_is_stored_goes_on_as_if_it_had_never_stopped(store: Store) -> None:
+    log, whole = WindowLog(store), Popularity(7200)
+    assert Popularity.load(store, 7200) == Popularity(7200)
+    windows = [window(store, sequence, {"a": 5, f"b{sequence}": 3 + sequence}) for sequence in range(4)]
+    for manifest in windows[:2]:
+        whole.add(log, manifest)
+    whole.save(store)
+    stored = Popularity.load(store, 7200)
+    for manifest in windows[2:]:
+        whole.add(log, manifest)
+        stored.add(log, manifest)
+    assert (stored.sequence, stored.ids) == (3, whole.ids)
+    assert top(stored, 10) == top(whole, 10)
+    keys = np.fromiter(whole.ids, np.int64)
+    np.testing.assert_array_equal(stored._recent.counts(keys), whole._recent.counts(keys))
+    assert Popularity.load(store, 3600).sequence == -1
+
+
+@pytest.mark.parametrize("damage", [b"", b"weir", b"flipped"])
+def test_damaged_counts_are_not_used(store: Store, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    popularity, log = Popularity(7200), WindowLog(store)
+    popularity.add(log, window(store, 0, {"a": 5}))
+    popularity.save(store)
+    data = bytearray(store.read("state/popularity"))
+    data[len(data) // 2] ^= 1
+    store.write("state/popularity", bytes(data) if damage == b"flipped" else damage)
+    assert Popularity.load(store, 7200).sequence == -1
+    assert "state/popularity is not used" in caplog.text

@@ -1,10 +1,13 @@
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Pin, Store, WindowLog
+from contracts import BundleLog, BundleManifest, Pin, Store, WindowLog
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
+from trainer.export.bundle import export_bundle
 from trainer.export.exporter import Exporter
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import read_positives
@@ -55,6 +58,46 @@ def test_or_when_enough_time_has_passed_even_without_a_further_window(
     now += 5
     made.export_if_due(state)
     assert places(store) == ["00000000-0000000000"]
+
+
+def test_exports_wait_while_more_windows_do_and_get_a_tenth_of_the_time(
+    store: Store, writer: WindowWriter, config: TrainerConfig, state: TrainerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic(writer, first=1, windows=6)
+    now = 100.0
+    timed = TrainerConfig.model_validate({**config.model_dump(), "export_every_windows": 1})
+    made = Exporter(store, timed, TrainerMetrics(CollectorRegistry()), follows=True, clock=lambda: now)
+
+    def taking_two_seconds(*arguments: Any) -> BundleManifest:
+        nonlocal now
+        now += 2
+        return export_bundle(*arguments)
+
+    monkeypatch.setattr("trainer.export.exporter.export_bundle", taking_two_seconds)
+    seen = []
+    for sequence, moment in enumerate((100.0, 103.0, 121.0, 122.0, 124.0, 125.0, 126.0)):
+        now = moment
+        state.position.trained_sequence, state.position.step = sequence, sequence
+        made.export_if_due(state)
+        seen.append(len(places(store)))
+    # At 121 the last one, of two seconds, started 21 s ago; the seventh window is the last there is.
+    assert seen == [1, 1, 2, 2, 2, 2, 3]
+    assert places(store)[-1].startswith("00000006")
+
+
+def test_what_was_put_off_comes_with_the_last_window(
+    store: Store, writer: WindowWriter, config: TrainerConfig, state: TrainerState
+) -> None:
+    synthetic(writer, first=1, windows=4)
+    now = 100.0
+    timed = TrainerConfig.model_validate({**config.model_dump(), "export_every_windows": 2})
+    made = Exporter(store, timed, TrainerMetrics(CollectorRegistry()), follows=True, clock=lambda: now)
+    made._seconds = 5.0
+    for sequence in range(5):
+        state.position.trained_sequence, state.position.step = sequence, sequence
+        made.export_if_due(state)
+    # Windows 1 and 3 were due; 4 is the first that nothing waits behind.
+    assert [place[:8] for place in places(store)] == ["00000004"]
 
 
 def test_a_failure_is_counted_and_logged_and_stops_nothing(

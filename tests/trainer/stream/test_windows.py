@@ -2,7 +2,10 @@ import os
 import signal
 import threading
 
-from contracts import Store, WindowLog
+import pytest
+
+from contracts import Store, WindowLog, WindowManifest
+from tests.contracts.panes import retire_before
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.ranks.workers import Workers
 from trainer.stream.windows import StopSignal, windows
@@ -58,3 +61,46 @@ def test_handlers_are_put_back_and_threads_do_without() -> None:
     thread.start()
     thread.join()
     assert failures == []
+
+
+def sequences(store: Store, after: int) -> list[int]:
+    with StopSignal() as stop:
+        found = windows(WindowLog(store), after, Workers(), stop, follow=False, poll_seconds=0.01)
+        return [manifest.sequence for manifest in found if manifest is not None]
+
+
+def test_windows_that_have_retired_are_named_and_left_out(
+    store: Store, writer: WindowWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    synthetic(writer, windows=5)
+    assert sequences(store, -1) == [0, 1, 2, 3, 4]
+    assert caplog.text == ""
+    retire_before(store, 3, 3 * 3_600_000)
+    assert sequences(store, -1) == [3, 4]
+    assert "panes 0 to 2 have retired and are not trained on: training goes on with window 1970" in caplog.text
+    assert sequences(store, 0) == [3, 4]
+    assert "panes 1 to 2 have retired" in caplog.text
+    caplog.clear()
+    assert sequences(store, 2) == [3, 4]
+    assert caplog.text == ""
+
+
+class CountingLog(WindowLog):
+    """Keeps how far the stream was when each commit was read."""
+
+    reads: list[int]
+
+    def next(self, after: int = -1) -> tuple[WindowManifest, ...]:
+        self.reads.append(after)
+        return super().next(after)
+
+
+def test_a_backlog_is_taken_in_commit_by_commit(store: Store, writer: WindowWriter) -> None:
+    synthetic(writer, windows=4)
+    log = CountingLog(store)
+    log.reads = []
+    with StopSignal() as stop:
+        stream = windows(log, -1, Workers(), stop, follow=False, poll_seconds=0.01)
+        for read in ([-1], [-1, 0], [-1, 0, 1]):
+            next(stream)
+            assert log.reads == read

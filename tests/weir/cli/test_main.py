@@ -18,7 +18,7 @@ RUNNER = CliRunner()
 
 COMMANDS = [
     *("up", "query", "click", "ingest", "train", "train-worker", "export", "promote", "serve", "monitor"),
-    *("verify", "migrate", "rebuild", "generate", "replay", "evaluate", "bench losses"),
+    *("verify", "retire", "migrate", "rebuild", "generate", "replay", "evaluate", "bench losses"),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
 ]
 WITHOUT_SETTINGS = {"generate", "config schema"}

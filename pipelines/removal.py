@@ -1,0 +1,85 @@
+"""The removal of what has retired, after a time of grace for the readers that are still at it.
+
+What goes is decided from the log alone: of each void commit its files, and then the commit itself. So a removal that
+was killed anywhere is finished by the next one, and a void commit that is left names all that is left of it.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from contracts import Commit, CommitLog, CorruptArtefactError, LogState, RetiredError, Store
+from contracts.horizon import snapshots
+
+__all__ = ["GRACE_SECONDS", "Removal"]
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 3600.0
+"""How long retired files stay: no run, and no reading of a window, takes as long."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Removes what lies before the horizon of a state."""
+
+    store: Store
+    state: LogState
+    grace_seconds: float = GRACE_SECONDS
+    _log: CommitLog = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_log", CommitLog(self.store))
+
+    def waiting(self) -> list[int]:
+        """Return the void commits whose files are still there, oldest first."""
+        if self.state.horizon is None:
+            return []
+        names = self.store.glob("commits/" + "[0-9]" * 10 + ".json")
+        return [number for name in names if (number := int(name[8:18])) < self.state.horizon.number]
+
+    def seconds_left(self) -> float:
+        """Return how long the files of the newest retirement have to stay, 0 where they may go."""
+        if self.state.horizon is None:
+            return 0.0
+        retired_at = self._log.get(self.state.retirement).committed_at
+        return max(0.0, retired_at + self.grace_seconds - time.time())
+
+    def run(self) -> int:
+        """Remove what may go; return the number of commits that went."""
+        if self.state.horizon is None or self.seconds_left():
+            return 0
+        # A run that was killed before it wrote the snapshot of its retirement.
+        self.state.save(self._log)
+        numbers = self.waiting()
+        removed = [number for number in numbers if self._remove(number)]
+        for number in snapshots(self.store):
+            if number < self.state.retirement:
+                self.store.remove(f"commits/snapshot-{number:010d}.json")
+        if removed:
+            logger.info("removed what %d retired commits have left, up to commit %d", len(removed), removed[-1])
+        return len(removed)
+
+    def _remove(self, number: int) -> bool:
+        """Remove the files of a void commit, then the commit; a damaged one stays, as it cannot name its files."""
+        try:
+            commit = self._log.get(number)
+        except (CorruptArtefactError, RetiredError) as error:
+            logger.warning("what it lists is not removed: %s", error)
+            return False
+        self._remove_panes(commit)
+        for letter in commit.letters:
+            self.store.remove(letter.name)
+            if letter.partition not in self.state.sources:
+                self.store.remove_if_empty(letter.name.rpartition("/")[0])
+        self.store.remove(CommitLog.name(number))
+        return True
+
+    def _remove_panes(self, commit: Commit) -> None:
+        for pane in commit.panes:
+            self.store.remove(pane.folder)
+            for results in ("evaluations", "monitor"):
+                self.store.remove(f"{results}/{pane.name}.json")
+            for results in ("windows", "evaluations", "monitor"):
+                self.store.remove_if_empty(f"{results}/{pane.name.slice}")

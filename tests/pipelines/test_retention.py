@@ -1,0 +1,230 @@
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import CommitLog, CorruptArtefactError, LogState, RetiredError, Store, WindowLog
+from contracts.commits import Cursor
+from pipelines import merger
+from pipelines.removal import Removal
+from pipelines.retention import plan_retirement, retire
+from tests.pipelines import aging, support
+from tests.pipelines.support import Event
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of nine windows that nothing has retired from."""
+    folder = tmp_path_factory.mktemp("old")
+    for number in range(9):
+        aging.arrive(folder, number)
+        aging.run(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(old: Path, tmp_path: Path) -> Path:
+    shutil.copytree(old, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def store_of(folder: Path) -> Store:
+    return Store(str(folder / "store"))
+
+
+def size(store: Store) -> tuple[int, int]:
+    assert store.local_path is not None
+    found = list(store.local_path.rglob("*"))
+    return len(found), sum(path.stat().st_size for path in found if path.is_file())
+
+
+def test_the_store_of_a_steady_stream_has_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merger, "REPLACED_SECONDS", -1.0)
+    sizes, events = [], 0
+    for number in range(17):
+        aging.arrive(tmp_path, number)
+        aging.run(tmp_path)
+        events += len(aging.events_of(number))
+        aging.age(tmp_path)
+        sizes.append(size(store_of(tmp_path)))
+        assert aging.leftovers(store_of(tmp_path)) == []
+    state = LogState.open(store_of(tmp_path))
+    assert (state.counts.events, state.dead) == (events, 17)
+    assert len(state.starts) <= 6
+    assert len(state.sources) <= 7
+    for middle, late in zip(zip(*sizes[7:12], strict=True), zip(*sizes[12:], strict=True), strict=True):
+        assert max(late) <= 1.03 * max(middle)
+    assert sizes[-1][1] < 1.5 * sizes[6][1]
+
+
+def test_nothing_retires_that_is_young_enough(folder: Path) -> None:
+    state = LogState.open(store_of(folder))
+    plan = plan_retirement(store_of(folder), state, 1000, None)
+    assert (plan.retirement, plan.panes, plan.held) == (None, 0, 0)
+
+
+def test_what_retires_is_what_lies_before_the_horizon(folder: Path) -> None:
+    store = store_of(folder)
+    before = list(WindowLog(store))
+    state = LogState.open(store)
+    plan = plan_retirement(store, state, aging.KEPT, {"part-0008.jsonl"})
+    retire(store, state, plan)
+    assert state.horizon is not None
+    cutoff = (state.max_event_ms - 1000 * aging.KEPT) // 10_000 * 10_000
+    assert state.horizon.ms == cutoff
+    assert [pane for pane in before if pane.start_ms >= cutoff] == list(WindowLog(store))
+    assert plan.panes == len(before) - len(list(WindowLog(store)))
+    assert state == LogState.open(store)
+    gone = {f"part-{number:04d}.jsonl" for number in range(plan.panes)}
+    assert set(plan.retirement.sources if plan.retirement else ()) == gone
+
+
+def test_followers_are_told_what_has_retired(folder: Path) -> None:
+    store = store_of(folder)
+    first, log = CommitLog(store).next(Cursor()), WindowLog(store)
+    assert first is not None
+    aging.age(folder)
+    # Within the grace, what has retired can be read.
+    assert CommitLog(store).next(Cursor()) == first
+    aging.age(folder)
+    with pytest.raises(RetiredError, match=r"commit 0 has retired: the log starts at commit 4, pane 4, events of 20"):
+        CommitLog(store).next(Cursor())
+    with pytest.raises(RetiredError, match="pane 3 has retired"):
+        log.committed(after=2)
+    assert log.left(2) == 3
+    assert [pane.sequence for pane in log.committed(3)] == [4, 5, 6, 7, 8]
+    assert [pane.sequence for pane in WindowLog(store)] == [4, 5, 6, 7, 8]
+    assert [pane.sequence for pane in WindowLog(store).newest(3)] == [6, 7, 8]
+
+
+@pytest.mark.parametrize("lost", ["HEAD", "horizon"])
+def test_head_is_only_a_hint(folder: Path, lost: str) -> None:
+    store, log = store_of(folder), CommitLog(store_of(folder))
+    aging.retire_and_remove(folder)
+    expected = LogState.open(store)
+    if lost == "HEAD":
+        store.remove("commits/HEAD")
+    else:
+        # As a writer leaves it that had read it before the retirement.
+        head = log.head()
+        assert head is not None
+        log.point(head.model_copy(update={"horizon": None, "base": None}))
+    assert LogState.open(store) == expected
+    assert [pane.sequence for pane in WindowLog(store)] == [4, 5, 6, 7, 8]
+    assert aging.leftovers(store) == []
+    if lost == "horizon":
+        with pytest.raises(RetiredError):
+            log.next(Cursor())
+
+
+def test_events_before_the_horizon_are_dead_letters_and_late_ones_behind_it_count(folder: Path) -> None:
+    store = store_of(folder)
+    aging.retire_and_remove(folder)
+    before = LogState.open(store)
+    late = aging.events_of(6)
+    new = Event("user-1", "item-1", 65, "click", "new")
+    old = [Event("user-1", "item-1", second, "click", f"old-{second}") for second in (0, 31, 39)]
+    support.write_lines(folder / "log/late.jsonl", [event.line() for event in [*late, new, *old]])
+    aging.run(folder)
+    state = LogState.open(store)
+    assert state.counts.events == before.counts.events + 1
+    assert state.counts.duplicates == before.counts.duplicates + len(late)
+    found = [letter for letter in support.dead_letters(store) if letter.partition == "late.jsonl"]
+    assert [letter.reason for letter in found] == ["before_retention"] * 3
+    assert "1970" not in found[0].detail
+    assert state.dead == before.dead + 3
+    assert [pane.pane for pane in WindowLog(store).newest(1)] == [1]
+
+
+def test_a_file_that_comes_back_is_not_counted_again(folder: Path) -> None:
+    store = store_of(folder)
+    aging.retire_and_remove(folder)
+    before = LogState.open(store)
+    for number in (1, 8):
+        lines = [event.line() for event in aging.events_of(number)]
+        aging.part(folder, number).unlink(missing_ok=True)
+        support.write_lines(aging.part(folder, number), [*lines, *lines[::3], "no json\n"])
+    aging.run(folder)
+    state = LogState.open(store)
+    assert state.counts == before.counts
+    # 20 events, 7 repetitions and a line that is no JSON.
+    assert state.dead == before.dead + 28
+    aging.run(folder)
+    assert LogState.open(store).dead == state.dead
+
+
+def changes_of(folder: Path, tmp_path: Path) -> int:
+    """How many changes a retirement and its removal make."""
+    shutil.copytree(folder, tmp_path / "counted")
+    for change in range(1000):
+        try:
+            with aging.killed_at(change):
+                aging.retire_and_remove(tmp_path / "counted")
+        except aging.KilledError:
+            shutil.rmtree(tmp_path / "counted")
+            shutil.copytree(folder, tmp_path / "counted")
+        else:
+            return change
+    raise AssertionError("it never ends")
+
+
+def names(store: Store) -> set[str]:
+    """Files and folders, but for what tells runs apart."""
+    assert store.local_path is not None
+    found = {str(path.relative_to(store.local_path)) for path in store.local_path.rglob("*")}
+    return {name for name in found if not name.endswith(".lock")}
+
+
+def test_killed_at_any_change_the_next_one_finishes_it(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "whole")
+    aging.retire_and_remove(tmp_path / "whole")
+    expected = names(store_of(tmp_path / "whole"))
+    total = changes_of(folder, tmp_path)
+    assert total > 40
+    for change in range(total):
+        copy = tmp_path / f"killed-{change}"
+        shutil.copytree(folder, copy)
+        with pytest.raises(aging.KilledError), aging.killed_at(change):
+            aging.retire_and_remove(copy)
+        store = store_of(copy)
+        assert aging.leftovers(store) == [], f"killed at change {change}"
+        seen = [pane.sequence for pane in WindowLog(store)]
+        assert seen[-5:] == [4, 5, 6, 7, 8]
+        aging.retire_and_remove(copy)
+        assert names(store) == expected, f"killed at change {change}"
+        assert Removal(store, LogState.open(store)).waiting() == []
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("change", [2, 9, 25])
+def test_a_pipeline_starts_after_any_kill(folder: Path, change: int) -> None:
+    before = LogState.open(store_of(folder)).counts.events
+    with pytest.raises(aging.KilledError), aging.killed_at(change):
+        aging.retire_and_remove(folder)
+    aging.arrive(folder, 9)
+    aging.run(folder)
+    assert LogState.open(store_of(folder)).counts.events == before + len(aging.events_of(9))
+    assert aging.leftovers(store_of(folder)) == []
+
+
+def test_a_pipeline_retires_by_itself(folder: Path) -> None:
+    settings: Any = aging.settings(folder, retention_days=aging.KEPT / 86_400)
+    aging.arrive(folder, 9)
+    aging.ingest(store_of(folder), settings, registry=aging.CollectorRegistry())
+    assert [pane.sequence for pane in WindowLog(store_of(folder))] == [5, 6, 7, 8, 9]
+    # What has retired stays for the time of grace.
+    assert CommitLog(store_of(folder)).next(Cursor()) is not None
+
+
+def test_histories_are_never_built_from_what_is_left(folder: Path) -> None:
+    store = store_of(folder)
+    aging.retire_and_remove(folder)
+    state = LogState.open(store)
+    assert state.horizon is not None
+    known = next(state.histories.files)
+    store.remove(known.name)
+    with pytest.raises(CorruptArtefactError, match=r"have retired: restore it from a copy") as raised:
+        aging.run(folder)
+    assert raised.value.path.endswith(known.name)
+    assert LogState.open(store).number == state.number

@@ -1,0 +1,138 @@
+"""``weir retire``: windows that are old enough leave the store, where nobody needs them any more."""
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from weir.cli.options import JsonOutput, StoreOptions
+from weir.cli.tables import print_table
+from weir.errors import CommandError, UsageError
+from weir.text import plain
+
+if TYPE_CHECKING:
+    from contracts import LogState
+    from pipelines.removal import Removal
+    from pipelines.retention import RetirementPlan
+    from weir.session import Session
+
+__all__ = ["retire"]
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def retire(
+    *,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE",
+            help="Windows that end so long before the newest event: 30d, 12h, 90m, 60s.",
+            show_default="pipeline.retention_days",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go and what holds back.")] = False,
+    grace: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE", help="How long files of retired windows stay for those who read them; 0s: nobody does."
+        ),
+    ] = "1h",
+    options: StoreOptions,
+    json: JsonOutput = False,
+) -> None:
+    """Retire old windows: commit the new horizon, and remove the files of those that retired before.
+
+    Events before the horizon become dead letters (`before_retention`). Windows that the trainer, the gate, the monitor
+    or the histories of users still need stay; the output says who needs them. Nothing more retires while files of
+    the last time wait for the grace to end. Safe beside a running pipeline, which starts its next run again.
+    """
+    session = options.open()
+    age = _age(session, older_than)
+    from contracts import CommitTakenError, LogState
+    from pipelines.removal import Removal
+    from pipelines.retention import plan_retirement
+    from pipelines.retention import retire as carry_out
+
+    if not session.store.exists(""):
+        raise CommandError(f"{session.store.path('')}: there is no such store")
+    state = LogState.open(session.store)
+    removal = Removal(session.store, state, _seconds(grace, "--grace"))
+    removed = 0 if dry_run else removal.run()
+    plan = plan_retirement(session.store, state, age, _files_in_log(session))
+    # Otherwise each retirement would start the time of grace again.
+    dry_run = dry_run or bool(removal.seconds_left() and removal.waiting())
+    if not dry_run:
+        try:
+            carry_out(session.store, state, plan)
+        except CommitTakenError:
+            raise CommandError("another process has committed meanwhile: nothing has retired, try again") from None
+        removed += removal.run()
+    _show(session, _facts(state, plan, removal, removed), plan, dry_run=dry_run, json=json)
+
+
+def _age(session: "Session", older_than: str | None) -> float:
+    """Return the age from which windows retire, in seconds; windows that may still be open must be younger."""
+    pipeline = session.settings.pipeline
+    if older_than is None and pipeline.retention_days is None:
+        raise UsageError("give --older-than, or set pipeline.retention_days")
+    days = pipeline.retention_days or 0.0
+    age = 86_400 * days if older_than is None else _seconds(older_than, "--older-than")
+    shortest = pipeline.window_seconds + pipeline.allowed_lateness_seconds
+    if age < shortest:
+        raise UsageError(
+            f"--older-than is {age:g} s, but windows stay open for {shortest:g} s (pipeline.window_seconds and "
+            "pipeline.allowed_lateness_seconds): it must be at least that"
+        )
+    return age
+
+
+def _seconds(text: str, option: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None:
+        raise UsageError(f"{option} is {text!r}, but must be a number and s, m, h or d, such as 30d or 12h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _files_in_log(session: "Session") -> set[str] | None:
+    """Return the names of the files in the log; None where it cannot be listed from here."""
+    from logs import discover
+
+    try:
+        return {partition.key for partition in discover(session.settings.pipeline.log)}
+    except (OSError, ValueError, ImportError):
+        return None
+
+
+def _facts(state: "LogState", plan: "RetirementPlan", removal: "Removal", removed: int) -> dict[str, Any]:
+    return {
+        "retired": {"windows": plan.panes, "commits": plan.commits, "files": plan.files, "bytes": plan.size},
+        "held_back": plan.held,
+        "holds": [hold._asdict() for hold in plan.holds],
+        "removed_commits": removed,
+        "waiting_commits": len(removal.waiting()),
+        "waiting_seconds": round(removal.seconds_left()),
+        "horizon_ms": state.horizon.ms if state.horizon else None,
+    }
+
+
+def _show(session: "Session", facts: dict[str, Any], plan: "RetirementPlan", *, dry_run: bool, json: bool) -> None:
+    if json:
+        session.print_json(facts | {"dry_run": dry_run})
+        return
+    verb = "would retire" if dry_run else "retired"
+    size = f"{plan.size / 1e6:,.1f} MB"
+    rows = [[verb, f"{plan.panes:,} panes in {plan.commits:,} commits", f"{plan.files:,} files, {size}"]]
+    rows += [["held back", f"from pane {hold.sequence}", f"{hold.reader}: {hold.why}"] for hold in plan.holds]
+    if plan.held:
+        rows.append(["held back", f"{plan.held:,} panes in all", "older than asked for, but needed"])
+    rows.append(["removed", f"{facts['removed_commits']:,} commits with their files", "retired earlier"])
+    if facts["waiting_commits"]:
+        rest = f"files go in {facts['waiting_seconds']:,} s, by the pipeline or the next `weir retire`"
+        rows.append(["waiting", f"{facts['waiting_commits']:,} commits", rest])
+    horizon = plan.retirement or "as it was"
+    print_table(session, f"{session.store.path('')}: horizon {horizon}", ["", "what", "why"], rows)
+    if plan.panes == 0 and not plan.held:
+        session.out.print(plain("no window is that old"))
