@@ -235,6 +235,7 @@ class _Driver:
         """Take in another's commits; nothing in hand is known to fit them."""
         self._in_hand = InHand()
         self._state.catch_up(self._commits)
+        self.source.check(self.store, self._state)
 
     def _tidy(self) -> None:
         """Remove what earlier runs of this process have kept and nothing waits for."""
