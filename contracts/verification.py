@@ -83,6 +83,7 @@ class _Listing(Document):
     """What all manifests have in common."""
 
     files: tuple[FileEntry, ...]
+    parent: str | None = None
 
 
 def verify(
@@ -141,7 +142,16 @@ def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding])
                 findings.append(Finding(Kind.DAMAGED, name, error.problem))
                 continue
             expected |= {f"{folder}/{entry.name}": entry for entry in listing.files}
+            if listing.parent is not None:
+                findings += _orphaned(store, name, f"bundles/{listing.parent}/{MANIFEST}", there)
     return expected
+
+
+def _orphaned(store: Store, child: str, parent: str, there: dict[str, FileStat]) -> list[Finding]:
+    """Check that what a delta changes is there; where it is not, the delta may have been retired before it."""
+    if parent in there or store.exists(parent) or not store.exists(child):
+        return []
+    return [Finding(Kind.MISSING, parent, f"{child} changes it, but it is missing")]
 
 
 def _committed(store: Store, findings: list[Finding]) -> Iterator[tuple[str, FileEntry]]:
