@@ -99,7 +99,7 @@ def read(store: Store) -> dict[str, Any]:
         "dead": support.dead_letters(store),
         "histories": [part.tolist() for part in known],
         "served": watcher.bundle.manifest,
-        "bundle": load_bundle(BundleLog(store), str(BundleLog(store).current())).ids.tolist(),
+        "bundle": load_bundle(BundleLog(store), str(BundleLog(store).current())).ids[:].tolist(),
         "results": recorded(store),
         "clock": EventClock.of(store),
     }
