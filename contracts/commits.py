@@ -38,7 +38,9 @@ class SourceSpan(Document):
     [resume, stop) those of windows committed since are (`LogState.counted`); the others are still in the log, and a
     restart reads them again. `size` (bytes), `modified_ms` and `fingerprint` describe the file at that time. `dead`
     counts its dead letters so far; `letters` are their files (name -> last position) that reach beyond `resume`, so
-    that a row that was refused once stays refused, and is counted once; `letter_checksums` are theirs.
+    that a row that was refused once stays refused, and is counted once; `letter_checksums` are theirs. Of a Kafka
+    topic positions are offsets, `size` is the offset at which the partition ended, and `skipped` counts the messages
+    without a value so far.
     """
 
     start: int
@@ -50,6 +52,7 @@ class SourceSpan(Document):
     fingerprint: str = ""
     letters: dict[str, int] = Field(default_factory=dict)
     letter_checksums: dict[str, str] = Field(default_factory=dict)
+    skipped: int = 0
 
     @property
     def is_done(self) -> bool:

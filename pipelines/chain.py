@@ -20,12 +20,13 @@ from pipelines.transforms.dead_letters import WriteDeadLetters
 from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
 from pipelines.transforms.histories import AttachHistories
 from pipelines.transforms.read import PROGRESS, ListChunks, ReadChunk
+from pipelines.transforms.read_topic import ReadRange
 from pipelines.transforms.split import OPEN, Locate, MergeProgress, Release, Reopen
 from pipelines.transforms.validate import DEAD, Validate
 from pipelines.transforms.write import WriteShards
 from pipelines.user_state import ArtefactUserState, UserState
 
-__all__ = ["BlocksToWindows", "ReadBlocks"]
+__all__ = ["BlocksToWindows", "ReadBlocks", "ReadTopic"]
 
 
 class ReadBlocks(beam.PTransform[Any, Any]):
@@ -43,6 +44,20 @@ class ReadBlocks(beam.PTransform[Any, Any]):
         # Chunks of one file may be read by different workers.
         blocks = listed.chunks | "Spread" >> beam.Reshuffle() | "Read" >> beam.ParDo(ReadChunk(self._config))
         return {"blocks": blocks, DEAD: listed[DEAD], PROGRESS: listed[PROGRESS]}
+
+
+class ReadTopic(beam.PTransform[Any, Any]):
+    """`OffsetRange`s to the same as `ReadBlocks`; a topic as a whole has no dead letters."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def expand(self, ranges: Any) -> Any:
+        """Add the transforms."""
+        spread = ranges | "Spread" >> beam.Reshuffle()
+        read = spread | "Read" >> beam.ParDo(ReadRange(self._config)).with_outputs(DEAD, PROGRESS, main="blocks")
+        return {"blocks": read.blocks, DEAD: read[DEAD], PROGRESS: read[PROGRESS]}
 
 
 class BlocksToWindows(beam.PTransform[Any, Any]):

@@ -6,8 +6,9 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -21,9 +22,13 @@ from contracts.exposition import exposed
 from contracts.models import FrozenModel
 from logs import Format, Partition, discover, generation
 from pipelines.attempts import discard, registered, sweep
-from pipelines.chain import BlocksToWindows, ReadBlocks
+from pipelines.chain import BlocksToWindows, ReadBlocks, ReadTopic
 from pipelines.committed_panes import remember_panes
 from pipelines.config import PipelineConfig
+from pipelines.kafka.address import is_topic
+from pipelines.kafka.client import KafkaPartition
+from pipelines.kafka.errors import BrokerAwayError
+from pipelines.kafka.topic_input import TopicInput, open_topic
 from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import InHand, RunPlan, identify, make_plan, open_layout
@@ -91,6 +96,7 @@ def ingest(
     come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
     `report` is called after each run. Raises `FileNotFoundError` where there is no log (without `follow`),
     `LayoutError` for settings that contradict the store and `BusyStoreError` where another pipeline writes to it.
+    For a topic it raises the errors of `pipelines.kafka.errors`; what could be read is committed before.
     """
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
@@ -99,7 +105,7 @@ def ingest(
         if follow:
             driver.follow()
         else:
-            driver.catch_up(discover(config.log), flush=True, only_whole_lines=False)
+            driver.once()
     return driver.total
 
 
@@ -123,25 +129,69 @@ class _Driver:
         self._state = LogState.open(self.store)
         remember_panes(self.store, self._state)
         sweep(self.store)
+        self._topic = open_topic(self.config, self.metrics.topic)
         self.metrics.started(self.store, self.config, self._state)
+
+    def once(self) -> None:
+        """Read all there is, and commit every window."""
+        if self._topic is None:
+            self.catch_up(discover(self.config.log), flush=True, only_whole_lines=False)
+            return
+        is_whole = self._read_topic(self._topic, self._topic.look(), flush=True)
+        if not self.stop.is_set():
+            self._topic.check(is_whole=is_whole)
 
     def follow(self) -> None:
         """Run whenever the log has changed, and once more when it has been quiet for long enough."""
         listed: dict[str, tuple[int, int | None]] = {}
+        look = self._topic.look_or_wait if self._topic else partial(_discover_or_wait, self.config.log)
         changed_at = time.monotonic()
         may_flush = True
         while not self.stop.is_set():
-            partitions = _discover_or_wait(self.config.log)
+            if (partitions := look()) is None:
+                # Silence of the brokers is no silence of the log.
+                changed_at = time.monotonic()
+                self.stop.wait(self.config.poll_seconds)
+                continue
             now = {partition.key: (partition.size, partition.arrival_ms) for partition in partitions}
             is_quiet = time.monotonic() - changed_at >= self.config.idle_seconds
             if now != listed:
-                listed, changed_at, may_flush = now, time.monotonic(), True
+                changed_at, may_flush = time.monotonic(), True
                 self.metrics.input.set_to_current_time()
-                self.catch_up(partitions, flush=False, only_whole_lines=True)
+                listed = now if self._catch_up(partitions, flush=False) else {}
             elif is_quiet and (may_flush or self._unread):
                 changed_at, may_flush = time.monotonic(), False
-                self.catch_up(partitions, flush=True, only_whole_lines=True)
+                listed = listed if self._catch_up(partitions, flush=True) else {}
             self.stop.wait(self.config.poll_seconds)
+
+    def _catch_up(self, partitions: Sequence[Partition | KafkaPartition], *, flush: bool) -> bool:
+        """Read all partitions while following; say whether there is no more to read of what was listed."""
+        if self._topic is not None:
+            return self._read_topic(
+                self._topic, [one for one in partitions if isinstance(one, KafkaPartition)], flush=flush
+            )
+        self.catch_up([one for one in partitions if isinstance(one, Partition)], flush=flush, only_whole_lines=True)
+        return True
+
+    def _read_topic(self, topic: TopicInput, partitions: list[KafkaPartition], *, flush: bool) -> bool:
+        """Read a topic in as many runs as memory asks for; say whether all that was listed is read."""
+        left = -1
+        while left:
+            try:
+                found = topic.settle(partitions, self._state, self._in_hand)
+            except BrokerAwayError as error:
+                logger.info("%s", error)
+                return False
+            if not self._in_hand.open_rows and any(key not in self._state.sources for key in self._in_hand.pending):
+                # Where reading starts is committed first: after a restart "latest" would mean another place.
+                self.step([], flush=True, only_whole_lines=True)
+            before, number = topic.unread(found, self._state, self._in_hand), self._state.number
+            self.step(found, flush=flush, only_whole_lines=True)
+            left = topic.unread(found, self._state, self._in_hand)
+            is_stuck = left >= before and self._state.number == number
+            if self.stop.is_set() or is_stuck:
+                return left == 0
+        return True
 
     def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
         """Read all partitions, in as many runs as memory asks for; `flush` concerns the last."""
@@ -162,7 +212,7 @@ class _Driver:
         size = max(0, partition.size - (seen.size if seen else 0))
         return size if partition.format is Format.JSON_LINES else _INFLATION * size
 
-    def step(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
+    def step(self, partitions: Sequence[Partition | KafkaPartition], *, flush: bool, only_whole_lines: bool) -> None:
         """Make one run, if there is anything to read or to commit; again where another writer was faster."""
         while True:
             plan = make_plan(
@@ -230,7 +280,7 @@ def run_once(store: Store, config: PipelineConfig, plan: RunPlan) -> None:
     try:
         with beam.Pipeline(options=options) as pipeline:
             readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
-            blocks = readings | "Read log" >> ReadBlocks(config)
+            blocks = readings | "Read log" >> (ReadTopic(config) if is_topic(config.log) else ReadBlocks(config))
             _ = blocks | "Windows" >> BlocksToWindows(store, plan.run, config)
     except RuntimeError as error:
         # Beam wraps what a transform raises; a damaged file is to be named without its frame.

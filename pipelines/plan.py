@@ -20,6 +20,8 @@ from contracts import (
 from logs import Int64, KnownFile, Partition, Reading, identified, latest_event_ms
 from pipelines.attempts import new_run
 from pipelines.config import PipelineConfig
+from pipelines.kafka.client import KafkaPartition
+from pipelines.kafka.ranges import OffsetRange, plan_ranges
 from pipelines.open_rows import OpenRows
 from pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Run
 from pipelines.transforms.commit import RunOutcome
@@ -58,13 +60,13 @@ class RunPlan:
     """A run, and what it reads."""
 
     run: Run
-    readings: tuple[Reading, ...]
+    readings: tuple[Reading | OffsetRange, ...]
 
 
 def make_plan(
     store: Store,
     config: PipelineConfig,
-    partitions: Iterable[Partition],
+    partitions: Iterable[Partition | KafkaPartition],
     state: LogState,
     in_hand: InHand,
     *,
@@ -74,14 +76,18 @@ def make_plan(
 ) -> RunPlan:
     """Return what to read: partitions that are new or have grown, and those whose open windows are not in hand."""
     known, clock = state.sources | in_hand.pending, EventClock.of(store)
-    readings = []
+    partitions = list(partitions)
+    messages = [partition for partition in partitions if isinstance(partition, KafkaPartition)]
+    readings: list[Reading | OffsetRange] = [*plan_ranges(messages, known, in_hand.reached, config.run_bytes, clock)]
     for partition in partitions:
+        if isinstance(partition, KafkaPartition):
+            continue
         before = known.get(partition.key)
         start = in_hand.reached.get(partition.key, before.resume if before else 0)
         if before is None or _has_changed(partition, before) or start < before.stop:
             latest = latest_event_ms(partition, clock, config)
             readings.append(Reading(partition, start, only_whole_lines=only_whole_lines, latest_ms=latest))
-    read = {reading.partition.key: reading.partition for reading in readings}
+    read: dict[str, Partition | KafkaPartition] = {reading.partition.key: reading.partition for reading in readings}
     concerned = read.keys() | in_hand.pending.keys() | {rows.partition for rows in in_hand.open_rows}
     run = Run(
         id=new_run(),
@@ -114,7 +120,7 @@ def identify(partitions: Iterable[Partition], state: LogState, in_hand: InHand) 
     return [partition for partition in found if partition is not None]
 
 
-def _refused(store: Store, reading: Reading, known: Mapping[str, SourceSpan]) -> Int64 | None:
+def _refused(store: Store, reading: Reading | OffsetRange, known: Mapping[str, SourceSpan]) -> Int64 | None:
     """Return the positions of a partition's dead letters that may be read again; None without any."""
     before = known.get(reading.partition.key)
     if before is None or not before.letters:

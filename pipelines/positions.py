@@ -14,6 +14,7 @@ from contracts import LogState, SourceSpan, WindowName
 from contracts.commits import Cursor
 from contracts.log_state import Panes
 from logs import Int64, Partition
+from pipelines.kafka.client import KafkaPartition
 from pipelines.open_rows import OpenRows
 from pipelines.progress import LettersWritten, PartitionProgress, Progress
 
@@ -63,13 +64,14 @@ class Run:
 
     `id` names its files and its commit. `pending` are the spans of partitions that this process has read since the
     last commit, `open_rows` the rows of windows that were still open then, `refused` the positions of dead letters
-    that are recorded already, `secret` is the store's (`contracts.keys`). With `flush` the input counts as complete
-    and every window is committed; else a window stays open until the newest event is `lateness_ms` past its end.
+    that are recorded already, `secret` is the store's (`contracts.keys`). With `flush` the input counts as complete,
+    unless its reading was cut short, and every window is committed; else a window stays open until the newest event is
+    `lateness_ms` past its end.
     """
 
     id: str
     base: Base
-    partitions: Mapping[str, Partition]
+    partitions: Mapping[str, Partition | KafkaPartition]
     window_ms: int
     lateness_ms: int
     flush: bool
@@ -96,7 +98,7 @@ class Run:
 
     def watermark_ms(self, progress: Progress) -> int:
         """Return the event time up to which the input counts as complete."""
-        if self.flush:
+        if self.flush and not progress.is_cut:
             return END_OF_TIME
         return max(self.newest_ms, self.base.max_event_ms, progress.max_event_ms) - self.lateness_ms
 
@@ -131,6 +133,7 @@ class Run:
             dead=before.dead + sum(one.file.rows for one in letters),
             letters=reaching,
             letter_checksums={name: checksums[name] for name in reaching if name in checksums},
+            skipped=before.skipped + (read.skipped if read else 0),
         )
 
     def _lowest(self, key: str, read: PartitionProgress | None) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ __all__ = ["explain"]
 
 _EXTRAS: Final = {
     "apache_beam": "pipeline",
+    "confluent_kafka": "pipeline",
     "torch": "trainer",
     "onnx": "trainer",
     "onnxscript": "trainer",
