@@ -22,7 +22,7 @@ __all__ = ["Exporter"]
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE: Final = 10.0
+_PATIENCE: Final = 3.0
 """While behind, an export waits until so many times the seconds of the last one have passed since it started."""
 
 
@@ -31,7 +31,7 @@ class Exporter:
     """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
 
     A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
-    never ends does not starve them: they get a tenth of the time. A bounded run exports every window that is asked for.
+    never ends does not starve them: they get a third of the time. A bounded run exports every window that is asked for.
     """
 
     store: Store

@@ -60,7 +60,7 @@ def test_or_when_enough_time_has_passed_even_without_a_further_window(
     assert places(store) == ["00000000-0000000000"]
 
 
-def test_exports_wait_while_more_windows_do_and_get_a_tenth_of_the_time(
+def test_exports_wait_while_more_windows_do_and_get_a_third_of_the_time(
     store: Store, writer: WindowWriter, config: TrainerConfig, state: TrainerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synthetic(writer, first=1, windows=6)
@@ -75,12 +75,12 @@ def test_exports_wait_while_more_windows_do_and_get_a_tenth_of_the_time(
 
     monkeypatch.setattr("trainer.export.exporter.export_bundle", taking_two_seconds)
     seen = []
-    for sequence, moment in enumerate((100.0, 103.0, 121.0, 122.0, 124.0, 125.0, 126.0)):
+    for sequence, moment in enumerate((100.0, 105.0, 107.0, 108.0, 110.0, 112.0, 112.5)):
         now = moment
         state.position.trained_sequence, state.position.step = sequence, sequence
         made.export_if_due(state)
         seen.append(len(places(store)))
-    # At 121 the last one, of two seconds, started 21 s ago; the seventh window is the last there is.
+    # At 107 the last one, of two seconds, started 7 s ago; the seventh window is the last there is.
     assert seen == [1, 1, 2, 2, 2, 2, 3]
     assert places(store)[-1].startswith("00000006")
 
