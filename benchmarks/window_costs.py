@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python -m benchmarks.window_costs                  # 0.2 and 2 million items, 3 GB of memory
     OMP_NUM_THREADS=1 python -m benchmarks.window_costs --touched 2000   # other changes
 
-Each window has 100,000 events of 20,000 items, drawn anew from all items, which is the worst case for a chain of
+Each window has 100,000 events of 20,000 items, drawn from all items each time, which is the worst case for a chain of
 checkpoints; some items are new, and as many of earlier windows expire. Columns are means over all windows: CPU-seconds,
 and bytes written; whole checkpoints are in the mean as often as they are due. Earlier versions run this file, too.
 """

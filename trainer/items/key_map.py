@@ -2,7 +2,7 @@
 
 Linear probing over whole batches: each round looks at one slot per key that is not found yet, so that the number of
 Python steps is the longest probe sequence, not the number of keys. A look-up, an insertion and a removal cost what is
-looked up, inserted or removed; now and then the slots are laid out anew, after as many changes as there are keys.
+looked up, inserted or removed; now and then all slots are laid out again, after as many changes as there are keys.
 """
 
 from typing import Final
