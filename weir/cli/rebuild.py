@@ -22,7 +22,7 @@ __all__ = ["rebuild"]
 def rebuild(
     *,
     origin: Annotated[str, typer.Option("--from", metavar="STORE", help="The store to rebuild: a path or fsspec URL.")],
-    to: Annotated[str, typer.Option("--to", metavar="STORE", help="The new store, or one of an unfinished rebuild, which resumes.")],
+    to: Annotated[str, typer.Option("--to", metavar="STORE", help="The new store; an unfinished one resumes.")],
     log: Annotated[
         str | None,
         typer.Option(
