@@ -50,6 +50,12 @@ def status(field: str, process: int | str = "self") -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of a running process; Linux keeps them in nanoseconds, by thread."""
+    found = [(task / "schedstat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int(text.split()[0]) for text in found) / 1e9
+
+
 def zipf_ranks(items: int, events: int, exponent: float, rng: np.random.Generator) -> tuple[I64, F64]:
     """Return ranks (events,) drawn from a Zipf law, and the law (items,)."""
     law = np.arange(1, items + 1, dtype=np.float64) ** -exponent

@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python -m benchmarks.histories run                     # 0.1, 1 and 5 million users; minutes, 8 GB
     OMP_NUM_THREADS=1 python -m benchmarks.histories run --users 20000000    # 32 GB of disk
 
-Every stored user has 50 items with times and 20 seen items, in one base per user shard. The commit touches up to
-100,000 users with one event each, chosen evenly: looking them up, extending their records, writing one delta per shard.
+Every stored user has 50 items with times and 20 seen items, in one base per user shard. The commit has 100,000 events,
+two of each of 50,000 users, chosen evenly: looking them up, extending their records, writing one delta per shard.
 Costs are CPU time (user and system); memory is by how much the commit raises the peak, mapped pages included. Look-ups
 are of known users whose pages are in memory: with the bases alone / with four deltas above each. The last column is
 what 4-byte item numbers instead of 8-byte keys would save, share of the bytes of a base.
@@ -46,7 +46,7 @@ app = command_line(__doc__)
 SHARDS: Final = 8
 LENGTH: Final = 50
 SEEN: Final = 20
-EVENTS: Final = 100_000
+TOUCHED: Final = 50_000
 BLOCK: Final = 20_000
 DELTAS: Final = 4
 ASKED: Final = 300
@@ -79,8 +79,8 @@ def base(store: Store, users: I64, rng: np.random.Generator) -> HistoryFiles:
 
 
 def commit(store: Store, files: HistoryFiles, users: I64, number: int, rng: np.random.Generator) -> HistoryFiles:
-    """Do to histories what one commit of `EVENTS` events does; return the files after it."""
-    touched = rng.choice(users, EVENTS)
+    """Do to histories what one commit of two events of each of `TOUCHED` users does; return the files after it."""
+    touched = np.repeat(rng.choice(users, min(TOUCHED, len(users)), replace=False), 2)
     owners, found = shards_of(UserKeys(touched), SHARDS), dict(files.shards)
     for shard in range(SHARDS):
         mine = touched[owners == shard]

@@ -7,7 +7,8 @@ The stores hold files of users, written through the contracts' own writer (16 us
 10,000 items by the trainer's own export. ``weir serve`` starts in a process of its own, with the files in the page
 cache as the disk of the machine left them.
 
-- ready: from the start of the process until its health is SERVING; `opening` is the part of opening the histories.
+- ready: from the start of the process until its health is SERVING, and its CPU seconds (user and system) until then;
+  `opening` is the part of opening the histories.
 - own memory: what is anonymous of the process (``/proc/PID/smaps_rollup``): not the mapped files, which the kernel
   drops when memory is short. Mapped is what of the files was resident after the queries.
 - query: a user by id, one after the other, with seen items left out; median and worst of 300 users, drawn at random.
@@ -29,7 +30,7 @@ import numpy as np
 import typer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness import I64, command_line, head, row
+from benchmarks.harness import I64, command_line, cpu_seconds, head, row
 from benchmarks.states import filled, item_id
 from contracts import (
     HistoryFile,
@@ -128,8 +129,8 @@ def prepare(store: Store, users: int, shape: Shape) -> None:
 
 
 @contextmanager
-def started(store: Store) -> Iterator[tuple[int, str, float]]:
-    """Run ``weir serve``; yields process, address, and the seconds until it was SERVING."""
+def started(store: Store) -> Iterator[tuple[int, str, float, float]]:
+    """Run ``weir serve``; yields process, address, and the seconds and CPU seconds until it was SERVING."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "weir", "serve", "--store", store.url, "--port", "0"]
     process = subprocess.Popen(
@@ -137,7 +138,8 @@ def started(store: Store) -> Iterator[tuple[int, str, float]]:
     )
     try:
         line = next(line for line in process.stderr or () if "ready: gRPC on" in line)
-        yield process.pid, line.partition("gRPC on ")[2].partition(",")[0], time.monotonic() - begin
+        ready, spent = time.monotonic() - begin, cpu_seconds(process.pid)
+        yield process.pid, line.partition("gRPC on ")[2].partition(",")[0], ready, spent
     finally:
         process.terminate()
         process.communicate()
@@ -184,7 +186,17 @@ def main(
     folder: Annotated[Path | None, typer.Option(help="where stores are written, and removed")] = None,
 ) -> None:
     """Measure and print, a store at a time."""
-    head("users", "files, GB", "ready, s", "opening, ms", "own memory, MiB", "mapped, MiB", "query, ms", "worst, ms")
+    head(
+        "users",
+        "files, GB",
+        "ready, s",
+        "CPU, s",
+        "opening, ms",
+        "own memory, MiB",
+        "mapped, MiB",
+        "query, ms",
+        "worst, ms",
+    )
     for count in users:
         path = Path(tempfile.mkdtemp(prefix="weir-server-start-", dir=folder))
         try:
@@ -192,10 +204,11 @@ def main(
             prepare(store, count, Shape(length, seen))
             size = sum(stat.size for stat in store.find("histories").values()) / 1e9
             opening = 1000 * opening_seconds(store)
-            with started(store) as (pid, target, ready):
+            with started(store) as (pid, target, ready, spent):
                 times = query_milliseconds(target, count)
                 own, mapped = memory(pid)
-            row(f"{count:,}", size, ready, opening, round(own), round(mapped), float(np.median(times)), max(times))
+            took = (float(np.median(times)), max(times))
+            row(f"{count:,}", size, ready, spent, opening, round(own), round(mapped), *took)
         finally:
             shutil.rmtree(path)
 

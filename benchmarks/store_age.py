@@ -34,7 +34,7 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from benchmarks.aged_store import SETTINGS, AgedStore
-from benchmarks.harness import command_line, head, row
+from benchmarks.harness import command_line, cpu_seconds, head, row
 from contracts import CommitLog, LogState, Store, WindowLog
 from serving.client import Info
 from serving.histories import FollowedHistories
@@ -146,16 +146,10 @@ def following(aged: AgedStore) -> Iterator[Callable[[], float]]:
     """Run ``weir ingest --follow``; yields a function that returns its CPU seconds so far."""
     process = subprocess.Popen(command(aged, "--follow"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        yield lambda: on_cpu(process.pid)
+        yield lambda: cpu_seconds(process.pid)
     finally:
         process.terminate()
         process.wait()
-
-
-def on_cpu(pid: int) -> float:
-    """Return the CPU seconds of a running process; Linux keeps them in nanoseconds, by thread."""
-    found = [(task / "schedstat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-    return sum(int(text.split()[0]) for text in found) / 1e9
 
 
 def follow_costs(aged: AgedStore, repeats: int, idle_seconds: float) -> Costs:

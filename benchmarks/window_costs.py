@@ -4,14 +4,16 @@
     OMP_NUM_THREADS=1 python -m benchmarks.window_costs --touched 2000   # other changes
 
 Each window has 100,000 events of 20,000 items, drawn from all items each time, which is the worst case for a chain of
-checkpoints; some items are new, and as many of earlier windows expire. Columns are means over all windows: CPU-seconds,
-and bytes written; whole checkpoints are in the mean as often as they are due. Earlier versions run this file, too.
+checkpoints; some items are new, and as many of earlier windows expire. There are so many windows that all items are
+touched about once: whole checkpoints are in the mean as often as they are due. Columns are means over all windows:
+CPU-seconds and bytes written; memory is by how much the windows raise the peak. Earlier versions run this file, too.
 """
 
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
@@ -19,7 +21,7 @@ import numpy.typing as npt
 import torch
 import typer
 
-from benchmarks.harness import I64, head, row
+from benchmarks.harness import I64, head, row, status
 from benchmarks.states import admit, item_id
 from contracts import ItemKeys, Store, hash_ids
 from sketches import CountMinSketch
@@ -42,13 +44,13 @@ def main(
     items: Annotated[list[int] | None, typer.Option(help="items in the table; several are measured in turn")] = None,
     touched: Annotated[int, typer.Option(help="items of a window")] = 20_000,
     new: Annotated[int, typer.Option(help="new items of a window")] = 2_000,
-    windows: Annotated[int, typer.Option(help="windows")] = 12,
+    windows: Annotated[int | None, typer.Option(help="windows; default: until all items are touched")] = None,
 ) -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    head("items", *(f"{part}, s" for part in PARTS), "longest checkpoint, s", "written, MB", "restore, s")
+    head("items", *(f"{part}, s" for part in PARTS), "longest checkpoint, s", "written, MB", "memory, MB", "restore, s")
     for count in items or (200_000, 2_000_000):
-        measure(count, touched, new, windows)
+        measure(count, touched, new, windows or max(12, count // touched))
 
 
 def measure(count: int, touched: int, new: int, windows: int) -> None:
@@ -60,6 +62,8 @@ def measure(count: int, touched: int, new: int, windows: int) -> None:
         store, spent, written = Store(folder), defaultdict[str, list[float]](list), []
         log = CheckpointLog(store)
         log.save(state, Workers())
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+        held = status("VmRSS")
         for number in range(windows):
             some = ItemKeys(np.concatenate([draw.choice(keys, touched - new, replace=False), keys_of(count, new)]))
             shown = ItemKeys(draw.choice(some, (EVENTS, HISTORY)))
@@ -73,11 +77,19 @@ def measure(count: int, touched: int, new: int, windows: int) -> None:
                 added = store.find("checkpoints")
             written.append(sum(stat.size for name, stat in added.items() if name not in before))
             count += new
+        memory = (status("VmHWM") - held) / 1e6
         started = time.process_time()
         log.load(config, Workers())
         restored = time.process_time() - started
     means = [f"{np.mean(spent[part]):.4f}" for part in PARTS]
-    row(len(keys), *means, f"{max(spent['checkpoint']):.2f}", f"{np.mean(written) / 1e6:.1f}", f"{restored:.1f}")
+    row(
+        len(keys),
+        *means,
+        f"{max(spent['checkpoint']):.2f}",
+        f"{np.mean(written) / 1e6:.1f}",
+        f"{memory:.0f}",
+        f"{restored:.1f}",
+    )
 
 
 def frequencies(state: TrainerState, keys: ItemKeys, number: int) -> Callable[[], object]:
