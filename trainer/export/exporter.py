@@ -70,9 +70,10 @@ class Exporter:
 
     def due(self, state: TrainerState) -> bool:
         """Say whether `export_if_due` has anything to do."""
-        if state.position.trained_sequence < 0:
-            return not self._prepared
-        if _place(state) == self._tried or not len(state.table):
+        return not self._prepared or self._export_is_due(state)
+
+    def _export_is_due(self, state: TrainerState) -> bool:
+        if state.position.trained_sequence < 0 or _place(state) == self._tried or not len(state.table):
             return False
         if not (self._put_off or self._is_scheduled(state)):
             return False
@@ -92,19 +93,18 @@ class Exporter:
 
     def export_if_due(self, state: TrainerState) -> None:
         """Export if it is due; call it between windows, and regularly while none comes."""
-        if not self.due(state):
-            return
-        if state.position.trained_sequence < 0:
+        if not self._prepared:
             self._prepare()
-        else:
+        if self._export_is_due(state):
             self.export(state)
 
     def _prepare(self) -> None:
-        """Trace the tower while the first window is awaited, so that the first bundle need not wait for it."""
+        """Trace the tower, if possible while the first window is awaited: it takes seconds, once per process."""
         self._prepared = True
         # If it fails, the first export reports it.
         with suppress(Exception):
             trace_tower(self.config.tower)
+        logger.info("ready for windows")
 
     def export(self, state: TrainerState) -> None:
         """Export now, unless this state has been exported; a failure is logged and counted."""

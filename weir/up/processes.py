@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,8 +34,10 @@ def child_specs(file: Path, ranks: int, replayed: Replayed | None) -> list[Child
         spec("monitor", "monitor"),
     ]
     if replayed is not None:
+        # Event time passes during a replay: it waits for the stage that takes longest to start.
         arguments = ("replay", str(replayed.log), "--seconds", str(replayed.seconds))
-        specs.insert(0, spec("replay", *arguments, forever=False))
+        replay = spec("replay", *arguments, forever=False)
+        specs.insert(0, replace(replay, starts_after=("trainer", "ready for windows")))
     return specs
 
 

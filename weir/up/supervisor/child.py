@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +54,8 @@ class ChildSpec:
         Seconds after which a run counts as healthy.
     first_wait, longest_wait
         Seconds between a failure and the restart: the first, doubled each time, and their limit.
+    starts_after
+        Name of another process, and the text that its output must show first; None starts at once.
     """
 
     name: str
@@ -64,6 +66,7 @@ class ChildSpec:
     lasting: float = 60.0
     first_wait: float = 0.5
     longest_wait: float = 15.0
+    starts_after: tuple[str, str] | None = None
 
 
 @dataclass
@@ -86,6 +89,8 @@ class Child:
     restarts: int = 0
     finished: bool = False
     process: asyncio.subprocess.Process | None = None
+    may_start: asyncio.Event | None = None
+    _awaited: dict[str, asyncio.Event] = field(default_factory=dict)
     _stopping: bool = False
     _start: int = 0
     _seen: int = 0
@@ -95,8 +100,14 @@ class Child:
         """File with the output."""
         return self.folder / f"{self.spec.name}.log"
 
+    def shows(self, text: str) -> asyncio.Event:
+        """Return an event that is set once a line of the output has this text."""
+        return self._awaited.setdefault(text, asyncio.Event())
+
     async def keep_alive(self) -> None:
         """Run until it is done (unless `forever`) or is stopped; raises `Death` after `patience` failures."""
+        if self.may_start is not None:
+            await self.may_start.wait()
         while not (self._stopping or self.finished):
             # A run that lasted ends the attempts: the next failure counts from one again.
             async for attempt in AsyncRetrying(
@@ -162,6 +173,9 @@ class Child:
         complete = new[: new.rfind(b"\n") + 1]
         self._seen += len(complete)
         for line in complete.decode(errors="replace").splitlines():
+            for text, event in self._awaited.items():
+                if text in line:
+                    event.set()
             if _IMPORTANT.search(line) and not self._stopping:
                 self.say(self.spec.name, line.rstrip())
 

@@ -47,6 +47,11 @@ class Supervisor:
         self, specs: list[ChildSpec], folder: Path, say: Callable[[str, str], None], grace: float = 30.0
     ) -> None:
         self.children = [Child(spec, folder, say) for spec in specs]
+        by_name = {child.spec.name: child for child in self.children}
+        for child in self.children:
+            if child.spec.starts_after is not None:
+                other, text = child.spec.starts_after
+                child.may_start = by_name[other].shows(text)
         self.grace = grace
         self._say = say
         self._signals = 0

@@ -184,3 +184,33 @@ def test_however_the_supervisor_ends_no_child_is_left(tmp_path: Path, number: si
     while alive(child) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(child)
+
+
+def test_a_child_starts_once_the_output_of_another_shows_it(script: Script) -> None:
+    slow = """
+        import os, pathlib, time
+        time.sleep(0.5)
+        (pathlib.Path(os.environ["FOLDER"]) / "slow").touch()
+        print("now ready for work", flush=True)
+        time.sleep(60)
+    """
+    waiting = """
+        import os, pathlib
+        folder = pathlib.Path(os.environ["FOLDER"])
+        (folder / "found").write_text(str((folder / "slow").exists()))
+    """
+    found = script.folder / "found"
+    specs = [
+        script.spec("waiting", waiting, forever=False, starts_after=("slow", "ready for")),
+        script.spec("slow", slow),
+    ]
+    script.run(specs, lambda: found.exists() and found.read_text() != "")
+    assert found.read_text() == "True"
+
+
+def test_a_child_that_waits_in_vain_stops_with_the_others(script: Script) -> None:
+    silent = script.spec("silent", "import time; time.sleep(60)")
+    waiting = script.spec("waiting", "", starts_after=("silent", "ready"))
+    ends = time.monotonic() + 0.5
+    supervisor = script.run([waiting, silent], lambda: time.monotonic() > ends)
+    assert supervisor.children[0].process is None
