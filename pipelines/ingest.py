@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
 from prometheus_client import REGISTRY, CollectorRegistry
 from pydantic import Field
 
@@ -27,10 +25,11 @@ from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import InHand, RunPlan, make_plan, open_layout
 from pipelines.retention import Retention
+from pipelines.run_once import run_once
 from pipelines.sources import LogSource, Source
 from pipelines.transforms.commit import RunOutcome
 
-__all__ = ["IngestSummary", "ingest", "run_once"]
+__all__ = ["IngestSummary", "ingest"]
 
 logger = logging.getLogger(__name__)
 
@@ -255,28 +254,6 @@ class _Driver:
         )
         if self.report is not None:
             self.report(summary)
-
-
-def run_once(store: Store, config: PipelineConfig, plan: RunPlan, source: Source | None = None) -> None:
-    """Run the chain over a plan and wait for its end."""
-    # Beam must not look at this process's own command line.
-    options = PipelineOptions([f"--runner={config.runner}", *config.runner_options])
-    try:
-        with beam.Pipeline(options=options) as pipeline:
-            readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
-            _ = (source or LogSource(config)).windows(readings, store, plan)
-    except RuntimeError as error:
-        # Beam wraps what a transform raises; a damaged file is to be named without its frame.
-        if (damage := _damage_behind(error)) is None:
-            raise
-        raise damage from error
-
-
-def _damage_behind(error: BaseException) -> CorruptArtefactError | None:
-    behind: BaseException | None = error
-    while behind is not None and not isinstance(behind, CorruptArtefactError):
-        behind = behind.__cause__ or behind.__context__
-    return behind
 
 
 def _reasons(store: Store, commit: Commit | None) -> str:

@@ -21,8 +21,8 @@ from contracts import (
 )
 from logs import DeadLetter, discover
 from pipelines.config import PipelineConfig, SketchConfig
-from pipelines.ingest import run_once
 from pipelines.plan import InHand, RunPlan, identify, make_plan, open_layout
+from pipelines.run_once import run_once
 from pipelines.transforms.dead_letters import read_dead_letters
 from sketches import ExactCounter, load
 from tests.logs.files import ORIGIN, Event, write_gzip, write_lines, write_parquet  # noqa: F401 - used as support's

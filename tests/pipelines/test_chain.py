@@ -12,9 +12,10 @@ from prometheus_client import CollectorRegistry
 
 from contracts import LogState, Store
 from logs import Reading
-from pipelines.ingest import _Driver, run_once
+from pipelines.ingest import _Driver
 from pipelines.metrics import PipelineMetrics
 from pipelines.positions import Base
+from pipelines.run_once import run_once
 from tests.pipelines import support
 from tests.pipelines.support import Event
 

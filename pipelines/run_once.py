@@ -1,0 +1,50 @@
+"""One run of the chain of transforms over a plan, by a Beam runner."""
+
+from typing import TypeVar
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from contracts import CorruptArtefactError, Store
+from pipelines.config import PipelineConfig
+from pipelines.plan import RunPlan
+from pipelines.sources import LogSource, Source
+
+__all__ = ["run_once"]
+
+T = TypeVar("T", bound=PipelineOptions)
+
+
+class _Options(PipelineOptions):
+    """Options that make each view once.
+
+    Beam asks for views some 400 times per pipeline and parses all flags for each: a quarter of the time of a small run.
+    """
+
+    def view_as(self, cls: type[T]) -> T:
+        views: dict[type[PipelineOptions], PipelineOptions] = self.__dict__.setdefault("_views", {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        return views[cls]  # type: ignore[return-value]
+
+
+def run_once(store: Store, config: PipelineConfig, plan: RunPlan, source: Source | None = None) -> None:
+    """Run the chain over a plan and wait for its end."""
+    # Given its options, Beam does not look at this process's own command line.
+    options = _Options([f"--runner={config.runner}", *config.runner_options])
+    try:
+        with beam.Pipeline(options=options) as pipeline:
+            readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
+            _ = (source or LogSource(config)).windows(readings, store, plan)
+    except RuntimeError as error:
+        # Beam wraps what a transform raises; a damaged file is to be named without its frame.
+        if (damage := _damage_behind(error)) is None:
+            raise
+        raise damage from error
+
+
+def _damage_behind(error: BaseException) -> CorruptArtefactError | None:
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, CorruptArtefactError):
+        behind = behind.__cause__ or behind.__context__
+    return behind
