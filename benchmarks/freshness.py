@@ -1,0 +1,167 @@
+"""From event to servable, with a large catalogue: all stages on this machine, events at a steady rate.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.freshness                                # a million items, 5,000 events/s
+    OMP_NUM_THREADS=1 python -m benchmarks.freshness --items 20000 --rate 500       # a quick look
+
+The store starts with a trained state and a bundle of all items. Then `weir up` runs pipeline, trainer, server and
+monitor, while this process writes events, timed by the clock, into the log: a segment twice a second. Items follow a
+Zipf law, users are drawn evenly. Seconds are the monitor's, from each event to the first served bundle that was trained
+on it, over all windows of the second half; CPU is that of each stage while events came, in cores.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+import typer
+
+from benchmarks.harness import command_line, cpu_seconds, head, row, zipf_ranks
+from benchmarks.states import filled, item_id
+from contracts import Store, WindowLog
+from pipelines.config import PipelineConfig
+from pipelines.ingest import ingest
+from serving.monitor.results import recorded
+from trainer.config import TrainerConfig
+from trainer.export import export_bundle
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+
+app = command_line(__doc__)
+SEGMENT: Final = 0.5
+USERS: Final = 100_000
+STAGES: Final = ("ingest", "train", "serve", "monitor")
+PORT_OFFSET: Final = 700
+
+
+def settings(folder: Path, window: int) -> dict[str, dict[str, Any]]:
+    """Return the settings of the stages that are not the defaults."""
+    short = {"idle_seconds": 1.0, "poll_seconds": 0.2, "allowed_lateness_seconds": 1}
+    return {
+        "pipeline": {"log": str(folder / "log"), "window_seconds": window, **short},
+        "trainer": {"device": "cpu", "batch_size": 1024, "export_every_windows": 1, "poll_seconds": 0.2},
+        "monitor": {"examples_per_window": 50, "queries_per_request": 25},
+    }
+
+
+def prepare(folder: Path, items: int, window: int) -> Store:
+    """Create a store with a first window, a state that knows all items, and its bundle."""
+    store, chosen = Store(str(folder / "store")), settings(folder, window)
+    (folder / "log").mkdir()
+    write_segment(folder, 0, np.zeros(100, np.int64), time.time() - 60)
+    ingest(store, PipelineConfig(**chosen["pipeline"]))
+    state, _ = filled(TrainerConfig(**chosen["trainer"]), items)
+    state.position.sequence = 1
+    export_bundle(store, state)
+    CheckpointLog(store).save(state, Workers())
+    return store
+
+
+def write_segment(folder: Path, number: int, ranks: np.ndarray, now: float) -> None:
+    """Place events of the last half second into the log, atomically."""
+    times = np.sort(now - SEGMENT * np.random.default_rng(number).random(len(ranks)))
+    users = np.random.default_rng(number).integers(0, USERS, len(ranks))
+    lines = [
+        f'{{"user_id":"user-{user}","item_id":"{item_id(item)}","timestamp":{round(1000 * when)}}}\n'
+        for user, item, when in zip(users.tolist(), ranks.tolist(), times.tolist(), strict=True)
+    ]
+    written = folder / "segment"
+    written.write_text("".join(lines))
+    written.rename(folder / "log" / f"segment-{number:06d}.jsonl")
+
+
+@contextmanager
+def stages(folder: Path, store: Store, window: int) -> Iterator[int]:
+    """Run `weir up`; yields its process id once it answers and its trainer can take windows."""
+    file = folder / "weir.yaml"
+    file.write_text(json.dumps(settings(folder, window)))
+    command = ["weir", "up", "--config", str(file), "--store", store.url, "--port-offset", str(PORT_OFFSET)]
+    with (folder / "up.log").open("w") as output:
+        process = subprocess.Popen([sys.executable, "-m", *command, "--ranks", "1"], stdout=output, stderr=output)
+        try:
+            for file, text in (("up.log", "answers after"), ("store/logs/trainer.log", "ready for windows")):
+                wait_for(folder / file, text, process)
+            yield process.pid
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a log shows a text; raises `RuntimeError` if the process has ended."""
+    while not (log.exists() and text in log.read_text()):
+        if process.poll() is not None:
+            raise RuntimeError(f"weir up ended with status {process.returncode}")
+        time.sleep(0.5)
+
+
+def spent(parent: int) -> dict[str, float]:
+    """Return the CPU seconds of the descendants of a process, by stage."""
+    found, waiting = dict.fromkeys(STAGES, 0.0), [parent]
+    while waiting:
+        process = waiting.pop()
+        words = Path(f"/proc/{process}/cmdline").read_bytes().decode().split("\0")
+        for stage in STAGES:
+            found[stage] += cpu_seconds(process) if stage in words else 0.0
+        children = Path(f"/proc/{process}/task/{process}/children").read_text()
+        waiting += map(int, children.split())
+    return found
+
+
+def feed(folder: Path, items: int, rate: int, seconds: int) -> None:
+    """Write events at a steady rate."""
+    ranks, _ = zipf_ranks(items, rate * seconds, 1.0, np.random.default_rng(0))
+    started, size = time.time(), round(rate * SEGMENT)
+    for number in range(len(ranks) // size):
+        due = started + (number + 1) * SEGMENT
+        time.sleep(max(0.0, due - time.time()))
+        write_segment(folder, number + 1, ranks[number * size : (number + 1) * size], due)
+
+
+def seconds_to_servable(store: Store, last: int) -> np.ndarray:
+    """Return the quantiles of all windows of the second half, once a bundle of the last is served or time is up."""
+    until = time.monotonic() + 120
+    while True:
+        found = [one for one in recorded(store) if one.freshness is not None]
+        if time.monotonic() > until or (found and found[-1].sequence >= last):
+            break
+        time.sleep(1)
+    newer = [one.freshness.quantiles for one in found if one.sequence > last / 2 and one.freshness]
+    return np.concatenate([*newer, []])
+
+
+@app.command(help=__doc__)
+def main(
+    items: Annotated[int, typer.Option(help="items of the catalogue")] = 1_000_000,
+    rate: Annotated[int, typer.Option(help="events per second")] = 5_000,
+    seconds: Annotated[int, typer.Option(help="how long events come")] = 180,
+    window: Annotated[int, typer.Option(help="seconds of a window")] = 5,
+) -> None:
+    """Measure and print."""
+    head("items", "events/s", "windows", "p50, s", "p95, s", "longest, s", *(f"{stage}, cores" for stage in STAGES))
+    with tempfile.TemporaryDirectory(prefix="weir-freshness-") as name:
+        folder = Path(name)
+        store = prepare(folder, items, window)
+        with stages(folder, store, window) as pid:
+            before, started = spent(pid), time.monotonic()
+            feed(folder, items, rate, seconds)
+            elapsed, after = time.monotonic() - started, spent(pid)
+            [newest] = WindowLog(store).newest(1)
+            found = seconds_to_servable(store, newest.sequence)
+        if not len(found):
+            raise RuntimeError(f"nothing became servable; the log of the stages was\n{(folder / 'up.log').read_text()}")
+        cores = [f"{(after[stage] - before[stage]) / elapsed:.2f}" for stage in STAGES]
+        times = [f"{value:.1f}" for value in (*np.quantile(found, (0.5, 0.95)), found.max())]
+        row(f"{items:,}", f"{rate:,}", newest.sequence, *times, *cores)
+        print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    app()
