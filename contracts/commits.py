@@ -110,8 +110,8 @@ class Commit(Document):
     `sequence` is the number of panes committed before; pane i of `panes` has sequence `sequence` + i. A commit may
     add no pane: dead letters and positions, merged histories, and whatever later formats add. A reader that does not
     know all of `requires` must not go past this commit. `covered`, `histories` and `dropped` are explained at
-    `HistoryFiles`. A commit that `forgets` users says by `redacts`, `rewritten`, `histories` and `removed` what takes the
-    place of which files.
+    `HistoryFiles`. A commit that `forgets` users says by `redacts`, `rewritten`, `histories` and `removed` what takes
+    the place of which files.
     """
 
     number: int = Field(ge=0)
@@ -134,6 +134,11 @@ class Commit(Document):
     requires: tuple[str, ...] = ()
     moved_to: str = Field(default="", description="the store in which the log goes on: no pipeline commits here again")
     moved_from: str = Field(default="", description="the store whose windows were taken over, and whose `sources` are")
+
+    @property
+    def replaced_by_redaction(self) -> tuple[str, ...]:
+        """The folders of panes and the files of dead letters in whose place it puts others."""
+        return (*(one.replaces for one in self.redacts), *(one.replaces for one in self.rewritten))
 
     @property
     def newest_redaction(self) -> int:

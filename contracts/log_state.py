@@ -67,7 +67,8 @@ class LogState(BaseModel):
         default_factory=dict, description="sequence of a redacted pane -> the commit with its files"
     )
     erasing: dict[str, float] = Field(
-        default_factory=dict, description="folders and files that a redaction has replaced -> when (wall clock, seconds)"
+        default_factory=dict,
+        description="folders and files that a redaction has replaced -> when (wall clock, seconds)",
     )
     snapshot: int | None = Field(default=None, description="the commit of the newest snapshot")
 
@@ -109,8 +110,7 @@ class LogState(BaseModel):
     def _redact(self, commit: Commit) -> None:
         self.redaction, self.redacted_at = commit.number, commit.committed_at
         self.redacted = self.redacted | {one.pane.sequence: commit.number for one in commit.redacts}
-        replaced = [one.replaces for one in (*commit.redacts, *commit.rewritten)]
-        self.erasing = self.erasing | dict.fromkeys(replaced, commit.committed_at)
+        self.erasing = self.erasing | dict.fromkeys(commit.replaced_by_redaction, commit.committed_at)
         new = {file.replaces: file for file in commit.rewritten}
         for key, span in self.sources.items():
             if not new.keys().isdisjoint(span.letters):

@@ -198,7 +198,7 @@ def _committed(store: Store, findings: list[Finding]) -> dict[str, FileEntry]:
         found |= _listed_by(commit)
         histories |= {file.name: file for file in commit.histories}
         replaced |= {name for file in commit.histories for name in file.replaces}
-        replaced |= {*commit.removed, *(one.replaces for one in (*commit.redacts, *commit.rewritten))}
+        replaced |= {*commit.removed, *commit.replaced_by_redaction}
         # Redacted files of a pane go when the pane does: its own commit has retired.
         replaced |= {one.pane.folder for one in commit.redacts if one.pane.sequence < first}
         for name in commit.dropped:

@@ -92,7 +92,7 @@ def sweep(store: Store, grace_seconds: float = GRACE_SECONDS) -> list[str]:
     """Remove what runs have left that were killed; return these runs.
 
     Files that a commit names stay, even if the run was killed right after its commit. A run is taken for killed after
-    a time of grace; on local disk at once, as the caller holds the lock of the store. A redaction has a lock of its own.
+    a time of grace; on local disk at once, as the caller holds the lock of the store; a redaction has its own.
     """
     removed = []
     for run, found in _killed(store, grace_seconds):
@@ -169,7 +169,7 @@ def _has_redacted(store: Store, run: str) -> bool:
 
 
 def _remove_files(store: Store, run: str) -> None:
-    names = {name.rpartition("/")[0] for name in store.glob(f"windows/*/{run}/*")}
+    names = {name.rpartition("/")[0] for name in store.glob(f"windows/*/{run}*/*")}
     names |= set(store.glob(f"dead-letters/**/*-{run}.jsonl"))
     if histories := set(store.glob(f"histories/*/{run}-*")):
         names |= histories - LogState.open(store).histories.names

@@ -26,7 +26,7 @@ _PAUSE_SECONDS: Final = 600.0
 
 @dataclass
 class Erasure:
-    """Removes what redactions replaced longer ago than `grace_seconds`, and copies of it in `caches` of this machine."""
+    """Removes what redactions replaced longer ago than `grace_seconds`, and copies in `caches` of this machine."""
 
     store: Store
     grace_seconds: float

@@ -8,6 +8,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -69,10 +70,8 @@ def _spellings(text: str) -> Iterator[str]:
     yield text
     if "\\" in text:
         yield _ESCAPE.sub(_unescaped, text)
-        try:
+        with suppress(ValueError, RecursionError):
             yield "\n".join(_leaves(json.loads(text)))
-        except (ValueError, RecursionError):
-            pass
 
 
 def _unescaped(escapes: re.Match[str]) -> str:

@@ -88,7 +88,9 @@ class WindowSource:
         if state.sources and span is None:
             raise RebuildError(f"{store.url}: holds rows of a log; windows are rebuilt into a new store")
         if span is not None and span.fingerprint != self._identity:
-            problem = f"is the rebuild of another store than {self.origin.url}, or of this one before users were forgotten"
+            problem = (
+                f"is the rebuild of another store than {self.origin.url}, or of this one before users were forgotten"
+            )
             raise RebuildError(f"{store.url}: {problem}; rebuild it into a new folder")
 
     def discover(self) -> list[Partition]:

@@ -52,7 +52,9 @@ def pane_without(
     held = {shard: found for shard in users if len(found := _held(store, pane, shard, users[shard]))}
     if not held:
         return None
-    folder = pane.name.folder(run)
+    # Panes of one window lie side by side.
+    attempt = f"{run}p{pane.pane}"
+    folder = pane.name.folder(attempt)
     keys = UserKeys(np.concatenate(list(held.values())))
     examples = {entry.name: shard for shard, entry in pane.examples.items()}
     files, counts = [], WindowCounts()
@@ -69,7 +71,7 @@ def pane_without(
             if entry.name == WindowName.user_sketch():
                 data = _sketch_without(data, keys)
             files.append(store.write(f"{folder}/{entry.name}", data, rows=entry.rows))
-    return RedactedPane(pane=_manifest(pane, run, files, counts), replaces=pane.folder), keys
+    return RedactedPane(pane=_manifest(pane, attempt, files, counts), replaces=pane.folder), keys
 
 
 def _held(store: Store, pane: WindowManifest, shard: int, users: UserKeys) -> UserKeys:
@@ -85,11 +87,11 @@ def _counts(labels: np.ndarray[tuple[int], np.dtype[np.int8]]) -> WindowCounts:
     return WindowCounts(events=len(labels), positives=positives, negatives=negatives)
 
 
-def _manifest(pane: WindowManifest, run: str, files: list[FileEntry], gone: WindowCounts) -> WindowManifest:
+def _manifest(pane: WindowManifest, attempt: str, files: list[FileEntry], gone: WindowCounts) -> WindowManifest:
     """Return the manifest of the rows that are left; what the run had counted besides stays as it is."""
     left = {name: getattr(pane.counts, name) - getattr(gone, name) for name in ("events", "positives", "negatives")}
     counts = pane.counts.model_copy(update=left)
-    return pane.model_copy(update={"attempt": run, "files": tuple(files), "counts": counts})
+    return pane.model_copy(update={"attempt": attempt, "files": tuple(files), "counts": counts})
 
 
 def _sketch_without(data: bytes, users: UserKeys) -> bytes:

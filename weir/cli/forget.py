@@ -45,8 +45,8 @@ def forget(
     """Forget users: one commit replaces all files that hold them, and files replaced long enough ago are removed.
 
     Safe beside running processes: from then on servers know nothing of the users, and no new reader sees their events.
-    Forget many users at once with --users: every window is looked at once. The interaction log is yours to redact; `weir
-    verify --absent ID` proves that the store no longer holds a user.
+    Forget many users at once with --users: every window is looked at once. The interaction log is yours to redact.
+    `weir verify --absent ID` proves that the store no longer holds a user.
     """
     ids = _ids(user, users)
     session = options.open()
@@ -92,7 +92,9 @@ def _ids(given: list[str] | None, file: Path | None) -> list[str]:
             raise UsageError(f"--users {file}: is not UTF-8: {error}") from None
         ids = [one.rstrip("\r") for one in ids]
     if not ids:
-        raise UsageError("name the users to forget: --user ID, which may be repeated, or --users FILE with one id a line")
+        raise UsageError(
+            "name the users to forget: --user ID, which may be repeated, or --users FILE with one id a line"
+        )
     if "" in ids:
         raise UsageError("--user is empty, but must be the id of a user")
     return ids
@@ -118,16 +120,16 @@ def _lines(facts: dict[str, Any], ids: tuple[str, ...]) -> list[str]:
     held = set(facts["held"])
     lines = [f"nothing held of {one}" for one in ids if one not in held]
     if held:
-        files = f"{facts['panes']:,} panes, {facts['history_files']:,} history files, {facts['letters']:,} files of letters"
-        lines.append(f"forgot {len(held):,} of {len(ids):,} users by commit {facts['commit']}: {facts['rows']:,} events")
-        lines.append(f"replaced: {files}")
+        who = f"{len(held):,} of {len(ids):,} users"
+        lines.append(f"forgot {who} by commit {facts['commit']}: {facts['rows']:,} events")
+        files = f"{facts['history_files']:,} files of histories, {facts['letters']:,} of dead letters"
+        lines.append(f"replaced: {facts['panes']:,} panes, {files}")
     if facts["removed"]:
         lines.append(f"removed: {facts['removed']:,} files and folders that had been replaced")
     if facts["waiting"]:
         rest = f"they go in {facts['waiting_seconds']:,} s, by the pipeline or the next `weir forget`"
         lines.append(f"waiting: {facts['waiting']:,} replaced files and folders; {rest}")
     if facts["in_open_windows"]:
-        lines.append(
-            "not forgotten: events in windows that are still open; redact the log, and forget again once they are closed"
-        )
+        rest = "redact the log, and forget again once they are closed"
+        lines.append(f"not forgotten: events in windows that are still open; {rest}")
     return lines
