@@ -88,7 +88,8 @@ def _present(session: "Session", absent: list[str]) -> "list[Sighting]":
             session.store,
             Forgotten.of(absent, found.key_secret if found else ""),
             user_column=pipeline.columns.user_id,
-            caches=(pipeline.cache, serving.cache),
+            # Files of a local store are never copied.
+            caches=(pipeline.cache, serving.cache) if session.store.local_path is None else (),
             progress=lambda done, total: bar.show(done, total, "files"),
         )
 
