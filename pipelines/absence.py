@@ -61,8 +61,8 @@ def sightings(
         found.append(Sighting(name, what))
         if progress is not None:
             progress(done, len(names))
-    for path in (path for folder in {cache.folder for cache in caches} for path in sorted(folder.glob("*.users"))):
-        found.append(Sighting(str(path), search.local(path)))
+    copies = [path for folder in {cache.folder for cache in caches} for path in sorted(folder.glob("*.users"))]
+    found += [Sighting(str(path), search.local(path)) for path in copies]
     return [sighting for sighting in found if sighting.what]
 
 

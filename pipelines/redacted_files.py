@@ -119,7 +119,8 @@ def users_file_without(
         return None
     if len(gone) == opened.count:
         return None, held
-    seen = int(opened.seen_counts(0, opened.count).sum()) - len(opened.seen(gone).items)
+    blocks = ((start, min(start + _ROWS, opened.count)) for start in range(0, opened.count, _ROWS))
+    seen = sum(int(opened.seen_counts(*block).sum()) for block in blocks) - len(opened.seen(gone).items)
     name = HistoryFile.path(file.shard, run, secrets.token_hex(4))
     entry = write_user_file(
         store, name, _others(opened, gone), users=opened.count - len(gone), seen=seen, length=opened.length,

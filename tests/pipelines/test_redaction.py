@@ -1,4 +1,3 @@
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,12 +6,17 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, CorruptArtefactError, LogState, Store, WindowLog, hash_id
+from contracts import CommitLog, CorruptArtefactError, LogState, Store, WindowLog, hash_id, read_format
 from contracts.verification import verify
 from pipelines import lock, merger
+from pipelines.absence import sightings
 from pipelines.attempts import mark, new_run, sweep, sweep_redactions
 from pipelines.config import SketchConfig
+from pipelines.erasure import Erasure
+from pipelines.ingest import ingest
+from pipelines.rebuild import RebuildError, WindowSource, prepare
 from pipelines.redacted_files import REDACTED
 from pipelines.redaction import forget_users
 from pipelines.removal import Removal
@@ -32,9 +36,17 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder, request.param
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of which nobody has been forgotten, with default settings."""
+    folder = tmp_path_factory.mktemp("plain")
+    redacting.build(folder)
+    return folder
+
+
 @pytest.fixture
-def folder(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
-    shutil.copytree(whole[0], tmp_path / "copy")
+def folder(plain: Path, tmp_path: Path) -> Path:
+    shutil.copytree(plain, tmp_path / "copy")
     return tmp_path / "copy"
 
 
@@ -48,14 +60,15 @@ def test_who_is_forgotten_is_gone_and_everybody_else_is_as_before(
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
     store = redacting.store_of(folder)
-    secret = json.loads(b"{" + store.read("STORE.json").partition(b"\n")[2])["key_secret"]
+    form = read_format(store)
+    assert form is not None
     expected, ids = Content.of(store), set[str]()
     for numbers in forgotten:
         some = {user(number) for number in numbers}
         report = redacting.forget(folder, sorted(some), **changes)
         assert set(report.held) <= some - ids
         ids |= some
-        expected = expected.without(some, secret)
+        expected = expected.without(some, form.key_secret)
         found = Content.of(store)
         assert (found.rows, found.users) == (expected.rows, expected.users)
         assert aging.leftovers(store) == []
@@ -66,12 +79,11 @@ def test_who_is_forgotten_is_gone_and_everybody_else_is_as_before(
     assert aging.leftovers(store) == []
 
 
-def test_only_files_that_hold_a_user_are_written_again(folder: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+def test_only_files_that_hold_a_user_are_written_again(folder: Path) -> None:
     store = redacting.store_of(folder)
     before, files = WindowLog(store).committed(), {one.name for one in LogState.open(store).histories.files}
-    [secret] = {json.loads(b"{" + store.read("STORE.json").partition(b"\n")[2])["key_secret"]}
-    report = redacting.forget(folder, [user(3)], **whole[1])
-    key, rows = hash_id(user(3), secret), 0
+    report = redacting.forget(folder, [user(3)])
+    key, rows = hash_id(user(3)), 0
     for old, new in zip(before, WindowLog(store).committed(), strict=True):
         held = WindowLog(store).all_examples(old, ["user_key"])["user_key"].to_pylist().count(key)
         assert (old.attempt != new.attempt) == (held > 0)
@@ -81,16 +93,15 @@ def test_only_files_that_hold_a_user_are_written_again(folder: Path, whole: tupl
     assert rows == report.rows > 0
     state = LogState.open(store)
     left = {one.name for one in state.histories.files}
-    shard = key % (1 << 64) % whole[1].get("user_shards", 2)
+    shard = key % (1 << 64) % 2
     assert all(name.startswith(f"histories/{shard:05d}/") for name in files ^ left)
     assert len(files - left) == report.history_files
 
 
-def test_exact_sketches_of_users_lose_their_keys(folder: Path, whole: tuple[Path, dict[str, Any]]) -> None:
-    if not whole[1]:
-        pytest.skip("hashed cells name nobody")
-    redacting.forget(folder, [user(0)], **whole[1])
-    log = WindowLog(redacting.store_of(folder))
+def test_exact_sketches_of_users_lose_their_keys(tmp_path: Path) -> None:
+    redacting.build(tmp_path, parts=1, **EXACT)
+    redacting.forget(tmp_path, [user(0)], **EXACT)
+    log = WindowLog(redacting.store_of(tmp_path))
     for pane in log.committed():
         sketch = load(log.user_sketch(pane) or b"")
         assert isinstance(sketch, ExactCounter)
@@ -98,10 +109,10 @@ def test_exact_sketches_of_users_lose_their_keys(folder: Path, whole: tuple[Path
         assert set(sketch.items()[0].tolist()) == {row["user_key"] for row in rows if row["label"] == 1}
 
 
-def test_letters_lose_their_text_and_stay_refused(folder: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+def test_letters_lose_their_text_and_stay_refused(folder: Path) -> None:
     store = redacting.store_of(folder)
     before = redacting.letters_of(store)
-    redacting.forget(folder, [user(1), user(2)], **whole[1])
+    redacting.forget(folder, [user(1), user(2)])
     after = redacting.letters_of(store)
     changed = 0
     for old, new in zip(before, after, strict=True):
@@ -115,55 +126,54 @@ def test_letters_lose_their_text_and_stay_refused(folder: Path, whole: tuple[Pat
     assert changed >= 6
     redacting.erase(folder)
     assert LogState.open(store).dead == len(after)
-    redacting.run(folder, **whole[1])
+    redacting.run(folder)
     assert redacting.letters_of(store) == after
 
 
-def test_nobody_who_is_held(folder: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+def test_nobody_who_is_held(folder: Path) -> None:
     store = redacting.store_of(folder)
     before = CommitLog(store).newest()
-    report = redacting.forget(folder, ["nobody", "user-"], **whole[1])
+    report = redacting.forget(folder, ["nobody", "user-"])
     assert (report.commit, report.held) == (None, ())
     assert CommitLog(store).newest() == before
     assert aging.leftovers(store) == []
 
 
-def test_the_pipeline_goes_on_and_counts_them_as_new_users(folder: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+def test_the_pipeline_goes_on_and_counts_them_as_new_users(folder: Path) -> None:
     store = redacting.store_of(folder)
     counted = LogState.open(store).counts.events
-    redacting.forget(folder, [user(1)], **whole[1])
+    redacting.forget(folder, [user(1)])
     redacting.erase(folder)
     before = Content.of(store)
     # The log, which is not read again below what is counted; then late events and new ones.
-    redacting.run(folder, **whole[1])
+    redacting.run(folder)
     assert LogState.open(store).counts.events == counted
     redacting.arrive(folder, 3)
-    redacting.run(folder, **whole[1])
+    redacting.run(folder)
     assert LogState.open(store).counts.events == counted + len(redacting.events_of(3))
     after = Content.of(store)
     assert {at: after.rows[at] for at in before.rows} == before.rows
-    [secret] = {json.loads(b"{" + store.read("STORE.json").partition(b"\n")[2])["key_secret"]}
-    key = hash_id(user(1), secret)
+    key = hash_id(user(1))
     again = [row for at in after.rows.keys() - before.rows.keys() for row in after.rows[at] if row["user_key"] == key]
     assert again
     assert after.users[key][0][0] == sum(row["label"] == 1 for row in again)
     assert aging.leftovers(store) == []
 
 
-def test_histories_that_are_built_again_do_not_have_them(folder: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+def test_histories_that_are_built_again_do_not_have_them(folder: Path) -> None:
     store = redacting.store_of(folder)
-    redacting.forget(folder, [user(1), user(4)], **whole[1])
+    redacting.forget(folder, [user(1), user(4)])
     redacting.erase(folder)
     before = Content.of(store)
     for file in LogState.open(store).histories.files:
         store.remove(file.name)
-    redacting.run(folder, **whole[1])
+    redacting.run(folder)
     after = Content.of(store)
     assert after.rows == before.rows
     assert {key: one[0] for key, one in after.users.items()} == {key: one[0] for key, one in before.users.items()}
 
 
-def test_other_commits_come_first(folder: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+def test_other_commits_come_first(folder: Path) -> None:
     """A pipeline starts, commits and merges while the windows are looked at."""
     store, commits = redacting.store_of(folder), CommitLog(redacting.store_of(folder))
     parts = [3, 4]
@@ -171,16 +181,12 @@ def test_other_commits_come_first(folder: Path, whole: tuple[Path, dict[str, Any
     def meanwhile(_done: int, _all: int) -> None:
         if parts:
             redacting.arrive(folder, parts.pop(0))
-            redacting.run(folder, **whole[1])
+            redacting.run(folder)
 
     before = commits.newest()
-    report = forget_users(
-        store, redacting.settings(folder, **whole[1]), redacting.forgotten(folder, [user(5)]), progress=meanwhile
-    )
+    report = forget_users(store, redacting.settings(folder), redacting.forgotten(folder, [user(5)]), progress=meanwhile)
     assert report.commit == commits.newest() > before + 2
-    assert LogState.open(store).counts.events == sum(len(redacting.events_of(part)) for part in (3, 4)) + sum(
-        len(redacting.events_of(part, len(whole[1]))) for part in range(3)
-    )
+    assert LogState.open(store).counts.events == sum(len(redacting.events_of(part)) for part in range(5))
     assert aging.leftovers(store) == []
     redacting.erase(folder)
     assert redacting.sighted(folder, [user(5)]) == []
@@ -200,27 +206,27 @@ def test_one_redaction_at_a_time(folder: Path) -> None:
     assert not lock.is_redacting(store)
 
 
-def test_a_damaged_file_is_named_and_nothing_is_forgotten(folder: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+def test_a_damaged_file_is_named_and_nothing_is_forgotten(folder: Path) -> None:
     store = redacting.store_of(folder)
     pane = WindowLog(store).committed()[-1]
     name = f"{pane.folder}/{next(iter(pane.examples.values())).name}"
     data = store.read(name)
     store.write(name, data[:-1])
     with pytest.raises(CorruptArtefactError) as raised:
-        redacting.forget(folder, [user(number) for number in range(USERS)], **whole[1])
+        redacting.forget(folder, [user(number) for number in range(USERS)])
     assert raised.value.path.endswith(name)
     store.write(name, data)
     assert LogState.open(store).redaction == -1
     assert aging.leftovers(store) == []
 
 
-def test_redacted_windows_retire_like_others(folder: Path, whole: tuple[Path, dict[str, Any]]) -> None:
+def test_redacted_windows_retire_like_others(folder: Path) -> None:
     store = redacting.store_of(folder)
-    redacting.forget(folder, [user(1)], **whole[1])
+    redacting.forget(folder, [user(1)])
     for part in range(3, 7):
         redacting.arrive(folder, part)
-        redacting.run(folder, **whole[1])
-    redacting.forget(folder, [user(2)], **whole[1])
+        redacting.run(folder)
+    redacting.forget(folder, [user(2)])
     state = LogState.open(store)
     retire(store, state, plan_retirement(store, state, 30, None))
     assert aging.leftovers(store) == []
@@ -295,12 +301,24 @@ def test_the_whole_of_a_shard_may_go(small: Path, tmp_path: Path, monkeypatch: p
     assert aging.leftovers(store) == []
 
 
+def test_a_store_that_is_no_local_disk(small: Path, tmp_path: Path) -> None:
+    local, store = redacting.store_of(small), Store(f"memory://{tmp_path.name}")
+    for name in local.find():
+        store.write(name, local.read(name))
+    cache = {"cache_folder": str(tmp_path / "cache"), "user_shards": 1}
+    users = redacting.forgotten(small, [user(1)])
+    config = redacting.settings(small, **cache)
+    expected = Content.of(local).without({user(1)})
+    assert forget_users(store, config, users).commit is not None
+    assert list((tmp_path / "cache").iterdir()) != []
+    assert Erasure(store, -1.0, [config.cache]).run(LogState.open(store)) > 0
+    assert sightings(store, users, caches=[config.cache]) == []
+    assert aging.leftovers(store) == []
+    found = WindowLog(store)
+    assert {pane.sequence: found.all_examples(pane).to_pylist() for pane in found.committed()} == expected.rows
+
+
 def test_a_rebuild_of_it_does_not_have_them(small: Path, tmp_path: Path) -> None:
-    from prometheus_client import CollectorRegistry
-
-    from pipelines.ingest import ingest
-    from pipelines.rebuild import RebuildError, WindowSource, prepare
-
     shutil.copytree(small, tmp_path / "copy")
     folder, store = tmp_path / "copy", Store(str(tmp_path / "rebuilt"))
     origin = redacting.store_of(folder)

@@ -52,7 +52,12 @@ def verify(
         report = check(session.store, quick=quick, progress=lambda done, total: bar.show(done, total, "files"))
     present = _present(session, absent or [])
     if json:
-        facts: dict[str, Any] = {"files": report.files, "bytes": report.bytes, "unchecked": report.unchecked, "quick": quick}
+        facts: dict[str, Any] = {
+            "files": report.files,
+            "bytes": report.bytes,
+            "unchecked": report.unchecked,
+            "quick": quick,
+        }
         facts |= {"findings": [finding._asdict() for finding in report.findings]}
         session.print_json(facts | ({"present": [one._asdict() for one in present]} if absent else {}))
     else:
