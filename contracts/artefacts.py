@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from contracts.errors import CorruptArtefactError
 from contracts.storage import FileEntry, Store
 
-__all__ = ["MANIFEST", "read_table", "write_table"]
+__all__ = ["MANIFEST", "read_column", "read_table", "write_table"]
 
 MANIFEST = "MANIFEST.json"
 """Written last: without it the directory does not exist for any reader."""
@@ -19,6 +19,24 @@ def write_table(store: Store, name: str, table: pa.Table) -> FileEntry:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
     return store.write(name, buffer.getvalue(), rows=table.num_rows)
+
+
+def read_column(store: Store, folder: str, entry: FileEntry, column: str) -> pa.ChunkedArray:
+    """Return one column of a Parquet file, reading little else: its checksum is not verified.
+
+    Raises `CorruptArtefactError` for a file that is missing, or no Parquet file of as many rows.
+    """
+    name = f"{folder}/{entry.name}"
+    try:
+        with store.open(name) as file:
+            found = pq.ParquetFile(file).read([column])[column]
+    except FileNotFoundError:
+        raise CorruptArtefactError(store.path(name), "the manifest lists it, but it is missing") from None
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise CorruptArtefactError(store.path(name), f"cannot be read: {error}") from error
+    if len(found) != entry.rows:
+        raise CorruptArtefactError(store.path(name), f"has {len(found)} rows, the manifest says {entry.rows}")
+    return found
 
 
 def read_table(store: Store, folder: str, entry: FileEntry, columns: list[str] | None = None) -> pa.Table:

@@ -7,7 +7,7 @@ predecessor's.
 """
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,8 @@ from contracts.errors import CorruptArtefactError
 from contracts.format import ensure_format, read_format
 from contracts.history_files import HISTORIES, HistoryFile
 from contracts.horizon import RETENTION, Horizon, RetiredError, Retirement, stored_horizon
-from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
+from contracts.redaction import REDACTION, LetterFile, RedactedPane, RewrittenLetters
+from contracts.storage import Store, UnfitStoreError, checksum
 from contracts.window import WindowManifest
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Inherited",
     "LetterFile",
     "SourceSpan",
+    "requirements",
 ]
 
 _HEAD: Final = "commits/HEAD"
@@ -43,7 +45,7 @@ _LOOKS_PER_HEAD: Final = 16
 MOVED: Final = "moved"
 """Required by the last commit of a store that has moved, and by the commit with which the other store goes on."""
 
-KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, RETENTION})
+KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION})
 """What commits may require of a reader (`Commit.requires`) and this version supports."""
 
 
@@ -93,12 +95,13 @@ class SourceSpan(Document):
         }
         return self.model_copy(update=fields)
 
-
-class LetterFile(FileEntry):
-    """A file of dead letters: its `name` is relative to the store, `rows` are its letters, counted by reason."""
-
-    partition: str
-    reasons: dict[str, int]
+    def with_letters(self, new: Mapping[str, RewrittenLetters]) -> "SourceSpan":
+        """Return the span with other files of dead letters in place of some, by the name of the file before."""
+        letters, sums = dict(self.letters), dict(self.letter_checksums)
+        for name in new.keys() & letters.keys():
+            letters[new[name].name], sums[new[name].name] = letters.pop(name), new[name].checksum
+            sums.pop(name, None)
+        return self.model_copy(update={"letters": letters, "letter_checksums": sums})
 
 
 class Commit(Document):
@@ -107,7 +110,8 @@ class Commit(Document):
     `sequence` is the number of panes committed before; pane i of `panes` has sequence `sequence` + i. A commit may
     add no pane: dead letters and positions, merged histories, and whatever later formats add. A reader that does not
     know all of `requires` must not go past this commit. `covered`, `histories` and `dropped` are explained at
-    `HistoryFiles`.
+    `HistoryFiles`. A commit that `forgets` users says by `redacts`, `rewritten`, `histories` and `removed` what takes
+    the place of which files.
     """
 
     number: int = Field(ge=0)
@@ -120,11 +124,34 @@ class Commit(Document):
     letters: tuple[LetterFile, ...] = ()
     covered: int = Field(default=0, ge=0, description="panes whose events the histories hold; 0: as before")
     histories: tuple[HistoryFile, ...] = ()
-    dropped: tuple[str, ...] = Field(default=(), description="replaced history files that are gone")
+    dropped: tuple[str, ...] = Field(default=(), description="replaced files that are gone")
     retires: Retirement | None = None
+    forgets: int = Field(default=0, ge=0, description="users whom it forgets")
+    redacts: tuple[RedactedPane, ...] = ()
+    rewritten: tuple[RewrittenLetters, ...] = ()
+    removed: tuple[str, ...] = Field(default=(), description="history files that held forgotten users only")
+    redaction: int = Field(default=-1, ge=-1, description="the newest commit before it that forgets users, -1: none")
     requires: tuple[str, ...] = ()
     moved_to: str = Field(default="", description="the store in which the log goes on: no pipeline commits here again")
     moved_from: str = Field(default="", description="the store whose windows were taken over, and whose `sources` are")
+
+    @property
+    def replaced_by_redaction(self) -> tuple[str, ...]:
+        """The folders of panes and the files of dead letters in whose place it puts others."""
+        return (*(one.replaces for one in self.redacts), *(one.replaces for one in self.rewritten))
+
+    @property
+    def newest_redaction(self) -> int:
+        """The newest commit up to this one that forgets users, -1 for none."""
+        return self.number if self.forgets else self.redaction
+
+
+def requirements(*wanted: str, redaction: int) -> tuple[str, ...]:
+    """Return what a commit requires of readers, given the newest redaction before it (`Commit.redaction`).
+
+    Whoever starts behind a redaction has to know it, too: panes from before may have files in other folders.
+    """
+    return wanted if redaction < 0 else (*wanted, REDACTION)
 
 
 class Head(Document):

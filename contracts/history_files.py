@@ -61,7 +61,7 @@ class HistoryFiles(BaseModel):
 
     def after(self, commit: "Commit") -> "HistoryFiles":
         """Return the files after the next commit; raises `CorruptArtefactError` where they do not fit."""
-        if not (commit.covered or commit.histories or commit.dropped):
+        if not (commit.covered or commit.histories or commit.dropped or commit.removed):
             return self
         shards = dict(self.shards)
         replaced = {name: since for name, since in self.replaced.items() if name not in commit.dropped}
@@ -74,6 +74,11 @@ class HistoryFiles(BaseModel):
             replaced |= dict.fromkeys(file.replaces, commit.committed_at)
             kept = file.model_copy(update={"replaces": ()})
             shards[file.shard] = (*known[:place], kept, *known[place + len(file.replaces) :])
+        if commit.removed:
+            gone = set(commit.removed)
+            left = {shard: tuple(file for file in files if file.name not in gone) for shard, files in shards.items()}
+            shards = {shard: files for shard, files in left.items() if files}
+            replaced |= dict.fromkeys(commit.removed, commit.committed_at)
         return HistoryFiles(covered=commit.covered or self.covered, shards=shards, replaced=replaced)
 
     def fits(self, file: HistoryFile) -> bool:

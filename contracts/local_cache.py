@@ -1,9 +1,11 @@
 """Files of a store as local ones, so that they can be mapped: those of an object store are fetched on first use."""
 
 import contextlib
+import glob
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +47,12 @@ class LocalCache:
         if is_new:
             self._trim(kept)
         return kept
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Remove the copies of stored files, by their names relative to the store."""
+        for name in names:
+            for kept in self.folder.glob(f"*-{glob.escape(name.rpartition('/')[2])}"):
+                kept.unlink(missing_ok=True)
 
     def _fetch(self, store: Store, entry: FileEntry, kept: Path) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -61,6 +61,15 @@ class LogState(BaseModel):
     listed: dict[str, int] = Field(default_factory=dict, description="partition -> the last commit that lists it")
     horizon: Horizon | None = Field(default=None, description="what is before it has retired")
     retirement: int = Field(default=-1, description="the commit that set the horizon")
+    redaction: int = Field(default=-1, description="the newest commit that forgets users, -1: none")
+    redacted_at: float = Field(default=0.0, description="when it was made, wall clock, seconds since 1970")
+    redacted: dict[int, int] = Field(
+        default_factory=dict, description="sequence of a redacted pane -> the commit with its files"
+    )
+    erasing: dict[str, float] = Field(
+        default_factory=dict,
+        description="folders and files that a redaction has replaced -> when (wall clock, seconds)",
+    )
     snapshot: int | None = Field(default=None, description="the commit of the newest snapshot")
 
     @property
@@ -90,15 +99,28 @@ class LogState(BaseModel):
             self.sources[key], self.listed[key] = span, commit.number
             counted = self.counted.get(key, {}) | {pane.start_ms: span.stop for pane in commit.panes}
             self.counted[key] = {start: stop for start, stop in counted.items() if stop > span.resume}
-
+        if commit.dropped:
+            self.erasing = {name: since for name, since in self.erasing.items() if name not in commit.dropped}
+        if commit.forgets:
+            self._redact(commit)
         if commit.retires is not None:
             self._retire(commit.retires)
             self.retirement = commit.number
+
+    def _redact(self, commit: Commit) -> None:
+        self.redaction, self.redacted_at = commit.number, commit.committed_at
+        self.redacted = self.redacted | {one.pane.sequence: commit.number for one in commit.redacts}
+        self.erasing = self.erasing | dict.fromkeys(commit.replaced_by_redaction, commit.committed_at)
+        new = {file.replaces: file for file in commit.rewritten}
+        for key, span in self.sources.items():
+            if not new.keys().isdisjoint(span.letters):
+                self.sources[key] = span.with_letters(new)
 
     def _retire(self, retired: Retirement) -> None:
         self.horizon = Horizon.model_validate(retired.model_dump(include=set(Horizon.model_fields)))
         place = bisect_left(self.starts, retired.ms)
         del self.starts[:place], self.panes[:place]
+        self.redacted = {at: commit for at, commit in self.redacted.items() if at >= retired.sequence}
         for key in retired.sources:
             for known in (self.sources, self.counted, self.listed):
                 known.pop(key, None)

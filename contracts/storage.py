@@ -107,14 +107,19 @@ class Store:
             raise CorruptArtefactError(self.path(name), f"has checksum {found}, the manifest says {entry.checksum}")
         return data
 
+    def open(self, name: str) -> IO[bytes]:
+        """Return a file open for reading at any positions, to be closed; raises `FileNotFoundError`."""
+        file: IO[bytes] = self._root[0].open(self.path(name), "rb")
+        return file
+
     def digest(self, name: str) -> str:
         """Return the checksum of a file, which is read in blocks; raises `FileNotFoundError`."""
-        with self._root[0].open(self.path(name), "rb") as file:
+        with self.open(name) as file:
             return _measured(file)[1]
 
     def copy_to(self, name: str, target: IO[bytes]) -> FileEntry:
         """Copy a file block by block and return what was read; raises `FileNotFoundError`."""
-        with self._root[0].open(self.path(name), "rb") as file:
+        with self.open(name) as file:
             size, digest = _measured(file, target)
         return FileEntry(name=name.rsplit("/", 1)[-1], size=size, checksum=digest)
 

@@ -153,8 +153,9 @@ def _retired(store: Store, there: dict[str, FileStat], findings: list[Finding]) 
 
 
 def _listed_by(commit: Commit) -> dict[str, FileEntry]:
-    panes = {f"{pane.folder}/{entry.name}": entry for pane in commit.panes for entry in pane.files}
-    return panes | {entry.name: entry for entry in commit.letters}
+    listed = (*commit.panes, *(one.pane for one in commit.redacts))
+    panes = {f"{pane.folder}/{entry.name}": entry for pane in listed for entry in pane.files}
+    return panes | {entry.name: entry for entry in (*commit.letters, *commit.rewritten)}
 
 
 def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
@@ -190,18 +191,25 @@ def _broken(store: Store, name: str, parent: CheckpointRef) -> Iterator[Finding]
 
 
 def _committed(store: Store, findings: list[Finding]) -> dict[str, FileEntry]:
-    """Return what commits list; of history files those in use, and replaced ones that are still there."""
+    """Return what commits list; of files that have been replaced those that are still there."""
     found, histories, replaced = dict[str, FileEntry](), dict[str, FileEntry](), set[str]()
+    first = CommitLog(store).first().sequence
     for commit in _commits(store, findings):
         found |= _listed_by(commit)
         histories |= {file.name: file for file in commit.histories}
         replaced |= {name for file in commit.histories for name in file.replaces}
+        replaced |= {*commit.removed, *commit.replaced_by_redaction}
+        # Redacted files of a pane go when the pane does: its own commit has retired.
+        replaced |= {one.pane.folder for one in commit.redacts if one.pane.sequence < first}
         for name in commit.dropped:
             histories.pop(name, None)
     # Commits that named a file in use may have retired.
     histories |= {file.name: file for file in _histories(store).files}
     # Replaced files go after a time of grace, and only a later commit says so.
-    return found | {name: file for name, file in histories.items() if name not in replaced or store.exists(name)}
+    found |= histories
+    may_be_gone = [name for name in found if name in replaced or name.rpartition("/")[0] in replaced]
+    gone = {name for name in may_be_gone if not store.exists(name)}
+    return {name: file for name, file in found.items() if name not in gone}
 
 
 def _histories(store: Store) -> HistoryFiles:

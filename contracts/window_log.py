@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from contracts import columns
 from contracts.artefacts import read_table
-from contracts.commits import Commit, CommitLog, Cursor
+from contracts.commits import Commit, CommitLog, Cursor, requirements
+from contracts.redacted_panes import RedactedPanes
 from contracts.storage import Store
 from contracts.window import ITEMS_SCHEMA, WindowManifest, WindowName, examples_schema
 
@@ -19,13 +20,13 @@ __all__ = ["WindowLog"]
 
 @dataclass
 class WindowLog:
-    """The committed panes of a store, in commit order; it remembers only its position in the log."""
+    """The committed panes of a store, in commit order; it remembers its position in the log, and which are redacted."""
 
     store: Store
     _at: Cursor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._commits = CommitLog(self.store)
+        self._commits, self._redacted = CommitLog(self.store), RedactedPanes(self.store)
 
     def committed(self, after: int = -1) -> list[WindowManifest]:
         """Return all panes that `follow` yields, in one list: for few panes, of small stores."""
@@ -58,9 +59,17 @@ class WindowLog:
             self._at = self._commits.first() if after < 0 else self._commits.find(after + 1)
         while (found := self._commits.next(self._at)) is not None:
             commit, self._at = found
+            self._redacted.take_in(commit)
             if panes := tuple(pane for pane in commit.panes if pane.sequence > after):
-                return panes
+                return self.current(*panes)
         return ()
+
+    def current(self, *panes: WindowManifest) -> tuple[WindowManifest, ...]:
+        """Return panes that commits list with the files that hold their rows now: others, where users were forgotten.
+
+        Files replaced since are not removed before a time of grace. Raises `CorruptArtefactError`.
+        """
+        return self._redacted.current(panes)
 
     def newest(self, count: int) -> list[WindowManifest]:
         """Return so many of the newest panes, fewer where there are no more, in order; raises what `follow` raises."""
@@ -79,6 +88,7 @@ class WindowLog:
         """
         number = self._commits.newest() + 1
         before = self._commits.at(number)
+        redaction = self._commits.get(number - 1).newest_redaction if number else -1
         commit = Commit(
             number=number,
             writer=writer or secrets.token_hex(8),
@@ -88,7 +98,8 @@ class WindowLog:
             panes=tuple(
                 pane.model_copy(update={"sequence": before.sequence + place}) for place, pane in enumerate(panes)
             ),
-            **fields,
+            redaction=redaction,
+            **fields | {"requires": requirements(*fields.get("requires", ()), redaction=redaction)},
         )
         self._commits.append(commit)
         return commit

@@ -13,9 +13,21 @@ from typing import Final
 
 from contracts import CommitLog, CorruptArtefactError, Document, LogState, RetiredError, Store
 from contracts.documents import read_document, write_document
+from pipelines.lock import is_redacting
 from pipelines.positions import Run
 
-__all__ = ["GRACE_SECONDS", "discard", "forget", "mark", "new_run", "registered", "sweep"]
+__all__ = [
+    "GRACE_SECONDS",
+    "discard",
+    "forget",
+    "is_marked",
+    "mark",
+    "new_run",
+    "registered",
+    "sweep",
+    "sweep_redactions",
+    "unmark",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +38,14 @@ _MARK: Final = "started.json"
 
 
 class _Mark(Document):
-    """Who runs, and the commit that it wants to make; -1 for a merge, which takes whatever number is free then."""
+    """Who runs, and the commit that it wants to make; -1 for what takes whatever number is free then.
+
+    That is a merge, or a redaction, which runs beside the pipeline, in a process of its own.
+    """
 
     run: str
     number: int = -1
+    redacts: bool = False
 
 
 @contextlib.contextmanager
@@ -40,13 +56,23 @@ def registered(store: Store, run: Run) -> Iterator[None]:
     store.remove(f"{run.folder}/{_MARK}")
 
 
-def mark(store: Store, run: str) -> None:
-    """Mark what writes history files without being a run; `forget` ends it."""
-    write_document(store, f"state/runs/{run}/{_MARK}", _Mark(run=run))
+def mark(store: Store, run: str, *, redacts: bool = False) -> None:
+    """Mark what writes files without being a run; `forget` ends it, `unmark` where a commit has taken the files."""
+    write_document(store, f"state/runs/{run}/{_MARK}", _Mark(run=run, redacts=redacts))
+
+
+def is_marked(store: Store, run: str) -> bool:
+    """Say whether a mark is still there: `sweep` removes those of what it takes for killed, with all files."""
+    return store.exists(f"state/runs/{run}/{_MARK}")
+
+
+def unmark(store: Store, run: str) -> None:
+    """Remove the mark alone."""
+    store.remove(f"state/runs/{run}")
 
 
 def forget(store: Store, run: str) -> None:
-    """Remove the mark, and the files that no commit has taken."""
+    """Remove the files that no commit has taken, and the mark."""
     _remove_files(store, run)
     store.remove(f"state/runs/{run}")
 
@@ -66,29 +92,45 @@ def sweep(store: Store, grace_seconds: float = GRACE_SECONDS) -> list[str]:
     """Remove what runs have left that were killed; return these runs.
 
     Files that a commit names stay, even if the run was killed right after its commit. A run is taken for killed after
-    a time of grace; on local disk at once, as the caller holds the lock of the store.
+    a time of grace; on local disk at once, as the caller holds the lock of the store; a redaction has its own.
     """
     removed = []
+    for run, found in _killed(store, grace_seconds):
+        if found is None:
+            # The run was completed; the rows it held are of no use without its process.
+            store.remove(f"state/runs/{run}")
+        elif not found.redacts or not is_redacting(store):
+            removed.append(_end(store, found))
+    if removed:
+        _remove_temporaries(store, grace_seconds)
+    return removed
+
+
+def sweep_redactions(store: Store, grace_seconds: float = GRACE_SECONDS) -> list[str]:
+    """Remove what killed redactions have left; on local disk the caller holds their lock."""
+    killed = _killed(store, grace_seconds)
+    return [_end(store, found) for _, found in killed if found is not None and found.redacts]
+
+
+def _killed(store: Store, grace_seconds: float) -> Iterator[tuple[str, _Mark | None]]:
+    """Yield what has a folder and may have been killed, with its mark; None for what was completed."""
     grace = 0.0 if store.local_path is not None else grace_seconds
     for run in sorted({name.split("/")[2] for name in store.glob("state/runs/*/*")}):
         if time.time() - _started(run) < grace:
             continue
         try:
-            found = read_document(store, f"state/runs/{run}/{_MARK}", _Mark)
+            yield run, read_document(store, f"state/runs/{run}/{_MARK}", _Mark)
         except FileNotFoundError:
-            # The run was completed; the rows it held are of no use without its process.
-            store.remove(f"state/runs/{run}")
-            continue
+            yield run, None
         except CorruptArtefactError as error:
             logger.warning("%s; files of this run are left where they are", error)
-            continue
-        if not _is_committed(store, found):
-            _remove_files(store, run)
-        store.remove(f"state/runs/{run}")
-        removed.append(run)
-    if removed:
-        _remove_temporaries(store, grace_seconds)
-    return removed
+
+
+def _end(store: Store, found: _Mark) -> str:
+    if not (_has_redacted(store, found.run) if found.redacts else _is_committed(store, found)):
+        _remove_files(store, found.run)
+    store.remove(f"state/runs/{found.run}")
+    return found.run
 
 
 def _remove_temporaries(store: Store, grace_seconds: float) -> None:
@@ -117,8 +159,17 @@ def _is_committed(store: Store, found: _Mark) -> bool:
         return False
 
 
+def _has_redacted(store: Store, run: str) -> bool:
+    """Say whether one of the redactions that have not retired is this run's."""
+    log, state = CommitLog(store), LogState.open(store)
+    number, first = state.redaction, state.horizon.number if state.horizon else 0
+    while number >= first and (commit := log.get(number)).writer != run:
+        number = commit.redaction
+    return number >= first
+
+
 def _remove_files(store: Store, run: str) -> None:
-    names = {name.rpartition("/")[0] for name in store.glob(f"windows/*/{run}/*")}
+    names = {name.rpartition("/")[0] for name in store.glob(f"windows/*/{run}*/*")}
     names |= set(store.glob(f"dead-letters/**/*-{run}.jsonl"))
     if histories := set(store.glob(f"histories/*/{run}-*")):
         names |= histories - LogState.open(store).histories.names

@@ -70,6 +70,12 @@ class PipelineConfig(LogConfig):
         gt=0,
         description="days of event time after which windows that nobody needs any more retire; null: never",
     )
+    erasure_days: float = Field(
+        default=1.0,
+        ge=0.05,
+        description="days after which files that held forgotten users are removed; "
+        "longer than any reader takes for a window",
+    )
     idle_seconds: float = Field(
         default=10.0, ge=0, description="follow: commit open windows after this many seconds without new input"
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, Commit, CommitLog, CommitTakenError, LogState, SourceSpan, Store, read_format
-from contracts.commits import MOVED, Inherited
+from contracts.commits import MOVED, Inherited, requirements
 from logs import generation
 from pipelines.attempts import new_run
 from pipelines.config import PipelineConfig
@@ -131,7 +131,8 @@ def _next(state: LogState, **fields: object) -> Commit:
             "predecessor": at.checksum,
             "committed_at": time.time(),
             "sequence": at.sequence,
-            "requires": (MOVED,),
+            "redaction": state.redaction,
+            "requires": requirements(MOVED, redaction=state.redaction),
             **fields,
         }
     )

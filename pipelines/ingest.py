@@ -20,6 +20,7 @@ from logs import Partition, generation
 from pipelines.attempts import discard, registered, sweep
 from pipelines.committed_panes import remember_panes
 from pipelines.config import PipelineConfig
+from pipelines.erasure import Erasure
 from pipelines.keeper import HistoryKeeper
 from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
@@ -103,6 +104,7 @@ def ingest(
                 driver.catch_up(partitions, flush=True, only_whole_lines=False)
                 driver.histories.settle()
                 driver.retire(partitions)
+                driver.erase()
         finally:
             driver.histories.end()
     return driver.total
@@ -136,6 +138,8 @@ class _Driver:
         self.histories.repair()
         days = self.config.retention_days
         self._retention = None if days is None else Retention(self.store, 86_400 * days)
+        self._erasure = Erasure(self.store, 86_400 * self.config.erasure_days, (self.config.cache,))
+        self._redaction = self._state.redaction
         self.metrics.started(self.store, self.config, self._state)
 
     def follow(self) -> None:
@@ -156,10 +160,14 @@ class _Driver:
                 self.catch_up(partitions, flush=True, only_whole_lines=True)
             self.histories.keep()
             self.retire(partitions)
+            self.erase()
             self.stop.wait(self.config.poll_seconds)
 
     def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
         """Read all partitions, in as many runs as memory asks for; `flush` concerns the last."""
+        if self._redaction != self._state.redaction:
+            # What is in hand may hold forgotten users, and names files that have been replaced: it is read again.
+            self._redaction, self._in_hand = self._state.redaction, InHand()
         found = self.source.identify(partitions, self._state, self._in_hand)
         self.metrics.rewritten.inc(sum(generation(one.key) > 1 and one.key not in self._state.sources for one in found))
         self._unread = len(found) < len(partitions)
@@ -184,6 +192,10 @@ class _Driver:
             self._retention.step(self._state, {partition.key for partition in partitions})
         except CommitTakenError:
             self._start_from_commits()
+
+    def erase(self) -> None:
+        """Remove what redactions have replaced, if it is time to."""
+        self._erasure.step(self._state)
 
     def step(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
         """Make one run, if there is anything to read or to commit; again where another writer was faster."""

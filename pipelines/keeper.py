@@ -79,7 +79,7 @@ class HistoryKeeper:
         for shard in known.keys() & set(shards) - {file.shard for file in files}:
             path = self.store.path(known[shard][0].name)
             raise CorruptArtefactError(path, "it cannot be used, and no window has events of its users")
-        if commit_histories(self.store, self.state, list(files), run, covered=sequence):
+        if commit_histories(self.store, self.state, list(files), run, self.config.cache, covered=sequence):
             self.state.catch_up(self._log)
         forget(self.store, run)
 

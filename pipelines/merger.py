@@ -5,7 +5,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from contracts import Commit, CommitLog, CommitTakenError, HistoryFile, HistoryFiles, LogState, Store
+from contracts import Commit, CommitLog, CommitTakenError, HistoryFile, HistoryFiles, LocalCache, LogState, Store
+from contracts.commits import requirements
 from contracts.history_files import HISTORIES
 from pipelines.attempts import forget, mark, new_run
 from pipelines.config import PipelineConfig
@@ -71,7 +72,7 @@ class HistoryMerger:
         try:
             if error is not None:
                 raise error
-            return bool(made) and commit_histories(self.store, state, made, self._run)
+            return bool(made) and commit_histories(self.store, state, made, self._run, self.config.cache)
         finally:
             forget(self.store, self._run)
 
@@ -88,7 +89,9 @@ def _due(files: HistoryFiles) -> list[tuple[HistoryFile, ...]]:
     return [shard[-count:] for shard, count in plans if count]
 
 
-def commit_histories(store: Store, state: LogState, files: list[HistoryFile], run: str, *, covered: int = 0) -> bool:
+def commit_histories(
+    store: Store, state: LogState, files: list[HistoryFile], run: str, cache: LocalCache, *, covered: int = 0
+) -> bool:
     """Commit files that replace others, and drop the names of those replaced long ago; catches up with the log.
 
     False where another writer's commits have made them useless: `forget` removes them then.
@@ -100,6 +103,7 @@ def commit_histories(store: Store, state: LogState, files: list[HistoryFile], ru
         expired = state.histories.expired(time.time() - REPLACED_SECONDS)
         for name in expired:
             store.remove(name)
+        cache.discard(expired)
         commit = Commit(
             number=state.cursor.number,
             writer=run,
@@ -109,7 +113,8 @@ def commit_histories(store: Store, state: LogState, files: list[HistoryFile], ru
             covered=covered,
             histories=tuple(files),
             dropped=tuple(expired),
-            requires=(HISTORIES,),
+            redaction=state.redaction,
+            requires=requirements(HISTORIES, redaction=state.redaction),
         )
         try:
             log.append(commit)

@@ -10,13 +10,14 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import Store, columns
+from contracts import Store, UserKeys, columns
 from pipelines.progress import Claims
 
-__all__ = ["OpenRows", "claims_in_hand", "read_open_rows", "write_open_rows"]
+__all__ = ["OpenRows", "claims_in_hand", "open_files_of", "read_open_rows", "write_open_rows"]
 
 _CLAIMS: Final = ".claims"
 
@@ -58,6 +59,19 @@ def claims_in_hand(store: Store, kept: OpenRows) -> Claims:
 @lru_cache(maxsize=4096)
 def _claims(store: Store, name: str) -> Claims:
     return msgspec.json.decode(store.read(f"{name}{_CLAIMS}"), type=Claims)
+
+
+def open_files_of(store: Store, users: UserKeys) -> list[str]:
+    """Return the files of rows, of any process, that hold events of some users; one that goes meanwhile holds none."""
+    found = []
+    for name in store.glob("state/runs/*/*.arrow"):
+        try:
+            rows = pa.ipc.open_file(pa.BufferReader(store.read(name))).read_all()
+        except FileNotFoundError:
+            continue
+        if np.isin(rows[columns.USER_KEY].to_numpy(), users).any():
+            found.append(name)
+    return found
 
 
 def read_open_rows(store: Store, kept: OpenRows) -> pa.RecordBatch:

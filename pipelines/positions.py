@@ -37,6 +37,7 @@ class Base:
     """Partition -> window start in ms -> position below which all rows of the window are accounted for."""
     max_event_ms: int = -1
     horizon: Horizon | None = None
+    redaction: int = -1
 
     @classmethod
     def of(cls, state: LogState, partitions: Collection[str]) -> "Base":
@@ -47,6 +48,7 @@ class Base:
             {key: state.counted[key] for key in partitions if key in state.counted},
             state.max_event_ms,
             state.horizon,
+            state.redaction,
         )
 
     def is_counted(self, key: str, windows: Int64, positions: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

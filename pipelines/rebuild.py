@@ -76,8 +76,9 @@ class WindowSource:
     def __post_init__(self) -> None:
         self._commits = CommitLog(self.origin)
         self.state = LogState.open(self.origin)
-        # Written once, with its time: no other store has the same.
-        self._identity = checksum(self.origin.read("STORE.json"))
+        # Written once, with its time: no other store has the same. A redaction changes the positions of rows.
+        identity = checksum(self.origin.read("STORE.json"))
+        self._identity = identity if self.state.redaction < 0 else f"{identity}-{self.state.redaction}"
 
     def check(self, store: Store, state: LogState) -> None:
         """Refuse a store that is no rebuild of this origin; raises `RebuildError`."""
@@ -87,7 +88,10 @@ class WindowSource:
         if state.sources and span is None:
             raise RebuildError(f"{store.url}: holds rows of a log; windows are rebuilt into a new store")
         if span is not None and span.fingerprint != self._identity:
-            raise RebuildError(f"{store.url}: is the rebuild of another store than {self.origin.url}")
+            problem = (
+                f"is the rebuild of another store than {self.origin.url}, or of this one before users were forgotten"
+            )
+            raise RebuildError(f"{store.url}: {problem}; rebuild it into a new folder")
 
     def discover(self) -> list[Partition]:
         """Return the windows as they are now; while there is nothing new, that costs one request."""

@@ -53,6 +53,8 @@ class Removal:
         # A run that was killed before it wrote the snapshot of its retirement.
         self.state.save(self._log)
         numbers = self.waiting()
+        if numbers:
+            self._remove_redacted()
         removed = [number for number in numbers if self._remove(number)]
         for number in snapshots(self.store):
             if number < self.state.retirement:
@@ -69,14 +71,27 @@ class Removal:
             logger.warning("what it lists is not removed: %s", error)
             return False
         self._remove_panes(commit)
-        for letter in commit.letters:
+        for letter in (*commit.letters, *commit.rewritten):
             self.store.remove(letter.name)
             if letter.partition not in self.state.sources:
                 self.store.remove_if_empty(letter.name.rpartition("/")[0])
         self.store.remove(CommitLog.name(number))
         return True
 
+    def _remove_redacted(self) -> None:
+        """Remove the files of retired panes that commits behind the horizon have put in place of others."""
+        horizon, number = self.state.horizon, self.state.redaction
+        while horizon is not None and number >= horizon.number:
+            commit = self._log.get(number)
+            for pane in (one.pane for one in commit.redacts if one.pane.sequence < horizon.sequence):
+                self.store.remove(pane.folder)
+                self.store.remove_if_empty(f"windows/{pane.name.slice}")
+            number = commit.redaction
+
     def _remove_panes(self, commit: Commit) -> None:
+        for one in commit.redacts:
+            self.store.remove(one.pane.folder)
+            self.store.remove_if_empty(f"windows/{one.pane.name.slice}")
         for pane in commit.panes:
             self.store.remove(pane.folder)
             for results in ("evaluations", "monitor"):

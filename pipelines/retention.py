@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from contracts import Commit, CommitLog, FileEntry, LogState, Retirement, Store, read_format
-from contracts.commits import Cursor
+from contracts.commits import Cursor, requirements
 from contracts.horizon import RETENTION
 from logs import generation
 from pipelines.attempts import new_run
@@ -104,7 +104,8 @@ def retire(store: Store, state: LogState, plan: RetirementPlan) -> None:
         committed_at=time.time(),
         sequence=at.sequence,
         retires=plan.retirement,
-        requires=(RETENTION,),
+        redaction=state.redaction,
+        requires=requirements(RETENTION, redaction=state.redaction),
     )
     log.append(commit)
     state.catch_up(log)
@@ -144,7 +145,7 @@ def _retirement(state: LogState, going: list[_Step], in_log: Set[str] | None) ->
     first = going[-1].after
     newest = max(pane.end_ms for step in going for pane in step.commit.panes)
     forgotten = _forgotten(state, first.number, in_log) if in_log is not None else []
-    gone = {file.name for step in going for file in step.commit.letters}
+    gone = {file.name for step in going for file in (*step.commit.letters, *step.commit.rewritten)}
     named = {name for key, span in state.sources.items() if key not in forgotten for name in span.letters}
     return Retirement(
         ms=max(newest, state.horizon.ms if state.horizon else newest),
@@ -177,7 +178,8 @@ def _is_past(state: LogState, keys: Iterable[str], first: int) -> bool:
 
 
 def _files_of(commit: Commit) -> list[FileEntry]:
-    return [*(file for pane in commit.panes for file in pane.files), *commit.letters]
+    panes = (*commit.panes, *(one.pane for one in commit.redacts))
+    return [*(file for pane in panes for file in pane.files), *commit.letters, *commit.rewritten]
 
 
 @dataclass

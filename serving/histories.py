@@ -144,6 +144,8 @@ class FollowedHistories:
         while (step := self._log.next(cursor)) is not None:
             commit, cursor = step
             files = files.after(commit)
+            if self.store.local_path is None:
+                self.cache.discard(commit.dropped)
             self._position = _Position(cursor, files)
         self._tell(cursor.sequence, files.covered)
 
@@ -172,7 +174,8 @@ class FollowedHistories:
                 if (found := readable(self._read.get(shard, ()), wanted, self._files.has))
             }
             try:
-                if files.shards and (self._view is None or shards != self._read):
+                # The last file goes where all users of a store were forgotten.
+                if (files.shards or self._view is not None) and (self._view is None or shards != self._read):
                     self._open(files, shards)
             finally:
                 self._measure(files)

@@ -26,6 +26,7 @@ from contracts import (
     columns,
 )
 from contracts.artefacts import write_table
+from contracts.commits import requirements
 from contracts.documents import read_document, write_document
 from contracts.history_files import HISTORIES
 from pipelines.committed_panes import panes_before
@@ -169,7 +170,8 @@ class CommitRun(beam.DoFn):
             letters=tuple(one.file for key in sorted(parts.letters) for one in parts.letters[key]),
             covered=at.sequence + len(panes) if panes else 0,
             histories=tuple(sorted(parts.histories, key=lambda file: file.shard)),
-            requires=(HISTORIES,) if panes else (),
+            redaction=self._run.base.redaction,
+            requires=requirements(*((HISTORIES,) if panes else ()), redaction=self._run.base.redaction),
         )
 
     def _manifest(self, pane: _Pane, sequence: int, now: float) -> WindowManifest:

@@ -101,7 +101,8 @@ class Deduplicate(beam.DoFn):
         """Return the identities of a window's committed events, pane by pane, the last one first."""
         found = [_identities(_NOBODY)]
         while number >= 0:
-            [pane] = [pane for pane in self._commits.get(number).panes if pane.start_ms == start_ms]
+            listed = (pane for pane in self._commits.get(number).panes if pane.start_ms == start_ms)
+            [pane] = self._log.current(*listed)
             if shard in pane.examples:
                 found.append(_identities(self._log.examples(pane, shard, _IDENTITY).drop_null()))
             number = pane.previous

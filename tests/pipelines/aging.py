@@ -98,6 +98,6 @@ def killed_at(change: int) -> Iterator[None]:
         return act
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("write", "create", "remove", "remove_if_empty"):
+        for name in ("write", "write_with", "create", "remove", "remove_if_empty"):
             patch.setattr(Store, name, dying(getattr(Store, name), name))
         yield

@@ -331,3 +331,29 @@ def test_a_cache_that_is_too_small_takes_what_fits(remote: Store, tmp_path: Path
     fetched(histories)
     assert sample(histories, "missing") == 1
     assert sorted(newest(histories, user)[-1] == 0 for user in (ann, bob)) == [False, True]
+
+
+def test_forgotten_users_are_unknown_once_the_new_files_are_here(remote: Store, cache: LocalCache) -> None:
+    ann, bob = of_shard(0), of_shard(0, 1)
+    write_window(remote, 0, [Event(ann, "a", T), Event(bob, "b", T)])
+    histories = following(remote, cache)
+    fetched(histories)
+    [old] = remote.glob("histories/00000/*")
+    users = users_of(remote)
+    key = hash_id(bob)
+    left = write_file(remote, 0, "left", {key: (users[key], users[key].seen)})
+    WindowLog(remote).commit(
+        forgets=1, histories=(left.model_copy(update={"replaces": (old,)}),), requires=("redaction",)
+    )
+    histories.catch_up()
+    fetched(histories)
+    assert (newest(histories, ann), seen(histories, ann)) == (NOBODY, (set(), False))
+    assert newest(histories, bob) == [0, 0, 0, hash_id("b")]
+    WindowLog(remote).commit(forgets=1, removed=(left.name,), requires=("redaction",))
+    histories.catch_up()
+    assert newest(histories, bob) == [0]
+    kept = {path.name.partition("-")[2] for path in cache.folder.iterdir()}
+    assert {name.rpartition("/")[2] for name in (old, left.name)} <= kept
+    WindowLog(remote).commit(dropped=(old, left.name))
+    histories.catch_up()
+    assert not kept & {path.name.partition("-")[2] for path in cache.folder.iterdir()}

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import trainer.stream.learner
-from contracts import BundleLog, Store, WindowManifest
+from contracts import BundleLog, Store, WindowLog, WindowManifest
 from contracts.documents import read_document
+from pipelines.redacted_files import pane_without
 from tests.contracts.panes import retire_before
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
@@ -203,6 +204,34 @@ def test_a_signal_in_the_middle_of_a_window_leaves_a_checkpoint_and_a_bundle(
     train(whole, config)
     train(stopped, config)
     assert same_tensors(final(whole, config), final(stopped, config)) == []
+
+
+def test_no_example_is_trained_on_twice_where_users_are_forgotten_in_the_middle_of_a_window(
+    store: Store, writer: WindowWriter, config: TrainerConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = TrainerConfig.model_validate({**config.model_dump(), "checkpoint_every_steps": 1000})
+    synthetic(writer, windows=2, events=3200)
+
+    def interrupt(progress: TrainProgress) -> None:
+        if progress.batch == 50:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stopped = train(store, config, follow=True, report=interrupt)
+    [pane, after] = WindowLog(store).committed()
+    users = WindowLog(store).all_examples(pane, ["user_key"])["user_key"].to_numpy()[:1]
+    found = pane_without(store, pane, {0: users, 1: users}, "run")
+    assert found is not None
+    WindowLog(store).commit(forgets=1, redacts=(found[0],), requires=("redaction",))
+    store.remove(pane.folder)
+    summary = train(store, config)
+    assert (summary.windows, summary.examples) == (1, 3200)
+    assert f"users were forgotten in window {pane.name}" in caplog.text
+    assert summary.steps == stopped.steps + 100
+    assert [one.sequence for one in evaluations(store)] == [0, 1]
+    assert BundleLog(store).manifest(summary.bundle or "").trained_sequence == after.sequence
+    # A training that starts now reads what is left.
+    store.remove("checkpoints")
+    assert train(store, config).examples == 3200 + found[0].pane.counts.positives
 
 
 def test_following_learns_what_is_committed_meanwhile(

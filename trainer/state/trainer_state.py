@@ -215,6 +215,9 @@ class TrainerState:
     def _progress(self) -> Tensor:
         """Return position, times and evaluations as JSON text."""
         position = {_STORED.get(name, name): value for name, value in vars(self.position).items()}
+        if not position["attempt"]:
+            # Between windows, earlier versions can read it.
+            del position["attempt"]
         progress = {
             "position": position,
             "time_ms": self.frequencies.time_ms,

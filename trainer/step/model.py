@@ -18,7 +18,8 @@ class Position:
     """The model has been trained on the batches before `batch` of window `sequence`, and on all windows before it.
 
     `step` counts steps since the beginning; `trained_window` names the newest window that any step has touched (its
-    sequence is `trained_sequence`), `max_event_ms` is the newest event in any of them.
+    sequence is `trained_sequence`), `max_event_ms` is the newest event in any of them. `attempt` names the files that
+    `batch` counts in, and is empty between windows.
     """
 
     sequence: int = 0
@@ -27,6 +28,7 @@ class Position:
     trained_window: str = ""
     trained_sequence: int = -1
     max_event_ms: int = 0
+    attempt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

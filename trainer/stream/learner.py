@@ -1,5 +1,6 @@
 """One window: it tests the model, then its items and frequencies are ingested, then the model trains on it."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from trainer.stream.progress import ProgressObserver
 from trainer.stream.windows import StopSignal
 
 __all__ = ["Learner"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -38,7 +41,13 @@ class Learner:
         position = self.state.position
         if position.sequence != manifest.sequence:
             # The window where training was has retired.
-            position.sequence, position.batch = manifest.sequence, 0
+            position.sequence, position.batch, position.attempt = manifest.sequence, 0, ""
+        if position.attempt not in {"", manifest.attempt}:
+            # Their order follows from their number: nobody knows which of them are left.
+            logger.warning("users were forgotten in window %s: the rest of it is not trained on", manifest.name)
+            self._leave(manifest)
+            return True
+        position.attempt = manifest.attempt
         found = read_positives(self.log, manifest, self.state.config.tower.history_length)
         if position.batch == 0:
             self._test(manifest, found)
@@ -46,8 +55,12 @@ class Learner:
         examples = Examples.of(found, self.state.table, self.state.users).admitted()
         if not self._train(manifest, examples):
             return False
-        position.sequence, position.batch = manifest.sequence + 1, 0
+        self._leave(manifest)
         return True
+
+    def _leave(self, manifest: WindowManifest) -> None:
+        at = self.state.position
+        at.sequence, at.batch, at.attempt = manifest.sequence + 1, 0, ""
 
     def _test(self, manifest: WindowManifest, found: Positives) -> None:
         evaluation = evaluate(self.state, manifest, found, self.workers)

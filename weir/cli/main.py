@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import ask, bench, data, evaluate, inspect, rebuild, retire, settings, stages, store, up
+from weir.cli import ask, bench, data, evaluate, forget, inspect, rebuild, retire, settings, stages, store, up
 from weir.cli.command import command
 from weir.up.supervisor.parent import follow_parent
 
@@ -32,7 +32,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Query": (ask.query, ask.click),
     "Run one stage": (stages.ingest, stages.train, stages.export, store.promote, stages.serve, stages.monitor),
     _INSPECT: (store.verify,),
-    "Maintain a store": (retire.retire, store.migrate, rebuild.rebuild),
+    "Maintain a store": (retire.retire, forget.forget, store.migrate, rebuild.rebuild),
     "Sample logs": (data.generate, data.replay),
     _EVALUATE: (evaluate.evaluate,),
 }

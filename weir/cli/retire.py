@@ -2,11 +2,11 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-import re
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.cli.ages import AGES, seconds_of
 from weir.cli.options import JsonOutput, StoreOptions
 from weir.cli.tables import print_table
 from weir.errors import CommandError, UsageError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["retire"]
 
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
 
 def retire(
     *,
@@ -29,7 +27,7 @@ def retire(
         str | None,
         typer.Option(
             metavar="AGE",
-            help="Windows that end so long before the newest event: 30d, 12h, 90m, 60s.",
+            help=f"Windows that end so long before the newest event: {AGES}.",
             show_default="pipeline.retention_days",
         ),
     ] = None,
@@ -59,7 +57,7 @@ def retire(
     if not session.store.exists(""):
         raise CommandError(f"{session.store.path('')}: there is no such store")
     state = LogState.open(session.store)
-    removal = Removal(session.store, state, _seconds(grace, "--grace"))
+    removal = Removal(session.store, state, seconds_of(grace, "--grace"))
     removed = 0 if dry_run else removal.run()
     plan = plan_retirement(session.store, state, age, _files_in_log(session))
     # Otherwise each retirement would start the time of grace again.
@@ -79,7 +77,7 @@ def _age(session: "Session", older_than: str | None) -> float:
     if older_than is None and pipeline.retention_days is None:
         raise UsageError("give --older-than, or set pipeline.retention_days")
     days = pipeline.retention_days or 0.0
-    age = 86_400 * days if older_than is None else _seconds(older_than, "--older-than")
+    age = 86_400 * days if older_than is None else seconds_of(older_than, "--older-than")
     shortest = pipeline.window_seconds + pipeline.allowed_lateness_seconds
     if age < shortest:
         raise UsageError(
@@ -87,13 +85,6 @@ def _age(session: "Session", older_than: str | None) -> float:
             "pipeline.allowed_lateness_seconds): it must be at least that"
         )
     return age
-
-
-def _seconds(text: str, option: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if found is None:
-        raise UsageError(f"{option} is {text!r}, but must be a number and s, m, h or d, such as 30d or 12h")
-    return float(found[1]) * _SECONDS[found[2]]
 
 
 def _files_in_log(session: "Session") -> set[str] | None:

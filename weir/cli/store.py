@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,8 @@ from weir.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from contracts import BundleLog
+    from pipelines.absence import Sighting
+    from weir.session import Session
 
 __all__ = ["migrate", "promote", "verify"]
 
@@ -22,13 +24,22 @@ __all__ = ["migrate", "promote", "verify"]
 def verify(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Compare sizes only, without reading data files.")] = False,
+    absent: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--absent",
+            metavar="ID",
+            help="Read every file, caches of this machine too, for a user who must not be there; may be repeated.",
+            show_default="none",
+        ),
+    ] = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
     """Check every file of a store against the commit or manifest that lists it.
 
-    Names each file that is damaged, missing or foreign (unlisted for more than an hour); exit status 1 if there is
-    one. Other processes may keep writing meanwhile.
+    Names each file that is damaged, missing or foreign (unlisted for more than an hour), and each that holds a user who
+    must be absent; exit status 1 if there is one. Other processes may keep writing meanwhile.
     """
     from contracts.verification import verify as check
     from weir.cli.progress import Bar
@@ -39,9 +50,16 @@ def verify(
         raise CommandError(f"{session.store.path('')}: there is no such store")
     with Bar(session.notes, "verify") as bar:
         report = check(session.store, quick=quick, progress=lambda done, total: bar.show(done, total, "files"))
+    present = _present(session, absent or [])
     if json:
-        facts = {"files": report.files, "bytes": report.bytes, "unchecked": report.unchecked, "quick": quick}
-        session.print_json(facts | {"findings": [finding._asdict() for finding in report.findings]})
+        facts: dict[str, Any] = {
+            "files": report.files,
+            "bytes": report.bytes,
+            "unchecked": report.unchecked,
+            "quick": quick,
+        }
+        facts |= {"findings": [finding._asdict() for finding in report.findings]}
+        session.print_json(facts | ({"present": [one._asdict() for one in present]} if absent else {}))
     else:
         for finding in report.findings:
             session.out.print(plain(f"{finding.kind}: {finding.name}: {finding.problem}"), soft_wrap=True)
@@ -50,8 +68,35 @@ def verify(
             f"{report.unchecked} more have no checksum to compare with",
             highlight=False,
         )
-    if report.findings:
+        for one in present:
+            session.out.print(plain(f"present: {one.name}: {one.what}"), soft_wrap=True)
+        if absent:
+            held = f"{len(present):,} files hold" if present else "no file holds"
+            session.out.print(plain(f"{held} {', '.join(absent)}"), soft_wrap=True)
+    if report.findings or present:
         raise typer.Exit(1)
+
+
+def _present(session: "Session", absent: list[str]) -> "list[Sighting]":
+    """Return the files that hold users who must be absent."""
+    if not absent:
+        return []
+    from contracts import read_format
+    from pipelines.absence import sightings
+    from pipelines.forgotten import Forgotten
+    from weir.cli.progress import Bar
+
+    found = read_format(session.store)
+    pipeline, serving = session.settings.pipeline, session.settings.serving
+    with Bar(session.notes, "absent") as bar:
+        return sightings(
+            session.store,
+            Forgotten.of(absent, found.key_secret if found else ""),
+            user_column=pipeline.columns.user_id,
+            # Files of a local store are never copied.
+            caches=(pipeline.cache, serving.cache) if session.store.local_path is None else (),
+            progress=lambda done, total: bar.show(done, total, "files"),
+        )
 
 
 def migrate(
