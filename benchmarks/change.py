@@ -6,8 +6,8 @@
 Runs the benchmarks of the parts, each in a process of its own, and joins their tables. What changes stays the same
 while what is stored grows. CPU is user and system time. The last column divides by the smallest store of the same part:
 work that follows change stays near 1, at most 1.5; work that follows the store grows with it (the dashed line). A run
-that was interrupted goes on after the last part that it finished: ``change.json`` holds the figures; remove it to measure
-all again.
+that was interrupted goes on after the last part that it finished: ``change.json`` holds the figures; remove it to
+measure all again.
 """
 
 import json
