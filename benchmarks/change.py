@@ -5,7 +5,9 @@
 
 Runs the benchmarks of the parts, each in a process of its own, and joins their tables. What changes stays the same
 while what is stored grows. CPU is user and system time. The last column divides by the smallest store of the same part:
-work that follows change stays near 1, at most 1.5; work that follows the store grows with it (the dashed line).
+work that follows change stays near 1, at most 1.5; work that follows the store grows with it (the dashed line). A run
+that was interrupted goes on after the last part that it finished: ``change.json`` holds the figures; remove it to
+measure all again.
 """
 
 import json
@@ -13,7 +15,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -129,16 +131,28 @@ def draw(found: dict[str, list[Cost]], picture: Path) -> None:
     print(f"\n{picture}")
 
 
+def measured(file: Path, scale: float) -> dict[str, list[Cost]]:
+    """Return the costs of all parts, by name; those that the file holds are not measured again."""
+    kept: dict[str, list[dict[str, Any]]] = json.loads(file.read_text()) if file.exists() else {}
+    for part in PARTS:
+        if part.__name__ not in kept:
+            costs = part(lambda sizes: [max(1, round(scale * size)) for size in sizes])
+            kept[part.__name__] = [asdict(cost) for cost in costs]
+            file.write_text(json.dumps(kept, indent=1))
+    found = defaultdict[str, list[Cost]](list)
+    for cost in (Cost(**one) for part in PARTS for one in kept[part.__name__]):
+        found[cost.part].append(cost)
+    return found
+
+
 @app.command(help=__doc__)
 def main(
     scale: Annotated[float, typer.Option(min=0.1, help="factor on all that is stored")] = 1.0,
+    results: Annotated[Path, typer.Option(help="where the figures go")] = Path("change.json"),
     picture: Annotated[Path, typer.Option(help="where the picture goes")] = Path("docs/images/change.png"),
 ) -> None:
     """Measure all parts; print and draw."""
-    found = defaultdict[str, list[Cost]](list)
-    for measured in PARTS:
-        for cost in measured(lambda sizes: [max(1, round(scale * size)) for size in sizes]):
-            found[cost.part].append(cost)
+    found = measured(results, scale)
     print_table(found)
     draw(found, picture)
 
