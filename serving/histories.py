@@ -35,7 +35,7 @@ from serving.known_users import Int64, KnownUsers, nothing_known
 from serving.metrics import HistoryMetrics
 from serving.problems import Problems
 
-__all__ = ["FollowedHistories"]
+__all__ = ["FollowedHistories", "user_shards"]
 
 log = logging.getLogger(__name__)
 
@@ -190,11 +190,7 @@ class FollowedHistories:
             self._view = _View(reader, np.array(partial, np.int64))
 
     def _reader(self) -> UserHistories:
-        found = read_format(self.store)
-        if found is None or found.layout is None:
-            problem = "names no user shards, but commits list their histories: restore it from a copy"
-            raise CorruptArtefactError(self.store.path("STORE.json"), problem)
-        return UserHistories(self.store, found.layout.user_shards, self.cache)
+        return UserHistories(self.store, user_shards(self.store), self.cache)
 
     def _measure(self, files: HistoryFiles) -> None:
         missing = len(self._files.missing(files))
@@ -215,6 +211,15 @@ class FollowedHistories:
         damaged = np.array([_is_damaged(reader, UserKeys(users[row : row + 1])) for row in range(len(users))])
         # No user has the key that stands for padding.
         return _read(reader, UserKeys(np.where(damaged, PADDING_KEY, users)), asked), damaged
+
+
+def user_shards(store: Store) -> int:
+    """Return the number of user shards of a store with histories; raises `CorruptArtefactError`."""
+    found = read_format(store)
+    if found is None or found.layout is None:
+        problem = "names no user shards, but commits list their histories: restore it from a copy"
+        raise CorruptArtefactError(store.path("STORE.json"), problem)
+    return found.layout.user_shards
 
 
 def _usable(reader: UserHistories, files: HistoryFiles, before: _Shards, wanted: _Shards) -> _Shards:
