@@ -97,6 +97,7 @@ class Follower:
             self._load(reason)
         self._tidy()
         self._redis.set(CHECKED, time.time())
+        self.metrics.behind_commits.set(0)
         self.metrics.checked.set_to_current_time()
         return True
 
@@ -156,6 +157,7 @@ class Follower:
             raise _GapError("gap", str(error)) from error
         if cursor == position.cursor:
             return
+        self.metrics.behind_commits.set(cursor.number - position.number)
         if position.covered and files.length != position.length:
             raise _GapError("length", f"records have {files.length} items, they had {position.length}")
         after = position.model_copy(

@@ -41,6 +41,7 @@ class SharedHistories:
     sequence: int = field(default=-1, init=False)
     problem: str = field(default="not asked yet", init=False)
     _view: _View | None = field(default=None, init=False, repr=False)
+    _checked: float = field(default=0.0, init=False, repr=False)
     _proved: str = field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +52,7 @@ class SharedHistories:
 
     def catch_up(self) -> None:
         """Read the position; what is wrong with it is the `problem`, and logged once."""
+        self._measure_age()
         try:
             data, checked = self._redis.mget([POSITION, CHECKED])
         except redis.RedisError as error:
@@ -67,7 +69,9 @@ class SharedHistories:
             log.info("%s: users are known as of window %d", self._where, self.sequence)
         self._view, self.problem = view, ""
         self._problems.over()
-        self._measure(position, float(checked or 0))
+        self._checked = float(checked or 0)
+        self._measure_age()
+        self._measure(position)
 
     def _read(self, data: bytes | None) -> _View | None:
         """Return the position; what is missing or unreadable is the `problem`."""
@@ -86,13 +90,16 @@ class SharedHistories:
         except (CorruptArtefactError, RetiredError):
             return False
 
-    def _measure(self, position: Position, checked: float) -> None:
+    def _measure_age(self) -> None:
+        if self._checked:
+            self.metrics.behind_seconds.set(max(0.0, time.time() - self._checked))
+
+    def _measure(self, position: Position) -> None:
         newest = self._log.head()
         self.metrics.sequence.set(self.sequence)
         self.metrics.rows.set(max(0, position.keys))
         self.metrics.uncovered.set(position.sequence - position.covered)
         self.metrics.behind_commits.set(max(0, newest.number + 1 - position.number) if newest else 0)
-        self.metrics.behind_seconds.set(max(0.0, time.time() - checked))
 
     def _fail(self, problem: str) -> None:
         self._view, self.problem = None, problem
