@@ -46,7 +46,10 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules  ## a policy scanner and the operator's types over deploy/
 	deploy/check.sh
 
-tools: .venv/tools/minio  ## a real S3 server for the tests of object stores, built where there is Go; they skip without it
+tools: .venv/tools/minio  ## real servers for tests: S3, built where there is Go, and Redis, where apt may install it; they skip without
+	@command -v redis-server > /dev/null || command -v valkey-server > /dev/null \
+	|| (apt-get update && apt-get install --yes --no-install-recommends redis-server) > /dev/null 2>&1 \
+	|| echo "tools: skipped, Redis cannot be installed: apt install redis-server"
 
 # Releases of MinIO are no versions of a Go module: this is the commit of one.
 .venv/tools/minio:

@@ -2,12 +2,17 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.histories run                     # 0.1, 1 and 5 million users; minutes, 8 GB
     OMP_NUM_THREADS=1 python -m benchmarks.histories run --users 20000000    # 32 GB of disk
+    OMP_NUM_THREADS=1 python -m benchmarks.histories redis --url redis://127.0.0.1:6379/0      # empties that database
 
 Every stored user has 50 items with times and 20 seen items, in one base per user shard. The commit has 100,000 events,
 two of each of 50,000 users, chosen evenly: looking them up, extending their records, writing one delta per shard.
 Costs are CPU time (user and system); memory is by how much the commit raises the peak, mapped pages included. Look-ups
 are of known users whose pages are in memory: with the bases alone / with four deltas above each. The last column is
 what 4-byte item numbers instead of 8-byte keys would save, share of the bytes of a base.
+
+`redis` brings such users to a Redis on this machine and prints the rate, Redis' memory per user, what a commit that
+touches 10,000 users costs, and look-ups through the server's reader with the seen items of all: CPU time of this
+process alone, and wall time.
 """
 
 import shutil
@@ -22,25 +27,36 @@ from typing import Annotated, Final
 import numpy as np
 import pyarrow as pa
 import typer
+from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import I64, command_line, head, row, status
 from contracts import (
     HistoryFile,
     HistoryFiles,
     ItemKeys,
+    Layout,
     LocalCache,
     Records,
     SeenItems,
     Store,
+    StoreFormat,
     UserHistories,
     UserKeys,
     UserRows,
+    WindowLog,
     columns,
+    ensure_format,
     open_shard,
     shards_of,
     write_user_file,
 )
 from pipelines.user_state import TouchedUsers, write_delta
+from serving.metrics import HistoryMetrics
+from serving.shared.config import FollowerConfig
+from serving.shared.database import connect
+from serving.shared.follower import Follower
+from serving.shared.metrics import FollowerMetrics
+from serving.shared.reader import SharedHistories
 
 app = command_line(__doc__)
 SHARDS: Final = 8
@@ -97,7 +113,7 @@ def commit(store: Store, files: HistoryFiles, users: I64, number: int, rng: np.r
             )
         )
         name = HistoryFile.path(shard, f"commit{number}", "0")
-        found[shard] = (*found[shard], write_delta(store, name, shard, state.delta(before, 1000), 1000))
+        found[shard] = (*found[shard], write_delta(store, name, shard, state.delta(1000), 1000))
     return HistoryFiles(shards=found)
 
 
@@ -113,9 +129,15 @@ def lookup_us(call: Callable[[UserKeys], object], users: I64, batch: int, rng: n
 
 
 def lookups(histories: UserHistories, users: I64, rng: np.random.Generator) -> list[str]:
-    """Return the cells of records alone and in batches of 64, and of seen items in batches of 64."""
-    ways = ((histories.lookup, 1), (histories.lookup, 64), (histories.seen, 64))
-    return [f"{lookup_us(call, users, batch, rng):.1f}" for call, batch in ways]
+    """Return the cells of records, and of records with seen items, each alone and in batches of 64."""
+
+    def both(some: UserKeys) -> None:
+        found = histories.find(some)
+        found.records()
+        found.seen(np.arange(len(some)))
+
+    ways = (lambda some: histories.find(some).records(), both)
+    return [f"{lookup_us(call, users, batch, rng):.1f}" for call in ways for batch in (1, 64)]
 
 
 @app.command()
@@ -148,7 +170,7 @@ def run(users: Annotated[list[int] | None, typer.Option(help="users stored; repe
     """Print the table."""
     head(
         "users", "stored GB", "commit CPU s", "written MB", "memory MB", "open ms", "look-up us", "of 64, us each",
-        "seen of 64, us each", "4-byte numbers save",
+        "with seen items us", "of 64, us each", "4-byte numbers save",
     )  # fmt: skip
     for count in users or [100_000, 1_000_000, 5_000_000]:
         folder = tempfile.mkdtemp(dir=Path.cwd(), prefix=".histories-")
@@ -157,6 +179,56 @@ def run(users: Annotated[list[int] | None, typer.Option(help="users stored; repe
             subprocess.run(command, check=True)
         finally:
             shutil.rmtree(folder)
+
+
+def shared_us(histories: SharedHistories, users: I64, batch: int, rng: np.random.Generator) -> list[str]:
+    """Return the CPU and wall microseconds of a look-up of so many users."""
+    asked = [UserKeys(some) for some in rng.choice(users, (ASKED, batch))]
+    cpu, wall = time.process_time(), time.perf_counter()
+    for some in asked:
+        histories.look_up(some, np.arange(batch))
+    spent = (time.process_time() - cpu, time.perf_counter() - wall)
+    return [f"{1e6 * seconds / ASKED:.0f}" for seconds in spent]
+
+
+@app.command()
+def redis(url: Annotated[str, typer.Option(help="a database that may be emptied")], count: int = 200_000) -> None:
+    """Print what histories in Redis cost."""
+    database = connect(url, 60)
+    database.flushdb()
+    before, rng = database.info()["used_memory"], np.random.default_rng(1)
+    users = np.unique(rng.integers(-(1 << 63), (1 << 63) - 1, count))
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".histories-") as folder:
+        store = Store(folder)
+        ensure_format(store, StoreFormat(layout=Layout(window_ms=3_600_000, user_shards=SHARDS, sketch={})))
+        files = base(store, users, rng)
+        WindowLog(store).commit(histories=tuple(files.files))
+        follower = Follower(store, FollowerConfig(redis=url, timeout_seconds=60), FollowerMetrics(CollectorRegistry()))
+        started = time.perf_counter()
+        follower.step()
+        rate = count / (time.perf_counter() - started)
+        size = (database.info()["used_memory"] - before) / count
+        after = commit(store, files, users[:10_000], 0, rng)
+        deltas = tuple(file for mine in after.shards.values() for file in mine[1:])
+        WindowLog(store).commit(histories=deltas)
+        started = time.perf_counter()
+        follower.step()
+        touched = 1e6 * (time.perf_counter() - started) / sum(file.rows for file in deltas)
+        histories = SharedHistories(store, HistoryMetrics(CollectorRegistry()), url, 10)
+        histories.catch_up()
+        head(
+            "users",
+            "loaded users/s",
+            "bytes per user",
+            "us per touched user",
+            "alone, us CPU",
+            "wall",
+            "64, us CPU",
+            "wall",
+        )
+        cells = [cell for batch in (1, 64) for cell in shared_us(histories, users, batch, rng)]
+        row(f"{count:,}", f"{rate:,.0f}", f"{size:,.0f}", f"{touched:.0f}", *cells)
+    database.flushdb()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ import typer
 
 from benchmarks.harness import DATA, F64, I64, Data, command_line, head, median_seconds, row, zipf_ranks
 from benchmarks.states import admit, filled
-from contracts import Events, Histories, Keys, hash_ids
+from contracts import Keys, Label, UserKeys, UserTable, columns, hash_ids
+from pipelines.user_state import TouchedUsers
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView, GapEstimator
 from sketches.view import DecayedSketch
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
@@ -91,8 +92,17 @@ def read(path: Path, events: int) -> Stream:
     table = table.take(pa.array(order))
     users, items = (table[name].combine_chunks().cast(pa.string()) for name in ("user_id", "item_id"))
     keys = hash_ids(items)
-    events_of = Events(hash_ids(users), keys, table["timestamp"].to_numpy(), np.ones(len(keys), np.bool_))
-    return Stream(keys, items.to_numpy(zero_copy_only=False), Histories.empty(HISTORY).extend(events_of))
+    user_keys = hash_ids(users)
+    events_of = pa.table(
+        {
+            columns.USER_KEY: user_keys,
+            columns.ITEM_KEY: keys,
+            columns.TIMESTAMP: table["timestamp"],
+            columns.LABEL: np.full(len(keys), Label.POSITIVE, np.int8),
+        }
+    )
+    touched = TouchedUsers.of(UserTable((), HISTORY), UserKeys(user_keys))
+    return Stream(keys, items.to_numpy(zero_copy_only=False), touched.extend(events_of).history)
 
 
 def settings(name: str, seed: int) -> TrainerConfig:

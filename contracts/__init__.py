@@ -20,7 +20,6 @@ from contracts.documents import Document
 from contracts.errors import CorruptArtefactError, UserError
 from contracts.features import FeatureNames
 from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
-from contracts.histories import Events, Histories
 from contracts.history_files import HistoryFile, HistoryFiles
 from contracts.horizon import Horizon, RetiredError, Retirement
 from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
@@ -29,8 +28,9 @@ from contracts.local_cache import LocalCache
 from contracts.log_state import LogState
 from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
 from contracts.user_file import UserFile, write_user_file
-from contracts.user_histories import ShardHistories, UserHistories, open_shard
-from contracts.user_rows import Records, SeenItems, UserRows
+from contracts.user_histories import UserHistories, open_shard
+from contracts.user_lookup import UserTable
+from contracts.user_rows import FoundUsers, Records, SeenItems, UserRows
 from contracts.window import (
     ITEMS_SCHEMA,
     WindowCounts,
@@ -56,10 +56,9 @@ __all__ = [
     "CorruptArtefactError",
     "Document",
     "EventClock",
-    "Events",
     "FeatureNames",
     "FileEntry",
-    "Histories",
+    "FoundUsers",
     "HistoryFile",
     "HistoryFiles",
     "Horizon",
@@ -79,7 +78,6 @@ __all__ = [
     "RetiredError",
     "Retirement",
     "SeenItems",
-    "ShardHistories",
     "SourceSpan",
     "Store",
     "StoreFormat",
@@ -90,6 +88,7 @@ __all__ = [
     "UserHistories",
     "UserKeys",
     "UserRows",
+    "UserTable",
     "WindowCounts",
     "WindowLog",
     "WindowManifest",

@@ -9,11 +9,13 @@ Sections, each at a multiple of 4096 bytes, little-endian:
 - seen: int64 (n + 1, 3), [start of the user's items, whether older ones were left out, checksum];
 - items: int64 (m,), the seen items.
 
-Opening verifies the header and the size, and reads nothing else. Every row is verified when it is read.
+Opening verifies the header and the size, and reads nothing else. Every row is verified when it is read
+(`contracts.user_lookup`).
 """
 
 import mmap
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,20 +26,28 @@ import numpy.typing as npt
 import xxhash
 
 from contracts.errors import CorruptArtefactError
-from contracts.keys import ItemKeys, UserKeys
+from contracts.keys import UserKeys
 from contracts.storage import FileEntry, Store
-from contracts.user_rows import Int64, Records, SeenItems, UserRows, key_sums, record_sums, seen_sums, segments
+from contracts.user_rows import Int64, UserRows, key_sum, key_sums, record_sums, seen_sums, segments
 
-__all__ = ["UserFile", "write_user_file"]
+__all__ = ["FEW", "UserFile", "prefixes_of", "write_user_file"]
+
+FEW: Final = 10
+"""Users of one prefix who are looked at together; with well distributed keys, one prefix of 100,000 has more."""
 
 _MAGIC: Final = b"WEIRUSER"
 _VERSION: Final = 1
 _PAGE: Final = 4096
 _FIELDS: Final = struct.Struct("<8s7q")
 _SUM: Final = struct.Struct("<Q")
-_FEW: Final = 8
-_NEXT: Final = np.arange(_FEW)
-_SIGN: Final = np.uint64(1 << 63)
+_RANGE: Final = struct.Struct("<2I")
+_USER: Final = struct.Struct("<2q")
+_WORDS: Final = struct.Struct("<4q")
+_HALF: Final = 1 << 63
+_SIGN: Final = np.uint64(_HALF)
+
+DAMAGED_KEY: Final = "a key of a user is damaged"
+DAMAGED_ORDER: Final = "its prefix table, or the order of its users, is damaged"
 
 
 class _Header(NamedTuple):
@@ -87,6 +97,10 @@ class UserFile:
 
     `name` is the one under which it was written, unless that is the path's; with `in_order` it is read as a whole.
     Raises `CorruptArtefactError`, which names the file, where it is not what was written.
+
+    `count` users have records of `width` words (with `length` items) and `pairs` seen items in all, each at most
+    `bound`. For `contracts.user_lookup`, which verifies what it reads: `data`, the bytes; where sections start
+    (`ranges_at` is the prefix table); by how many bits a key is to `shift` for its prefix.
     """
 
     def __init__(self, path: Path, name: str = "", *, in_order: bool = False) -> None:
@@ -106,67 +120,51 @@ class UserFile:
         if header.name != _hash_of(name or path.name):
             raise CorruptArtefactError(str(path), "was written under another name: it was put in the place of another")
         self.count, self.length, self.bound = header.users, header.length, header.bound
-        self._shift = np.uint64(64 - header.bits)
-        self._starts = np.frombuffer(data, np.uint32, (1 << header.bits) + 1, sections[0])
-        self._users = np.frombuffer(data, np.int64, 2 * self.count, sections[1]).reshape(-1, 2)
-        self._records = np.frombuffer(data, np.int64, header.width * self.count, sections[2]).reshape(self.count, -1)
-        self._seen = np.frombuffer(data, np.int64, 3 * (self.count + 1), sections[3]).reshape(-1, 3)
-        self._items = np.frombuffer(data, np.int64, header.seen, sections[4])
+        self.shift, self.width, self.pairs, self.data = 64 - header.bits, header.width, header.seen, data
+        self.ranges_at, self.users_at, self.rows_at, self.heads_at, self.items_at = sections[:-1]
+        self._users = self._words(self.users_at, self.count, 2)
+        self._keys: memoryview[int] = memoryview(data)[self.users_at :][: 16 * self.count].cast("q")[::2]
 
-    def find(self, users: UserKeys) -> Int64:
-        """Return the place of each user, (n,), -1 for those whom the file does not hold."""
-        bucket = _prefix(users, self._shift)
-        low, high = (np.minimum(self._starts[at], self.count).astype(np.int64) for at in (bucket, bucket + 1))
-        # A bucket holds few users, unless keys are badly distributed: then it is halved first.
-        while (high - low).max(initial=0) > _FEW:
-            middle = np.minimum((low + high) >> 1, self.count - 1)
-            is_right = self._users[middle, 0] < users
-            low, high = np.where(is_right, np.minimum(middle + 1, high), low), np.where(is_right, high, middle)
-        near = np.minimum(low[:, None] + _NEXT, self.count - 1)
-        return self._proved(users, np.minimum(low + (self._users[near, 0] < users[:, None]).sum(axis=1), self.count))
+    def _words(self, start: int, count: int, width: int) -> Int64:
+        """Return a part of the file as (count, width)."""
+        return np.frombuffer(self.data, np.int64, count * width, start).reshape(count, width)
 
-    def _proved(self, users: UserKeys, place: Int64) -> Int64:
-        """Return the places that hold their user; its neighbours prove that the place is right, or a user absent."""
-        at, before = np.minimum(place, self.count - 1), np.maximum(place - 1, 0)
-        ends = self._users[np.concatenate([at, before])]
-        self._require(np.array_equal(key_sums(ends[:, 0]), ends[:, 1]), "a key of a user is damaged")
-        here, ahead = ends[: len(at), 0], ends[len(at) :, 0]
-        in_order = ((place == self.count) | (here >= users)) & ((place == 0) | (ahead < users))
-        self._require(bool(in_order.all()), "its prefix table, or the order of its users, is damaged")
-        return np.where((place < self.count) & (here == users), place, -1)
+    def place(self, user: int) -> int:
+        """Return the place of a user, -1 where it is absent; for a few users faster than numpy."""
+        data, at = self.data, self.users_at - _USER.size
+        low, high = _RANGE.unpack_from(data, self.ranges_at + 4 * ((user + _HALF) >> self.shift))
+        low = bisect_left(self._keys, user, min(low, self.count), min(high, self.count))
+        ahead, ahead_sum, here, here_sum = _WORDS.unpack_from(data, at + _USER.size * low)
+        # Its neighbours prove that the place is right, or a user absent.
+        if (low and ahead_sum != key_sum(ahead)) or (low < self.count and here_sum != key_sum(here)):
+            raise CorruptArtefactError(str(self.path), DAMAGED_KEY)
+        if (low and ahead >= user) or (low < self.count and here < user):
+            raise CorruptArtefactError(str(self.path), DAMAGED_ORDER)
+        return low if low < self.count and here == user else -1
+
+    def row(self, place: int) -> Int64:
+        """Return the words of a record, unverified."""
+        return np.frombuffer(self.data, np.int64, self.width, self.rows_at + 8 * self.width * place)
+
+    def head(self, place: int) -> tuple[int, int, int, int]:
+        """Return where a user's seen items start, their flag, their checksum, and where they end."""
+        start, bounded, expected, end = _WORDS.unpack_from(self.data, self.heads_at + 24 * place)
+        return start, bounded, expected, end
+
+    def items(self, start: int, end: int) -> Int64:
+        """Return the seen items of a stretch, unverified."""
+        return np.frombuffer(self.data, np.int64, end - start, self.items_at + 8 * start)
 
     def users(self, start: int, stop: int) -> UserKeys:
         """Return the keys from one place to another, ascending."""
         found = self._users[start:stop]
-        self._require(np.array_equal(key_sums(found[:, 0]), found[:, 1]), "a key of a user is damaged")
+        if not np.array_equal(key_sums(found[:, 0]), found[:, 1]):
+            raise CorruptArtefactError(str(self.path), DAMAGED_KEY)
         return UserKeys(found[:, 0])
 
-    def records(self, places: Int64) -> Records:
-        """Return the records at the given places."""
-        rows = self._records[places]
-        expected = record_sums(self._users[places, 0], rows[:, 1:])
-        self._require(np.array_equal(expected, rows[:, 0]), "a record does not match its checksum")
-        return Records(rows[:, 1], ItemKeys(rows[:, 2 : 2 + self.length]), rows[:, 2 + self.length :])
-
-    def seen(self, places: Int64) -> SeenItems:
-        """Return the seen items of the users at the given places."""
-        heads, ends = self._seen[places], self._seen[places + 1, 0]
-        starts, bounded, sums = heads.T
-        is_sound = bool(((starts >= 0) & (starts <= ends) & (ends <= len(self._items))).all())
-        self._require(is_sound, "the place of a user's seen items is damaged")
-        at, offsets = segments(starts, ends - starts)
-        items = self._items[at]
-        expected = seen_sums(self._users[places, 0], starts, bounded, items, offsets)
-        self._require(np.array_equal(expected, sums), "a user's seen items do not match their checksum")
-        return SeenItems(ItemKeys(items), offsets, bounded != 0)
-
     def seen_counts(self, start: int, stop: int) -> Int64:
-        """Return how many items the users from one place to another have seen; `seen` is what verifies them."""
-        return np.diff(self._seen[start : stop + 1, 0])
-
-    def _require(self, is_sound: bool, problem: str) -> None:
-        if not is_sound:
-            raise CorruptArtefactError(str(self.path), problem)
+        """Return how many items the users from one place to another have seen, unverified."""
+        return np.diff(self._words(self.heads_at + 24 * start, stop + 1 - start, 3)[:, 0])
 
 
 def write_user_file(
@@ -213,7 +211,7 @@ class _Draft:
     records: _Section
     seen: _Section
     items: _Section
-    shift: np.uint64
+    shift: int
     prefixes: int = 0
     rows: int = 0
     pairs: int = 0
@@ -221,12 +219,12 @@ class _Draft:
     @classmethod
     def of(cls, file: IO[bytes], header: _Header) -> "_Draft":
         starts, users, records, seen, items = (_Section(file, at) for at in header.sections[:-1])
-        return cls(starts, users, records, seen, items, np.uint64(64 - header.bits))
+        return cls(starts, users, records, seen, items, 64 - header.bits)
 
     def add(self, block: UserRows) -> None:
         """Append the users of a block."""
         users, (totals, items, times), seen = block
-        self._add_starts(_prefix(users, self.shift))
+        self._add_starts(prefixes_of(users, self.shift))
         self.users.add(np.stack([users, key_sums(users)], axis=1))
         values = np.concatenate([totals[:, None], items, times], axis=1)
         self.records.add(np.concatenate([record_sums(users, values)[:, None], values], axis=1))
@@ -258,9 +256,9 @@ class _Draft:
         file.truncate(header.sections[-1])
 
 
-def _prefix(users: UserKeys, shift: np.uint64) -> Int64:
-    """Return the first bits of keys, (n,), in the order of the keys."""
-    return ((users.view(np.uint64) ^ _SIGN) >> shift).astype(np.int64)
+def prefixes_of(users: UserKeys, shift: int | npt.NDArray[np.uint64]) -> Int64:
+    """Return the first bits of keys, (n,), in the order of the keys: what is left by a shift."""
+    return ((users.view(np.uint64) ^ _SIGN) >> np.asarray(shift, np.uint64)).astype(np.int64)
 
 
 def _hash_of(name: str) -> int:

@@ -5,8 +5,8 @@ that every flipped bit shows and that a whole batch is verified at once.
 """
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Final, NamedTuple
+from functools import cache, lru_cache
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,13 @@ __all__ = [
     "SeenItems",
     "UserRows",
     "join",
+    "join_segments",
+    "key_sum",
     "key_sums",
     "nothing_seen",
+    "record_sum",
     "record_sums",
+    "seen_sum",
     "seen_sums",
     "segments",
     "spread",
@@ -33,6 +37,8 @@ UInt64 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
 
 _ODD: Final = 0x9E3779B97F4A7C15
+_MASK: Final = (1 << 64) - 1
+_HALF: Final = 1 << 63
 _SALT: Final = 0x632BE59BD9B4E019
 """Rows of zeros, as a hole in a file has them, are not valid."""
 
@@ -71,6 +77,20 @@ class SeenItems(NamedTuple):
         starts, counts = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
         places, offsets = segments(starts, counts)
         return SeenItems(ItemKeys(self.items[places]), offsets, self.bounded[rows])
+
+
+class FoundUsers(Protocol):
+    """Where users (n,) are stored; both methods verify what they read, and raise `CorruptArtefactError`."""
+
+    @property
+    def users(self) -> UserKeys:
+        """The keys that were asked for."""
+
+    def records(self) -> Records:
+        """Return the records, (n,): of each user the newest one; those of unknown users are empty."""
+
+    def seen(self, asked: Int64) -> SeenItems:
+        """Return what the users at the rows `asked` have seen: the union of all files."""
 
 
 class UserRows(NamedTuple):
@@ -114,15 +134,22 @@ def unite(parts: Sequence[SeenItems], bound: int) -> SeenItems:
     Parts hold only what the ones before them do not.
     """
     users = len(parts[0].bounded)
-    counts = np.stack([np.diff(part.offsets) for part in parts])
-    owners = np.repeat(np.tile(np.arange(users), len(parts)), counts.ravel())
-    items = np.concatenate([part.items for part in parts])[np.argsort(owners, kind="stable")]
-    total = counts.sum(axis=0)
-    ends = np.cumsum(total)
-    kept = np.minimum(total, bound)
-    places, offsets = segments(ends - kept, kept)
-    bounded = np.logical_or.reduce([part.bounded for part in parts]) | (total > bound)
-    return SeenItems(ItemKeys(items[places]), offsets, bounded)
+    return join_segments(join(parts), np.tile(np.arange(users), len(parts)), np.full(users, bound))
+
+
+def join_segments(parts: SeenItems, owners: Int64, bounds: Int64) -> SeenItems:
+    """Return the sets of n users, of each the newest `bounds` (n,) items, from segments (s,) in order of age.
+
+    `owners` (s,) says whose each segment is. A segment holds only what older ones of its user do not.
+    """
+    counts = np.diff(parts.offsets)
+    order = np.argsort(owners, kind="stable")
+    places, _ = segments(parts.offsets[order], counts[order])
+    total = np.bincount(owners, counts, len(bounds)).astype(np.int64)
+    kept = np.minimum(total, bounds)
+    wanted, offsets = segments(np.cumsum(total) - kept, kept)
+    bounded = np.bincount(owners, parts.bounded, len(bounds)) > 0
+    return SeenItems(ItemKeys(parts.items[places[wanted]]), offsets, bounded | (total > bounds))
 
 
 def segments(starts: Int64, counts: Int64) -> tuple[Int64, Int64]:
@@ -151,6 +178,31 @@ def seen_sums(users: Int64, starts: Int64, bounded: Int64, items: Int64, offsets
     return total.view(np.int64)
 
 
+def record_sum(user: int, values: Int64) -> int:
+    """Return what `record_sums` returns of one row of values (w,)."""
+    return _signed(int(values.view(np.uint64) @ _multipliers(len(values))) + _mark_of(user))
+
+
+def seen_sum(user: int, start: int, bounded: int, items: Int64) -> int:
+    """Return what `seen_sums` returns of one user with items (m,)."""
+    heads = start * (_SALT ^ 2) + bounded * (_SALT ^ 4) + len(items) * _SALT
+    return _signed(int(items.view(np.uint64) @ _seen_multipliers(len(items))) + heads + _mark_of(user))
+
+
+def key_sum(user: int) -> int:
+    """Return the checksum of one key."""
+    return _signed(_mark_of(user))
+
+
+def _mark_of(user: int) -> int:
+    return user * _ODD + _SALT
+
+
+def _signed(value: int) -> int:
+    """Return a number modulo 2^64, as int64 has it."""
+    return ((value + _HALF) & _MASK) - _HALF
+
+
 def key_sums(users: Int64) -> Int64:
     """Return the checksum of each key (n,)."""
     return _mark(users).view(np.int64)
@@ -168,3 +220,8 @@ def _multiplier(places: Int64) -> UInt64:
 @cache
 def _multipliers(count: int) -> UInt64:
     return _multiplier(np.arange(count) + 1)
+
+
+@lru_cache(maxsize=256)
+def _seen_multipliers(count: int) -> UInt64:
+    return _multiplier(np.arange(count) + 2)

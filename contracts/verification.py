@@ -113,7 +113,8 @@ def verify(
         return Report()
     report = Report()
     retired = _retired(store, there, report.findings)
-    needed = _expected(store, there, report.findings)
+    histories = _histories(store)
+    needed = _expected(store, there, histories, report.findings)
     report.findings += _missing(store, needed, there)
     expected = retired | needed
     todo = [name for name in there if name in expected or _matches(name, _DOCUMENTS) or _matches(name, _SEALED)]
@@ -126,10 +127,9 @@ def verify(
     report.files, report.bytes = len(todo), sum(there[name].size for name in todo)
     others = there.keys() - set(todo)
     unlisted = _unlisted(report.findings)
-    replaced = _histories(store).replaced
     strange = {name for name in others if _is_foreign(name, there[name]) and not name.startswith(unlisted)}
     # Files of a retired commit go before it does; replaced histories stay for a time of grace.
-    foreign = {name for name in strange if name not in replaced and store.exists(name)}
+    foreign = {name for name in strange if name not in histories.replaced and store.exists(name)}
     report.unchecked = len(others) - len(foreign)
     report.findings += [Finding(Kind.FOREIGN, name, "no commit or manifest names it") for name in foreign]
     report.findings = sorted(set(report.findings), key=lambda finding: finding.name)
@@ -158,9 +158,11 @@ def _listed_by(commit: Commit) -> dict[str, FileEntry]:
     return panes | {entry.name: entry for entry in (*commit.letters, *commit.rewritten)}
 
 
-def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
+def _expected(
+    store: Store, there: dict[str, FileStat], state: HistoryFiles, findings: list[Finding]
+) -> dict[str, FileEntry]:
     """Return the files that commits and manifests list, by name; those that cannot be read are findings."""
-    expected = _committed(store, findings)
+    expected = _committed(store, state, findings)
     for name in there:
         folder, _, last = name.rpartition("/")
         if last in {MANIFEST, CHECKPOINT}:
@@ -190,7 +192,7 @@ def _broken(store: Store, name: str, parent: CheckpointRef) -> Iterator[Finding]
         yield Finding(Kind.DAMAGED, path, f"has checksum {found}, {name} continues {parent.checksum}")
 
 
-def _committed(store: Store, findings: list[Finding]) -> dict[str, FileEntry]:
+def _committed(store: Store, state: HistoryFiles, findings: list[Finding]) -> dict[str, FileEntry]:
     """Return what commits list; of files that have been replaced those that are still there."""
     found, histories, replaced = dict[str, FileEntry](), dict[str, FileEntry](), set[str]()
     first = CommitLog(store).first().sequence
@@ -204,7 +206,7 @@ def _committed(store: Store, findings: list[Finding]) -> dict[str, FileEntry]:
         for name in commit.dropped:
             histories.pop(name, None)
     # Commits that named a file in use may have retired.
-    histories |= {file.name: file for file in _histories(store).files}
+    histories |= {file.name: file for file in state.files}
     # Replaced files go after a time of grace, and only a later commit says so.
     found |= histories
     may_be_gone = [name for name in found if name in replaced or name.rpartition("/")[0] in replaced]

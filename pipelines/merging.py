@@ -7,7 +7,18 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from contracts import HistoryFile, ItemKeys, LocalCache, Records, Store, UserFile, UserKeys, UserRows, write_user_file
+from contracts import (
+    HistoryFile,
+    ItemKeys,
+    LocalCache,
+    Records,
+    Store,
+    UserFile,
+    UserKeys,
+    UserRows,
+    UserTable,
+    write_user_file,
+)
 from contracts.user_histories import open_file
 from contracts.user_rows import spread, unite, unknown_users
 
@@ -90,7 +101,10 @@ class FileMerge:
         totals, items, times = unknown_users(len(users), files[0].length)
         seen = []
         for file, rows, mine in zip(files, found, keys, strict=True):
-            to, places = np.searchsorted(users, mine), np.arange(rows.start, rows.stop)
-            totals[to], items[to], times[to] = file.records(places)
-            seen.append(spread(file.seen(places), to, len(users)))
+            to, stretch = (
+                np.searchsorted(users, mine),
+                UserTable.of_shard((file,), file.length).stretch(mine, rows.start),
+            )
+            totals[to], items[to], times[to] = stretch.records()
+            seen.append(spread(stretch.seen(np.arange(len(mine))), to, len(users)))
         return UserRows(UserKeys(users), Records(totals, ItemKeys(items), times), unite(seen, self.bound))

@@ -111,7 +111,7 @@ class _Base:
         for rows in windows:
             touched.extend(rows)
         name = HistoryFile.path(self.shard, self.run, secrets.token_hex(4))
-        rows = touched.delta(before, config.seen_items)
+        rows = touched.delta(config.seen_items)
         self.files.append(write_delta(self.store, name, self.shard, rows, config.seen_items))
         self._merge(merge_plan([file.size for file in self.files]))
 

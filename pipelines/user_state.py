@@ -10,15 +10,16 @@ import pyarrow.compute as pc
 
 from contracts import (
     PADDING_KEY,
+    FoundUsers,
     HistoryFile,
     ItemKeys,
     Label,
     Records,
     SeenItems,
-    ShardHistories,
     Store,
     UserKeys,
     UserRows,
+    UserTable,
     columns,
     write_user_file,
 )
@@ -52,18 +53,23 @@ class _Merged(NamedTuple):
 
 @dataclass
 class TouchedUsers:
-    """`users` (n,), ascending and distinct, with their `records`, which `extend` writes to."""
+    """The users `found`, ascending and distinct, with their `records`, which `extend` writes to."""
 
-    users: UserKeys
+    found: FoundUsers
     records: Records
     _owners: list[Int64] = field(default_factory=list, init=False, repr=False)
     _items: list[Int64] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
-    def of(cls, before: ShardHistories, users: UserKeys) -> "TouchedUsers":
+    def of(cls, before: UserTable, users: UserKeys) -> "TouchedUsers":
         """Look users up, given in any order, any number of times."""
-        distinct = UserKeys(np.unique(users))
-        return cls(distinct, before.lookup(distinct))
+        found = before.find(UserKeys(np.unique(users)))
+        return cls(found, found.records())
+
+    @property
+    def users(self) -> UserKeys:
+        """The keys (n,), ascending."""
+        return self.found.users
 
     def extend(self, rows: pa.Table) -> Attached:
         """Add the events of a window, in order of time, and return what was before each of them.
@@ -128,9 +134,9 @@ class TouchedUsers:
         items[touched] = _last(merged.items[merged.counts], stops, floors, self._length, PADDING_KEY)
         times[touched] = _last(merged.times[merged.counts], stops, floors, self._length, 0)
 
-    def delta(self, before: ShardHistories, bound: int) -> UserRows:
+    def delta(self, bound: int) -> UserRows:
         """Return the complete records, and what the events add to the seen items: at most `bound` of each user."""
-        known = before.seen(self.users)
+        known = self.found.seen(np.arange(len(self.users)))
         owners = np.concatenate([np.repeat(np.arange(len(self.users)), np.diff(known.offsets)), *self._owners])
         items = np.concatenate([known.items, *self._items])
         order = np.lexsort((items, owners))

@@ -98,6 +98,15 @@ class ServingConfig(FrozenModel):
     cache_bytes: int = Field(
         default=64 << 30, ge=1 << 20, description="most bytes of fetched files that are kept on this machine's disk"
     )
+    histories: str = Field(
+        default="files",
+        pattern=r"^(files$|rediss?://|unix://)",
+        description="where users are looked up: files, those of the store, or a Redis that `weir histories` fills, "
+        "redis://HOST:6379/0 (rediss:// for TLS; the password in the URL or in WEIR_REDIS_PASSWORD)",
+    )
+    histories_timeout_seconds: float = Field(
+        default=0.05, gt=0, description="how long a batch waits for Redis before its users count as unknown, seconds"
+    )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="what one request may ask for")
 
     @property

@@ -6,10 +6,9 @@ a user shard are here, those that are answer for it, and a user whom they do not
 
 import logging
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +31,14 @@ from contracts import (
 )
 from contracts.commits import Cursor
 from serving.history_files import FilesAtHand, readable
+from serving.known_users import Int64, KnownUsers, nothing_known
 from serving.metrics import HistoryMetrics
 from serving.problems import Problems
 
-__all__ = ["FollowedHistories"]
+__all__ = ["FollowedHistories", "user_shards"]
 
 log = logging.getLogger(__name__)
 
-Found = TypeVar("Found")
 _Shards: TypeAlias = dict[int, tuple[HistoryFile, ...]]
 
 
@@ -60,12 +59,18 @@ class _View(NamedTuple):
         return np.isin(shards_of(users, self.reader.shards), self.partial)
 
 
+class _Read(NamedTuple):
+    totals: Int64
+    items: ItemKeys
+    seen: SeenItems
+
+
 @dataclass
 class FollowedHistories:
     """Follows the history files of a store.
 
-    One thread calls `catch_up`, and one each `fetch` for small and for large files; any number may call `lookup` and
-    `seen` meanwhile.
+    One thread calls `catch_up`, and one each `fetch` for small and for large files; any number may call `look_up`
+    meanwhile.
     """
 
     store: Store
@@ -114,24 +119,18 @@ class FollowedHistories:
         if failure is not None:
             raise failure
 
-    def lookup(self, users: UserKeys) -> ItemKeys:
-        """Return the newest positives of each user, (n, length), oldest first; all padding for those unknown."""
+    def look_up(self, users: UserKeys, asked: Int64) -> KnownUsers:
+        """Return what is known of users, (n,), and what those at the rows `asked`, distinct, have seen."""
         view = self._view
         if view is None:
-            return ItemKeys(np.full((len(users), 1), PADDING_KEY, np.int64))
-        found, _ = self._sound(view.reader.lookup, users)
+            return nothing_known(len(users), len(asked))
+        found, damaged = self._sound(view.reader, users, asked)
         if len(view.partial):
-            self.metrics.absent.inc(int(((found.totals == 0) & view.is_partial(users)).sum()))
-        return found.items
-
-    def seen(self, users: UserKeys) -> SeenItems:
-        """Return all that each user has seen; `bounded` where some of it is not stored, or not here."""
-        view = self._view
-        if view is None:
-            offsets, bounded = np.zeros(len(users) + 1, np.int64), np.zeros(len(users), np.bool_)
-            return SeenItems(ItemKeys(np.empty(0, np.int64)), offsets, bounded)
-        found, damaged = self._sound(view.reader.seen, users)
-        return found._replace(bounded=found.bounded | damaged | view.is_partial(users))
+            is_partial = view.is_partial(users)
+            self.metrics.absent.inc(int(((found.totals == 0) & is_partial).sum()))
+            damaged = damaged | is_partial
+        seen = found.seen._replace(bounded=found.seen.bounded | damaged[asked])
+        return KnownUsers(found.items, seen)
 
     def _follow(self) -> None:
         if self._position is None:
@@ -194,11 +193,7 @@ class FollowedHistories:
             self._view = _View(reader, np.array(partial, np.int64))
 
     def _reader(self) -> UserHistories:
-        found = read_format(self.store)
-        if found is None or found.layout is None:
-            problem = "names no user shards, but commits list their histories: restore it from a copy"
-            raise CorruptArtefactError(self.store.path("STORE.json"), problem)
-        return UserHistories(self.store, found.layout.user_shards, self.cache)
+        return UserHistories(self.store, user_shards(self.store), self.cache)
 
     def _measure(self, files: HistoryFiles) -> None:
         missing = len(self._files.missing(files))
@@ -209,16 +204,25 @@ class FollowedHistories:
             self.metrics.sequence.set(self.sequence)
             self._files.forget_all_but(files)
 
-    def _sound(self, look_up: Callable[[UserKeys], Found], users: UserKeys) -> tuple[Found, npt.NDArray[np.bool_]]:
+    def _sound(self, reader: UserHistories, users: UserKeys, asked: Int64) -> tuple[_Read, npt.NDArray[np.bool_]]:
         """Look users up; those whose records are damaged, which are returned as well, count as unknown."""
         try:
-            return look_up(users), np.zeros(len(users), np.bool_)
+            return _read(reader, users, asked), np.zeros(len(users), np.bool_)
         except CorruptArtefactError as error:
             self.metrics.errors.inc()
             self._problems.report(error, "users whose records are damaged count as unknown")
-        damaged = np.array([_is_damaged(look_up, users[place : place + 1]) for place in range(len(users))])
+        damaged = np.array([_is_damaged(reader, UserKeys(users[row : row + 1])) for row in range(len(users))])
         # No user has the key that stands for padding.
-        return look_up(UserKeys(np.where(damaged, PADDING_KEY, users))), damaged
+        return _read(reader, UserKeys(np.where(damaged, PADDING_KEY, users)), asked), damaged
+
+
+def user_shards(store: Store) -> int:
+    """Return the number of user shards of a store with histories; raises `CorruptArtefactError`."""
+    found = read_format(store)
+    if found is None or found.layout is None:
+        problem = "names no user shards, but commits list their histories: restore it from a copy"
+        raise CorruptArtefactError(store.path("STORE.json"), problem)
+    return found.layout.user_shards
 
 
 def _usable(reader: UserHistories, files: HistoryFiles, before: _Shards, wanted: _Shards) -> _Shards:
@@ -231,9 +235,15 @@ def _usable(reader: UserHistories, files: HistoryFiles, before: _Shards, wanted:
     return before
 
 
-def _is_damaged(look_up: Callable[[UserKeys], object], user: npt.NDArray[np.int64]) -> bool:
+def _read(reader: UserHistories, users: UserKeys, asked: Int64) -> _Read:
+    found = reader.find(users)
+    totals, items, _ = found.records()
+    return _Read(totals, items, found.seen(asked))
+
+
+def _is_damaged(reader: UserHistories, user: UserKeys) -> bool:
     try:
-        look_up(UserKeys(user))
+        _read(reader, user, np.arange(1))
     except CorruptArtefactError:
         return True
     return False

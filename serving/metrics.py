@@ -103,6 +103,19 @@ class HistoryMetrics:
             "Look-ups of users who count as unknown because a file of theirs was not fetched yet.",
             registry=registry,
         )
+        self.unavailable = Counter(
+            "weir_history_unavailable",
+            "Look-ups of users who count as unknown because Redis did not answer or holds no histories.",
+            registry=registry,
+        )
+        self.behind_commits = Gauge(
+            "weir_history_behind_commits", "Commits of the store that are not in Redis.", registry=registry
+        )
+        self.behind_seconds = Gauge(
+            "weir_history_behind_seconds",
+            "Seconds since Redis was last known to hold all commits; 0 where histories are files.",
+            registry=registry,
+        )
         self.errors = Counter(
             "weir_history_errors", "Commits, history files and records that could not be read.", registry=registry
         )

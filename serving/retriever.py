@@ -15,10 +15,10 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import PADDING_KEY, IndexRows, ItemKeys, UserKeys
+from contracts import PADDING_KEY, IndexRows, ItemKeys, SeenItems, UserKeys
 from serving.bundle import LoadedBundle
-from serving.histories import FollowedHistories
 from serving.index import Found
+from serving.known_users import Histories, KnownUsers, nothing_known
 from serving.queries import Answer, ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Task
 
 __all__ = ["Retriever"]
@@ -53,7 +53,7 @@ class _Plan(NamedTuple):
 class Retriever:
     """Called by the batcher's thread, with `threads` threads for FAISS."""
 
-    histories: FollowedHistories
+    histories: Histories
     threads: int = 1
 
     def __call__(self, tasks: Sequence[Task]) -> list[Answer]:
@@ -71,7 +71,7 @@ class _Batch:
     """Tasks of one bundle."""
 
     bundle: LoadedBundle
-    histories: FollowedHistories
+    histories: Histories
 
     def answer(self, tasks: list[Task]) -> list[Answer]:
         start = time.monotonic()
@@ -85,8 +85,8 @@ class _Batch:
 
     def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[_Plan], Floats]:
         """Return the plans and the query vectors, (places, dimension)."""
-        stored = iter(self.histories.lookup(_users(query for _, query in pairs)))
-        seen = self.seen(_users(query for task, query in pairs if task.exclude_seen))
+        known = self.known(pairs)
+        stored, seen = iter(known.items), self.seen(known.seen)
         vectors = _Vectors(self.bundle)
         plans = []
         for task, query in pairs:
@@ -106,9 +106,16 @@ class _Batch:
                 plans.append(self.planned(task, query, vectors.given(source), [], _NO_ROWS))
         return plans, vectors.made()
 
-    def seen(self, users: UserKeys) -> Iterator[tuple[IndexRows, bool]]:
+    def known(self, pairs: list[tuple[Task, Query]]) -> KnownUsers:
+        """Look up the users among the queries, and what those have seen whose tasks leave it out."""
+        users = [(query.source.key, task.exclude_seen) for task, query in pairs if isinstance(query.source, ByUser)]
+        if not users:
+            return nothing_known(0, 0)
+        keys, asked = zip(*users, strict=True)
+        return self.histories.look_up(UserKeys(np.array(keys, np.int64)), np.flatnonzero(asked))
+
+    def seen(self, seen: SeenItems) -> Iterator[tuple[IndexRows, bool]]:
         """Yield for each user the rows of what it has seen, and whether items may be missing from them."""
-        seen = self.histories.seen(users)
         rows = self.bundle.rows_of(seen.items)
         for start, end, bounded in zip(seen.offsets[:-1], seen.offsets[1:], seen.bounded.tolist(), strict=True):
             yield IndexRows(rows[start:end]), bounded
@@ -230,10 +237,6 @@ class _Vectors:
         if self._histories:
             vectors[~ready] = self._bundle.users(_padded(self._histories))
         return vectors
-
-
-def _users(queries: Iterable[Query]) -> UserKeys:
-    return UserKeys(np.array([q.source.key for q in queries if isinstance(q.source, ByUser)], np.int64))
 
 
 def _padded(histories: list[ItemKeys]) -> ItemKeys:

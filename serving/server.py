@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc.aio
 import uvloop
@@ -38,6 +38,9 @@ from serving.service import RetrievalService
 from serving.watcher import BundleWatcher
 from weir.retrieval.v1 import retrieval_pb2, retrieval_pb2_grpc
 
+if TYPE_CHECKING:
+    from serving.shared.reader import SharedHistories
+
 __all__ = ["Server", "serve"]
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,9 @@ LIVENESS = "liveness"
 It is NOT_SERVING where only a restart helps: the thread that searches has ended or hangs, or one that follows the store
 has ended.
 """
+
+HISTORIES = "histories"
+"""Health of the histories in Redis: NOT_SERVING where all users count as unknown. The server answers nevertheless."""
 
 _HANDSHAKE_SECONDS: Final = 10
 """Time in which a connection must start HTTP/2."""
@@ -88,7 +94,7 @@ class Server:
         self.metrics = RequestMetrics(self.registry)
         self.calls = MetricsInterceptor(RpcMetrics(self.registry))
         self.watcher = BundleWatcher(self.store, BundleMetrics(self.registry), config.device, config.threads)
-        self.histories = FollowedHistories(self.store, HistoryMetrics(self.registry), config.cache)
+        self.histories = self._histories()
         self.health = health.aio.HealthServicer()
         self.following: list[asyncio.Task[None]] = []
         self._looked = asyncio.Event()
@@ -103,6 +109,14 @@ class Server:
             limit=config.queue_queries,
             retry_after=config.retry_after_seconds,
         )
+
+    def _histories(self) -> "FollowedHistories | SharedHistories":
+        config, metrics = self.config, HistoryMetrics(self.registry)
+        if config.histories == "files":
+            return FollowedHistories(self.store, metrics, config.cache)
+        from serving.shared.reader import SharedHistories  # noqa: PLC0415 - the client of Redis is an extra
+
+        return SharedHistories(self.store, metrics, config.histories, config.histories_timeout_seconds)
 
     async def run(self) -> None:
         """Listen, follow the store, and shut down in order on a signal."""
@@ -154,9 +168,10 @@ class Server:
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "following histories": self._refresh_histories,
             "following bundles": self._refresh_bundle,
-            "fetching small history files": partial(self._fetch, large=False),
-            "fetching large history files": partial(self._fetch, large=True),
         }
+        if isinstance(self.histories, FollowedHistories):
+            for size, large in (("small", False), ("large", True)):
+                steps[f"fetching {size} history files"] = partial(self._fetch, self.histories, large=large)
         self.following = [asyncio.create_task(self._forever(step), name=name) for name, step in steps.items()]
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
@@ -173,9 +188,9 @@ class Server:
         finally:
             self._looked.set()
 
-    async def _fetch(self, *, large: bool) -> None:
-        if self.histories.due(large=large):
-            await in_daemon(partial(self._fetch_files, large=large))
+    async def _fetch(self, histories: FollowedHistories, *, large: bool) -> None:
+        if histories.due(large=large):
+            await in_daemon(partial(self._fetch_files, histories, large=large))
 
     async def _refresh_bundle(self) -> None:
         await self._looked.wait()
@@ -192,12 +207,12 @@ class Server:
             self.histories.metrics.errors.inc()
             self._problems.report(error, f"histories stay at window {self.histories.sequence}")
 
-    def _fetch_files(self, *, large: bool) -> None:
+    def _fetch_files(self, histories: FollowedHistories, *, large: bool) -> None:
         try:
-            self.histories.fetch(large=large)
+            histories.fetch(large=large)
             self._fetch_problems.over()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
-            self.histories.metrics.errors.inc()
+            histories.metrics.errors.inc()
             self._fetch_problems.report(error, "a file of histories could not be fetched, it is tried again")
 
     async def _watch_over(self) -> None:
@@ -215,6 +230,8 @@ class Server:
             log.log(logging.ERROR if ill else logging.INFO, "liveness: %s", ill or "well again")
             await self.health.set(LIVENESS, _STATUS.NOT_SERVING if ill else _STATUS.SERVING)
         self._ill = ill
+        if not isinstance(self.histories, FollowedHistories):
+            await self.health.set(HISTORIES, _STATUS.NOT_SERVING if self.histories.problem else _STATUS.SERVING)
 
     async def _healthy(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", SERVICE):

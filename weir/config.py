@@ -27,6 +27,7 @@ from contracts import UserError
 from pipelines.config import PipelineConfig
 from serving.config import ServingConfig
 from serving.monitor.config import MonitorConfig
+from serving.shared.config import FollowerConfig
 from trainer.config import TrainerConfig
 
 __all__ = ["Settings", "SettingsError", "assignments", "load_settings", "put"]
@@ -66,6 +67,7 @@ class Settings(BaseSettings):
     pipeline: PipelineConfig = Field(default=PipelineConfig(), description="from the log to windows")
     trainer: TrainerConfig = Field(default=TrainerConfig(), description="from windows to bundles")
     serving: ServingConfig = Field(default=ServingConfig(), description="from bundles to answers")
+    histories: FollowerConfig = Field(default=FollowerConfig(), description="from the store to Redis")
     monitor: MonitorConfig = Field(default=MonitorConfig(), description="recall through the server")
 
 

@@ -16,7 +16,7 @@ WORKDIR /src
 COPY . .
 RUN python -m venv /opt/weir \
     && pip install --no-cache-dir --constraint constraints.txt setuptools \
-    && pip install --no-cache-dir --constraint constraints.txt --no-build-isolation ".[serving,${DEVICE},${STORES}]" \
+    && pip install --no-cache-dir --constraint constraints.txt --no-build-isolation ".[serving,redis,${DEVICE},${STORES}]" \
     && pip uninstall --yes setuptools pip
 
 FROM ${PYTHON_IMAGE}

@@ -13,7 +13,6 @@ from contracts import (
     HistoryFile,
     HistoryFiles,
     ItemKeys,
-    ShardHistories,
     Store,
     UserKeys,
     WindowCounts,
@@ -57,11 +56,11 @@ class AttachHistories(beam.DoFn):
             counts = window.counts + WindowCounts(unknown_histories=int(unknown.sum()))
             yield replace(window, rows=self._attached(window.rows, history), counts=counts)
         if len(users):
-            yield beam.pvalue.TaggedOutput(DELTAS, self._delta(shard, touched, before))
+            yield beam.pvalue.TaggedOutput(DELTAS, self._delta(shard, touched))
 
-    def _delta(self, shard: int, touched: TouchedUsers, before: ShardHistories) -> HistoryFile:
+    def _delta(self, shard: int, touched: TouchedUsers) -> HistoryFile:
         name = HistoryFile.path(shard, self._run.id, secrets.token_hex(4))
-        return write_delta(self._store, name, shard, touched.delta(before, self._bound), self._bound)
+        return write_delta(self._store, name, shard, touched.delta(self._bound), self._bound)
 
     def _attached(self, rows: pa.Table, history: ItemKeys) -> pa.Table:
         lists = pa.FixedSizeListArray.from_arrays(pa.array(history.ravel()), self._length)

@@ -3,11 +3,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, Store, UserFile, UserKeys, write_user_file
-from contracts.user_rows import unite
+from contracts import CorruptArtefactError, Store, UserFile, UserKeys, UserTable, user_lookup, write_user_file
+from contracts.user_rows import unite, unknown_users
 from tests.contracts.user_rows import Plain, rows_of, write_rows
 
 LENGTH = 3
@@ -22,15 +22,27 @@ EXAMPLE: Plain = {
 }
 
 
+@pytest.fixture(params=["one by one", "together"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of looking users up."""
+    monkeypatch.setattr(user_lookup, "_SINGLY", 1 << 20 if request.param == "one by one" else 0)
+
+
 def fields(file: UserFile, users: list[int]) -> Any:
     """What a file says of users that it holds, in the shape of `Plain`."""
-    places = file.find(UserKeys(np.array(users, np.int64)))
-    assert (places >= 0).all()
-    (totals, items, times), seen = file.records(places), file.seen(places)
+    found = UserTable.of_shard((file,), LENGTH).find(UserKeys(np.array(users, np.int64)))
+    (totals, items, times), seen = found.records(), found.seen(np.arange(len(users)))
     return {
         user: (int(totals[n]), items[n].tolist(), times[n].tolist(), seen.of(n).tolist(), bool(seen.bounded[n]))
         for n, user in enumerate(users)
     }
+
+
+def unknown(file: UserFile, users: list[int]) -> bool:
+    """Whether a file says nothing of any of the users."""
+    found = UserTable.of_shard((file,), LENGTH).find(UserKeys(np.array(users, np.int64)))
+    nothing = unknown_users(len(users), LENGTH)
+    return not len(found.seen(np.arange(len(users))).items) and all(map(np.array_equal, found.records(), nothing))
 
 
 def expected(plain: Plain) -> Any:
@@ -46,7 +58,8 @@ def expected(plain: Plain) -> Any:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.usefixtures("way")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PEOPLE, st.lists(KEYS, max_size=20), st.randoms(use_true_random=False), st.integers(1, 50))
 def test_everybody_is_found_with_what_was_written_and_nobody_else(
     tmp_path_factory: pytest.TempPathFactory, plain: Plain, others: list[int], rng: Any, block: int
@@ -61,21 +74,22 @@ def test_everybody_is_found_with_what_was_written_and_nobody_else(
     rng.shuffle(asked)
     assert fields(file, asked) == expected(plain)
     strangers = [other for other in others if other not in plain]
-    assert (file.find(UserKeys(np.array(strangers, np.int64))) == -1).all()
+    assert unknown(file, strangers)
     assert file.users(0, file.count).tolist() == sorted(plain)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("keys", ["alike", "far apart"])
 def test_badly_distributed_keys_cost_no_more_than_a_binary_search(tmp_path: Path, keys: str) -> None:
     users = range(1 << 14) if keys == "alike" else [n << 48 for n in range(1 << 14)]
     store = Store(str(tmp_path))
     write_rows(store, "a.users", {user: (1, [(user + 1, 7)], [], False) for user in users}, LENGTH, block=1 << 14)
     file = UserFile(tmp_path / "a.users")
-    found = file.find(UserKeys(np.array([*users, -1], np.int64)))
-    assert found.tolist() == [*range(1 << 14), -1]
-    assert file.records(found[:-1]).items[:, -1].tolist() == [user + 1 for user in users]
+    found = UserTable.of_shard((file,), LENGTH).find(UserKeys(np.array([*users, -1], np.int64)))
+    assert found.records().items[:, -1].tolist() == [*(user + 1 for user in users), 0]
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("part", ["starts", "users", "records", "seen", "items"])
 def test_every_flipped_bit_shows_or_changes_nothing(tmp_path: Path, part: str) -> None:
     """Bits of one row of each section: whoever is asked for is right, or the file is named."""
@@ -83,7 +97,7 @@ def test_every_flipped_bit_shows_or_changes_nothing(tmp_path: Path, part: str) -
     write_rows(store, "a.users", EXAMPLE, LENGTH)
     data = (tmp_path / "a.users").read_bytes()
     page = ["starts", "users", "records", "seen", "items"].index(part) + 1
-    absent = UserKeys(np.arange(-40, 80, 7, np.int64))
+    absent = list(range(-40, 80, 7))
     noticed = 0
     for bit in range(0, 8 * 200, 3):
         altered = bytearray(data)
@@ -92,7 +106,7 @@ def test_every_flipped_bit_shows_or_changes_nothing(tmp_path: Path, part: str) -
         file = UserFile(tmp_path / "b.users", "a.users")
         try:
             assert fields(file, list(EXAMPLE)) == expected(EXAMPLE)
-            assert (file.find(absent) == -1).all()
+            assert unknown(file, absent)
         except CorruptArtefactError as error:
             assert "b.users" in str(error)  # noqa: PT017 - whether it is raised depends on the bit
             noticed += 1

@@ -4,10 +4,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, HistoryFile, HistoryFiles, LocalCache, Store, UserHistories, UserKeys
+from contracts import (
+    CorruptArtefactError,
+    HistoryFile,
+    HistoryFiles,
+    LocalCache,
+    Store,
+    UserHistories,
+    UserKeys,
+    user_lookup,
+)
 from contracts.keys import shards_of
 from tests.contracts.user_rows import Plain, write_rows
 
@@ -33,7 +42,8 @@ def keys(users: list[int]) -> UserKeys:
 
 
 def said(histories: UserHistories, users: list[int]) -> list[Any]:
-    (totals, items, _), seen = histories.lookup(keys(users)), histories.seen(keys(users))
+    found = histories.find(keys(users))
+    (totals, items, _), seen = found.records(), found.seen(np.arange(len(users)))
     return [
         (int(totals[n]), [item for item in items[n].tolist() if item], seen.of(n).tolist(), bool(seen.bounded[n]))
         for n in range(len(users))
@@ -50,11 +60,18 @@ deltas = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("singly", [0, 1 << 20])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deltas, st.lists(st.sampled_from([*USERS, 77]), max_size=30))
 def test_the_newest_record_counts_and_seen_items_add_up(
-    tmp_path_factory: pytest.TempPathFactory, found: list[Any], asked: list[int]
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    singly: int,
+    found: list[Any],
+    asked: list[int],
 ) -> None:
+    """In both ways: up to `singly` users are looked up one by one, and more of them together."""
+    monkeypatch.setattr(user_lookup, "_SINGLY", singly)
     store, files = Store(str(tmp_path_factory.mktemp("store"))), HistoryFiles()
     histories = UserHistories(store, SHARDS)
     records, seen, bounded, item = dict[int, Any](), dict[int, list[int]](), set[int](), 0
@@ -96,7 +113,7 @@ def test_users_are_looked_up_while_files_are_taken_in(tmp_path: Path) -> None:
 
     def ask() -> None:
         while not done.is_set():
-            totals = set(histories.lookup(keys(USERS)).totals.tolist())
+            totals = set(histories.find(keys(USERS)).records().totals.tolist())
             assert len(totals) == 1
             seen.update(totals)
 

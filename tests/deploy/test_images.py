@@ -16,7 +16,7 @@ from tests.weir.cli.test_stages import SMALL
 from weir.demo.generator import GeneratorConfig, generate
 
 IMAGES = sorted((DEPLOY / "images").glob("*.Dockerfile"))
-EXTRAS = {"pipeline": "pipeline", "trainer": "trainer,cpu", "serving": "serving,cpu"}
+EXTRAS = {"pipeline": "pipeline", "trainer": "trainer,cpu", "serving": "serving,redis,cpu"}
 
 
 @pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.stem)

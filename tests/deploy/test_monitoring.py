@@ -19,6 +19,7 @@ from deploy.monitoring.prometheus import asked, faster
 from pipelines.metrics import PipelineMetrics
 from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
 from serving.monitor.metrics import MonitorMetrics
+from serving.shared.metrics import FollowerMetrics
 from trainer.stream.metrics import TrainerMetrics
 from weir.cli.main import app
 from weir.config import Settings
@@ -41,14 +42,15 @@ def promtool(*arguments: str, text: str = "") -> None:
 
 def exposed() -> list[CollectorRegistry]:
     """Return what each process shows, one registry per process."""
-    pipeline, serving, monitor = (CollectorRegistry() for _ in range(3))
-    for registry in (pipeline, serving, monitor):
+    pipeline, serving, monitor, follower = (CollectorRegistry() for _ in range(4))
+    for registry in (pipeline, serving, monitor, follower):
         ProcessCollector(registry=registry)
     PipelineMetrics(pipeline)
     for kind in (RpcMetrics, RequestMetrics, HistoryMetrics, BundleMetrics):
         kind(serving)
     MonitorMetrics(monitor)
-    return [pipeline, TrainerMetrics().registry, serving, monitor]
+    FollowerMetrics(follower)
+    return [pipeline, TrainerMetrics().registry, serving, monitor, follower]
 
 
 @needs_promtool
@@ -102,7 +104,7 @@ def test_runbooks_speak_of_commands_and_settings_that_exist() -> None:
     for path in RUNBOOKS.glob("*.md"):
         text = path.read_text()
         assert set(re.findall(r"`weir ([a-z-]+)", text)) <= commands, path.name
-        for setting in re.findall(r"`((?:pipeline|trainer|serving|monitor)\.[a-z_.]+)", text):
+        for setting in re.findall(r"`((?:pipeline|trainer|serving|histories|monitor)\.[a-z_.]+)", text):
             model: Any = Settings
             for key in setting.split("."):
                 model = model.model_fields[key].annotation

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -92,12 +93,13 @@ def read(store: Store) -> dict[str, Any]:
     assert watcher.refresh()
     assert watcher.bundle is not None
     keys = hash_ids(USERS)
-    seen = histories.seen(keys)
+    known = histories.look_up(keys, np.arange(len(keys)))
+    seen = known.seen
     return {
         "windows": WindowLog(store).committed(),
         "state": LogState.open(store).model_dump(exclude={"cursor"}),
         "dead": support.dead_letters(store),
-        "histories": histories.lookup(keys).tolist(),
+        "histories": known.items.tolist(),
         "seen": [set(seen.of(user).tolist()) for user in range(len(USERS))],
         "served": watcher.bundle.manifest,
         "bundle": load_bundle(BundleLog(store), str(BundleLog(store).current())).ids.tolist(),

@@ -19,7 +19,7 @@ from tests.serving.users import Event
 
 STATUS = health_pb2.HealthCheckResponse
 SERVICE = "weir.retrieval.v1.RetrievalService"
-LIVENESS = "liveness"
+LIVENESS, HISTORIES = "liveness", "histories"
 T = 1_700_000_000_000
 
 

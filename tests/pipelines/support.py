@@ -206,7 +206,8 @@ def check_users(store: Store, length: int, memory: dict[int, list[tuple[int, int
     histories = UserHistories(store, layout.layout.user_shards)
     histories.take_in(state.histories)
     users = UserKeys(np.array(sorted(seen), np.int64))
-    (totals, items, times), found = histories.lookup(users), histories.seen(users)
+    known = histories.find(users)
+    (totals, items, times), found = known.records(), known.seen(np.arange(len(users)))
     for place, user in enumerate(users.tolist()):
         last = sorted(memory[user], key=_time)[-length:]
         assert totals[place] == len(memory[user])

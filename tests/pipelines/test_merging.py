@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import HistoryFile, LocalCache, ShardHistories, Store, UserKeys
+from contracts import HistoryFile, LocalCache, Store, UserKeys, UserTable
 from contracts.user_histories import open_file
 from pipelines import merging
 from pipelines.merging import MOST_DELTAS, FileMerge, merge_plan
@@ -19,14 +19,14 @@ people = st.dictionaries(
 )  # fmt: skip
 
 
-def opened(store: Store, files: list[HistoryFile]) -> ShardHistories:
-    return ShardHistories(tuple(open_file(store, file, LocalCache()) for file in files), LENGTH)
+def opened(store: Store, files: list[HistoryFile]) -> UserTable:
+    return UserTable.of_shard(tuple(open_file(store, file, LocalCache()) for file in files), LENGTH)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(people, min_size=1, max_size=5), st.integers(1, 7))
 def test_a_merged_file_says_what_its_files_said(
-    tmp_path_factory: pytest.TempPathFactory, found: list[Any], rows: int
+    tmp_path_factory: pytest.TempPathFactory, found: list[Any], together: int
 ) -> None:
     store, files, item = Store(str(tmp_path_factory.mktemp("merge"))), list[HistoryFile](), 0
     for number, people in enumerate(found):
@@ -37,15 +37,15 @@ def test_a_merged_file_says_what_its_files_said(
         name = HistoryFile.path(0, "run", str(number))
         files.append(HistoryFile.of(name, write_rows(store, name, plain, LENGTH, bound=BOUND), 0, LENGTH))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "_ROWS", rows)
+        patch.setattr(merging, "_ROWS", together)
         merged = FileMerge(store, LocalCache(), BOUND)(files, "merge")
     assert merged.replaces == tuple(file.name for file in files)
     assert merged.rows == len({user for people in found for user in people})
-    users = UserKeys(np.arange(-25, 25))
-    before, after = opened(store, files), opened(store, [merged])
-    for old, new in zip(before.lookup(users), after.lookup(users), strict=True):
+    users, rows = UserKeys(np.arange(-25, 25)), np.arange(50)
+    before, after = opened(store, files).find(users), opened(store, [merged]).find(users)
+    for old, new in zip(before.records(), after.records(), strict=True):
         assert np.array_equal(old, new)
-    for old, new in zip(before.seen(users), after.seen(users), strict=True):
+    for old, new in zip(before.seen(rows), after.seen(rows), strict=True):
         assert np.array_equal(old, new)
 
 

@@ -1,4 +1,3 @@
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -6,46 +5,15 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import ShardHistories, UserKeys
-from contracts.user_rows import unite
+from contracts import UserKeys
 from pipelines.user_state import TouchedUsers
+from tests.pipelines.known_users import KnownUsers
 
 LENGTH = 3
 
 # (user, item, time, positive); few users and times, so that ties and late events are common.
 event = st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(0, 12), st.booleans())
 windows = st.lists(st.lists(event, max_size=8), max_size=6)
-
-
-class Users(ShardHistories):
-    """A shard whose users are in memory: what one batch leaves is what the next one finds."""
-
-    def __init__(self) -> None:
-        super().__init__((), LENGTH)
-        self.rows = dict[int, Any]()
-        self.items = defaultdict[int, list[int]](list)
-
-    def lookup(self, users: Any) -> Any:
-        found = super().lookup(users)
-        for place, user in enumerate(users.tolist()):
-            if user in self.rows:
-                for column, values in zip(found, self.rows[user], strict=True):
-                    column[place] = values
-        return found
-
-    def seen(self, users: Any) -> Any:
-        found = [self.items[user] for user in users.tolist()]
-        empty = super().seen(users)
-        offsets = np.cumsum([0, *map(len, found)])
-        flat = np.array([item for one in found for item in one], np.int64)
-        return unite([empty._replace(items=flat, offsets=offsets)], 1000)
-
-    def take_in(self, rows: Any) -> None:
-        for place, user in enumerate(rows.users.tolist()):
-            self.rows[user] = tuple(column[place].copy() for column in rows.records)
-            new = rows.seen.of(place).tolist()
-            assert not set(new) & set(self.items[user])
-            self.items[user] += new
 
 
 def table(window: list[Any]) -> pa.Table:
@@ -64,7 +32,7 @@ def truth(everything: list[Any], user: int, time: int) -> list[int]:
 @given(windows, st.integers(1, 3))
 def test_a_history_is_the_true_one_or_unknown(found: list[list[Any]], together: int) -> None:
     """Against a plain list of all events; `together` windows make a run, whose users are looked up once."""
-    shard, everything = Users(), list[Any]()
+    shard, everything = KnownUsers(LENGTH), list[Any]()
     found = [sorted(window, key=lambda row: row[2]) for window in found]
     for start in range(0, len(found), together):
         run = found[start : start + together]
@@ -84,7 +52,7 @@ def test_a_history_is_the_true_one_or_unknown(found: list[list[Any]], together: 
                 assert history == [0] * (LENGTH - len(expected)) + expected
                 everything.append(row)
         if len(users):
-            shard.take_in(touched.delta(shard, 1000))
+            shard.take_in(touched.delta(1000))
     for user in {row[0] for row in everything}:
         total, items, times = shard.rows[user]
         mine = sorted((row for row in everything if row[0] == user and row[3]), key=lambda row: row[2])
@@ -95,8 +63,8 @@ def test_a_history_is_the_true_one_or_unknown(found: list[list[Any]], together: 
 
 
 def test_new_seen_items_are_bounded() -> None:
-    shard = Users()
+    shard = KnownUsers(LENGTH)
     touched = TouchedUsers.of(shard, UserKeys(np.array([7, 8])))
     touched.extend(table([(7, item, item, item % 2) for item in (1, 2, 3, 2, 4)] + [(8, 1, 9, True)]))
-    seen = touched.delta(shard, 3).seen
+    seen = touched.delta(3).seen
     assert (seen.of(0).tolist(), seen.of(1).tolist(), seen.bounded.tolist()) == ([2, 3, 4], [1], [True, False])

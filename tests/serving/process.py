@@ -18,9 +18,14 @@ from contracts import Store
 from serving.client import RetrievalClient, RetrievalError
 from serving.config import ServingConfig
 from serving.monitor.config import MonitorConfig
+from serving.shared.config import FollowerConfig
 
 _SERVE = "from serving.server import serve as run; from serving.config import ServingConfig as Config"
 _MONITOR = "from serving.monitor.loop import monitor as run; from serving.monitor.config import MonitorConfig as Config"
+_FOLLOW = (
+    "from functools import partial; from serving.shared.loop import follow; "
+    "from serving.shared.config import FollowerConfig as Config; run = partial(follow, forever=True)"
+)
 _RUN = """
 import logging, sys
 from contracts import Store
@@ -111,6 +116,15 @@ class ServerProcess(Process):
                     pass
                 time.sleep(0.02)
         raise AssertionError(f"{version} is not served after {within} s")
+
+
+class FollowerProcess(Process):
+    """`serving.shared.loop.follow` with a free port."""
+
+    def __init__(self, store: Store, **config: object) -> None:
+        super().__init__(
+            _FOLLOW, store, FollowerConfig.model_validate({"metrics_port": 0, "poll_seconds": 0.05, **config})
+        )
 
 
 class MonitorProcess(Process):

@@ -7,9 +7,7 @@ import pyarrow as pa
 
 from contracts import (
     PADDING_KEY,
-    Events,
     FeatureNames,
-    Histories,
     Label,
     Store,
     WindowCounts,
@@ -22,7 +20,9 @@ from contracts import (
     items_schema,
 )
 from contracts.artefacts import write_table
+from pipelines.user_state import TouchedUsers
 from sketches import CountMinSketch
+from tests.pipelines.known_users import KnownUsers
 
 
 class WindowWriter:
@@ -33,7 +33,7 @@ class WindowWriter:
 
     def __init__(self, store: Store, *, history_length: int = 10, width: int = 1 << 12) -> None:
         self.store = store
-        self.histories = Histories.empty(history_length)
+        self.users = KnownUsers(history_length)
         self.width = width
         self.sequence = 0
         self.features: dict[str, dict[str, Any]] = {}
@@ -54,8 +54,17 @@ class WindowWriter:
         positive = np.ones(n, np.bool_) if positive is None else positive
         weights = np.ones(n, np.float32) if weights is None else weights.astype(np.float32)
         user_keys, item_keys = hash_ids(pa.array(users, pa.string())), hash_ids(pa.array(items, pa.string()))
-        events = Events(user_keys, item_keys, times, positive)
-        history = self.histories.extend(events)
+        events = pa.table(
+            {
+                columns.USER_KEY: user_keys,
+                columns.ITEM_KEY: item_keys,
+                columns.TIMESTAMP: times,
+                columns.LABEL: np.where(positive, Label.POSITIVE, Label.NEGATIVE).astype(np.int8),
+            }
+        )
+        touched = TouchedUsers.of(self.users, user_keys)
+        history = touched.extend(events).history
+        self.users.take_in(touched.delta(1 << 30))
         start, end = span if span is not None else (int(times.min()), int(times.max()) + 1)
         name = WindowName(start, end, pane)
         sketch, user_sketch = CountMinSketch(self.width), CountMinSketch(self.width)
@@ -89,7 +98,7 @@ class WindowWriter:
             max_event_ms=int(times.max()) if n else name.start_ms,
             committed_at=0.0,
             counts=WindowCounts(events=n, positives=ups, negatives=n - ups),
-            history_length=self.histories.length,
+            history_length=self.users.length,
             sketch={"kind": "count-min", "width": self.width},
             item_features=self._names,
             files=tuple(files),
@@ -108,16 +117,13 @@ class WindowWriter:
         return pa.table(values, schema=items_schema(self._names))
 
 
-def _examples(events: Events, history: np.ndarray, weights: np.ndarray) -> pa.Table:
+def _examples(events: pa.Table, history: np.ndarray, weights: np.ndarray) -> pa.Table:
     n, length = history.shape
     lists = pa.FixedSizeListArray.from_arrays(pa.array(history.ravel()), length)
     values = {
-        columns.USER_KEY: events.users,
-        columns.ITEM_KEY: events.items,
-        columns.TIMESTAMP: events.times,
+        **{name: events[name] for name in events.column_names},
         columns.HISTORY: lists,
         columns.WEIGHT: weights,
-        columns.LABEL: np.where(events.positive, Label.POSITIVE, Label.NEGATIVE).astype(np.int8),
         columns.EVENT_KEY: pa.nulls(n, pa.int64()),
         columns.ATTRIBUTION_TOKEN: pa.nulls(n, pa.string()),
     }

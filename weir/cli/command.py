@@ -46,6 +46,7 @@ _EXTRAS: Final = {
     "onnxruntime": "serving,cpu",
     "uvloop": "serving,cpu",
     "faiss": "cpu",
+    "redis": "redis",
 }
 """Module -> the extras of pip that install it."""
 

@@ -9,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import ask, bench, data, evaluate, forget, inspect, rebuild, retire, settings, stages, store, up
+from weir.cli import (
+    ask,
+    bench,
+    data,
+    evaluate,
+    forget,
+    histories,
+    inspect,
+    rebuild,
+    retire,
+    settings,
+    stages,
+    store,
+    up,
+)
 from weir.cli.command import command
 from weir.up.supervisor.parent import follow_parent
 
@@ -30,7 +44,15 @@ _EVALUATE = "Evaluate"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run everything": (up.up,),
     "Query": (ask.query, ask.click),
-    "Run one stage": (stages.ingest, stages.train, stages.export, store.promote, stages.serve, stages.monitor),
+    "Run one stage": (
+        stages.ingest,
+        stages.train,
+        stages.export,
+        store.promote,
+        stages.serve,
+        histories.histories,
+        stages.monitor,
+    ),
     _INSPECT: (store.verify,),
     "Maintain a store": (retire.retire, forget.forget, store.migrate, rebuild.rebuild),
     "Sample logs": (data.generate, data.replay),

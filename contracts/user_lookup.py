@@ -1,0 +1,222 @@
+"""Look-ups in many files of users at once.
+
+Each file is asked only for what lies in it: two entries of its prefix table, the keys near them, records, seen items.
+All that is computed from these is computed for all users and files of a batch together, so that a look-up of a few
+users in many files costs a few slices for each user and file, and some dozens of numpy calls in all.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from contracts.errors import CorruptArtefactError
+from contracts.few_users import DAMAGED_HEAD, DAMAGED_RECORD, DAMAGED_SEEN, FewUsers
+from contracts.keys import ItemKeys, UserKeys, shards_of
+from contracts.user_file import DAMAGED_KEY, DAMAGED_ORDER, FEW, UserFile, prefixes_of
+from contracts.user_rows import (
+    Bool,
+    FoundUsers,
+    Int64,
+    Records,
+    SeenItems,
+    join_segments,
+    key_sums,
+    record_sums,
+    seen_sums,
+    segments,
+    unknown_users,
+)
+
+__all__ = ["UserTable"]
+
+_BLOCK: Final = 1 << 13
+"""Users that are searched for at once: what lies near their keys is in memory."""
+_SINGLY: Final = 16
+"""Up to so many users, plain Python is faster than numpy."""
+_FACTS: Final = ("shift", "count", "pairs", "ranges_at", "users_at", "rows_at", "heads_at", "items_at")
+_NEAR: Final = np.arange(FEW)
+
+
+@dataclass(frozen=True)
+class UserTable:
+    """Open files of users, in each shard the oldest first; `owners` (f,) are their shards out of so many.
+
+    Records have `length` items. Any number of threads may read.
+    """
+
+    files: tuple[UserFile, ...]
+    length: int
+    owners: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    shards: int = 1
+
+    @classmethod
+    def of_shard(cls, files: tuple[UserFile, ...], length: int) -> "UserTable":
+        """Return the table of the files of one shard."""
+        return cls(files, length, np.zeros(len(files), np.int64))
+
+    def find(self, users: UserKeys) -> FoundUsers:
+        """Return where users, (n,), are, in any order and any number of times.
+
+        Raises `CorruptArtefactError`, which names the file, where a key or the prefix table is damaged.
+        """
+        if len(users) <= _SINGLY:
+            return FewUsers.find(self.by_shard, self.length, users)
+        starts = range(0, len(users), _BLOCK)
+        parts = [self._find(UserKeys(users[start : start + _BLOCK])) for start in starts]
+        rows = np.concatenate([start + part[0] for start, part in zip(starts, parts, strict=True)])
+        return _ManyUsers(self, users, rows, *(np.concatenate([part[at] for part in parts]) for at in (1, 2)))
+
+    def stretch(self, users: UserKeys, start: int) -> FoundUsers:
+        """Return the `users` (n,) that follow each other from a place on, in a table of one file."""
+        rows = np.arange(len(users))
+        return _ManyUsers(self, users, rows, start + rows, np.zeros(len(users), np.int64))
+
+    def _find(self, users: UserKeys) -> tuple[Int64, Int64, Int64]:
+        """Return the row of the user, the place and the number of the file of each hit, of a user the oldest first."""
+        owner = shards_of(users, self.shards)
+        held = np.bincount(owner, minlength=self.shards)
+        counts = held[self.owners]
+        at, _ = segments((np.cumsum(held) - held)[self.owners], counts)
+        rows = np.argsort(owner, kind="stable")[at]
+        search = _Search(self, UserKeys(users[rows]), np.repeat(np.arange(len(self.files)), counts))
+        places = search.places()
+        hit = np.flatnonzero(places >= 0)
+        return rows[hit], places[hit], search.numbers[hit]
+
+    def gather(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes:
+        """Return what lies in files from bytes `starts` (n,) on, one after the other; `numbers` (n,) say which files.
+
+        Slices of bytes: numpy would have to be called for each file.
+        """
+        files = [file.data for file in self.files]
+        pieces = zip(numbers.tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True)
+        return b"".join([files[number][start:stop] for number, start, stop in pieces])
+
+    def require(self, is_sound: Bool, numbers: Int64, problem: str) -> None:
+        """Raise `CorruptArtefactError` for the first file of which something is not sound."""
+        if not is_sound.all():
+            raise CorruptArtefactError(str(self.files[numbers[np.argmin(is_sound)]].path), problem)
+
+    @cached_property
+    def by_shard(self) -> tuple[tuple[UserFile, ...], ...]:
+        """The files of each shard, oldest first."""
+        owners = self.owners.tolist()
+        return tuple(
+            tuple(file for owner, file in zip(owners, self.files, strict=True) if owner == shard)
+            for shard in range(self.shards)
+        )
+
+    @cached_property
+    def facts(self) -> dict[str, Int64]:
+        """Attributes of the files, (f,) each."""
+        return {name: np.array([getattr(file, name) for file in self.files], np.int64) for name in _FACTS}
+
+    @cached_property
+    def bounds(self) -> Int64:
+        """The largest number of seen items of a user, of each shard as its newest file says."""
+        found = np.zeros(self.shards, np.int64)
+        for owner, file in zip(self.owners.tolist(), self.files, strict=True):
+            found[owner] = file.bound
+        return found
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Searches for `users` (p,), each in the file of its number (p,); `numbers` ascend."""
+
+    table: UserTable
+    users: UserKeys
+    numbers: Int64
+
+    def places(self) -> Int64:
+        """Return the place of each user in its file, -1 where it is absent."""
+        count = self._fact("count")
+        low, high = self._bounds(count)
+        # From the key before on: there is a section before the users', and more than a page after them.
+        near = self._near(low - 1, FEW + 2)
+        pairs, keys = np.arange(len(low)), near[:, :, 0]
+        within = ((keys[:, 1:-1] < self.users[:, None]) & ((high - low)[:, None] > _NEAR)).sum(axis=1)
+        place = low + within
+        here, ahead = near[pairs, within + 1], near[pairs, within]
+        at_end, at_start = place == count, place == 0
+        # Its neighbours prove that the place is right, or a user absent.
+        is_sound = (at_end | (key_sums(here[:, 0]) == here[:, 1])) & (at_start | (key_sums(ahead[:, 0]) == ahead[:, 1]))
+        self.table.require(is_sound, self.numbers, DAMAGED_KEY)
+        is_sound = (at_end | (here[:, 0] >= self.users)) & (at_start | (ahead[:, 0] < self.users))
+        self.table.require(is_sound, self.numbers, DAMAGED_ORDER)
+        return np.where(~at_end & (here[:, 0] == self.users), place, -1)
+
+    def _bounds(self, count: Int64) -> tuple[Int64, Int64]:
+        """Return between which places each user is; they are at most `FEW` apart."""
+        at = self._fact("ranges_at") + 4 * prefixes_of(self.users, self._fact("shift").view(np.uint64))
+        ranges = np.frombuffer(self.table.gather(self.numbers, at, 8), np.uint32).reshape(-1, 2)
+        low, high = np.minimum(ranges.T, count).astype(np.int64)
+        # A prefix has few users, unless keys are badly distributed: then its range is halved first.
+        while len(wide := np.flatnonzero(high - low > FEW)):
+            middle = (low[wide] + high[wide]) >> 1
+            user, key = self.users[wide], self._select(wide)._near(middle, 1)[:, 0, 0]
+            low[wide], high[wide] = np.where(key < user, (middle + 1, high[wide]), (low[wide], middle))
+        return low, high
+
+    def _near(self, places: Int64, count: int) -> Int64:
+        """Return so many keys with their checksums from each place on, (p, count, 2)."""
+        data = self.table.gather(self.numbers, self._fact("users_at") + 16 * places, 16 * count)
+        return np.frombuffer(data, np.int64).reshape(-1, count, 2)
+
+    def _fact(self, name: str) -> Int64:
+        return self.table.facts[name][self.numbers]
+
+    def _select(self, pairs: Int64) -> "_Search":
+        return _Search(self.table, UserKeys(self.users[pairs]), self.numbers[pairs])
+
+
+@dataclass(frozen=True)
+class _ManyUsers:
+    """For each hit, of a user the oldest first: the row of the user, the place in its file, and the file's number."""
+
+    table: UserTable
+    users: UserKeys
+    _rows: Int64
+    _places: Int64
+    _numbers: Int64
+
+    def records(self) -> Records:
+        """Return the records, (n,)."""
+        found = unknown_users(len(self.users), self.table.length)
+        newest = np.full(len(self.users), -1)
+        newest[self._rows] = np.arange(len(self._rows))  # of repeated indices the last one counts
+        hits = newest[newest >= 0]
+        rows, numbers = self._rows[hits], self._numbers[hits]
+        width = 2 + 2 * self.table.length
+        at = self.table.facts["rows_at"][numbers] + 8 * width * self._places[hits]
+        values = np.frombuffer(self.table.gather(numbers, at, 8 * width), np.int64).reshape(-1, width)
+        is_sound = record_sums(self.users[rows], values[:, 1:]) == values[:, 0]
+        self.table.require(is_sound, numbers, DAMAGED_RECORD)
+        items = 2 + self.table.length
+        found.totals[rows], found.items[rows], found.times[rows] = values[:, 1], values[:, 2:items], values[:, items:]
+        return found
+
+    def seen(self, asked: Int64) -> SeenItems:
+        """Return what the users at the rows `asked`, distinct, have seen."""
+        number_of = np.full(len(self.users), -1)
+        number_of[asked] = np.arange(len(asked))
+        hits = np.flatnonzero(number_of[self._rows] >= 0)
+        bounds = self.table.bounds[shards_of(UserKeys(self.users[asked]), self.table.shards)]
+        return join_segments(self._parts(hits), number_of[self._rows[hits]], bounds)
+
+    def _parts(self, hits: Int64) -> SeenItems:
+        """Return what each hit has, verified."""
+        numbers = self._numbers[hits]
+        at = self.table.facts["heads_at"][numbers] + 24 * self._places[hits]
+        starts, bounded, sums, ends = np.frombuffer(self.table.gather(numbers, at, 32), np.int64).reshape(-1, 4).T
+        is_sound = (starts >= 0) & (starts <= ends) & (ends <= self.table.facts["pairs"][numbers])
+        self.table.require(is_sound, numbers, DAMAGED_HEAD)
+        counts = ends - starts
+        at = self.table.facts["items_at"][numbers] + 8 * starts
+        items = np.frombuffer(self.table.gather(numbers, at, 8 * counts), np.int64)
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        is_sound = seen_sums(self.users[self._rows[hits]], starts, bounded, items, offsets) == sums
+        self.table.require(is_sound, numbers, DAMAGED_SEEN)
+        return SeenItems(ItemKeys(items), offsets, bounded != 0)
