@@ -7,7 +7,9 @@ from pydantic import Field, field_validator, model_validator
 
 from contracts.local_cache import LocalCache
 from contracts.models import FrozenModel
-from logs import LogConfig
+from logs import LogConfig, is_topic
+from pipelines.kafka.address import Topic
+from pipelines.kafka.config import KafkaConfig
 
 __all__ = ["PipelineConfig", "SketchConfig"]
 
@@ -48,6 +50,7 @@ class PipelineConfig(LogConfig):
     `window_seconds` and `user_shards` give the store its layout and cannot change once it holds windows.
     """
 
+    kafka: KafkaConfig = Field(default_factory=KafkaConfig, description="for a log that is a Kafka topic")
     window_seconds: int = Field(default=86_400, ge=1, description="length of a window, seconds of event time")
     allowed_lateness_seconds: int = Field(
         default=300,
@@ -94,6 +97,13 @@ class PipelineConfig(LogConfig):
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
     metrics_port: int = Field(default=9101, ge=0, le=65_535, description="port of /metrics; 0: any free port")
+
+    @field_validator("log")
+    @classmethod
+    def _topic(cls, value: str) -> str:
+        if is_topic(value):
+            Topic.parse(value)
+        return value
 
     @model_validator(mode="after")
     def _retires_closed_windows(self) -> Self:

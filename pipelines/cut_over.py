@@ -6,15 +6,14 @@ the command is run again.
 """
 
 import contextlib
-import time
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Commit, CommitLog, CommitTakenError, LogState, SourceSpan, Store, read_format
+from contracts import BundleLog, CommitLog, CommitTakenError, LogState, SourceSpan, Store, read_format
 from contracts.commits import MOVED, Inherited
 from logs import generation
-from pipelines.attempts import new_run
+from pipelines.bare_commits import append
 from pipelines.config import PipelineConfig
 from pipelines.ingest import IngestSummary, ingest
 from pipelines.rebuild import RebuildError, WindowSource, address
@@ -91,7 +90,7 @@ def _leave(origin: Store, store: Store) -> None:
     log, state, target = CommitLog(origin), LogState.open(origin), address(store)
     while not state.moved_to:
         with contextlib.suppress(CommitTakenError):
-            log.append(_next(state, moved_to=target))
+            append(log, state, moved_to=target, requires=(MOVED,))
         state.catch_up(log)
     if state.moved_to != target:
         raise RebuildError(f"{origin.url}: has moved to {state.moved_to} already")
@@ -109,7 +108,7 @@ def _go_on(origin: Store, store: Store) -> None:
     log, state = CommitLog(store), LogState.open(store)
     while not state.moved_from:
         with contextlib.suppress(CommitTakenError):
-            log.append(_next(state, moved_from=address(origin), sources=sources))
+            append(log, state, moved_from=address(origin), sources=sources, requires=(MOVED,))
         state.catch_up(log)
 
 
@@ -119,19 +118,4 @@ def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> Sourc
     inherited = (*span.inherited, Inherited(window_ms=window_ms, counted=beyond)) if beyond else span.inherited
     return span.model_copy(
         update={"start": span.resume, "dead": 0, "letters": {}, "letter_checksums": {}, "inherited": inherited}
-    )
-
-
-def _next(state: LogState, **fields: object) -> Commit:
-    at = state.cursor
-    return Commit.model_validate(
-        {
-            "number": at.number,
-            "writer": new_run(),
-            "predecessor": at.checksum,
-            "committed_at": time.time(),
-            "sequence": at.sequence,
-            "requires": (MOVED,),
-            **fields,
-        }
     )

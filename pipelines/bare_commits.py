@@ -1,0 +1,27 @@
+"""Commits without rows, which need no run: positions, moves, retirements."""
+
+import time
+
+from contracts import Commit, CommitLog, LogState
+from pipelines.attempts import new_run
+
+__all__ = ["append"]
+
+
+def append(log: CommitLog, state: LogState, **fields: object) -> Commit:
+    """Commit after a state, which follows; `fields` are those of `Commit`.
+
+    Raises `CommitTakenError` where another writer was faster.
+    """
+    at = state.cursor
+    required = {
+        "number": at.number,
+        "writer": new_run(),
+        "predecessor": at.checksum,
+        "committed_at": time.time(),
+        "sequence": at.sequence,
+    }
+    commit = Commit.model_validate(required | fields)
+    log.append(commit)
+    state.catch_up(log)
+    return commit
