@@ -46,16 +46,17 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules  ## a policy scanner and the operator's types over deploy/
 	deploy/check.sh
 
-tools: .venv/tools/minio .venv/tools/kafka  ## an S3 server (needs Go) and a Kafka broker (Java, Maven) for tests; they skip without
+tools: .venv/tools/minio .venv/tools/kafka.stamp  ## an S3 server (needs Go) and a Kafka broker (Java, Maven) for tests; they skip without
 
 # Releases of MinIO are no versions of a Go module: this is the commit of one.
 .venv/tools/minio:
 	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/minio/minio@$(MINIO); \
 	else echo "tools: skipped, there is no Go to build MinIO with"; fi
 
-# The broker's jars, from Maven's registry; pinned in tests/integration/kafka-pom.xml.
-.venv/tools/kafka: tests/integration/kafka-pom.xml
-	@if command -v mvn java > /dev/null; then mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@ && touch $@; \
+.venv/tools/kafka.stamp: tests/integration/kafka-pom.xml
+	@mkdir -p $(@D)
+	@if command -v mvn > /dev/null && command -v java > /dev/null; then \
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.venv/tools/kafka && touch $@; \
 	else echo "tools: skipped, there are no Java and Maven to fetch Kafka with"; fi
 
 .venv/checkov/bin/checkov: | .venv/bin/python
