@@ -42,7 +42,7 @@ def events_at(second: int, rng: random.Random) -> list[tuple[bytes, Event | None
     """Messages of one second, with their events: one in 100 malformed, some twice, some later than is allowed."""
     found: list[tuple[bytes, Event | None]] = []
     for number in range(20):
-        late = rng.randrange(2 * LATENESS, 4 * LATENESS) if rng.random() < 0.03 else 0
+        late = rng.randrange(2 * LATENESS, 4 * LATENESS) if rng.random() < 0.01 else 0
         event = Event(
             f"user-{rng.randrange(USERS)}",
             f"item-{second}-{number}-{rng.randrange(ITEMS)}",
@@ -52,7 +52,7 @@ def events_at(second: int, rng: random.Random) -> list[tuple[bytes, Event | None
         )
         line = event.line().encode()
         found.append((line[: len(line) // 2], None) if rng.random() < 0.01 else (line, event))
-        found += found[-1:] if found[-1][1] and rng.random() < 0.03 else []
+        found += found[-1:] if found[-1][1] and rng.random() < 0.01 else []
     return found
 
 
@@ -64,7 +64,7 @@ def moments(folder: Path, rng: random.Random, kills: int) -> Iterator[Callable[[
     log = WindowLog(Store(str(folder / "store")))
     for number in range(kills):
         known = len(log.committed())
-        longest = 30.0 if number % 2 else 2.5
+        longest = 10.0 if number % 2 else 2.5
         yield partial(moment, rng, longest, partial(_has_more, log, known if number % 2 else sys.maxsize))
         with (folder / "killed").open("a") as file:
             file.writelines(f"{mark.parent.name}\n" for mark in (folder / "store/state/runs").glob("*/started.json"))
