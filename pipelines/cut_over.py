@@ -65,19 +65,25 @@ def _take_in(
 
 def _check_log(given: LogState, state: LogState) -> None:
     """Refuse a rebuild that has read less of the log than its origin."""
-    read = _stops(state)
-    for name, stop in _stops(given).items():
-        if read.get(name, -1) < stop:
+    read = _newest(state)
+    for name, span in _newest(given).items():
+        found = read.get(name)
+        if found is None or found.stop < span.stop:
             raise RebuildError(
-                f"{name}: the old store has read this file of the log to {stop}, its rebuild less: run it again, or "
-                "rebuild from the windows if the file is gone"
+                f"{name}: the old store has read this partition of the log to {span.stop}, its rebuild less: run it "
+                "again, or rebuild from the windows if the file or topic is gone"
+            )
+        if found.first > span.first:
+            raise RebuildError(
+                f"{name}: the old store has read this partition from {span.first} on, its rebuild from {found.first} "
+                "on, by pipeline.kafka.start or because the broker has deleted the rest: rebuild from the windows"
             )
 
 
-def _stops(state: LogState) -> dict[str, int]:
-    """Return how far each file is read; of one that was rewritten, its newest generation."""
+def _newest(state: LogState) -> dict[str, SourceSpan]:
+    """Return how far each partition of the log is read; of one that was rewritten, its newest generation."""
     by_age = sorted((key for key in state.sources if key != WINDOWS), key=generation)
-    return {key.removesuffix(f"@{generation(key)}"): state.sources[key].stop for key in by_age}
+    return {key.removesuffix(f"@{generation(key)}"): state.sources[key] for key in by_age}
 
 
 def _leave(origin: Store, store: Store) -> None:

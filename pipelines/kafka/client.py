@@ -4,12 +4,18 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # exported without saying so
 
 from pipelines.kafka.address import Topic
@@ -84,7 +90,7 @@ class TopicClient:
     """Asks the brokers about one topic; raises `KafkaSettingsError` where the settings make no client."""
 
     def __init__(self, topic: Topic, config: KafkaConfig) -> None:
-        self._topic, self._timeout = topic, config.timeout_seconds
+        self._topic, self._config = topic, config
         self._reason = ""
         settings = client_settings(topic, config) | {"error_cb": self._note}
         try:
@@ -98,7 +104,7 @@ class TopicClient:
 
     def partitions(self) -> list[KafkaPartition]:
         """Return the partitions in order of number; raises `BrokerAwayError` or `TopicMissingError`."""
-        cluster = self._ask(self._admin.describe_cluster(request_timeout=self._timeout)).cluster_id
+        cluster = self._ask(self._admin.describe_cluster(request_timeout=self._config.timeout_seconds)).cluster_id
         found = self._describe()
         topic_id = _spelled(found)
         identity = [quote(cluster or "unnamed", safe=""), self._topic.name, *([topic_id] if topic_id else [])]
@@ -115,15 +121,29 @@ class TopicClient:
         """Return the identity of the topic, empty where brokers give none; raises what `partitions` raises."""
         return _spelled(self._describe())
 
-    def begin(self, partitions: Iterable[KafkaPartition], start: str | datetime) -> dict[int, int]:
+    def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
         """Return the offset at which each partition is read first, by number; raises `BrokerAwayError`."""
-        partitions = list(partitions)
-        if not isinstance(start, datetime):
-            return {one.number: one.first if start == "earliest" else one.size for one in partitions}
+        partitions, start = list(partitions), self._config.start
+        if start == "earliest":
+            return {one.number: one.first for one in partitions}
+        if start == "latest":
+            return {one.number: one.size for one in partitions}
+        if start == "committed":
+            found = self._committed()
+            # A group that has committed nothing has read nothing.
+            return {one.number: found.get(one.number, one.first) for one in partitions}
         spec = OffsetSpec.for_timestamp(round(1000 * start.timestamp()))
         found = self.offsets([one.number for one in partitions], spec)
         # Without a message as new as that, the next one is the first.
         return {one.number: one.size if found[one.number] == _NO_OFFSET else found[one.number] for one in partitions}
+
+    def _committed(self) -> dict[int, int]:
+        """Return the offsets at which the consumer group goes on, by number; those that it has committed."""
+        group = ConsumerGroupTopicPartitions(self._config.group or "")
+        timeout = self._config.timeout_seconds
+        [future] = self._admin.list_consumer_group_offsets([group], request_timeout=timeout).values()
+        found = self._ask(future).topic_partitions
+        return {one.partition: one.offset for one in found if one.topic == self._topic.name and one.offset >= 0}
 
     def offsets(self, numbers: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
         """Return an offset of each partition by number, of committed messages; raises `BrokerAwayError`."""
@@ -131,26 +151,26 @@ class TopicClient:
         if not wanted:
             return {}
         asked: Mapping[TopicPartition, Future[Any]] = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout
+            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._config.timeout_seconds
         )
         return {partition.partition: int(self._ask(future).offset) for partition, future in asked.items()}
 
     def _describe(self) -> Any:
         [future] = self._admin.describe_topics(
-            TopicCollection([self._topic.name]), request_timeout=self._timeout
+            TopicCollection([self._topic.name]), request_timeout=self._config.timeout_seconds
         ).values()
         return self._ask(future)
 
     def _ask(self, future: "Future[T]") -> T:
         try:
-            return future.result(self._timeout)
+            return future.result(self._config.timeout_seconds)
         except KafkaException as error:
             problem: KafkaError = error.args[0]
             if problem.code() in _NO_SUCH_TOPIC:
                 raise TopicMissingError(f"{self._topic}: the brokers know no topic {self._topic.name}") from error
             raise self._away(problem.str()) from error
         except TimeoutError as error:
-            raise self._away(f"no answer within {self._timeout:g} s") from error
+            raise self._away(f"no answer within {self._config.timeout_seconds:g} s") from error
 
     def _away(self, problem: str) -> BrokerAwayError:
         self._admin.poll(0)

@@ -31,9 +31,13 @@ _OURS: Final = {
 class KafkaConfig(FrozenModel):
     """How a topic is read, where the log is one."""
 
-    start: Literal["earliest", "latest"] | datetime = Field(
+    start: Literal["earliest", "latest", "committed"] | datetime = Field(
         default="earliest",
-        description="where a topic that no commit names is read from: earliest, latest, or a time (RFC 3339)",
+        description="where a topic that no commit names is read from: earliest, latest, a time (RFC 3339), "
+        "or committed, where a consumer group is",
+    )
+    group: str | None = Field(
+        default=None, min_length=1, description="the consumer group, with start = committed; it is only looked at"
     )
     accept_gap: bool = Field(
         default=False,
@@ -75,6 +79,12 @@ class KafkaConfig(FrozenModel):
             if name in _OURS:
                 raise ValueError(f"{name} is not for options, it is set by {_OURS[name]}")
         return value
+
+    @model_validator(mode="after")
+    def _names_group(self) -> Self:
+        if (self.start == "committed") != (self.group is not None):
+            raise ValueError("start = committed and group belong together: give both, or neither")
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -120,9 +120,11 @@ class TopicSource(LogSource[KafkaPartition]):
         if not new:
             return {}
         topic = new[0].key.rpartition("/")[0] + "/"
-        is_known = any(key.startswith(topic) for key in known)
-        with self._asking():
-            begin = self.client.begin(new, "earliest" if is_known else self.config.kafka.start)
+        if any(key.startswith(topic) for key in known):
+            begin = {one.number: one.first for one in new}
+        else:
+            with self._asking():
+                begin = self.client.begin(new)
         return {
             one.key: SourceSpan(start=0, stop=at, resume=at, size=one.size, first=at)
             for one in new

@@ -1,4 +1,7 @@
-"""A real Kafka broker on loopback: one node without ZooKeeper, from the jars that `make tools` fetches."""
+"""A real Kafka broker on loopback: one node without ZooKeeper, from the jars that `make tools` fetches.
+
+One of its listeners is encrypted and asks for a password.
+"""
 
 import os
 import shutil
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from tests.integration.object_store import free_port
@@ -28,10 +31,14 @@ log4j.appender.E.layout=org.apache.log4j.SimpleLayout
 
 @dataclass
 class Broker:
-    """A running broker; `sasl` is the address of its listener that asks for a password."""
+    """A running broker.
+
+    `sasl` is the address of the listener with TLS and a password, `ca` the certificate that it can be verified with.
+    """
 
     address: str
     sasl: str
+    ca: Path
     process: "subprocess.Popen[bytes]"
 
     def url(self, topic: str) -> str:
@@ -57,6 +64,23 @@ class Broker:
         admin = self.admin()
         for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
             future.result(30)
+
+    def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
+        """Let a consumer group have read a partition up to an offset."""
+        admin = self.admin()
+        request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition, offset)])
+        for future in admin.alter_consumer_group_offsets([request]).values():
+            future.result(30)
+
+    def count(self, topic: str, partition: int = 0) -> int:
+        """Return how many messages a partition has, whatever its offsets."""
+        ways = {"bootstrap.servers": self.address, "group.id": "count", "enable.partition.eof": True, "log_level": 0}
+        consumer, found = Consumer(ways), 0
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            found += 1
+        consumer.close()
+        return found
 
     def delete(self, topic: str) -> None:
         admin = self.admin()
@@ -106,6 +130,7 @@ def kafka(folder: Path) -> Iterator[Broker]:
         pytest.skip("no Kafka: `make tools` fetches it where there are Java and Maven")
     port, sasl, controller = free_port(), free_port(), free_port()
     settings = folder / "server.properties"
+    ca = _make_certificate(folder)
     settings.write_text(_settings(folder, port, sasl, controller))
     (folder / "log4j.properties").write_text(_LOGGING)
     java = [
@@ -120,7 +145,7 @@ def kafka(folder: Path) -> Iterator[Broker]:
         made = [*java, "kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(settings)]
         subprocess.run(made, check=True, stdout=log, stderr=log)
         process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log)
-    broker = Broker(f"127.0.0.1:{port}", f"127.0.0.1:{sasl}", process)
+    broker = Broker(f"127.0.0.1:{port}", f"127.0.0.1:{sasl}", ca, process)
     try:
         _wait_for(broker, folder / "kafka.log")
         yield broker
@@ -137,6 +162,17 @@ def ends(broker: Broker, topic: str, partition: int = 0) -> int:
     return int(future.result(30).offset)
 
 
+def _make_certificate(folder: Path) -> Path:
+    """Make the broker's key and its certificate; keytool comes with Java."""
+    keys = ["-alias", "broker", "-keystore", f"{folder}/keys.p12", "-storepass", PASSWORD]
+    name = ["-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1", "-validity", "2"]
+    made = ["keytool", "-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-storetype", "PKCS12", *name, *keys]
+    subprocess.run(made, check=True, capture_output=True)
+    ca = folder / "ca.pem"
+    subprocess.run(["keytool", "-exportcert", "-rfc", "-file", str(ca), *keys], check=True, capture_output=True)
+    return ca
+
+
 def _settings(folder: Path, port: int, sasl: int, controller: int) -> str:
     login = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return f"""
@@ -147,9 +183,12 @@ listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl},CONTROLLER://127.
 advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl.plain.sasl.jaas.config={login} required user_{USER}="{PASSWORD}";
+listener.name.sasl.ssl.keystore.type=PKCS12
+listener.name.sasl.ssl.keystore.location={folder}/keys.p12
+listener.name.sasl.ssl.keystore.password={PASSWORD}
 log.dirs={folder}/data
 log.retention.ms=-1
 auto.create.topics.enable=false

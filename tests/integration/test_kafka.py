@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import CommitLog, LogState, Store
+from pipelines.bare_commits import append
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from pipelines.kafka.config import PASSWORD as PASSWORD_VARIABLE
@@ -21,6 +22,13 @@ from tests.integration.kafka_broker import PASSWORD, USER, Broker, ends
 from tests.pipelines import support
 from tests.pipelines.kafka.support import config, line, new_topic, now, once, spans, values
 from tests.pipelines.support import Event
+
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.01",
+    "min.compaction.lag.ms": "0",
+}
 
 
 def at(folder: Path) -> Store:
@@ -34,7 +42,7 @@ def test_all_partitions_are_read_and_the_next_run_goes_on(tmp_path: Path, broker
     broker.send(topic, values(range(70), "b"), 1)
     summary = once(store, settings)
     assert (summary.valid, summary.dead, summary.late) == (190, 0, 0)
-    assert spans(store) == {0: (120, 120), 1: (70, 70)}
+    assert spans(store) == {0: (120, 120), 1: (70, 70), 2: (0, 0)}
     assert once(store, settings).runs == 0
     broker.send(topic, values(range(200, 230), "c"), 2)
     assert once(store, settings).valid == 30
@@ -83,7 +91,7 @@ def test_no_event_is_newer_than_its_own_message(tmp_path: Path, broker: Broker) 
     assert "the arrival of its message and pipeline.clock_tolerance_minutes allow" in letters[0].detail
 
 
-def test_values_of_nothing_are_counted_once_and_compaction_is_no_hole(tmp_path: Path, broker: Broker) -> None:
+def test_values_of_nothing_are_counted_once(tmp_path: Path, broker: Broker) -> None:
     topic, store, registry = new_topic(broker), at(tmp_path), CollectorRegistry()
     settings = config(tmp_path, broker, topic)
     broker.send(topic, [*values(range(5)), None, b"", *values(range(5, 9)), None])
@@ -95,6 +103,21 @@ def test_values_of_nothing_are_counted_once_and_compaction_is_no_hole(tmp_path: 
     assert once(store, settings, registry).valid == 9
     assert metric(registry, "weir_pipeline_valueless_messages_total") == 3
     assert [span.skipped for span in LogState.open(store).sources.values()] == [3]
+    assert once(store, settings).runs == 0
+
+
+def test_offsets_that_compaction_has_taken_are_no_holes(tmp_path: Path, broker: Broker) -> None:
+    topic = new_topic(broker, **COMPACTED)
+    store, settings = at(tmp_path), config(tmp_path, broker, topic)
+    for tag in ("old", "new"):
+        # The keys are the same.
+        broker.send(topic, values(range(20), tag))
+    # The newest segment is never compacted: it is another one by now.
+    time.sleep(0.2)
+    broker.send(topic, [None])
+    wait_until(lambda: broker.count(topic) <= 21)
+    summary = once(store, settings)
+    assert (summary.valid, spans(store)) == (20, {0: (41, 41)})
     assert once(store, settings).runs == 0
 
 
@@ -119,16 +142,19 @@ def test_only_committed_transactions_are_read_and_their_marks_are_no_holes(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("start", "expected"), [("earliest", 60), ("latest", 0), (datetime.fromtimestamp(now(100) / 1000, UTC), 40)]
+    ("start", "expected"),
+    [("earliest", 60), ("latest", 0), ("committed", 45), (datetime.fromtimestamp(now(100) / 1000, UTC), 40)],
 )
 def test_a_new_store_starts_where_the_settings_say_and_then_where_commits_are(
     tmp_path: Path, broker: Broker, start: object, expected: int
 ) -> None:
     topic, store = new_topic(broker, 2), at(tmp_path)
-    settings = config(tmp_path, broker, topic, kafka={"start": start})
+    group = {"group": topic} if start == "committed" else {}
+    settings = config(tmp_path, broker, topic, kafka={"start": start, **group})
     broker.send(topic, values(range(20), "a"), 0, timestamp_ms=now(20))
     broker.send(topic, values(range(100, 120), "b"), 0, timestamp_ms=now(120))
     broker.send(topic, values(range(100, 120), "c"), 1, timestamp_ms=now(120))
+    broker.commit(topic, group=topic, partition=0, offset=15)
     assert once(store, settings).valid == expected
     broker.send(topic, values(range(120, 125), "d"), 0, timestamp_ms=now(125))
     assert once(store, settings).valid == 5, "the commits know where it was"
@@ -195,6 +221,31 @@ def test_a_partition_that_ends_below_what_was_read_stops_and_goes_on_as_another(
     assert sorted(key.rpartition("/")[2] for key in LogState.open(store).sources) == ["0", "0@2"]
 
 
+def test_what_happens_to_the_topic_is_noticed_while_following(tmp_path: Path, broker: Broker) -> None:
+    topic, store, registry = new_topic(broker), at(tmp_path), CollectorRegistry()
+    settings = config(tmp_path, broker, topic, idle_seconds=0.5, poll_seconds=0.1)
+    with following(store, settings, registry) as stop:
+        broker.send(topic, values(range(10), "a"), 0)
+        wait_until(lambda: LogState.open(store).counts.events == 10)
+        broker.add_partitions(topic, 2)
+        broker.send(topic, values(range(10, 20), "b"), 1)
+        wait_until(lambda: LogState.open(store).counts.events == 20)
+        broker.delete(topic)
+        broker.create(topic, 2)
+        broker.send(topic, values(range(20, 30), "c"), 0)
+        wait_until(lambda: LogState.open(store).counts.events == 30)
+        stop.set()
+    # While nobody looks.
+    broker.send(topic, values(range(30, 40), "d"), 1)
+    broker.drop(topic, 1, 5)
+    broker.send(topic, values(range(40, 50), "e"), 0)
+    with following(store, settings, registry := CollectorRegistry()) as stop:
+        wait_until(lambda: metric(registry, "weir_pipeline_stopped_partitions", reason="deleted") == 1)
+        wait_until(lambda: LogState.open(store).counts.events == 40)
+        stop.set()
+    support.check_counts(store)
+
+
 def test_a_broker_that_is_away_stops_nothing_and_closes_no_window(
     tmp_path: Path, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,26 +275,28 @@ def test_without_a_broker_a_bounded_run_says_so(tmp_path: Path, broker: Broker) 
         once(at(tmp_path), settings)
 
 
-def test_a_user_logs_in_with_a_password(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_logs_in_with_a_password_over_tls(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic, store = new_topic(broker), at(tmp_path)
     broker.send(topic, values(range(5)))
-    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "user": USER}
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "user": USER, "ca_file": str(broker.ca)}
     settings = config(tmp_path, broker, topic, log=f"kafka://{broker.sasl}/{topic}", kafka=login)
     monkeypatch.setenv(PASSWORD_VARIABLE, "wrong")
     with pytest.raises(BrokerAwayError, match="uthentication"):
         once(store, settings)
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
+    unknown = settings.model_copy(update={"kafka": settings.kafka.model_copy(update={"ca_file": None})})
+    with pytest.raises(BrokerAwayError, match="certificate"):
+        once(store, unknown)
     assert once(store, settings).valid == 5
 
 
 def lengthen(store: Store, stop: int) -> None:
-    """Let the newest commit say that more was read, as if the broker had lost the end of the partition since."""
-    [path] = Path(store.path("commits")).glob("0*.json")
-    commit = CommitLog(store).get(0)
-    sources = {key: span.model_copy(update={"stop": stop, "resume": stop}) for key, span in commit.sources.items()}
-    path.unlink()
-    Path(store.path("commits/HEAD")).unlink()
-    CommitLog(store).append(commit.model_copy(update={"sources": sources}))
+    """Commit that more was read, as if the broker had lost the end of the partition since."""
+    state = LogState.open(store)
+    sources = {key: span.model_copy(update={"stop": stop, "resume": stop}) for key, span in state.sources.items()}
+    append(CommitLog(store), state, sources=sources)
 
 
 @contextmanager
