@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import head, row, zipf_ranks
-from contracts import EventClock, Store
+from contracts import SourceSpan, Store
 from logs import Validator
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
@@ -26,6 +26,7 @@ from pipelines.kafka.address import Topic
 from pipelines.kafka.client import TopicClient
 from pipelines.kafka.consume import RangeReader
 from pipelines.kafka.ranges import plan_ranges
+from pipelines.plan import Seen
 from tests.integration.kafka_broker import Broker, kafka
 
 _TOPIC: Final = "events"
@@ -89,7 +90,8 @@ def _consume(config: PipelineConfig, *, validate: bool) -> int:
     """Read the whole topic; return the number of rows."""
     found = TopicClient(Topic.parse(config.log), config.kafka).partitions()
     rows, validator = 0, Validator(config)
-    for wanted in plan_ranges(found, {}, dict.fromkeys((one.key for one in found), 0), 1 << 60, EventClock()):
+    begun = {one.key: SourceSpan(start=0, stop=0, resume=0, size=0) for one in found}
+    for wanted in plan_ranges(found, Seen(begun), 1 << 60):
         for block in RangeReader(wanted, config).blocks():
             rows += (
                 len(validator.validate(block)[0].rows)

@@ -54,6 +54,11 @@ class KafkaPartition:
         """What people call it."""
         return f"partition {self.number} of topic {self.topic}"
 
+    @property
+    def topic_key(self) -> str:
+        """What the keys of this topic start with, and those of its namesakes before it."""
+        return self.key.rsplit("/", 2 if self.topic_id else 1)[0] + "/"
+
 
 def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
     """Return the options of librdkafka for every client of these settings; raises `KafkaSettingsError`."""

@@ -165,9 +165,10 @@ def test_a_new_store_starts_where_the_settings_say_and_then_where_commits_are(
 
 def test_a_topic_created_anew_is_another_one(tmp_path: Path, broker: Broker) -> None:
     topic, store = new_topic(broker), at(tmp_path)
-    settings = config(tmp_path, broker, topic)
+    settings = config(tmp_path, broker, topic, kafka={"start": "latest"})
+    assert once(store, settings).valid == 0
     broker.send(topic, values(range(30), "old"))
-    assert once(store, settings).valid == 30
+    assert once(store, settings).valid == 30, "nothing was there, and that was committed"
     broker.delete(topic)
     with pytest.raises(TopicMissingError, match=f"know no topic {topic}"):
         once(store, settings)

@@ -16,6 +16,8 @@ TOPIC = Topic(("127.0.0.1:1",), "clicks")
     ("settings", "problem"),
     [
         ({"start": "now"}, "start"),
+        ({"start": "committed"}, "start = committed and group belong together"),
+        ({"group": "trainer"}, "start = committed and group belong together"),
         ({"security_protocol": "SASL_SSL"}, "needs a user"),
         ({"user": "me"}, "knows no user"),
         ({"password_file": "f"}, "knows no user"),
