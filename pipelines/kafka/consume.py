@@ -149,12 +149,13 @@ class RangeReader:
             self._hear(messages)
         inside = int(np.searchsorted(offsets, self.wanted.stop))
         good, offsets = good[:inside], offsets[:inside]
-        values = [message.value() for message in good]
+        values = [message.value() or b"" for message in good]
         stamps = np.array([message.timestamp()[1] for message in good], np.int64)
         latest = latest_event_times(stamps, self.wanted.clock, self.config.clock_tolerance_minutes)
-        kept = np.array([bool(value) for value in values], np.bool_)
+        kept = np.array([bool(value) and not value.isspace() for value in values], np.bool_)
         fresh = int((~kept & (offsets >= self.wanted.known)).sum())
-        return Lines([value for value in values if value], offsets[kept], latest[kept]), fresh
+        lines = [value for value, keep in zip(values, kept, strict=True) if keep]
+        return Lines(lines, offsets[kept], latest[kept]), fresh
 
     def _hear(self, messages: list[Message]) -> None:
         """Take note of what came besides messages."""

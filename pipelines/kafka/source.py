@@ -103,7 +103,8 @@ class TopicSource(LogSource[KafkaPartition]):
         if self.is_behind:
             seconds = self.config.kafka.timeout_seconds
             raise BrokerAwayError(
-                f"{self.config.log}: the brokers sent nothing for {seconds:g} s, though there is more"
+                f"{self.config.log}: not read to its end: the brokers sent nothing for {seconds:g} s, or have deleted "
+                "messages meanwhile; run it again"
             )
 
     @contextmanager

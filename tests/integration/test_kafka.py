@@ -55,7 +55,7 @@ def test_a_small_run_reads_in_micro_batches_without_late_events(tmp_path: Path, 
     topic, store = new_topic(broker, 2), at(tmp_path)
     broker.send(topic, values(range(200), "a"), 0)
     broker.send(topic, values(range(0, 200, 4), "b"), 1)
-    summary = once(store, config(tmp_path, broker, topic, run_bytes=12_000, chunk_rows=5, allowed_lateness_seconds=60))
+    summary = once(store, config(tmp_path, broker, topic, run_bytes=12_000, chunk_rows=10, allowed_lateness_seconds=60))
     assert summary.runs > 2
     assert (summary.valid, summary.late) == (250, 0)
 
@@ -94,7 +94,7 @@ def test_no_event_is_newer_than_its_own_message(tmp_path: Path, broker: Broker) 
 def test_values_of_nothing_are_counted_once(tmp_path: Path, broker: Broker) -> None:
     topic, store, registry = new_topic(broker), at(tmp_path), CollectorRegistry()
     settings = config(tmp_path, broker, topic)
-    broker.send(topic, [*values(range(5)), None, b"", *values(range(5, 9)), None])
+    broker.send(topic, [*values(range(5)), None, b"", *values(range(5, 9)), b" \n"])
     # A window that stays open makes the next process read everything again.
     with following(store, settings, registry) as stop:
         wait_until(lambda: metric(registry, "weir_pipeline_valueless_messages_total") == 0 and reached(registry) == 0)

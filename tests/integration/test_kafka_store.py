@@ -16,6 +16,7 @@ from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
 from tests.pipelines.kafka.support import config, new_topic, once, send, spans
 from tests.pipelines.test_chain import driver
+from tests.weir.cli.interactions import told, weir
 
 
 @pytest.mark.parametrize("from_log", [False, True])
@@ -58,6 +59,21 @@ def test_what_the_broker_has_deleted_cannot_be_replayed(tmp_path: Path, broker: 
     windows = Store(str(tmp_path / "windows"))
     cut_over(origin, windows, prepare(origin, windows, settings))
     assert support.stored_events(windows) == support.expected_events(written)
+
+
+def test_the_command_names_what_is_lost_and_goes_on_when_told(tmp_path: Path, broker: Broker) -> None:
+    topic, store = new_topic(broker, 2), tmp_path / "store"
+    command = ["ingest", "--store", store, "--log", broker.url(topic), "--set", "pipeline.metrics_port=0"]
+    send(broker, topic, range(10), "a", 0)
+    assert told(weir(*command, "--json"))["valid"] == 10
+    send(broker, topic, range(10, 30), "a", 0)
+    broker.drop(topic, 0, 15)
+    lines = weir(*command)
+    assert lines.exit_code == 1
+    assert f"partition 0 of topic {topic} is stopped: the broker has deleted offsets 10 to 15" in lines.stderr
+    assert "--accept-gap" in lines.stderr
+    assert told(weir(*command, "--accept-gap", "--json"))["valid"] == 15
+    assert spans(Store(str(store))) == {0: (30, 30), 1: (0, 0)}
 
 
 def test_what_comes_for_a_retired_window_is_a_dead_letter_with_its_offset(tmp_path: Path, broker: Broker) -> None:
