@@ -1,5 +1,8 @@
 """What becomes of a store whose log is a topic: it moves to a rebuild, and its windows retire."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from contracts import LogState, Store
 from contracts.verification import verify
+from pipelines.config import PipelineConfig
 from pipelines.cut_over import cut_over
 from pipelines.ingest import ingest
 from pipelines.rebuild import RebuildError, prepare
@@ -16,7 +20,6 @@ from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
 from tests.pipelines.kafka.support import config, new_topic, once, send, spans
 from tests.pipelines.test_chain import driver
-from tests.weir.cli.interactions import told, weir
 
 
 @pytest.mark.parametrize("from_log", [False, True])
@@ -62,18 +65,21 @@ def test_what_the_broker_has_deleted_cannot_be_replayed(tmp_path: Path, broker: 
 
 
 def test_the_command_names_what_is_lost_and_goes_on_when_told(tmp_path: Path, broker: Broker) -> None:
-    topic, store = new_topic(broker, 2), tmp_path / "store"
-    command = ["ingest", "--store", store, "--log", broker.url(topic), "--set", "pipeline.metrics_port=0"]
+    topic, store = new_topic(broker, 2), Store(str(tmp_path / "store"))
     send(broker, topic, range(10), "a", 0)
-    assert told(weir(*command, "--json"))["valid"] == 10
+    assert once(store, PipelineConfig(log=broker.url(topic), metrics_port=0)).valid == 10
     send(broker, topic, range(10, 30), "a", 0)
     broker.drop(topic, 0, 15)
-    lines = weir(*command)
-    assert lines.exit_code == 1
-    assert f"partition 0 of topic {topic} is stopped: the broker has deleted offsets 10 to 15" in lines.stderr
-    assert "--accept-gap" in lines.stderr
-    assert told(weir(*command, "--accept-gap", "--json"))["valid"] == 15
-    assert spans(Store(str(store))) == {0: (30, 30), 1: (0, 0)}
+    command = [sys.executable, "-m", "weir", "ingest", "--store", str(tmp_path / "store"), "--log", broker.url(topic)]
+    command += ["--set", "pipeline.metrics_port=0", "--json"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    said = f"weir: partition 0 of topic {topic} is stopped: the broker has deleted offsets 10 to 15"
+    [line] = [line for line in refused.stderr.splitlines() if line.startswith(said)]
+    assert "--accept-gap" in line
+    told = subprocess.run([*command, "--accept-gap"], capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout)["valid"] == 15
+    assert spans(store) == {0: (30, 30), 1: (0, 0)}
 
 
 def test_what_comes_for_a_retired_window_is_a_dead_letter_with_its_offset(tmp_path: Path, broker: Broker) -> None:
