@@ -115,6 +115,20 @@ class PipelineConfig(LogConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _fits_messages(self) -> Self:
+        if self.kafka.format == "protobuf" and self.timestamp_unit not in {"auto", "ms"}:
+            raise ValueError(
+                f"timestamp_unit is {self.timestamp_unit}, but the messages have milliseconds (kafka.format protobuf): "
+                "it must be auto or ms"
+            )
+        if self.kafka.format == "protobuf" and self.item_features.all:
+            raise ValueError(
+                f"item_features names {', '.join(self.item_features.all)}, but the messages have none (kafka.format "
+                "protobuf): name none, or send json"
+            )
+        return self
+
     @property
     def cache(self) -> LocalCache:
         """Where files of an object store are kept."""

@@ -31,6 +31,10 @@ _OURS: Final = {
 class KafkaConfig(FrozenModel):
     """How a topic is read, where the log is one."""
 
+    format: Literal["json", "protobuf"] = Field(
+        default="json", description="what the messages are: JSON objects, or weir.log.v1.Interaction"
+    )
+
     start: Literal["earliest", "latest", "committed"] | datetime = Field(
         default="earliest",
         description="where a topic that no commit names is read from: earliest, latest, a time (RFC 3339), "

@@ -12,11 +12,12 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from contracts import EventClock, UserError
-from logs import Block, BlockId, Int64, Lines
+from logs import Block, BlockId, Fault, Int64, Lines
 from pipelines.config import PipelineConfig
 from pipelines.kafka.address import Topic
 from pipelines.kafka.client import TopicClient, client_settings
 from pipelines.kafka.errors import KafkaSettingsError
+from pipelines.kafka.messages import to_line
 from pipelines.kafka.ranges import OffsetRange
 
 __all__ = ["RangeReader", "connected", "latest_event_times"]
@@ -97,6 +98,7 @@ class RangeReader:
         self.reached = self._at = self.wanted.start
         self._left = self.wanted.limit
         self._is_over = False
+        self._to_line = to_line(self.config)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks; raises `KafkaSettingsError`."""
@@ -109,7 +111,23 @@ class RangeReader:
                     return
                 start, self.reached = self.reached, self._at
                 self.skipped += skipped
-                yield Block(BlockId(partition.key, start), lines, stop=self.reached)
+                lines, faults = self._spelled(lines)
+                yield Block(BlockId(partition.key, start), lines, faults, stop=self.reached)
+
+    def _spelled(self, values: Lines) -> tuple[Lines, tuple[tuple[int, Fault, bytes], ...]]:
+        """Return the lines that values mean, and what is wrong with the others, by position."""
+        if self._to_line is None:
+            return values, ()
+        found = [self._to_line(value) for value in values.lines]
+        good = np.array([not isinstance(one, Fault) for one in found], np.bool_)
+        lines = [one for one in found if not isinstance(one, Fault)]
+        latest = None if values.latest_ms is None else values.latest_ms[good]
+        faults = (
+            (position, one, value)
+            for position, one, value in zip(values.positions.tolist(), found, values.lines, strict=True)
+            if isinstance(one, Fault)
+        )
+        return Lines(lines, values.positions[good], latest), tuple(faults)
 
     def _is_same(self, topic: TopicClient) -> bool:
         """Say whether what was read came from the topic that was meant; an identity that is gone never returns."""

@@ -21,7 +21,8 @@ from pipelines.kafka.errors import BrokerAwayError, StoppedPartitionError, Topic
 from tests.integration.kafka_broker import PASSWORD, USER, Broker, ends
 from tests.pipelines import support
 from tests.pipelines.kafka.support import config, line, new_topic, now, once, spans, values
-from tests.pipelines.support import Event
+from tests.pipelines.support import ORIGIN, Event
+from weir.log.v1.interaction_pb2 import Interaction
 
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -333,6 +334,28 @@ def metric(registry: CollectorRegistry, name: str, **labels: str) -> float | Non
 
 def reached(registry: CollectorRegistry) -> float | None:
     return metric(registry, "weir_pipeline_unread_offsets", partition="0")
+
+
+def test_protobuf_is_the_same_log(tmp_path: Path, broker: Broker) -> None:
+    topic, store = new_topic(broker), at(tmp_path)
+    events = [Event("u", f"i{n}", n, event_id=f"e{n}") for n in range(30)]
+    messages = [
+        Interaction(
+            user_id=event.user,
+            item_id=event.item,
+            timestamp_ms=1000 * (ORIGIN + event.second),
+            event_id=event.event_id,
+            event_type=event.type,
+        ).SerializeToString()
+        for event in events
+    ]
+    poison = [b"\xff\xff", line(events[0]), Interaction(user_id="u", item_id="i").SerializeToString()]
+    broker.send(topic, [*messages[:10], *poison, *messages[10:]])
+    settings = config(tmp_path, broker, topic, kafka={"format": "protobuf"})
+    assert once(store, settings).valid == 30
+    assert support.stored_events(store) == support.expected_events(events)
+    letters = [(one.position, one.reason) for one in support.dead_letters(store)]
+    assert letters == [(10, "malformed_protobuf"), (11, "malformed_protobuf"), (12, "missing_field")]
 
 
 def test_json_is_decoded_as_in_files(tmp_path: Path, broker: Broker) -> None:
