@@ -46,7 +46,7 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules  ## a policy scanner and the operator's types over deploy/
 	deploy/check.sh
 
-tools: .venv/tools/minio  ## real servers for tests: S3, built where there is Go, and Redis, where apt may install it; they skip without
+tools: .venv/tools/minio .venv/tools/kafka.stamp  ## real servers for tests: S3 (needs Go), Kafka (Java, Maven), Redis (apt); they skip without
 	@command -v redis-server > /dev/null || command -v valkey-server > /dev/null \
 	|| (apt-get update && apt-get install --yes --no-install-recommends redis-server) > /dev/null 2>&1 \
 	|| echo "tools: skipped, Redis cannot be installed: apt install redis-server"
@@ -55,6 +55,12 @@ tools: .venv/tools/minio  ## real servers for tests: S3, built where there is Go
 .venv/tools/minio:
 	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/minio/minio@$(MINIO); \
 	else echo "tools: skipped, there is no Go to build MinIO with"; fi
+
+.venv/tools/kafka.stamp: tests/integration/kafka-pom.xml
+	@mkdir -p $(@D)
+	@if command -v mvn > /dev/null && command -v java > /dev/null; then \
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.venv/tools/kafka && touch $@; \
+	else echo "tools: skipped, there are no Java and Maven to fetch Kafka with"; fi
 
 .venv/checkov/bin/checkov: | .venv/bin/python
 	$(BIN)/python -m venv .venv/checkov

@@ -68,7 +68,9 @@ class SourceSpan(Document):
     restart reads them again. `size` (bytes), `modified_ms` and `fingerprint` describe the file at that time. `dead`
     counts its dead letters so far; `letters` are their files (name -> last position) that reach beyond `resume`, so
     that a row that was refused once stays refused, and is counted once; `letter_checksums` are theirs. `inherited`
-    are rows from `resume` on that came with the windows of another store.
+    are rows from `resume` on that came with the windows of another store. Of a topic positions are offsets, `size`
+    is the offset at which the partition ended, `first` the one at which it was read first, and `skipped` counts the
+    messages without a value so far.
     """
 
     start: int
@@ -81,6 +83,8 @@ class SourceSpan(Document):
     letters: dict[str, int] = Field(default_factory=dict)
     letter_checksums: dict[str, str] = Field(default_factory=dict)
     inherited: tuple[Inherited, ...] = ()
+    first: int = 0
+    skipped: int = 0
 
     @property
     def is_done(self) -> bool:

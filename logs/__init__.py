@@ -14,7 +14,7 @@ from logs.faults import DeadLetter, Fault, Reason
 from logs.generations import KnownFile, generation, identified
 from logs.listing import UnreadableError, chunks_of
 from logs.reading import read_chunk, read_log
-from logs.sources import LOG_SUFFIXES, PAIR_SUFFIXES, Format, Partition, discover, latest_event_ms
+from logs.sources import LOG_SUFFIXES, PAIR_SUFFIXES, Format, Partition, TopicError, discover, is_topic, latest_event_ms
 from logs.validate import Validator
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Reason",
     "TableRows",
     "TimestampUnit",
+    "TopicError",
     "UnreadableError",
     "ValidatedBlock",
     "Validator",
@@ -44,6 +45,7 @@ __all__ = [
     "discover",
     "generation",
     "identified",
+    "is_topic",
     "latest_event_ms",
     "read_chunk",
     "read_log",

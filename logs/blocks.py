@@ -42,14 +42,19 @@ class BlockId:
 
 @dataclass(frozen=True)
 class Lines:
-    """JSON Lines: `lines` (n,) with their `positions` (n,), ascending."""
+    """JSON Lines: `lines` (n,) with their `positions` (n,), ascending.
+
+    `latest_ms` (n,) are the newest event times that they may have, where each has arrived at a time of its own.
+    """
 
     lines: list[bytes]
     positions: Int64
+    latest_ms: Int64 | None = None
 
     def piece(self, start: int, stop: int) -> "Lines":
         """Return the lines from the one numbered `start` up to `stop`."""
-        return Lines(self.lines[start:stop], self.positions[start:stop])
+        latest = None if self.latest_ms is None else self.latest_ms[start:stop]
+        return Lines(self.lines[start:stop], self.positions[start:stop], latest)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,11 @@ class LogColumns(FrozenModel):
 class LogConfig(FrozenModel):
     """Which log to read, and the one rule for its rows: every reader accepts and refuses the same ones."""
 
-    log: str = Field(default="log", min_length=1, description="file, folder or glob of the log; a path or fsspec URL")
+    log: str = Field(
+        default="log",
+        min_length=1,
+        description="file, folder or glob of the log, a path or fsspec URL; for the pipeline also kafka://host:port[,host:port]/topic",
+    )
     columns: LogColumns = Field(default_factory=LogColumns, description="names of the fields in the log")
     item_features: FeatureNames = Field(
         default=FeatureNames(), description="further fields of the log, about the item; the trainer learns from them"

@@ -16,13 +16,29 @@ from typing import Any, Final
 
 import fsspec
 
-from contracts import EventClock
+from contracts import EventClock, UserError
 from logs.config import LogConfig
 from logs.log_file import LogFile
 
-__all__ = ["LOG_SUFFIXES", "PAIR_SUFFIXES", "Format", "Partition", "discover", "latest_event_ms", "printable"]
+__all__ = [
+    "LOG_SUFFIXES",
+    "PAIR_SUFFIXES",
+    "Format",
+    "Partition",
+    "TopicError",
+    "discover",
+    "is_topic",
+    "latest_event_ms",
+    "printable",
+]
 
 logger = logging.getLogger(__name__)
+
+
+class TopicError(UserError):
+    """A Kafka topic was named where only files are read."""
+
+    hint = "topics are read by `weir ingest`, and by `weir up` and `weir rebuild --log`"
 
 
 class Format(StrEnum):
@@ -87,6 +103,11 @@ class Partition:
         return LogFile(self.fs.open(self.path, "rb"))
 
 
+def is_topic(log: str) -> bool:
+    """Say whether a log is a Kafka topic: only the pipeline reads it."""
+    return log.startswith("kafka://")
+
+
 def printable(name: str) -> str:
     """Return a file's name with escapes for what is no text: control characters and bytes that are not UTF-8."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in name)
@@ -96,8 +117,10 @@ def discover(log: str, suffixes: Mapping[str, Format] = LOG_SUFFIXES) -> list[Pa
     """Return the partitions of a log (file, folder or glob; path or fsspec URL), in order of key.
 
     Files whose names end in none of the `suffixes` are left out with a warning. Raises `FileNotFoundError` where there
-    is neither a file nor a folder nor a match.
+    is neither a file nor a folder nor a match, and `TopicError` for a Kafka topic.
     """
+    if is_topic(log):
+        raise TopicError(f"{log}: a Kafka topic cannot be read here; allowed are a file, folder or glob: path or URL")
     fs, path = _resolve(log)
     # Other processes write here: a cached listing would hide new files.
     fs.invalidate_cache()

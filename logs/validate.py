@@ -109,9 +109,11 @@ class Validator:
         decoded = self._decoder.decode(content)
         if isinstance(decoded, Fault):
             return self._schema.empty_table(), [(int(content.positions[0]), decoded, b"")]
+        if isinstance(content, Lines) and content.latest_ms is not None:
+            return self._check(decoded, content.latest_ms[np.searchsorted(content.positions, decoded.positions)])
         return self._check(decoded, latest_ms)
 
-    def _check(self, decoded: Decoded, latest_ms: int | None) -> tuple[pa.Table, Faults]:
+    def _check(self, decoded: Decoded, latest_ms: int | Int64 | None) -> tuple[pa.Table, Faults]:
         verdict = _Verdict(np.ones(len(decoded.positions), np.bool_))
         for name, limit, too_long in (
             (columns.USER_ID, MAX_ID_BYTES, Reason.ID_TOO_LONG),
@@ -158,7 +160,7 @@ class Validator:
         verdict.refuse(sizes > limit, too_long, detail)
         verdict.refuse(not_utf8(texts), Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8")
 
-    def _check_time(self, verdict: _Verdict, decoded: Decoded, latest_ms: int | None) -> None:
+    def _check_time(self, verdict: _Verdict, decoded: Decoded, latest_ms: int | Int64 | None) -> None:
         name, unit = self._names[columns.TIMESTAMP], self._config.timestamp_unit
         millis, readable = decoded.millis
         allowed = {
@@ -180,9 +182,13 @@ class Validator:
             lambda row: f"{name} is {millis[row]} ms since 1970; allowed are {bounds}",
         )
         if latest_ms is not None:
-            limit = f"the arrival of its file and pipeline.clock_tolerance_minutes allow {_date(latest_ms)}"
+            latest = np.broadcast_to(latest_ms, millis.shape)
+            arrival = "its file" if isinstance(latest_ms, int) else "its message"
+            limit = f"the arrival of {arrival} and pipeline.clock_tolerance_minutes allow"
             verdict.refuse(
-                millis > latest_ms, Reason.AHEAD_OF_ARRIVAL, lambda row: f"{name} is {_date(millis[row])}; {limit}"
+                millis > latest,
+                Reason.AHEAD_OF_ARRIVAL,
+                lambda row: f"{name} is {_date(millis[row])}; {limit} {_date(latest[row])}",
             )
 
     def _is_out_of_range(self, millis: Int64) -> Bool:

@@ -112,8 +112,8 @@ class _Search:
     def _read(self, file: IO[bytes], path: Path, magic: bytes, name: str) -> str:
         if magic == b"WEIRUSER":
             # Copies in a cache have names of their own.
-            found = UserFile(path, name or path.name.partition("-")[2]).find(self.users.keys)
-            return self._of("its users", self._ids(found >= 0))
+            found = UserFile(path, name or path.name.partition("-")[2])
+            return self._of("its users", self._ids([found.place(key) >= 0 for key in self.users.keys.tolist()]))
         if magic[:4] == b"PAR1":
             return self._of("its rows", self._of_table(pq.ParquetFile(file)))
         if magic[:6] == b"ARROW1":

@@ -7,7 +7,9 @@ from pydantic import Field, field_validator, model_validator
 
 from contracts.local_cache import LocalCache
 from contracts.models import FrozenModel
-from logs import LogConfig
+from logs import LogConfig, is_topic
+from pipelines.kafka.address import Topic
+from pipelines.kafka.config import KafkaConfig
 
 __all__ = ["PipelineConfig", "SketchConfig"]
 
@@ -48,6 +50,7 @@ class PipelineConfig(LogConfig):
     `window_seconds` and `user_shards` give the store its layout and cannot change once it holds windows.
     """
 
+    kafka: KafkaConfig = Field(default_factory=KafkaConfig, description="for a log that is a Kafka topic")
     window_seconds: int = Field(default=86_400, ge=1, description="length of a window, seconds of event time")
     allowed_lateness_seconds: int = Field(
         default=300,
@@ -101,6 +104,13 @@ class PipelineConfig(LogConfig):
     )
     metrics_port: int = Field(default=9101, ge=0, le=65_535, description="port of /metrics; 0: any free port")
 
+    @field_validator("log")
+    @classmethod
+    def _topic(cls, value: str) -> str:
+        if is_topic(value):
+            Topic.parse(value)
+        return value
+
     @model_validator(mode="after")
     def _retires_closed_windows(self) -> Self:
         shortest = self.window_seconds + self.allowed_lateness_seconds
@@ -108,6 +118,20 @@ class PipelineConfig(LogConfig):
             raise ValueError(
                 f"retention_days is {self.retention_days:g}, but windows stay open for {shortest / 86_400:g} days "
                 "(window_seconds and allowed_lateness_seconds): retention_days must be at least that"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_messages(self) -> Self:
+        if self.kafka.format == "protobuf" and self.timestamp_unit not in {"auto", "ms"}:
+            raise ValueError(
+                f"timestamp_unit is {self.timestamp_unit}, but the messages have milliseconds (kafka.format protobuf): "
+                "it must be auto or ms"
+            )
+        if self.kafka.format == "protobuf" and self.item_features.all:
+            raise ValueError(
+                f"item_features names {', '.join(self.item_features.all)}, but the messages have none (kafka.format "
+                "protobuf): name none, or send json"
             )
         return self
 

@@ -6,15 +6,14 @@ the command is run again.
 """
 
 import contextlib
-import time
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Commit, CommitLog, CommitTakenError, LogState, SourceSpan, Store, read_format
-from contracts.commits import MOVED, Inherited, requirements
+from contracts import BundleLog, CommitLog, CommitTakenError, LogState, SourceSpan, Store, read_format
+from contracts.commits import MOVED, Inherited
 from logs import generation
-from pipelines.attempts import new_run
+from pipelines.bare_commits import append
 from pipelines.config import PipelineConfig
 from pipelines.ingest import IngestSummary, ingest
 from pipelines.rebuild import RebuildError, WindowSource, address
@@ -66,19 +65,25 @@ def _take_in(
 
 def _check_log(given: LogState, state: LogState) -> None:
     """Refuse a rebuild that has read less of the log than its origin."""
-    read = _stops(state)
-    for name, stop in _stops(given).items():
-        if read.get(name, -1) < stop:
+    read = _newest(state)
+    for name, span in _newest(given).items():
+        found = read.get(name)
+        if found is None or found.stop < span.stop:
             raise RebuildError(
-                f"{name}: the old store has read this file of the log to {stop}, its rebuild less: run it again, or "
-                "rebuild from the windows if the file is gone"
+                f"{name}: the old store has read this partition of the log to {span.stop}, its rebuild less: run it "
+                "again, or rebuild from the windows if the file or topic is gone"
+            )
+        if found.first > span.first:
+            raise RebuildError(
+                f"{name}: the old store has read this partition from {span.first} on, its rebuild from {found.first} "
+                "on, by pipeline.kafka.start or because the broker has deleted the rest: rebuild from the windows"
             )
 
 
-def _stops(state: LogState) -> dict[str, int]:
-    """Return how far each file is read; of one that was rewritten, its newest generation."""
+def _newest(state: LogState) -> dict[str, SourceSpan]:
+    """Return how far each partition of the log is read; of one that was rewritten, its newest generation."""
     by_age = sorted((key for key in state.sources if key != WINDOWS), key=generation)
-    return {key.removesuffix(f"@{generation(key)}"): state.sources[key].stop for key in by_age}
+    return {key.removesuffix(f"@{generation(key)}"): state.sources[key] for key in by_age}
 
 
 def _leave(origin: Store, store: Store) -> None:
@@ -91,7 +96,7 @@ def _leave(origin: Store, store: Store) -> None:
     log, state, target = CommitLog(origin), LogState.open(origin), address(store)
     while not state.moved_to:
         with contextlib.suppress(CommitTakenError):
-            log.append(_next(state, moved_to=target))
+            append(log, state, MOVED, moved_to=target)
         state.catch_up(log)
     if state.moved_to != target:
         raise RebuildError(f"{origin.url}: has moved to {state.moved_to} already")
@@ -109,7 +114,7 @@ def _go_on(origin: Store, store: Store) -> None:
     log, state = CommitLog(store), LogState.open(store)
     while not state.moved_from:
         with contextlib.suppress(CommitTakenError):
-            log.append(_next(state, moved_from=address(origin), sources=sources))
+            append(log, state, MOVED, moved_from=address(origin), sources=sources)
         state.catch_up(log)
 
 
@@ -119,20 +124,4 @@ def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> Sourc
     inherited = (*span.inherited, Inherited(window_ms=window_ms, counted=beyond)) if beyond else span.inherited
     return span.model_copy(
         update={"start": span.resume, "dead": 0, "letters": {}, "letter_checksums": {}, "inherited": inherited}
-    )
-
-
-def _next(state: LogState, **fields: object) -> Commit:
-    at = state.cursor
-    return Commit.model_validate(
-        {
-            "number": at.number,
-            "writer": new_run(),
-            "predecessor": at.checksum,
-            "committed_at": time.time(),
-            "sequence": at.sequence,
-            "redaction": state.redaction,
-            "requires": requirements(MOVED, redaction=state.redaction),
-            **fields,
-        }
     )

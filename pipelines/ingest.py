@@ -11,67 +11,29 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
-from pydantic import Field
 
-from contracts import Commit, CommitLog, CommitTakenError, CorruptArtefactError, LogState, Store, WindowCounts
+from contracts import Commit, CommitLog, CommitTakenError, CorruptArtefactError, LogState, SourceSpan, Store
 from contracts.exposition import exposed
-from contracts.models import FrozenModel
-from logs import Partition, generation
+from logs import generation
 from pipelines.attempts import discard, registered, sweep
+from pipelines.bare_commits import append
 from pipelines.committed_panes import remember_panes
 from pipelines.config import PipelineConfig
 from pipelines.erasure import Erasure
+from pipelines.kafka.errors import BrokerAwayError
 from pipelines.keeper import HistoryKeeper
 from pipelines.lock import check_writable, only_writer
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import InHand, RunPlan, make_plan, open_layout
 from pipelines.retention import Retention
 from pipelines.run_once import run_once
-from pipelines.sources import LogSource, Source
+from pipelines.sources import Source, log_source
+from pipelines.summary import IngestSummary
 from pipelines.transforms.commit import RunOutcome
 
 __all__ = ["IngestSummary", "ingest"]
 
 logger = logging.getLogger(__name__)
-
-
-class IngestSummary(FrozenModel):
-    """What was committed, by one run or since the start."""
-
-    read: int = Field(default=0, description="rows accounted for: valid, duplicates, ignored and dead")
-    valid: int = Field(default=0, description="distinct valid events committed")
-    dead: int = Field(default=0, description="rows refused")
-    duplicates: int = Field(default=0, description="events dropped because their event_id was known")
-    late: int = Field(default=0, description="of the valid: came after their window was committed")
-    ignored: int = Field(default=0, description="events of ignored types")
-    windows: int = Field(default=0, description="windows committed for the first time")
-    panes: int = Field(default=0, description="commits")
-    runs: int = Field(default=0, description="pipeline runs")
-    seconds: float = Field(default=0.0, description="wall time of the runs, seconds")
-
-    @classmethod
-    def of(cls, commit: Commit | None, seconds: float) -> "IngestSummary":
-        """Sum up one run."""
-        if commit is None:
-            return cls(runs=1, seconds=seconds)
-        counts = sum((pane.counts for pane in commit.panes), WindowCounts())
-        dead = sum(file.rows for file in commit.letters)
-        return cls(
-            read=counts.events + counts.duplicates + counts.ignored + dead,
-            valid=counts.events,
-            dead=dead,
-            duplicates=counts.duplicates,
-            late=counts.late,
-            ignored=counts.ignored,
-            windows=sum(pane.pane == 0 for pane in commit.panes),
-            panes=len(commit.panes),
-            runs=1,
-            seconds=seconds,
-        )
-
-    def __add__(self, other: "IngestSummary") -> "IngestSummary":
-        mine, theirs = self.model_dump(), other.model_dump()
-        return IngestSummary(**{name: mine[name] + theirs[name] for name in mine})
 
 
 def ingest(
@@ -82,7 +44,7 @@ def ingest(
     report: Callable[[IngestSummary], None] | None = None,
     registry: CollectorRegistry = REGISTRY,
     stop: threading.Event | None = None,
-    source: Source | None = None,
+    source: Source[Any] | None = None,
 ) -> IngestSummary:
     """Read the log, or another source, into the store and return what was committed.
 
@@ -90,7 +52,8 @@ def ingest(
     come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
     `report` is called after each run. Raises `FileNotFoundError` where there is no log (without `follow`),
     `LayoutError` for settings that contradict the store, `BusyStoreError` where another pipeline writes to it and
-    `MovedStoreError` where the log goes on in another store.
+    `MovedStoreError` where the log goes on in another store. For a topic it raises the errors of
+    `pipelines.kafka.errors`; what could be read is committed before.
     """
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
@@ -105,6 +68,8 @@ def ingest(
                 driver.histories.settle()
                 driver.retire(partitions)
                 driver.erase()
+                if not stop.is_set():
+                    driver.source.end()
         finally:
             driver.histories.end()
     return driver.total
@@ -119,14 +84,18 @@ class _Driver:
     metrics: PipelineMetrics
     report: Callable[[IngestSummary], None] | None
     stop: threading.Event
-    given: InitVar[Source | None] = None
+    given: InitVar[Source[Any] | None] = None
     total: IngestSummary = field(default_factory=IngestSummary)
-    source: Source = field(init=False)
+    source: Source[Any] = field(init=False)
+    _listed: dict[str, tuple[int, int | None]] = field(default_factory=dict, init=False)
+    _changed_at: float = field(default_factory=time.monotonic, init=False)
+    _may_flush: bool = field(default=True, init=False)
     _unread: bool = field(default=False, init=False)
+    _waits: bool = field(default=False, init=False)
     _folders: set[str] = field(default_factory=set, init=False)
 
-    def __post_init__(self, given: Source | None) -> None:
-        self.source = given or LogSource(self.config)
+    def __post_init__(self, given: Source[Any] | None) -> None:
+        self.source = given or log_source(self.config, self.metrics.topic)
         self._secret = open_layout(self.store, self.config).key_secret
         check_writable(self.store)
         self._commits, self._in_hand = CommitLog(self.store), InHand()
@@ -144,47 +113,77 @@ class _Driver:
 
     def follow(self) -> None:
         """Run whenever the log has changed, and once more when it has been quiet for long enough."""
-        listed: dict[str, tuple[int, int | None]] = {}
-        changed_at = time.monotonic()
-        may_flush = True
         while not self.stop.is_set():
-            partitions = self._discover_or_wait()
-            now = {partition.key: (partition.size, partition.arrival_ms) for partition in partitions}
-            is_quiet = time.monotonic() - changed_at >= self.config.idle_seconds
-            if now != listed:
-                listed, changed_at, may_flush = now, time.monotonic(), True
-                self.metrics.input.set_to_current_time()
-                self.catch_up(partitions, flush=False, only_whole_lines=True)
-            elif is_quiet and (may_flush or self._unread):
-                changed_at, may_flush = time.monotonic(), False
-                self.catch_up(partitions, flush=True, only_whole_lines=True)
-            self.histories.keep()
-            self.retire(partitions)
-            self.erase()
+            try:
+                self._look()
+            except BrokerAwayError as error:
+                # Silence of the brokers is no silence of the log.
+                self._changed_at = time.monotonic()
+                self._wait_for(f"{error}; waiting, and no window is committed meanwhile")
             self.stop.wait(self.config.poll_seconds)
 
-    def catch_up(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
+    def _look(self) -> None:
+        """Look at the log, and make the runs that are due."""
+        partitions = self._discover()
+        now = {partition.key: (partition.size, partition.arrival_ms) for partition in partitions}
+        is_quiet = time.monotonic() - self._changed_at >= self.config.idle_seconds
+        if now != self._listed:
+            self._changed_at, self._may_flush = time.monotonic(), True
+            self.metrics.input.set_to_current_time()
+            self.catch_up(partitions, flush=False, only_whole_lines=True)
+            self._listed = now
+        elif is_quiet and (self._may_flush or self._unread):
+            self._changed_at, self._may_flush = time.monotonic(), False
+            self.catch_up(partitions, flush=True, only_whole_lines=True)
+        if self.source.is_behind:
+            self._listed = {}
+        self.histories.keep()
+        self.retire(partitions)
+        self.erase()
+        if self._waits and partitions:
+            logger.warning("%s: there again", self.config.log)
+            self._waits = False
+
+    def _discover(self) -> list[Any]:
+        try:
+            return self.source.discover()
+        except FileNotFoundError as error:
+            self._wait_for(f"{error}; waiting for it")
+            return []
+
+    def _wait_for(self, problem: str) -> None:
+        """Say once what the driver waits for."""
+        if not self._waits:
+            logger.warning("%s", problem)
+        self._waits = True
+
+    def catch_up(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> None:
         """Read all partitions, in as many runs as memory asks for; `flush` concerns the last."""
         if self._redaction != self._state.redaction:
             # What is in hand may hold forgotten users, and names files that have been replaced: it is read again.
             self._redaction, self._in_hand = self._state.redaction, InHand()
+        while starts := self.source.starts(partitions, self._state, self._in_hand):
+            self._commit(starts)
         found = self.source.identify(partitions, self._state, self._in_hand)
         self.metrics.rewritten.inc(sum(generation(one.key) > 1 and one.key not in self._state.sources for one in found))
         self._unread = len(found) < len(partitions)
-        *early, last = self.source.cut(found, self._state.sources | self._in_hand.pending)
-        for some in early:
-            self.step(some, flush=False, only_whole_lines=only_whole_lines)
+        for some in self.source.cut(found, self._state, self._in_hand):
+            self.step(some, flush=flush and some == found, only_whole_lines=only_whole_lines)
             if self.stop.is_set():
                 return
-        self.step(last, flush=flush, only_whole_lines=only_whole_lines)
 
-    def _discover_or_wait(self) -> list[Partition]:
+    def _commit(self, starts: dict[str, SourceSpan]) -> None:
+        """Commit where the reading of partitions starts, unless another writer is faster."""
         try:
-            return self.source.discover()
-        except FileNotFoundError:
-            return []
+            append(self._commits, self._state, sources=starts)
+        except CommitTakenError:
+            self._start_from_commits()
+            return
+        for key, span in starts.items():
+            self._in_hand.reached[key] = span.resume
+            self._in_hand.pending.pop(key, None)
 
-    def retire(self, partitions: list[Partition]) -> None:
+    def retire(self, partitions: list[Any]) -> None:
         """Retire what may, if it is time to; not while something is in hand that the state does not know."""
         if self._retention is None or not self._retention.is_due or self._in_hand.pending:
             return
@@ -197,7 +196,7 @@ class _Driver:
         """Remove what redactions have replaced, if it is time to."""
         self._erasure.step(self._state)
 
-    def step(self, partitions: list[Partition], *, flush: bool, only_whole_lines: bool) -> None:
+    def step(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> None:
         """Make one run, if there is anything to read or to commit; again where another writer was faster."""
         while True:
             plan = make_plan(
@@ -209,6 +208,7 @@ class _Driver:
                 secret=self._secret,
                 flush=flush,
                 only_whole_lines=only_whole_lines,
+                readings_of=self.source.readings,
             )
             if not (plan.readings or (flush and (self._in_hand.open_rows or self._in_hand.pending))):
                 return
@@ -244,7 +244,7 @@ class _Driver:
 
     def _start_from_commits(self) -> None:
         """Take in another's commits; nothing in hand is known to fit them."""
-        self._in_hand = InHand()
+        self._in_hand.forget()
         self._state.catch_up(self._commits)
         self.source.check(self.store, self._state)
 

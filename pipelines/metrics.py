@@ -12,6 +12,7 @@ from contracts import Commit, EventClock, LogState, Store, WindowLog, WindowMani
 from logs import Reason
 from pipelines.config import PipelineConfig
 from pipelines.drift import RecentItems
+from pipelines.kafka.metrics import TopicMetrics
 from sketches import health, load
 
 __all__ = ["PipelineMetrics"]
@@ -70,6 +71,7 @@ class PipelineMetrics:
         )
         self._add_progress(registry)
         self._add_sketches(registry)
+        self.topic = TopicMetrics(registry)
         self._recent: RecentItems | None = None
 
     def _add_progress(self, registry: CollectorRegistry) -> None:
@@ -119,12 +121,14 @@ class PipelineMetrics:
         """Show where a pipeline is that starts on a store with these commits."""
         self._open_ms = 1000 * (config.window_seconds + config.allowed_lateness_seconds)
         self._progress(EventClock.of(store), state)
+        self.topic.started(state.sources)
 
     def observe(self, store: Store, commit: Commit, state: LogState, started: float) -> None:
         """Add a commit, the state after it, and when its run started (wall clock)."""
         for file in commit.letters:
             for reason, count in file.reasons.items():
                 self.dead.labels(reason).inc(count)
+        self.topic.observe(commit.sources)
         for pane in commit.panes:
             self.events.labels("positive").inc(pane.counts.positives)
             self.events.labels("negative").inc(pane.counts.negatives)

@@ -2,8 +2,10 @@
 
 import logging
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,11 +24,21 @@ from logs import Int64, KnownFile, Partition, Reading, identified, latest_event_
 from pipelines.attempts import new_run
 from pipelines.config import PipelineConfig
 from pipelines.open_rows import OpenRows
-from pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Run
+from pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Listed, Run
 from pipelines.transforms.commit import RunOutcome
 from pipelines.transforms.dead_letters import read_dead_letters
 
-__all__ = ["InHand", "LayoutError", "RunPlan", "identify", "make_plan", "open_layout"]
+__all__ = [
+    "InHand",
+    "LayoutError",
+    "Planned",
+    "RunPlan",
+    "Seen",
+    "file_readings",
+    "identify",
+    "make_plan",
+    "open_layout",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -53,36 +65,73 @@ class InHand:
         self.pending = {} if outcome.commit else outcome.spans
         self.open_rows, self.newest_ms = outcome.open_rows, outcome.newest_ms
 
+    def forget(self) -> None:
+        """Start from the commits again."""
+        self.reached, self.pending, self.open_rows, self.newest_ms = {}, {}, (), -1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far partitions are read when a run is planned; `clock` is the one of the store.
+
+    `known` are the spans by key, those of this process before those of the commits; `reached` is `InHand.reached`.
+    With `only_whole_lines` a last line without its end is left to a later run.
+    """
+
+    known: Mapping[str, SourceSpan]
+    reached: Mapping[str, int] = field(default_factory=dict)
+    clock: EventClock = field(default_factory=EventClock)
+    only_whole_lines: bool = False
+
+    @classmethod
+    def of(
+        cls, state: LogState, in_hand: InHand, clock: EventClock | None = None, *, only_whole_lines: bool = False
+    ) -> "Seen":
+        """Return what is known now."""
+        return cls(state.sources | in_hand.pending, in_hand.reached, clock or EventClock(), only_whole_lines)
+
+    def start(self, key: str) -> int:
+        """Return the position from which a partition is read."""
+        before = self.known.get(key)
+        return self.reached.get(key, before.resume if before else 0)
+
+
+class Planned(Protocol):
+    """What a run reads of a partition, from position `start` on."""
+
+    @property
+    def partition(self) -> Listed:
+        """The partition."""
+
+    @property
+    def start(self) -> int:
+        """The position."""
+
 
 @dataclass(frozen=True)
 class RunPlan:
     """A run, what it reads, and the files of histories before it."""
 
     run: Run
-    readings: tuple[Reading, ...]
+    readings: tuple[Planned, ...]
     histories: HistoryFiles
 
 
 def make_plan(
     store: Store,
     config: PipelineConfig,
-    partitions: Iterable[Partition],
+    partitions: Sequence[Any],
     state: LogState,
     in_hand: InHand,
     *,
     secret: str,
     flush: bool,
     only_whole_lines: bool,
+    readings_of: Callable[[Sequence[Any], Seen], Sequence[Planned]] | None = None,
 ) -> RunPlan:
-    """Return what to read: partitions that are new or have grown, and those whose open windows are not in hand."""
-    known, clock = state.sources | in_hand.pending, EventClock.of(store)
-    readings = []
-    for partition in partitions:
-        before = known.get(partition.key)
-        start = in_hand.reached.get(partition.key, before.resume if before else 0)
-        if before is None or _has_changed(partition, before) or start < before.stop:
-            latest = latest_event_ms(partition, clock, config)
-            readings.append(Reading(partition, start, only_whole_lines=only_whole_lines, latest_ms=latest))
+    """Return what to read of partitions; `readings_of` is `Source.readings`, that of files by default."""
+    seen = Seen.of(state, in_hand, EventClock.of(store), only_whole_lines=only_whole_lines)
+    readings = (readings_of or partial(file_readings, config))(partitions, seen)
     read = {reading.partition.key: reading.partition for reading in readings}
     concerned = read.keys() | in_hand.pending.keys() | {rows.partition for rows in in_hand.open_rows}
     run = Run(
@@ -96,9 +145,20 @@ def make_plan(
         newest_ms=in_hand.newest_ms,
         pending=in_hand.pending,
         open_rows=in_hand.open_rows,
-        refused={r.partition.key: found for r in readings if (found := _refused(store, r, known)) is not None},
+        refused={r.partition.key: found for r in readings if (found := _refused(store, r, seen.known)) is not None},
     )
     return RunPlan(run, tuple(readings), state.histories)
+
+
+def file_readings(config: PipelineConfig, partitions: Iterable[Partition], seen: Seen) -> list[Reading]:
+    """Return the files that are new or have grown, and those whose open windows are not in hand."""
+    readings = []
+    for partition in partitions:
+        before, start = seen.known.get(partition.key), seen.start(partition.key)
+        if before is None or _has_changed(partition, before) or start < before.stop:
+            latest = latest_event_ms(partition, seen.clock, config)
+            readings.append(Reading(partition, start, only_whole_lines=seen.only_whole_lines, latest_ms=latest))
+    return readings
 
 
 def _has_changed(partition: Partition, before: SourceSpan) -> bool:
@@ -116,7 +176,7 @@ def identify(partitions: Iterable[Partition], state: LogState, in_hand: InHand) 
     return [partition for partition in found if partition is not None]
 
 
-def _refused(store: Store, reading: Reading, known: Mapping[str, SourceSpan]) -> Int64 | None:
+def _refused(store: Store, reading: Planned, known: Mapping[str, SourceSpan]) -> Int64 | None:
     """Return the positions of a partition's dead letters that may be read again; None without any."""
     before = known.get(reading.partition.key)
     if before is None or not before.letters:

@@ -6,18 +6,18 @@ A row at (partition, position) of window w is accounted for if, and only if, its
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from contracts import Horizon, LogState, SourceSpan, WindowName
 from contracts.commits import Cursor
 from contracts.log_state import Panes
-from logs import Int64, Partition
+from logs import Int64
 from pipelines.open_rows import OpenRows
 from pipelines.progress import LettersWritten, PartitionProgress, Progress
 
-__all__ = ["WHOLE_FILE", "Base", "Run"]
+__all__ = ["WHOLE_FILE", "Base", "Listed", "Run"]
 
 END_OF_TIME: Final = 1 << 62
 
@@ -25,6 +25,26 @@ WHOLE_FILE: Final = -1
 """The position of a dead letter that concerns a file as a whole."""
 
 _NOTHING: Final = SourceSpan(start=0, stop=0, resume=0, size=0)
+
+
+class Listed(Protocol):
+    """A partition as it was listed: a file (`logs.Partition`), or what else has positions that ascend."""
+
+    @property
+    def key(self) -> str:
+        """What commits call it."""
+
+    @property
+    def size(self) -> int:
+        """Where it ends, in the unit of its positions or in bytes."""
+
+    @property
+    def arrival_ms(self) -> int | None:
+        """When it last changed (wall clock), None where nobody knows."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What identifies its first rows; empty where its key does."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +96,14 @@ class Run:
 
     `id` names its files and its commit. `pending` are the spans of partitions that this process has read since the
     last commit, `open_rows` the rows of windows that were still open then, `refused` the positions of dead letters
-    that are recorded already, `secret` is the store's (`contracts.keys`). With `flush` the input counts as complete
-    and every window is committed; else a window stays open until the newest event is `lateness_ms` past its end.
+    that are recorded already, `secret` is the store's (`contracts.keys`). With `flush` the input counts as complete,
+    unless its reading was cut short, and every window is committed; else a window stays open until the newest event is
+    `lateness_ms` past its end.
     """
 
     id: str
     base: Base
-    partitions: Mapping[str, Partition]
+    partitions: Mapping[str, Listed]
     window_ms: int
     lateness_ms: int
     flush: bool
@@ -109,7 +130,7 @@ class Run:
 
     def watermark_ms(self, progress: Progress) -> int:
         """Return the event time up to which the input counts as complete."""
-        if self.flush:
+        if self.flush and not progress.is_cut:
             return END_OF_TIME
         return max(self.newest_ms, self.base.max_event_ms, progress.max_event_ms) - self.lateness_ms
 
@@ -145,6 +166,8 @@ class Run:
             letters=reaching,
             letter_checksums={name: checksums[name] for name in reaching if name in checksums},
             inherited=tuple(one for one in before.inherited if max(one.counted.values()) > resume),
+            first=before.first,
+            skipped=before.skipped + (read.skipped if read else 0),
         )
 
     def _lowest(self, key: str, read: PartitionProgress | None) -> list[tuple[int, int]]:

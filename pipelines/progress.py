@@ -21,16 +21,21 @@ class LettersWritten:
 
 @dataclass
 class PartitionProgress:
-    """What a run has seen of a partition: position after its last row, dead letters, lowest position by window."""
+    """What a run has seen of a partition: position after its last row, dead letters, lowest position by window.
+
+    `skipped` counts messages without a value, those of earlier runs left out.
+    """
 
     stop: int = 0
     dead: int = 0
     lowest: dict[int, int] = field(default_factory=dict)
+    skipped: int = 0
 
     def add(self, other: "PartitionProgress") -> None:
         """Add what was seen of another part of the partition."""
         self.stop = max(self.stop, other.stop)
         self.dead += other.dead
+        self.skipped += other.skipped
         for window, position in other.lowest.items():
             self.lowest[window] = min(position, self.lowest.get(window, position))
 
@@ -39,13 +44,20 @@ class PartitionProgress:
 class Progress:
     """What a run has seen of the whole log; `max_event_ms` is the newest event, -1 where there was none.
 
-    `claims` are those on keys that nobody owned before, `contested` the keys that several ids claim.
+    `claims` are those on keys that nobody owned before, `contested` the keys that several ids claim. `wanted` is the
+    position up to which a partition was to be read, where reading may end before.
     """
 
     max_event_ms: int = -1
     partitions: dict[str, PartitionProgress] = field(default_factory=dict)
     claims: Claims = field(default_factory=dict)
     contested: set[int] = field(default_factory=set)
+    wanted: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether something that was to be read was not: the input is not complete."""
+        return any(self.partitions[key].stop < stop for key, stop in self.wanted.items())
 
     def add(self, others: Iterable["Progress"]) -> "Progress":
         """Add what was seen elsewhere, and return this."""
@@ -55,6 +67,7 @@ class Progress:
                 self.partitions.setdefault(key, PartitionProgress()).add(seen)
             self._claim(other.claims)
             self.contested |= other.contested
+            self.wanted |= other.wanted
         return self
 
     def _claim(self, claims: Claims) -> None:

@@ -4,7 +4,7 @@ All windows are one partition, and the position of a row is its pane and its pla
 count exactly once (`pipelines.positions`) makes every row of the windows count exactly once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Final
@@ -15,7 +15,6 @@ from contracts import (
     FeatureNames,
     Layout,
     LogState,
-    SourceSpan,
     Store,
     StoreFormat,
     UserError,
@@ -27,8 +26,8 @@ from contracts import (
 from logs import Format, Partition
 from pipelines.chain import RowsToWindows
 from pipelines.config import PipelineConfig
-from pipelines.plan import InHand, RunPlan
-from pipelines.sources import WINDOWS
+from pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings
+from pipelines.sources import WINDOWS, Source
 from pipelines.transforms.panes import ReadPanes, pane_of, position_of
 
 __all__ = ["RebuildError", "WindowSource", "address", "prepare"]
@@ -66,7 +65,7 @@ def address(store: Store) -> str:
 
 
 @dataclass
-class WindowSource:
+class WindowSource(Source[Partition]):
     """The committed windows of `origin`, as one partition."""
 
     origin: Store
@@ -103,9 +102,10 @@ class WindowSource:
         """Return the partition, which is what it is."""
         return partitions
 
-    def cut(self, found: list[Partition], seen: Mapping[str, SourceSpan]) -> Iterator[list[Partition]]:
+    def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
         """Yield the windows up to as many rows as fit into `run_bytes`, up to twice as many, and so on."""
         [windows] = found
+        seen = state.sources | in_hand.pending
         start = pane_of(seen[WINDOWS].stop) if WINDOWS in seen else 0
         rows, stop = 0, pane_of(windows.size)
         for pane in takewhile(lambda pane: pane.sequence < stop, WindowLog(self.origin).follow(after=start - 1)):
@@ -115,6 +115,10 @@ class WindowSource:
                 yield [replace(windows, size=position_of(pane.sequence))]
             rows += pane.counts.events
         yield [windows]
+
+    def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
+        """Return the partition where it has more windows than are taken in."""
+        return file_readings(self.config, partitions, seen)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Read the panes and commit their rows."""

@@ -20,6 +20,7 @@ from contracts import (
     UserFile,
     UserKeys,
     UserRows,
+    UserTable,
     WindowCounts,
     WindowManifest,
     WindowName,
@@ -113,14 +114,15 @@ def users_file_without(
     The file is None where nobody is left. Raises `CorruptArtefactError`.
     """
     opened = open_file(store, file, cache)
-    places = opened.find(users)
+    places = np.array([opened.place(user) for user in users.tolist()], np.int64)
     held, gone = UserKeys(users[places >= 0]), np.sort(places[places >= 0])
     if not len(held):
         return None
     if len(gone) == opened.count:
         return None, held
     blocks = ((start, min(start + _ROWS, opened.count)) for start in range(0, opened.count, _ROWS))
-    seen = sum(int(opened.seen_counts(*block).sum()) for block in blocks) - len(opened.seen(gone).items)
+    going = UserTable.of_shard((opened,), opened.length).find(held).seen(np.arange(len(held)))
+    seen = sum(int(opened.seen_counts(*block).sum()) for block in blocks) - len(going.items)
     name = HistoryFile.path(file.shard, run, secrets.token_hex(4))
     entry = write_user_file(
         store, name, _others(opened, gone), users=opened.count - len(gone), seen=seen, length=opened.length,
@@ -130,12 +132,14 @@ def users_file_without(
 
 
 def _others(file: UserFile, gone: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[UserRows]:
+    table = UserTable.of_shard((file,), file.length)
     for start in range(0, file.count, _ROWS):
-        places = np.setdiff1d(np.arange(start, min(start + _ROWS, file.count)), gone)
-        if len(places):
-            keys = file.users(start, min(start + _ROWS, file.count))
-            records: Records = file.records(places)
-            yield UserRows(UserKeys(keys[places - start]), records, file.seen(places))
+        users = file.users(start, min(start + _ROWS, file.count))
+        kept = np.setdiff1d(np.arange(len(users)), gone - start)
+        if len(kept):
+            found = table.stretch(users, start)
+            records = Records(*(part[kept] for part in found.records()))
+            yield UserRows(UserKeys(users[kept]), records, found.seen(kept))
 
 
 def letters_without(

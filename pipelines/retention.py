@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from contracts import Commit, CommitLog, FileEntry, LogState, Retirement, Store, read_format
-from contracts.commits import Cursor, requirements
+from contracts.commits import Cursor
 from contracts.horizon import RETENTION
 from logs import generation
-from pipelines.attempts import new_run
+from pipelines.bare_commits import append
 from pipelines.holds import Hold, holds
 from pipelines.key_owners import owners
 from pipelines.removal import GRACE_SECONDS, Removal
@@ -96,19 +96,8 @@ def retire(store: Store, state: LogState, plan: RetirementPlan) -> None:
         return
     # Owners of keys outlive their windows.
     owners(store, state.cursor.sequence - 1).save()
-    log, at = CommitLog(store), state.cursor
-    commit = Commit(
-        number=at.number,
-        writer=new_run(),
-        predecessor=at.checksum,
-        committed_at=time.time(),
-        sequence=at.sequence,
-        retires=plan.retirement,
-        redaction=state.redaction,
-        requires=requirements(RETENTION, redaction=state.redaction),
-    )
-    log.append(commit)
-    state.catch_up(log)
+    log = CommitLog(store)
+    append(log, state, RETENTION, retires=plan.retirement)
     state.save(log)
 
 

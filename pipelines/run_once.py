@@ -1,7 +1,7 @@
 """One run of the chain of transforms over a plan, by a Beam runner."""
 
 import inspect
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -9,7 +9,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from contracts import CorruptArtefactError, Store
 from pipelines.config import PipelineConfig
 from pipelines.plan import RunPlan
-from pipelines.sources import LogSource, Source
+from pipelines.sources import Source, log_source
 
 __all__ = ["run_once"]
 
@@ -42,14 +42,14 @@ def _keep_signatures() -> None:
 _keep_signatures()
 
 
-def run_once(store: Store, config: PipelineConfig, plan: RunPlan, source: Source | None = None) -> None:
+def run_once(store: Store, config: PipelineConfig, plan: RunPlan, source: Source[Any] | None = None) -> None:
     """Run the chain over a plan and wait for its end."""
     # Given its options, Beam does not look at this process's own command line.
     options = _Options([f"--runner={config.runner}", *config.runner_options])
     try:
         with beam.Pipeline(options=options) as pipeline:
             readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
-            _ = (source or LogSource(config)).windows(readings, store, plan)
+            _ = (source or log_source(config)).windows(readings, store, plan)
     except RuntimeError as error:
         # Beam wraps what a transform raises; a damaged file is to be named without its frame.
         if (damage := _damage_behind(error)) is None:

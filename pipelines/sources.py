@@ -1,17 +1,22 @@
 """Where the rows of a pipeline come from: a log, or what else can be listed as partitions with positions."""
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry
 
 from contracts import LogState, SourceSpan, Store, UserError
-from logs import Format, Partition, discover
+from logs import Format, Partition, discover, is_topic
 from pipelines.chain import BlocksToWindows, ReadBlocks
 from pipelines.config import PipelineConfig
-from pipelines.plan import InHand, RunPlan, identify
+from pipelines.kafka.metrics import TopicMetrics
+from pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings, identify
+from pipelines.positions import Listed
 
-__all__ = ["WINDOWS", "LogSource", "MovedStoreError", "Source"]
+__all__ = ["WINDOWS", "FileSource", "LogSource", "MovedStoreError", "Source", "log_source"]
 
 WINDOWS: Final = "windows"
 """The key of the windows of another store as a partition; that of a file ends with its suffix."""
@@ -19,35 +24,59 @@ WINDOWS: Final = "windows"
 _INFLATION = 10
 """JSON Lines are about so many times as large as gzip or Parquet of the same rows."""
 
+P = TypeVar("P", bound=Listed)
+
 
 class MovedStoreError(UserError):
     """The log goes on in another store, or is about to; the message says in which."""
 
 
-class Source(Protocol):
-    """What a pipeline reads. Positions in its partitions ascend, and the row at a position never changes."""
+class Source(ABC, Generic[P]):
+    """What a pipeline reads. Positions in its partitions ascend, and the row at a position never changes.
 
+    Every method but `check` and `windows` raises `BrokerAwayError` while nobody can say what there is.
+    """
+
+    is_behind: bool = False
+    """Whether less was read than was listed: the driver then looks again, changed or not."""
+
+    @abstractmethod
     def check(self, store: Store, state: LogState) -> None:
         """Refuse a store that must not take rows from this source; raises a `UserError`."""
 
-    def discover(self) -> list[Partition]:
+    @abstractmethod
+    def discover(self) -> list[P]:
         """Return the partitions as they are now; raises `FileNotFoundError` where there is nothing yet."""
 
-    def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
+    def starts(self, _partitions: list[P], _state: LogState, _in_hand: InHand) -> dict[str, SourceSpan]:
+        """Return spans by key that are to be committed before these partitions are read: where reading starts."""
+        return {}
+
+    @abstractmethod
+    def identify(self, partitions: list[P], state: LogState, in_hand: InHand) -> list[P]:
         """Return listed partitions with their keys and fingerprints; those that cannot be read now are left out."""
 
-    def cut(self, found: list[Partition], seen: Mapping[str, SourceSpan]) -> Iterator[list[Partition]]:
-        """Yield what each of successive runs reads, at least once: memory bounds a run. The last is all of it."""
+    @abstractmethod
+    def cut(self, found: list[P], state: LogState, in_hand: InHand) -> Iterator[list[P]]:
+        """Yield what each of successive runs reads, at least once: memory bounds a run. The last is all of it.
 
+        A run ends before the next one is asked for; by then it shows in `state` and `in_hand`.
+        """
+
+    @abstractmethod
+    def readings(self, partitions: Sequence[P], seen: Seen) -> Sequence[Planned]:
+        """Return what a run is to read of the partitions that `cut` has yielded."""
+
+    @abstractmethod
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
-        """Add the transforms from `Reading`s to the commit of a run."""
+        """Add the transforms from `readings` to the commit of a run."""
+
+    def end(self) -> None:
+        """Raise a `UserError` where a bounded run has not read all there is."""
 
 
-@dataclass(frozen=True)
-class LogSource:
-    """The log that the settings name."""
-
-    config: PipelineConfig
+class LogSource(Source[P]):
+    """A log; any one, as its positions tell the rows apart."""
 
     def check(self, store: Store, state: LogState) -> None:
         """Refuse a store that has moved, or whose rebuild has not ended; raises `MovedStoreError`."""
@@ -61,6 +90,13 @@ class LogSource:
                 f"run `weir rebuild --to {store.url} --cut-over` first, else rows would count twice"
             )
 
+
+@dataclass(frozen=True)
+class FileSource(LogSource[Partition]):
+    """The files that the settings name."""
+
+    config: PipelineConfig
+
     def discover(self) -> list[Partition]:
         """Return the files; raises `FileNotFoundError` where there is no log."""
         return discover(self.config.log)
@@ -69,13 +105,18 @@ class LogSource:
         """Return the files as the partitions that they are (`plan.identify`)."""
         return identify(partitions, state, in_hand)
 
-    def cut(self, found: list[Partition], seen: Mapping[str, SourceSpan]) -> Iterator[list[Partition]]:
+    def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
         """Yield the files of each run, about `run_bytes` of new ones, and at last all."""
+        seen: Mapping[str, SourceSpan] = state.sources | in_hand.pending
         sizes = list(accumulate(_new_bytes(partition, seen.get(partition.key)) for partition in found))
         for count, size in enumerate(sizes[:-1], start=1):
             if size // self.config.run_bytes < sizes[count] // self.config.run_bytes:
                 yield found[:count]
         yield found
+
+    def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
+        """Return the files that are new or have grown."""
+        return file_readings(self.config, partitions, seen)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Read, validate and commit."""
@@ -87,3 +128,13 @@ def _new_bytes(partition: Partition, seen: SourceSpan | None) -> int:
     """Return how much there is to read, roughly in bytes of JSON Lines."""
     size = max(0, partition.size - (seen.size if seen else 0))
     return size if partition.format is Format.JSON_LINES else _INFLATION * size
+
+
+def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> LogSource[Any]:
+    """Return the log that the settings name: files, or a topic; raises `KafkaSettingsError`."""
+    if not is_topic(config.log):
+        return FileSource(config)
+    # The client of the brokers is loaded where there are any.
+    from pipelines.kafka.source import TopicSource  # noqa: PLC0415
+
+    return TopicSource.open(config, metrics or TopicMetrics(CollectorRegistry()))

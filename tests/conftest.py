@@ -1,8 +1,24 @@
 """What holds for all tests."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.integration.kafka_broker import Broker
 
 # A deadline would be a timed test, and machines that run tests are busy. On CI hypothesis has none by itself.
 if not settings().derandomize:
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Broker]":
+    """A real Kafka broker, one for all tests: each has topics of its own."""
+    from tests.integration.kafka_broker import kafka  # noqa: PLC0415 - few tests need it
+
+    with kafka(tmp_path_factory.mktemp("kafka")) as running:
+        yield running

@@ -15,6 +15,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from contracts import BundleFile, BundleLog, EventClock, Store, columns
 from contracts.models import FrozenModel
+from logs import is_topic
 from pipelines.config import PipelineConfig
 from serving.client import RetrievalClient, by_user
 
@@ -143,6 +144,8 @@ def append_event(store: Store, pipeline: PipelineConfig, user: str, item: str) -
 
     Raises `ValueError` where the log is not a folder, or no event type means positive.
     """
+    if is_topic(pipeline.log):
+        raise ValueError(f"pipeline.log = {pipeline.log} is a topic: produce the event to it, a click needs a folder")
     event_ms = EventClock.of(store).event_ms()
     names = pipeline.columns
     event_id = uuid.uuid4().hex

@@ -9,7 +9,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from contracts import EventClock
-from logs import Format, LogConfig, Partition, discover, latest_event_ms
+from logs import Format, LogConfig, Partition, TopicError, discover, latest_event_ms
 from logs.sources import printable
 
 NAMES = ["a.jsonl", "b/c.json", "b/d.jsonl.gz", "e.json.gz", "f.parquet"]
@@ -57,6 +57,12 @@ def test_new_files_are_seen_on_an_object_store() -> None:
 def test_a_log_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         discover(str(tmp_path / name))
+
+
+def test_a_topic_is_refused_with_what_reads_it() -> None:
+    with pytest.raises(TopicError, match="kafka://broker:9092/clicks: a Kafka topic cannot be read here") as error:
+        discover("kafka://broker:9092/clicks")
+    assert "weir ingest" in error.value.explain()[0]
 
 
 def test_a_file_that_is_no_log_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

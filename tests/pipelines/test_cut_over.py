@@ -123,7 +123,7 @@ def test_a_rebuild_that_has_read_less_of_the_log_takes_nothing_over(tmp_path: Pa
     add(tmp_path / "other", "b.jsonl", 0, [Event("bob", "item-1", 3)])
     config = prepare(origin, store, support.config(tmp_path, log=str(tmp_path / "other")))
     with pytest.raises(
-        RebuildError, match=r"a\.jsonl: the old store has read this file of the log to \d+, its rebuild less"
+        RebuildError, match=r"a\.jsonl: the old store has read this partition of the log to \d+, its rebuild less"
     ):
         cut_over(origin, store, config, from_log=True)
     assert not LogState.open(origin).moved_to

@@ -52,6 +52,11 @@ def test_a_log_that_is_a_file_cannot_take_a_segment(tmp_path: Path) -> None:
         append_event(Store(str(tmp_path)), PipelineConfig(log=str(tmp_path / "log.jsonl")), "u", "i")
 
 
+def test_a_topic_cannot_take_a_segment(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="kafka://broker:9092/clicks is a topic: produce the event to it"):
+        append_event(Store(str(tmp_path)), PipelineConfig(log="kafka://broker:9092/clicks"), "u", "i")
+
+
 def test_where_no_type_is_positive_a_click_is_refused(tmp_path: Path) -> None:
     pipeline = PipelineConfig.model_validate({"log": str(tmp_path), "event_types": {"skip": "negative"}})
     with pytest.raises(ValueError, match="names no positive type"):

@@ -35,6 +35,7 @@ _DEBUG: Final = inspect.Parameter(
 
 _EXTRAS: Final = {
     "apache_beam": "pipeline",
+    "confluent_kafka": "pipeline",
     "torch": "trainer",
     "onnx": "trainer",
     "onnxscript": "trainer",

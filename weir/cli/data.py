@@ -68,6 +68,7 @@ def replay(
     Saves the event-time clock in the store, so that delays are reported in wall-clock seconds.
     """
     from contracts import Store
+    from logs import is_topic
     from weir.cli.progress import Bar
     from weir.demo.replay import ReplayConfig
     from weir.demo.replay import replay as run
@@ -77,6 +78,8 @@ def replay(
     session = options.open({"pipeline.log": to})
     set_up_logging(session.notes)
     pipeline = session.settings.pipeline
+    if is_topic(pipeline.log):
+        raise UsageError(f"pipeline.log = {pipeline.log} is a topic, but segments need a folder: name one with --to")
     with Bar(session.notes, "replay") as bar:
 
         def report(summary: "ReplaySummary") -> None:

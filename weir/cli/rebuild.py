@@ -28,7 +28,7 @@ def rebuild(
         typer.Option(
             "--log",
             "-l",
-            help="Replay this log instead of the windows: file, folder or glob; path or URL.",
+            help="Replay this log instead of the windows: file, folder or glob, path or URL; or kafka://host:port/topic.",
             show_default="none",
         ),
     ] = None,

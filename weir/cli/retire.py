@@ -59,7 +59,7 @@ def retire(
     state = LogState.open(session.store)
     removal = Removal(session.store, state, seconds_of(grace, "--grace"))
     removed = 0 if dry_run else removal.run()
-    plan = plan_retirement(session.store, state, age, _files_in_log(session))
+    plan = plan_retirement(session.store, state, age, _partitions_of_log(session))
     # Otherwise each retirement would start the time of grace again.
     dry_run = dry_run or bool(removal.seconds_left() and removal.waiting())
     if not dry_run:
@@ -87,13 +87,14 @@ def _age(session: "Session", older_than: str | None) -> float:
     return age
 
 
-def _files_in_log(session: "Session") -> set[str] | None:
-    """Return the names of the files in the log; None where it cannot be listed from here."""
-    from logs import discover
+def _partitions_of_log(session: "Session") -> set[str] | None:
+    """Return the keys of the log's files, or of the topic's partitions; None where they cannot be listed from here."""
+    from contracts import UserError
+    from pipelines.sources import log_source
 
     try:
-        return {partition.key for partition in discover(session.settings.pipeline.log)}
-    except (OSError, ValueError, ImportError):
+        return {partition.key for partition in log_source(session.settings.pipeline).discover()}
+    except (OSError, ValueError, ImportError, UserError):
         return None
 
 

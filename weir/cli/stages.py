@@ -29,9 +29,21 @@ Ranks = Annotated[int, typer.Option(min=1, help="Number of training processes on
 def ingest(
     *,
     log: Annotated[
-        str | None, typer.Option("--log", "-l", help="The log: file, folder or glob; path or URL.", show_default="log")
+        str | None,
+        typer.Option(
+            "--log",
+            "-l",
+            help="The log: file, folder or glob, path or URL; or kafka://host:port/topic.",
+            show_default="log",
+        ),
     ] = None,
     follow: Follow = False,
+    accept_gap: Annotated[
+        bool,
+        typer.Option(
+            "--accept-gap", help="Continue behind messages that the broker lost or deleted before they were committed."
+        ),
+    ] = False,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
@@ -39,7 +51,7 @@ def ingest(
 
     It can be killed and restarted at any moment: no event is lost or counted twice.
     """
-    session = options.open({"pipeline.log": log})
+    session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
     from pipelines.ingest import ingest as run
     from weir.cli.progress import Bar

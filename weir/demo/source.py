@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from logs import Block, BlockId, Int64, Lines, LogConfig, TableRows, Validator
+from logs import Block, BlockId, Int64, Lines, LogConfig, TableRows, TopicError, Validator
 
 __all__ = ["LogProfile", "LogSource", "nice_window", "open_log"]
 
@@ -81,11 +81,13 @@ class LogSource(Protocol):
 def open_log(path: Path, config: LogConfig | None = None) -> LogSource:
     """Read a log by its suffix: ``.parquet``, ``.jsonl``, ``.json``, ``.ndjson``, each of the latter also ``.gz``.
 
-    `config` says what the log calls its fields and how event times are to be read. Raises `FileNotFoundError`, and
-    `ValueError` where the suffix is another or no row has a valid event time.
+    `config` says what the log calls its fields and how event times are to be read. Raises `FileNotFoundError`,
+    `TopicError`, and `ValueError` where the suffix is another or no row has a valid event time.
     """
     config = config or LogConfig()
     name = path.name.removesuffix(".gz")
+    if path.parts[:1] == ("kafka:",):
+        raise TopicError(f"{path}: a Kafka topic is a live log; only a finished file is replayed")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such log file")
     if path.suffix == ".parquet":

@@ -93,6 +93,11 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
 
 def _make_room(store: Store, folder: Path, options: UpOptions) -> None:
     """Empty the store with ``--once``, and mark an empty one as a demo's."""
+    if options.log is not None and options.log.parts[:1] == ("kafka:",):
+        raise UsageError(
+            "--log replays a finished log, and a Kafka topic is a live one. "
+            "To follow it: weir up --set pipeline.log=kafka://HOST:PORT/TOPIC"
+        )
     if options.log is not None and options.log.is_dir():
         raise UsageError(
             f"--log {options.log} is a folder; it takes one finished log to replay. "

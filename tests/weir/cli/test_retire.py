@@ -51,6 +51,15 @@ def test_it_retires_and_removes_after_the_grace(folder: Path) -> None:
     assert [window["sequence"] for window in windows] == [2, 3, 4]
 
 
+def test_where_a_topic_cannot_be_listed_nothing_of_it_is_forgotten(folder: Path) -> None:
+    away = ("--set", "pipeline.log=kafka://127.0.0.1:1/clicks", "--set", "pipeline.kafka.timeout_seconds=0.2")
+    MonitorPlace(measured=4, counted=4).write(Store(str(folder / "store")))
+    before = LogState.open(Store(str(folder / "store"))).sources
+    shown = told(weir(*retire(folder, "--older-than", "20s", "--json"), *away))
+    assert shown["retired"]["windows"] == 2
+    assert LogState.open(Store(str(folder / "store"))).sources.keys() == before.keys()
+
+
 def test_it_says_what_it_needs(folder: Path) -> None:
     assert "give --older-than, or set pipeline.retention_days" in refused(weir(*retire(folder)), 2)
     assert "--older-than is '3 weeks', but must be" in refused(weir(*retire(folder, "--older-than", "3 weeks")), 2)

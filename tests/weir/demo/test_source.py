@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs import LogColumns, LogConfig
+from logs import LogColumns, LogConfig, TopicError
 from weir.demo.source import nice_window, open_log
 
 DAY = 86_400
@@ -68,6 +68,11 @@ def test_parquet_columns_of_any_time_type(tmp_path: Path, kind: pa.DataType) -> 
     pq.write_table(pa.table({**ids, "when": text if kind == pa.string() else moments.cast(kind)}), path)
     profile = open_log(path, LogConfig(columns=LogColumns(timestamp="when"))).profile
     assert (profile.start_ms, profile.end_ms) == (1_700_000_000_000, 1_700_000_060_000)
+
+
+def test_a_topic_is_not_replayed() -> None:
+    with pytest.raises(TopicError, match="only a finished file is replayed"):
+        open_log(Path("kafka://broker:9092/clicks"))
 
 
 def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         start(tmp_path / "other", log=tmp_path / "missing.jsonl")
     with pytest.raises(UsageError, match=r"is a folder; .* weir up --set pipeline\.log="):
         start(tmp_path / "other", log=tmp_path)
+    with pytest.raises(UsageError, match=r"a Kafka topic is a live one\. To follow it: weir up --set pipeline\.log="):
+        start(tmp_path / "other", log=Path("kafka://broker:9092/clicks"))
 
 
 def test_a_wrong_log_removes_nothing(tmp_path: Path) -> None:

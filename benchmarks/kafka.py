@@ -1,0 +1,119 @@
+"""Events per CPU-second from a Kafka topic: into Arrow alone, and through the whole bounded driver, beside files.
+
+``python -m benchmarks.kafka [--events N]`` runs a broker of its own (`make tools` fetches it). All three read the same
+rows in one process, one after the other; CPU time is that of this process with its threads, so without the broker.
+"""
+
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+import typer
+from confluent_kafka import Producer
+from prometheus_client import CollectorRegistry
+
+from benchmarks.harness import head, row, zipf_ranks
+from contracts import SourceSpan, Store
+from logs import Validator
+from pipelines.config import PipelineConfig
+from pipelines.ingest import ingest
+from pipelines.kafka.address import Topic
+from pipelines.kafka.client import TopicClient
+from pipelines.kafka.consume import RangeReader
+from pipelines.kafka.ranges import plan_ranges
+from pipelines.plan import Seen
+from tests.integration.kafka_broker import Broker, kafka
+
+_TOPIC: Final = "events"
+_PARTITIONS: Final = 4
+_ORIGIN: Final = 1_700_000_000
+
+
+def main(events: Annotated[int, typer.Option(min=1000, help="number of events")] = 1_000_000) -> None:
+    """Measure, and print a table."""
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as name, kafka(_folder(name, "kafka")) as broker:
+        folder = Path(name)
+        lines = _lines(events)
+        (folder / "log.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        _load(broker, lines)
+        files = PipelineConfig(log=str(folder / "log.jsonl"), metrics_port=0)
+        topic = files.model_copy(update={"log": broker.url(_TOPIC)})
+        head("from", "to", "CPU s", "events per CPU-second")
+        _measure("topic", "rows as they are", events, lambda: _consume(topic, validate=False))
+        _measure("topic", "Arrow", events, lambda: _consume(topic, validate=True))
+        from_files = _measure("JSON Lines file", "committed windows", events, lambda: _ingest(files, folder / "files"))
+        from_topic = _measure("topic", "committed windows", events, lambda: _ingest(topic, folder / "topic"))
+        print(f"\nwhole driver, topic / file: {from_topic / from_files:.2f}")
+
+
+def _folder(*parts: str) -> Path:
+    folder = Path(*parts)
+    folder.mkdir()
+    return folder
+
+
+def _lines(events: int) -> list[bytes]:
+    """Return events of about 120 bytes over 5 days, in order of time."""
+    rng = np.random.default_rng(0)
+    items, users = zipf_ranks(100_000, events, 1.05, rng)[0], rng.integers(0, 50_000, events)
+    seconds = _ORIGIN + np.arange(events) * 432_000 // events
+    return [
+        json.dumps(
+            {"user_id": f"u{user}", "item_id": f"item-{item}", "timestamp": second, "event_id": f"e{number}"}
+        ).encode()
+        for number, (user, item, second) in enumerate(
+            zip(users.tolist(), items.tolist(), seconds.tolist(), strict=True)
+        )
+    ]
+
+
+def _load(broker: Broker, lines: list[bytes]) -> None:
+    broker.create(_TOPIC, _PARTITIONS)
+    producer: Producer = broker.producer(**{"queue.buffering.max.messages": 200_000, "compression.type": "lz4"})
+    for number, line in enumerate(lines):
+        while True:
+            try:
+                producer.produce(_TOPIC, line, partition=number % _PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(300) == 0  # noqa: S101 - or nothing is measured
+
+
+def _consume(config: PipelineConfig, *, validate: bool) -> int:
+    """Read the whole topic; return the number of rows."""
+    found = TopicClient(Topic.parse(config.log), config.kafka).partitions()
+    rows, validator = 0, Validator(config)
+    begun = {one.key: SourceSpan(start=0, stop=0, resume=0, size=0) for one in found}
+    for wanted in plan_ranges(found, Seen(begun), 1 << 60):
+        for block in RangeReader(wanted, config).blocks():
+            rows += (
+                len(validator.validate(block)[0].rows)
+                if validate
+                else len(block.content.positions if block.content else ())
+            )
+    return rows
+
+
+def _ingest(config: PipelineConfig, store: Path) -> int:
+    return ingest(Store(str(store)), config, registry=CollectorRegistry()).valid
+
+
+def _measure(source: str, target: str, events: int, read: Callable[[], int]) -> float:
+    """Print a row; return events per CPU-second."""
+    started = time.process_time()
+    found = read()
+    seconds = time.process_time() - started
+    assert found == events, f"{found} of {events} rows"  # noqa: S101 - or something else was measured
+    row(source, target, f"{seconds:.2f}", f"{events / seconds:,.0f}")
+    return events / seconds
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,189 @@
+"""What the brokers say of a topic: which partitions it has, who they are, and how far they go."""
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # exported without saying so
+
+from pipelines.kafka.address import Topic
+from pipelines.kafka.config import PASSWORD, KafkaConfig
+from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, TopicMissingError
+
+__all__ = ["KafkaPartition", "TopicClient", "client_settings"]
+
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+_NO_SUCH_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_NO_OFFSET: Final = -1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class KafkaPartition:
+    """A partition as it was listed; positions are offsets.
+
+    It holds offsets from `first` on, below `size`; those of open transactions do not count. `key` consists of the
+    identities of the cluster and the topic, so that a topic that is created anew has other partitions. `arrival_ms`
+    and `fingerprint` are those of files: every message has its own time.
+    """
+
+    key: str
+    topic: str
+    number: int
+    first: int
+    size: int
+    topic_id: str = ""
+    arrival_ms: int | None = None
+    fingerprint: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"partition {self.number} of topic {self.topic}"
+
+    @property
+    def topic_key(self) -> str:
+        """What the keys of this topic start with, and those of its namesakes before it."""
+        return self.key.rsplit("/", 2 if self.topic_id else 1)[0] + "/"
+
+
+def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
+    """Return the options of librdkafka for every client of these settings; raises `KafkaSettingsError`."""
+    found: dict[str, Any] = config.options | {
+        "bootstrap.servers": ",".join(topic.servers),
+        "security.protocol": config.security_protocol,
+        # Its lines would say the same as ours, several times a second.
+        "log_level": 0,
+    }
+    if config.ca_file is not None:
+        found["ssl.ca.location"] = config.ca_file
+    if config.user is not None:
+        found |= {"sasl.mechanism": config.sasl_mechanism, "sasl.username": config.user}
+        found["sasl.password"] = _password(config)
+    return found
+
+
+def _password(config: KafkaConfig) -> str:
+    if config.password_file is not None:
+        try:
+            return Path(config.password_file).read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise KafkaSettingsError(f"pipeline.kafka.password_file: {error}") from error
+    password = os.environ.get(PASSWORD)
+    if not password:
+        raise KafkaSettingsError(
+            f"user {config.user} has no password: "
+            f"set pipeline.kafka.password_file or the environment variable {PASSWORD}"
+        )
+    return password
+
+
+class TopicClient:
+    """Asks the brokers about one topic; raises `KafkaSettingsError` where the settings make no client."""
+
+    def __init__(self, topic: Topic, config: KafkaConfig) -> None:
+        self._topic, self._config = topic, config
+        self._reason = ""
+        settings = client_settings(topic, config) | {"error_cb": self._note}
+        try:
+            self._admin = AdminClient(settings)
+        except KafkaException as error:
+            raise KafkaSettingsError(f"{topic}: {error.args[0].str()}") from error
+
+    def _note(self, error: KafkaError) -> None:
+        """Remember why a broker cannot be reached: an answer that does not come says nothing."""
+        self._reason = str(error.str())
+
+    def partitions(self) -> list[KafkaPartition]:
+        """Return the partitions in order of number; raises `BrokerAwayError` or `TopicMissingError`."""
+        cluster = self._ask(self._admin.describe_cluster(request_timeout=self._config.timeout_seconds)).cluster_id
+        found = self._describe()
+        topic_id = _spelled(found)
+        identity = [quote(cluster or "unnamed", safe=""), self._topic.name, *([topic_id] if topic_id else [])]
+        numbers = sorted(partition.id for partition in found.partitions)
+        first, size = self.offsets(numbers, OffsetSpec.earliest()), self.offsets(numbers, OffsetSpec.latest())
+        return [
+            KafkaPartition(
+                f"kafka/{'/'.join(identity)}/{number}", self._topic.name, number, first[number], size[number], topic_id
+            )
+            for number in numbers
+        ]
+
+    def topic_id(self) -> str:
+        """Return the identity of the topic, empty where brokers give none; raises what `partitions` raises."""
+        return _spelled(self._describe())
+
+    def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
+        """Return the offset at which each partition is read first, by number; raises `BrokerAwayError`."""
+        partitions, start = list(partitions), self._config.start
+        if start == "earliest":
+            return {one.number: one.first for one in partitions}
+        if start == "latest":
+            return {one.number: one.size for one in partitions}
+        if start == "committed":
+            found = self._committed()
+            # A group that has committed nothing has read nothing.
+            return {one.number: found.get(one.number, one.first) for one in partitions}
+        spec = OffsetSpec.for_timestamp(round(1000 * start.timestamp()))
+        found = self.offsets([one.number for one in partitions], spec)
+        # Without a message as new as that, the next one is the first.
+        return {one.number: one.size if found[one.number] == _NO_OFFSET else found[one.number] for one in partitions}
+
+    def _committed(self) -> dict[int, int]:
+        """Return the offsets at which the consumer group goes on, by number; those that it has committed."""
+        group = ConsumerGroupTopicPartitions(self._config.group or "")
+        timeout = self._config.timeout_seconds
+        [future] = self._admin.list_consumer_group_offsets([group], request_timeout=timeout).values()
+        found = self._ask(future).topic_partitions
+        return {one.partition: one.offset for one in found if one.topic == self._topic.name and one.offset >= 0}
+
+    def offsets(self, numbers: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
+        """Return an offset of each partition by number, of committed messages; raises `BrokerAwayError`."""
+        wanted = {TopicPartition(self._topic.name, number): spec for number in numbers}
+        if not wanted:
+            return {}
+        asked: Mapping[TopicPartition, Future[Any]] = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._config.timeout_seconds
+        )
+        return {partition.partition: int(self._ask(future).offset) for partition, future in asked.items()}
+
+    def _describe(self) -> Any:
+        [future] = self._admin.describe_topics(
+            TopicCollection([self._topic.name]), request_timeout=self._config.timeout_seconds
+        ).values()
+        return self._ask(future)
+
+    def _ask(self, future: "Future[T]") -> T:
+        try:
+            return future.result(self._config.timeout_seconds)
+        except KafkaException as error:
+            problem: KafkaError = error.args[0]
+            if problem.code() in _NO_SUCH_TOPIC:
+                raise TopicMissingError(f"{self._topic}: the brokers know no topic {self._topic.name}") from error
+            raise self._away(problem.str()) from error
+        except TimeoutError as error:
+            raise self._away(f"no answer within {self._config.timeout_seconds:g} s") from error
+
+    def _away(self, problem: str) -> BrokerAwayError:
+        self._admin.poll(0)
+        reason, self._reason = self._reason, ""
+        return BrokerAwayError(f"{self._topic}: {problem}{f' ({reason})' if reason else ''}")
+
+
+def _spelled(found: Any) -> str:
+    # librdkafka spells it with the signs + and /, Kafka with - and _.
+    spelled = str(found.topic_id).rstrip("=").replace("+", "-").replace("/", "_")
+    return "" if spelled == _NO_TOPIC_ID else spelled

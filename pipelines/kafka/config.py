@@ -1,0 +1,105 @@
+"""The settings for reading a topic; a secret is in none of them."""
+
+from datetime import UTC, datetime
+from typing import Final, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from contracts.models import FrozenModel
+
+__all__ = ["PASSWORD", "KafkaConfig"]
+
+PASSWORD: Final = "WEIR_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable
+"""The environment variable with the password, where no file has it."""
+
+_OURS: Final = {
+    "bootstrap.servers": "pipeline.log",
+    "security.protocol": "pipeline.kafka.security_protocol",
+    "sasl.mechanism": "pipeline.kafka.sasl_mechanism",
+    "sasl.mechanisms": "pipeline.kafka.sasl_mechanism",
+    "sasl.username": "pipeline.kafka.user",
+    "sasl.password": f"pipeline.kafka.password_file or the environment variable {PASSWORD}",
+    "ssl.ca.location": "pipeline.kafka.ca_file",
+    "auto.offset.reset": "pipeline.kafka.start",
+    **dict.fromkeys(
+        ("group.id", "enable.auto.commit", "enable.partition.eof", "isolation.level"), "weir: exactness depends on it"
+    ),
+}
+"""Options of librdkafka that are set otherwise, and by what."""
+
+
+class KafkaConfig(FrozenModel):
+    """How a topic is read, where the log is one."""
+
+    format: Literal["json", "protobuf"] = Field(
+        default="json", description="what the messages are: JSON objects, or weir.log.v1.Interaction"
+    )
+
+    start: Literal["earliest", "latest", "committed"] | datetime = Field(
+        default="earliest",
+        description="where a topic that no commit names is read from: earliest, latest, a time (RFC 3339), "
+        "or committed, where a consumer group is",
+    )
+    group: str | None = Field(
+        default=None, min_length=1, description="the consumer group, with start = committed; it is only looked at"
+    )
+    accept_gap: bool = Field(
+        default=False,
+        description="continue behind messages that the broker has lost or deleted unread; else such a partition stops",
+    )
+    timeout_seconds: float = Field(
+        default=10.0, gt=0, le=300, description="a broker that does not answer for so long counts as away, seconds"
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="how brokers are reached"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        default="SCRAM-SHA-512", description="how a user logs in, with a security_protocol that starts with SASL"
+    )
+    user: str | None = Field(default=None, min_length=1, description="name of the user, with SASL")
+    password_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description=f"file that holds the user's password; without it the environment variable {PASSWORD} does",
+    )
+    ca_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="certificates (PEM) that brokers are verified with; default: the system's",
+    )
+    options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="further options of librdkafka's consumer, such as fetch.min.bytes"
+    )
+
+    @field_validator("start")
+    @classmethod
+    def _aware(cls, value: str | datetime) -> str | datetime:
+        return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+
+    @field_validator("options")
+    @classmethod
+    def _not_ours(cls, value: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
+        for name in value:
+            if name in _OURS:
+                raise ValueError(f"{name} is not for options, it is set by {_OURS[name]}")
+        return value
+
+    @model_validator(mode="after")
+    def _names_group(self) -> Self:
+        if (self.start == "committed") != (self.group is not None):
+            raise ValueError("start = committed and group belong together: give both, or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        uses_sasl = self.security_protocol.startswith("SASL")
+        if uses_sasl and self.user is None:
+            raise ValueError(f"security_protocol {self.security_protocol} needs a user")
+        if not uses_sasl and (self.user or self.password_file):
+            raise ValueError(
+                f"security_protocol {self.security_protocol} knows no user: "
+                "it must be SASL_SSL or SASL_PLAINTEXT, or user and password_file must go"
+            )
+        if self.ca_file and not self.security_protocol.endswith("SSL"):
+            raise ValueError(f"security_protocol {self.security_protocol} knows no ca_file: it must be SSL or SASL_SSL")
+        return self

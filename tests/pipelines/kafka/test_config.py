@@ -1,0 +1,64 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from pipelines.kafka.address import Topic
+from pipelines.kafka.client import TopicClient, client_settings
+from pipelines.kafka.config import PASSWORD, KafkaConfig
+from pipelines.kafka.errors import KafkaSettingsError
+
+TOPIC = Topic(("127.0.0.1:1",), "clicks")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"start": "now"}, "start"),
+        ({"start": "committed"}, "start = committed and group belong together"),
+        ({"group": "trainer"}, "start = committed and group belong together"),
+        ({"security_protocol": "SASL_SSL"}, "needs a user"),
+        ({"user": "me"}, "knows no user"),
+        ({"password_file": "f"}, "knows no user"),
+        ({"ca_file": "ca.pem"}, "knows no ca_file"),
+        ({"options": {"isolation.level": "read_uncommitted"}}, "isolation.level is not for options"),
+        ({"options": {"group.id": "mine"}}, "exactness depends on it"),
+        ({"options": {"sasl.password": "secret"}}, PASSWORD),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        KafkaConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    assert KafkaConfig(start="2026-03-01T12:00:00").start == datetime(2026, 3, 1, 12, tzinfo=UTC)  # type: ignore[arg-type]
+    assert KafkaConfig.model_validate({"start": "latest"}).start == "latest"
+
+
+def test_the_password_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PASSWORD, raising=False)
+    login = {"security_protocol": "SASL_SSL", "user": "me"}
+    with pytest.raises(KafkaSettingsError, match="user me has no password"):
+        client_settings(TOPIC, KafkaConfig.model_validate(login))
+    monkeypatch.setenv(PASSWORD, "from the environment")
+    found = client_settings(TOPIC, KafkaConfig.model_validate(login))
+    assert found["sasl.password"] == "from the environment"
+    assert found["sasl.mechanism"] == "SCRAM-SHA-512"
+    (tmp_path / "password").write_text("from a file\n")
+    config = KafkaConfig.model_validate(login | {"password_file": str(tmp_path / "password")})
+    assert client_settings(TOPIC, config)["sasl.password"] == "from a file"
+    with pytest.raises(KafkaSettingsError, match="missing"):
+        client_settings(TOPIC, config.model_copy(update={"password_file": str(tmp_path / "missing")}))
+
+
+def test_options_that_librdkafka_does_not_know_are_named() -> None:
+    with pytest.raises(KafkaSettingsError, match=r"no\.such\.option"):
+        TopicClient(TOPIC, KafkaConfig(options={"no.such.option": 1}))
+
+
+def test_certificates_that_are_missing_are_named() -> None:
+    with pytest.raises(KafkaSettingsError, match=r"ssl\.ca\.location"):
+        TopicClient(TOPIC, KafkaConfig(security_protocol="SSL", ca_file="/missing.pem"))
