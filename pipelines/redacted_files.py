@@ -12,6 +12,7 @@ import pyarrow as pa
 from contracts import (
     FileEntry,
     HistoryFile,
+    ItemKeys,
     Label,
     LetterFile,
     LocalCache,
@@ -138,7 +139,8 @@ def _others(file: UserFile, gone: np.ndarray[tuple[int], np.dtype[np.int64]]) ->
         kept = np.setdiff1d(np.arange(len(users)), gone - start)
         if len(kept):
             found = table.stretch(users, start)
-            records = Records(*(part[kept] for part in found.records()))
+            totals, items, times = found.records()
+            records = Records(totals[kept], ItemKeys(items[kept]), times[kept])
             yield UserRows(UserKeys(users[kept]), records, found.seen(kept))
 
 

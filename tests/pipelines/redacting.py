@@ -123,13 +123,14 @@ class Content:
         log, state = WindowLog(store), LogState.open(store)
         panes = log.committed()
         assert [pane.sequence for pane in panes] == list(range(len(panes)))
-        found = read_format(store)
-        assert found is not None
-        assert found.layout is not None
-        reader = UserHistories(store, found.layout.user_shards)
+        described = read_format(store)
+        assert described is not None
+        assert described.layout is not None
+        reader = UserHistories(store, described.layout.user_shards)
         reader.take_in(state.histories)
-        keys = UserKeys(np.array([hash_id(user(number), found.key_secret) for number in range(USERS)], np.int64))
-        records, seen = reader.lookup(keys), reader.seen(keys)
+        keys = UserKeys(np.array([hash_id(user(number), described.key_secret) for number in range(USERS)], np.int64))
+        found = reader.find(keys)
+        records, seen = found.records(), found.seen(np.arange(len(keys)))
         users = {
             key: ([column[place].tolist() for column in records], seen.of(place).tolist(), bool(seen.bounded[place]))
             for place, key in enumerate(keys.tolist())
