@@ -20,7 +20,7 @@ LOOK_SECONDS: Final = 600.0
 
 @dataclass
 class RedactedPanes:
-    """What a follower knows of redactions: all up to commit `_newest`; the last that there is, as far as it was `_told`."""
+    """What a follower knows of redactions: all up to commit `_newest`, and that there is one in commit `_told`."""
 
     store: Store
     _commits: dict[int, int] = field(default_factory=dict, init=False, repr=False)
