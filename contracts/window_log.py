@@ -61,15 +61,8 @@ class WindowLog:
             commit, self._at = found
             self._redacted.take_in(commit)
             if panes := tuple(pane for pane in commit.panes if pane.sequence > after):
-                return self.current(*panes)
+                return self._redacted.current(panes, commit.number)
         return ()
-
-    def current(self, *panes: WindowManifest) -> tuple[WindowManifest, ...]:
-        """Return panes that commits list with the files that hold their rows now: others, where users were forgotten.
-
-        Files replaced since are not removed before a time of grace. Raises `CorruptArtefactError`.
-        """
-        return self._redacted.current(panes)
 
     def newest(self, count: int) -> list[WindowManifest]:
         """Return so many of the newest panes, fewer where there are no more, in order; raises what `follow` raises."""

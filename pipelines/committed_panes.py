@@ -10,7 +10,7 @@ from contracts import CommitLog, LogState, Store
 from contracts.commits import Cursor
 from contracts.log_state import Panes
 
-__all__ = ["panes_before", "remember_panes"]
+__all__ = ["panes_before", "redacted_before", "remember_panes"]
 
 _NONE = Panes(count=0, commit=-1)
 
@@ -32,11 +32,21 @@ def panes_before(store: Store, at: Cursor, start_ms: int) -> Panes:
     Raises what `CommitLog.next` raises.
     """
     with _lock:
-        state = _known.get(store.url)
-        if state is None or (state.cursor != at and state.cursor.number >= at.number):
-            # Nothing is known, or too much: that of a later run, or of another store at this place.
-            state = LogState.open(store, at.number)
-        state.catch_up(CommitLog(store), at.number)
-        _known.clear()
-        _known[store.url] = state
-        return state.panes_of(start_ms) or _NONE
+        return _state_at(store, at).panes_of(start_ms) or _NONE
+
+
+def redacted_before(store: Store, at: Cursor) -> dict[int, int]:
+    """Return which panes have been redacted in the commits before a cursor (`LogState.redacted`); raises likewise."""
+    with _lock:
+        return _state_at(store, at).redacted
+
+
+def _state_at(store: Store, at: Cursor) -> LogState:
+    state = _known.get(store.url)
+    if state is None or (state.cursor != at and state.cursor.number >= at.number):
+        # Nothing is known, or too much: that of a later run, or of another store at this place.
+        state = LogState.open(store, at.number)
+    state.catch_up(CommitLog(store), at.number)
+    _known.clear()
+    _known[store.url] = state
+    return state

@@ -26,6 +26,7 @@ from contracts import (
 from contracts.commits import Cursor, requirements
 from contracts.history_files import HISTORIES
 from contracts.models import FrozenModel
+from contracts.redacted_panes import as_redacted
 from contracts.redaction import RedactedPane, RewrittenLetters
 from contracts.window import WindowManifest
 from pipelines.attempts import forget, is_marked, mark, new_run, sweep_redactions, unmark
@@ -130,9 +131,9 @@ class _Redaction:
         while at.number < self._state.cursor.number and (step := self._log.next(at)) is not None:
             commit, at = step
             for pane in commit.panes:
-                self._look_at_pane(self._current(pane))
+                self._look_at_pane(as_redacted(self._log, pane, self._state.redacted))
             for pane in (one.pane for one in commit.redacts if one.pane.sequence in self._panes):
-                self._look_at_pane(self._current(pane))
+                self._look_at_pane(as_redacted(self._log, pane, self._state.redacted))
             for file in (*commit.letters, *commit.rewritten):
                 if file.name not in rewritten:
                     self._look_at_letters(file)
@@ -150,12 +151,6 @@ class _Redaction:
             found |= {file.replaces for file in commit.rewritten}
             number = commit.redaction
         return found
-
-    def _current(self, pane: WindowManifest) -> WindowManifest:
-        number = self._state.redacted.get(pane.sequence)
-        if number is None:
-            return pane
-        return next(one.pane for one in self._log.get(number).redacts if one.pane.sequence == pane.sequence)
 
     def _look_at_pane(self, pane: WindowManifest) -> None:
         known = self._panes.get(pane.sequence)

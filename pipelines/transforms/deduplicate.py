@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from contracts import CommitLog, Label, Store, WindowCounts, WindowLog, WindowName, columns
 from contracts.log_state import Panes
-from pipelines.committed_panes import panes_before
+from contracts.redacted_panes import as_redacted
+from pipelines.committed_panes import panes_before, redacted_before
 from pipelines.item_features import observed
 from pipelines.positions import Run
 from pipelines.transforms.split import Piece
@@ -99,10 +100,10 @@ class Deduplicate(beam.DoFn):
 
     def _committed(self, number: int, start_ms: int, shard: int) -> npt.NDArray[np.void]:
         """Return the identities of a window's committed events, pane by pane, the last one first."""
-        found = [_identities(_NOBODY)]
+        found, redacted = [_identities(_NOBODY)], redacted_before(self._store, self._run.base.cursor)
         while number >= 0:
             listed = (pane for pane in self._commits.get(number).panes if pane.start_ms == start_ms)
-            [pane] = self._log.current(*listed)
+            [pane] = (as_redacted(self._commits, pane, redacted) for pane in listed)
             if shard in pane.examples:
                 found.append(_identities(self._log.examples(pane, shard, _IDENTITY).drop_null()))
             number = pane.previous

@@ -62,6 +62,18 @@ def test_a_follower_at_the_end_sees_no_pane_twice(store: Store, log: WindowLog) 
     assert attempts(log.next(1)) == ["new"]
 
 
+def test_a_follower_that_goes_back_knows_redactions_that_it_has_not_passed(store: Store, log: WindowLog) -> None:
+    redact(store, 1)
+    log.commit(a_pane(4))
+    follower = WindowLog(store)
+    assert attempts(follower.follow(after=3)) == ["a4"]
+    redact(store, 2, attempt="newer")
+    assert follower.next(4) == ()
+    log.commit(a_pane(5))
+    assert attempts(follower.follow(after=4)) == ["a5"]
+    assert attempts(follower.follow()) == ["a0", "new", "newer", "a3", "a4", "a5"]
+
+
 def test_a_follower_far_behind_looks_now_and_then(
     store: Store, log: WindowLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
