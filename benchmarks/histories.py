@@ -101,7 +101,7 @@ def commit(store: Store, files: HistoryFiles, users: I64, number: int, rng: np.r
     for shard in range(SHARDS):
         mine = touched[owners == shard]
         before = open_shard(store, files, shard, LENGTH, LocalCache())
-        state = TouchedUsers.of(before, UserKeys(mine))
+        state = TouchedUsers.of(before, UserKeys(mine), LENGTH)
         state.extend(
             pa.table(
                 {

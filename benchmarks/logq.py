@@ -101,7 +101,7 @@ def read(path: Path, events: int) -> Stream:
             columns.LABEL: np.full(len(keys), Label.POSITIVE, np.int8),
         }
     )
-    touched = TouchedUsers.of(UserTable((), HISTORY), UserKeys(user_keys))
+    touched = TouchedUsers.of(UserTable((), HISTORY), UserKeys(user_keys), HISTORY)
     return Stream(keys, items.to_numpy(zero_copy_only=False), touched.extend(events_of).history)
 
 

@@ -58,6 +58,12 @@ class PipelineConfig(LogConfig):
         description="how long a window stays open past its end, seconds of event time",
     )
     history_length: int = Field(default=50, ge=1, le=4096, description="items of history attached to each event")
+    late_items: int = Field(
+        default=0,
+        ge=0,
+        le=4096,
+        description="items kept of each user beyond history_length, so that late events get their true history",
+    )
     seen_items: int = Field(
         default=1000,
         ge=1,
@@ -134,6 +140,11 @@ class PipelineConfig(LogConfig):
                 "protobuf): name none, or send json"
             )
         return self
+
+    @property
+    def kept_items(self) -> int:
+        """The number of items of a record."""
+        return self.history_length + self.late_items
 
     @property
     def cache(self) -> LocalCache:

@@ -45,8 +45,8 @@ def broken_shards(store: Store, config: PipelineConfig, state: LogState) -> dict
     if files.covered != state.cursor.sequence:
         problem = f"its log has histories of {files.covered} panes out of {state.cursor.sequence}"
         return dict.fromkeys(range(config.user_shards), problem)
-    if files.length not in {None, config.history_length}:
-        problem = f"history_length is {config.history_length}, it was {files.length}"
+    if files.length not in {None, config.kept_items}:
+        problem = f"history_length and late_items are {config.kept_items} together, they were {files.length}"
         return dict.fromkeys(range(config.user_shards), problem)
     found = {}
     for file in files.files:
@@ -103,11 +103,11 @@ class _Base:
         """Add what windows say, in order."""
         config = self.config
         before = open_shard(
-            self.store, HistoryFiles(shards={self.shard: tuple(self.files)}), self.shard, config.history_length,
+            self.store, HistoryFiles(shards={self.shard: tuple(self.files)}), self.shard, config.kept_items,
             config.cache,
         )  # fmt: skip
         users = np.concatenate([rows[columns.USER_KEY].to_numpy() for rows in windows])
-        touched = TouchedUsers.of(before, UserKeys(users))
+        touched = TouchedUsers.of(before, UserKeys(users), config.history_length)
         for rows in windows:
             touched.extend(rows)
         name = HistoryFile.path(self.shard, self.run, secrets.token_hex(4))

@@ -53,18 +53,22 @@ class _Merged(NamedTuple):
 
 @dataclass
 class TouchedUsers:
-    """The users `found`, ascending and distinct, with their `records`, which `extend` writes to."""
+    """The users `found`, ascending and distinct, with their `records`, which `extend` writes to.
+
+    A record may hold more items than the `history` of an event has: what late events are proved by.
+    """
 
     found: FoundUsers
     records: Records
+    history: int
     _owners: list[Int64] = field(default_factory=list, init=False, repr=False)
     _items: list[Int64] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
-    def of(cls, before: UserTable, users: UserKeys) -> "TouchedUsers":
-        """Look users up, given in any order, any number of times."""
+    def of(cls, before: UserTable, users: UserKeys, history: int) -> "TouchedUsers":
+        """Look users up, given in any order, any number of times; histories will have so many items."""
         found = before.find(UserKeys(np.unique(users)))
-        return cls(found, found.records())
+        return cls(found, found.records(), history)
 
     @property
     def users(self) -> UserKeys:
@@ -94,10 +98,10 @@ class TouchedUsers:
         floor = before[np.searchsorted(merged.owner, merged.owner)] if len(before) else before
         asked = np.flatnonzero(merged.event >= 0)
         event = merged.event[asked]
-        history = np.empty((len(users), self._length), np.int64)
-        history[event] = _last(merged.items[merged.counts], before[asked], floor[asked], self._length, PADDING_KEY)
+        history = np.empty((len(users), self.history), np.int64)
+        history[event] = _last(merged.items[merged.counts], before[asked], floor[asked], self.history, PADDING_KEY)
         unknown = np.zeros(len(users), np.bool_)
-        unknown[event] = is_cut[merged.owner[asked]] & (before[asked] - floor[asked] < self._length)
+        unknown[event] = is_cut[merged.owner[asked]] & (before[asked] - floor[asked] < self.history)
         history[unknown] = PADDING_KEY
         self._replace(touched, merged, np.bincount(local, positive, len(touched)).astype(np.int64))
         return Attached(ItemKeys(history), unknown)

@@ -42,15 +42,16 @@ class AttachHistories(beam.DoFn):
         self._store = store
         self._run = run
         self._length, self._bound, self._cache = config.history_length, config.seen_items, config.cache
+        self._kept = config.kept_items
         self._before = before
 
     def process(self, element: tuple[int, Iterable[ShardWindow]]) -> Iterator[Any]:
         """Attach histories to the windows of one shard, in order of time."""
         shard, windows = element
         in_order = sorted(windows, key=lambda window: window.name)
-        before = open_shard(self._store, self._before, shard, self._length, self._cache)
+        before = open_shard(self._store, self._before, shard, self._kept, self._cache)
         users = np.concatenate([window.rows[columns.USER_KEY].to_numpy() for window in in_order])
-        touched = TouchedUsers.of(before, UserKeys(users))
+        touched = TouchedUsers.of(before, UserKeys(users), self._length)
         for window in in_order:
             history, unknown = touched.extend(window.rows)
             counts = window.counts + WindowCounts(unknown_histories=int(unknown.sum()))

@@ -24,7 +24,6 @@ from contracts import (
     LogState,
     RetiredError,
     Store,
-    UserFile,
     UserHistories,
     UserKeys,
 )
@@ -170,7 +169,7 @@ class Follower:
             }
         )
         try:
-            touched = [file.users(0, file.count) for file in (self._open(entry) for entry in news)]
+            touched = [block for entry in news for block in self._users(entry)]
             users = UserKeys(np.unique(np.concatenate([np.empty(0, np.int64), *touched])))
             self._write(self._blocks(files, [users]), after)
         except CorruptArtefactError as error:
@@ -193,7 +192,7 @@ class Follower:
             covered=files.covered,
             length=files.length or 1,
         )
-        users = (file.users(0, file.count) for file in (self._open(entry) for entry in files.files))
+        users = (block for entry in files.files for block in self._users(entry))
         self._write(self._blocks(files, users), position)
         self._files = files
 
@@ -210,8 +209,10 @@ class Follower:
             self._redis.unlink(*keys)
             self._redis.pexpire(LEASE, self._lease_ms)
 
-    def _open(self, entry: HistoryFile) -> UserFile:
-        return open_file(self.store, entry, self.config.cache)
+    def _users(self, entry: HistoryFile) -> Iterator[UserKeys]:
+        file = open_file(self.store, entry, self.config.cache)
+        size = self.config.block_users
+        yield from (file.users(start, start + size) for start in range(0, file.count, size))
 
     def _blocks(self, files: HistoryFiles, users: Iterable[UserKeys]) -> Iterator[Block]:
         """Yield the users with all that the files say of them."""

@@ -28,11 +28,11 @@ def follow(store: Store, config: FollowerConfig, *, forever: bool) -> None:
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
     follower = Follower(store, config, FollowerMetrics(registry))
+    if not forever:
+        _once(follower)
+        return
     with exposed(registry, config.metrics_host, config.metrics_port):
-        if forever:
-            _until_stopped(follower, config.poll_seconds)
-        else:
-            _once(follower)
+        _until_stopped(follower, config.poll_seconds)
 
 
 def _once(follower: Follower) -> None:
@@ -41,7 +41,7 @@ def _once(follower: Follower) -> None:
         if not follower.step():
             raise UserError(f"another follower writes to Redis at {where}: it brings it up to date")
         follower.release()
-    except redis.RedisError as error:
+    except (redis.RedisError, FollowerLostError) as error:
         raise UserError(f"Redis at {where}: {error}") from error
 
 

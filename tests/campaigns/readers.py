@@ -83,7 +83,8 @@ class Readers:
         users = UserKeys(np.sort([hash_id(f"user-{n}", secret) for n in range(real_store.USERS)]))
         reader = contracts.UserHistories(store, settings.user_shards)
         reader.take_in(state.histories)
-        known, seen = reader.lookup(users), reader.seen(users)
+        found = reader.find(users)
+        known, seen = found.records(), found.seen(np.arange(len(users)))
         owners = KeyOwners.load(store)
         owners.catch_up(state.cursor.sequence - 1)
         refused = {key: np.sort(positions).tolist() for key, positions in plan.run.refused.items()}

@@ -155,9 +155,10 @@ def check_sketch(data: bytes | None, rows: pa.Table, column: str) -> None:
         assert estimates.tolist() == list(truth.values())
 
 
-def check_histories(store: Store, length: int, since: int = 0) -> None:
+def check_histories(store: Store, length: int, since: int = 0, late_items: int = 0) -> None:
     """Every event carries its user's last positives before it, out of all there were, or none where that is unknown.
 
+    Of a user so many more items are kept as `late_items` says.
     Panes before `since` were written under another rule: only their events count.
     """
     log, memory = WindowLog(store), defaultdict[int, list[tuple[int, int]]](list)
@@ -170,25 +171,27 @@ def check_histories(store: Store, length: int, since: int = 0) -> None:
             for row in rows:
                 everything = sorted(memory[row["user_key"]], key=_time)
                 known = [pair for pair in everything if pair[0] <= row["timestamp"]]
-                provable = _is_provable(before[row["user_key"]], known, row["timestamp"], length)
+                provable = _is_provable(before[row["user_key"]], known, row["timestamp"], length, length + late_items)
                 items = [item for _, item in known][-length:] if provable else []
                 unknown += not provable
                 assert manifest.sequence < since or row["history"] == [0] * (length - len(items)) + items
                 if row["label"] == 1:
                     memory[row["user_key"]].append((row["timestamp"], row["item_key"]))
         assert manifest.sequence < since or manifest.counts.unknown_histories == unknown
-    check_users(store, length, memory)
+    check_users(store, length + late_items, memory)
 
 
 def _time(pair: tuple[int, int]) -> int:
     return pair[0]
 
 
-def _is_provable(before: list[tuple[int, int]], known: list[tuple[int, int]], time: int, length: int) -> bool:
-    """Say whether the last positives of a user, those `before` the window, and the window itself tell the history."""
-    if len(before) <= length:
+def _is_provable(
+    before: list[tuple[int, int]], known: list[tuple[int, int]], time: int, length: int, most: int
+) -> bool:
+    """Say whether the last positives of a user, `most` of them from `before` the window, tell the history."""
+    if len(before) <= most:
         return True
-    kept = before[-length:]
+    kept = before[-most:]
     new = [pair for pair in known if pair not in before and pair[0] >= kept[0][0]]
     return sum(pair[0] <= time for pair in kept) + len(new) >= length
 

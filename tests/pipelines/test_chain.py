@@ -80,12 +80,14 @@ def add(log: Path, kind: str, number: int, batch: list[Event]) -> None:
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps, st.sampled_from([60, 200, 10_000]))
-def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(todo: list[Any], chunk_bytes: int) -> None:
+@given(steps, st.sampled_from([60, 200, 10_000]), st.integers(0, 2))
+def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(
+    todo: list[Any], chunk_bytes: int, late_items: int
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, written = Path(name), list[Event]()
         (folder / "log").mkdir()
-        config = support.config(folder, chunk_bytes=chunk_bytes, item_features=FEATURES)
+        config = support.config(folder, chunk_bytes=chunk_bytes, item_features=FEATURES, late_items=late_items)
         store = Store(str(folder / "store"))
         process = driver(store, config)
         for number, (kind, value) in enumerate(todo):
@@ -104,7 +106,7 @@ def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(todo: lis
         assert support.stored_events(store) == support.expected_events(written)
         support.check_counts(store)
         support.check_features(store, written)
-        support.check_histories(store, config.history_length)
+        support.check_histories(store, config.history_length, late_items=late_items)
         counts = [manifest.counts for manifest in support.committed(store)]
         assert sum(c.events + c.duplicates + c.ignored for c in counts) == len(written)
         assert all(span.is_done for span in LogState.open(store).sources.values())

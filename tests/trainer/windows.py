@@ -62,7 +62,7 @@ class WindowWriter:
                 columns.LABEL: np.where(positive, Label.POSITIVE, Label.NEGATIVE).astype(np.int8),
             }
         )
-        touched = TouchedUsers.of(self.users, user_keys)
+        touched = TouchedUsers.of(self.users, user_keys, self.users.length)
         history = touched.extend(events).history
         self.users.take_in(touched.delta(1 << 30))
         start, end = span if span is not None else (int(times.min()), int(times.max()) + 1)
