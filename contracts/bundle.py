@@ -29,6 +29,7 @@ __all__ = [
     "BundleFile",
     "BundleLog",
     "BundleManifest",
+    "IndexFit",
     "IndexInfo",
     "IndexRows",
     "Pin",
@@ -78,11 +79,26 @@ class BundleFile:
     TOWER: Final = "tower.onnx"
 
 
+class IndexFit(StoredModel):
+    """How well the lists of an IVF index fit the items: they are kept between exports (docs/bundles.md)."""
+
+    trained_at: float = Field(description="when its centroids were trained, wall clock, seconds since 1970")
+    trained_items: int = Field(ge=1, description="items that they were trained on")
+    trained_lists: int = Field(ge=1, description="lists then; repairs append more")
+    cosine: float = Field(description="5 % quantile, at the training, of the cosine of an item and its centroid")
+    repairs: int = Field(default=0, ge=0, description="local repairs since")
+    changed: int = Field(default=0, ge=0, description="new and moved items of this export")
+    unfit: float = Field(default=0.0, description="share of these whose cosine is below `cosine`")
+    recall: float | None = Field(default=None, description="of the exact best, on the newest window's queries")
+    recall_trained: float | None = Field(default=None, description="the same when the lists were new")
+
+
 class IndexInfo(StoredModel):
-    """The index's type (a FAISS factory string) and its search parameters."""
+    """The index's type (a FAISS factory string), its search parameters, and how well its lists fit."""
 
     type: str
     parameters: dict[str, int | float] = Field(default_factory=dict)
+    fit: IndexFit | None = None
 
 
 class BundleManifest(Document):

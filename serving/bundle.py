@@ -5,30 +5,17 @@ request that started with it is answered. Loading verifies every checksum, then 
 tower and search once, so that faults show before the first request.
 """
 
-import io
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from contracts import (
-    BUNDLE_ITEMS_SCHEMA,
-    BundleFile,
-    BundleLog,
-    BundleManifest,
-    IndexRows,
-    ItemKeys,
-    columns,
-    read_format,
-)
-from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
-from serving.errors import IncompatibleBundleError
+from contracts import BundleFile, BundleLog, BundleManifest, IndexRows, ItemKeys, read_format
+from contracts.bundle_files import BundleFiles
+from contracts.bundle_rows import BundleRows
+from contracts.item_rows import ItemRows
 from serving.index import Device, ExactIndex, Index, open_index
 from serving.tower import Tower
 
@@ -98,86 +85,53 @@ def load_bundle(log: BundleLog, version: str, device: Device = "cpu", threads: i
     FileNotFoundError
         Where there is no such bundle.
     """
-    manifest = log.manifest(version)
-    return _Loader(log, manifest).load(device, threads)
+    return _Loader(BundleFiles(log, log.manifest(version))).load(device, threads)
 
 
 @dataclass(frozen=True)
 class _Loader:
-    log: BundleLog
-    manifest: BundleManifest
+    files: BundleFiles
+
+    @property
+    def manifest(self) -> BundleManifest:
+        return self.files.manifest
 
     def load(self, device: Device, threads: int) -> LoadedBundle:
-        items = self.decode(BundleFile.ITEMS, lambda data: pq.read_table(pa.BufferReader(data)))
-        self.require(BundleFile.ITEMS, items.schema.equals(BUNDLE_ITEMS_SCHEMA), f"has the schema {items.schema}")
-        item_rows = ItemRows.of(items[columns.ITEM_KEY].to_numpy())
-        popularity = items[columns.POPULARITY].to_numpy()
-        count, width = self.manifest.items, self.manifest.dimension
-        finite = bool(np.isfinite(popularity).all())
-        self.require(BundleFile.ITEMS, finite, "holds a popularity that is NaN or infinite")
-        in_order = np.array_equal(items[columns.ROW].to_numpy(), np.arange(count))
-        self.require(BundleFile.ITEMS, in_order, f"does not number its rows from 0 to {count - 1}")
-        distinct = bool((np.diff(item_rows.keys) > 0).all())
-        self.require(BundleFile.ITEMS, distinct, "has the same item more than once")
-        exact = ExactIndex(self.matrix(BundleFile.VECTORS, (count, width)))
+        rows = BundleRows.read(self.files)
+        exact = ExactIndex(rows.vectors)
         loaded = LoadedBundle(
             manifest=self.manifest,
-            tower=self.decode(BundleFile.TOWER, lambda data: Tower(data, threads)),
+            tower=self.files.decode(BundleFile.TOWER, lambda data: Tower(data, threads)),
             index=self.index(exact, device),
             exact=exact,
-            embeddings=self.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width)),
-            ids=np.array(items[columns.ITEM_ID].to_pylist(), dtype=object),
-            item_rows=item_rows,
-            popular=IndexRows(np.argsort(-popularity, kind="stable")),
-            popularity=popularity,
-            key_secret=found.key_secret if (found := read_format(self.log.store)) else "",
+            embeddings=rows.embeddings,
+            ids=rows.ids,
+            item_rows=rows.item_rows,
+            popular=IndexRows(np.argsort(-rows.popularity, kind="stable")),
+            popularity=rows.popularity,
+            key_secret=found.key_secret if (found := read_format(self.files.log.store)) else "",
         )
         self.warm_up(loaded)
         return loaded
 
     def index(self, exact: ExactIndex, device: Device) -> Index:
-        info = self.manifest.index
-        ann = self.decode(BundleFile.INDEX, lambda data: open_index(data, info.parameters, device))
+        info, require = self.manifest.index, self.files.require
+        ann = self.files.decode(BundleFile.INDEX, lambda data: open_index(data, info.parameters, device))
         shape = (int(ann.index.ntotal), int(ann.index.d))
-        self.require(
-            BundleFile.INDEX, shape == exact.vectors.shape, f"holds {shape} vectors, not {exact.vectors.shape}"
-        )
-        self.require(BundleFile.INDEX, ann.by_inner_product, "does not search by inner product")
+        require(BundleFile.INDEX, shape == exact.vectors.shape, f"holds {shape} vectors, not {exact.vectors.shape}")
+        require(BundleFile.INDEX, ann.by_inner_product, "does not search by inner product")
         # A flat index on the CPU holds the same vectors as exact search: one copy is enough.
         return exact if info.type == "Flat" and ann.keep is None else ann
-
-    def matrix(self, name: str, shape: tuple[int, int]) -> Floats:
-        matrix = self.decode(name, lambda data: np.load(io.BytesIO(data), allow_pickle=False))
-        found = f"is {matrix.dtype} of shape {matrix.shape}, expected float32 of shape {shape}"
-        self.require(name, matrix.dtype == np.float32 and matrix.shape == shape, found)
-        self.require(name, bool(np.isfinite(matrix).all()), "holds NaN or infinite values")
-        return np.ascontiguousarray(matrix)
 
     def warm_up(self, bundle: LoadedBundle) -> None:
         known = bundle.item_rows.keys[: self.manifest.history_length]
         for batch in (1, 2):
             history = ItemKeys(np.broadcast_to(known, (batch, len(known))))
-            vectors = self.guarded(BundleFile.TOWER, partial(bundle.users, history))
-            self.require(
+            vectors = self.files.guarded(BundleFile.TOWER, partial(bundle.users, history))
+            self.files.require(
                 BundleFile.TOWER,
                 vectors.shape == (batch, self.manifest.dimension) and bool(np.isfinite(vectors).all()),
                 f"gives vectors of shape {vectors.shape} or values that are not finite",
             )
             if bundle.items:
                 bundle.index.search(vectors, 1)
-
-    def decode(self, name: str, decoder: Callable[[bytes], Any]) -> Any:
-        return self.guarded(name, partial(decoder, self.log.read(self.manifest, name)))
-
-    def guarded(self, name: str, action: Callable[[], Any]) -> Any:
-        try:
-            return action()
-        except Exception as error:  # each format's library has errors of its own; what matters is whose file it is
-            raise self.fault(name, f"cannot be used: {error}") from error
-
-    def require(self, name: str, holds: bool, otherwise: str) -> None:
-        if not holds:
-            raise self.fault(name, otherwise)
-
-    def fault(self, name: str, problem: str) -> IncompatibleBundleError:
-        return IncompatibleBundleError(self.log.store.path(f"{self.manifest.folder}/{name}"), problem)

@@ -23,6 +23,8 @@ _OPERATIONAL: Final = frozenset(
         "gate_windows",
         "index",
         "nprobe",
+        "index_training_every_seconds",
+        "publish_bound",
         "poll_seconds",
         "metrics_host",
         "metrics_port",
@@ -104,6 +106,17 @@ class TrainerConfig(FrozenModel):
         description="FAISS factory string; auto: Flat, from 50,000 items on IVF with SQfp16",
     )
     nprobe: int = Field(default=32, ge=1, description="lists that an IVF index visits per query")
+    index_training_every_seconds: float | None = Field(
+        default=86400.0,
+        gt=0,
+        description="age at which the lists of an IVF index are trained again, beside the stream; null: never for age",
+    )
+    publish_bound: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="distance, relative to its length, that an item's vector may be off without being published again",
+    )
 
     poll_seconds: float = Field(default=0.3, gt=0, description="seconds between looks for new windows when following")
     metrics_host: str = Field(

@@ -14,7 +14,8 @@ from trainer.export.cases import Cases, RecentCases
 from trainer.export.content import Content
 from trainer.export.errors import ExportError
 from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
-from trainer.export.index import build_index
+from trainer.export.index import serialised
+from trainer.export.keeper import IndexKeeper
 from trainer.export.servable import Servable
 from trainer.export.soundness import fault_of
 from trainer.export.tower import tower_to_onnx
@@ -28,7 +29,11 @@ logger = logging.getLogger(__name__)
 
 
 def export_bundle(
-    store: Store, state: TrainerState, recent: RecentCases | None = None, gate: Gate | None = None
+    store: Store,
+    state: TrainerState,
+    recent: RecentCases | None = None,
+    gate: Gate | None = None,
+    keeper: IndexKeeper | None = None,
 ) -> BundleManifest:
     """Write the bundle of a state, let the gate judge it, promote it if it passes, and retire old ones.
 
@@ -43,6 +48,8 @@ def export_bundle(
         The events to compare on; read from the store's windows unless given.
     gate
         What decides; the one of the settings unless given.
+    keeper
+        What was kept of the export before; read from the store unless given.
 
     Raises
     ------
@@ -51,7 +58,13 @@ def export_bundle(
     """
     if not len(state.table):
         raise ExportError("the item table is empty: there is nothing to serve before the first window")
-    export = _Export(store, state, recent or RecentCases(store, state.config), gate or PairedGate.of(state.config))
+    export = _Export(
+        store,
+        state,
+        recent or RecentCases(store, state.config),
+        gate or PairedGate.of(state.config),
+        keeper or IndexKeeper(),
+    )
     manifest = export.existing() or export.write()
     logger.info("bundle %s: %s", manifest.version, manifest.verdict)
     export.publish(manifest)
@@ -62,12 +75,12 @@ def export_bundle(
 class _Export:
     """One export."""
 
-    def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate) -> None:
-        self.store, self.state, self.recent, self.gate = store, state, recent, gate
+    def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, keeper: IndexKeeper) -> None:
+        self.store, self.state, self.recent, self.gate, self.keeper = store, state, recent, gate, keeper
         self.log, self.content = BundleLog(store), Content.of(state)
 
     def existing(self) -> BundleManifest | None:
-        """Return the manifest if this bundle exists already; a damaged one is written again, with the same bytes."""
+        """Return the manifest if this bundle exists already; a damaged one is written again."""
         try:
             return self.log.manifest(self.content.version)
         except FileNotFoundError:
@@ -79,12 +92,13 @@ class _Export:
     def write(self) -> BundleManifest:
         """Write the files, ask the gate, and commit the bundle."""
         manifest = self._draft(*self._files())
-        verdict = self._judge(manifest)
+        manifest, verdict = self._judge(manifest)
         sentence = verdict.sentence
         if verdict.promoted and (pinned := _pinned(self.log)):
             sentence = f"held: {pinned}; otherwise {sentence}"
         manifest = manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
         self.log.commit(manifest)
+        self.keeper.note(manifest.index.fit)
         return manifest
 
     def publish(self, manifest: BundleManifest) -> None:
@@ -127,9 +141,10 @@ class _Export:
 
     def _files(self) -> tuple[list[FileEntry], IndexInfo]:
         content, config, folder = self.content, self.state.config, f"bundles/{self.content.version}"
-        index, info = build_index(content.vectors, config.index, config.nprobe)
+        self.keeper.resume(self.log)
+        index, info = self.keeper.build(content)
         entries = [
-            self.store.write(f"{folder}/{BundleFile.INDEX}", index, rows=len(content.vectors)),
+            self.store.write(f"{folder}/{BundleFile.INDEX}", serialised(index), rows=len(content.vectors)),
             write_table(self.store, f"{folder}/{BundleFile.ITEMS}", content.items()),
             self._write(f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings),
             self._write(f"{folder}/{BundleFile.VECTORS}", content.vectors),
@@ -142,24 +157,37 @@ class _Export:
         np.save(buffer, array, allow_pickle=False)
         return self.store.write(name, buffer.getvalue(), rows=len(array))
 
-    def _judge(self, candidate: BundleManifest) -> Verdict:
-        """Ask the gate; raises `CorruptArtefactError` where the candidate itself cannot be read back."""
+    def _judge(self, candidate: BundleManifest) -> tuple[BundleManifest, Verdict]:
+        """Ask the gate, and add what was measured to the manifest.
+
+        Raises `CorruptArtefactError` where the candidate itself cannot be read back.
+        """
         if fault := fault_of(self.content):
-            return self.gate.before(fault, Evidence())
+            return candidate, self.gate.before(fault, Evidence())
         cases = self.recent.up_to(self.state.position.trained_sequence)
-        new = self._hits(candidate, cases)
+        servable = Servable.open(self.log, candidate)
+        candidate, new = _with_recall(candidate, servable, cases), servable.hits(cases, self.gate.cutoff)
         try:
             promoted = self.log.current()
             if promoted is None:
-                return Verdict(promoted=True, sentence="promoted: the first bundle")
-            old = self._hits(self.log.manifest(promoted), cases)
+                return candidate, Verdict(promoted=True, sentence="promoted: the first bundle")
+            old = Servable.open(self.log, self.log.manifest(promoted)).hits(cases, self.gate.cutoff)
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.error("no bundle to compare with: %s", error)
-            return Verdict(promoted=True, sentence=f"promoted: the current bundle cannot be compared with ({error})")
-        return self.gate.before(None, Evidence.of(new, old))
+            sentence = f"promoted: the current bundle cannot be compared with ({error})"
+            return candidate, Verdict(promoted=True, sentence=sentence)
+        return candidate, self.gate.before(None, Evidence.of(new, old))
 
-    def _hits(self, manifest: BundleManifest, cases: Cases) -> npt.NDArray[np.bool_]:
-        return Servable.open(self.log, manifest).hits(cases, self.gate.cutoff)
+
+def _with_recall(manifest: BundleManifest, servable: Servable, cases: Cases) -> BundleManifest:
+    """Add the recall of an index whose lists are kept, on the newest cases; the first one is the standard."""
+    fit = manifest.index.fit
+    if fit is None or not len(cases):
+        return manifest
+    recall = servable.index_recall(cases)
+    trained = recall if fit.recall_trained is None else fit.recall_trained
+    fit = fit.model_copy(update={"recall": recall, "recall_trained": trained})
+    return manifest.model_copy(update={"index": manifest.index.model_copy(update={"fit": fit})})
 
 
 def _pinned(log: BundleLog) -> str | None:

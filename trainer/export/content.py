@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 import xxhash
 
-from contracts import BUNDLE_ITEMS_SCHEMA, columns
+from contracts import BUNDLE_ITEMS_SCHEMA, ItemKeys, columns
 from trainer.items.table import FIRST_ITEM, TableRows
 from trainer.state.trainer_state import TrainerState
 from trainer.towers import project
@@ -48,13 +48,18 @@ class Content:
         at = self.state.position
         return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
 
+    @property
+    def keys(self) -> ItemKeys:
+        """The items' keys, (items,)."""
+        return ItemKeys(self.state.table.keys[self.state.table.live])
+
     def items(self) -> pa.Table:
         """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`)."""
         table = self.state.table
         values: dict[str, Any] = {
             columns.ROW: np.arange(len(table.live), dtype=np.int32),
             columns.ITEM_ID: table.ids[table.live].tolist(),
-            columns.ITEM_KEY: table.keys[table.live],
+            columns.ITEM_KEY: self.keys,
             columns.POPULARITY: self.state.counts[table.live],
         }
         return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)

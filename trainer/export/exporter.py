@@ -12,6 +12,7 @@ from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.cases import RecentCases
 from trainer.export.gate import Gate, PairedGate
+from trainer.export.keeper import IndexKeeper
 from trainer.export.tower import trace_tower
 from trainer.export.trial import Trials
 from trainer.state.trainer_state import TrainerState
@@ -50,6 +51,7 @@ class Exporter:
         self._last = self.clock()
         self._recent = RecentCases(self.store, self.config)
         self._gate: Gate = PairedGate.of(self.config)
+        self._keeper = IndexKeeper()
         self._is_pinned()
 
     def review(self, window: WindowManifest, found: Positives) -> None:
@@ -113,7 +115,7 @@ class Exporter:
         started = self._last = self.clock()
         self._tried = _place(state)
         try:
-            self.newest = export_bundle(self.store, state, self._recent, self._gate)
+            self.newest = export_bundle(self.store, state, self._recent, self._gate, self._keeper)
             pinned = self._is_pinned()
         except Exception:
             place = f"of window {state.position.trained_window}, step {state.position.step},"

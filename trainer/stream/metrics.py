@@ -62,6 +62,7 @@ class TrainerMetrics:
         self.evicted = Counter("weir_trainer_items_evicted", "Items whose row was evicted.", registry=registry)
         self._add_evaluation(registry)
         self._add_bundles(registry)
+        self._add_index(registry)
         self._add_sketches(registry)
 
     def _add_sketches(self, registry: CollectorRegistry) -> None:
@@ -124,6 +125,21 @@ class TrainerMetrics:
             registry=registry,
         )
 
+    def _add_index(self, registry: CollectorRegistry) -> None:
+        """Add what shows whether the kept lists of an IVF index still fit."""
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"weir_trainer_index_{name}", text, registry=registry)
+
+        self.index = {
+            "recall": gauge(
+                "recall", "Share of the exact 100 best that the index finds, queries of the newest window."
+            ),
+            "unfit": gauge("unfit_ratio", "New and moved items that fit their list badly; .05 at training."),
+            "repairs": gauge("repairs", "Local repairs of the lists since they were trained."),
+            "trained_at": gauge("trained_timestamp_seconds", "When the lists were trained, Unix time."),
+        }
+
     def stepped(self, result: StepResult, examples: int) -> None:
         """Count a step on `examples` rows; a refused step trained nothing."""
         self.refused.inc(result.refused)
@@ -171,5 +187,8 @@ class TrainerMetrics:
         facts = {"version": bundle.version, "window": bundle.trained_window, "index": bundle.index.type}
         self.bundle.info(facts | {"promoted": str(promoted).lower()})
         self.max_event.set(bundle.max_event_ms / 1000)
+        if bundle.index.fit is not None:
+            for name, gauge in self.index.items():
+                gauge.set(getattr(bundle.index.fit, name) or 0.0)
         if promoted:
             self.servable.observe(max(bundle.created_at - clock.wall_time(bundle.max_event_ms), 0.0))
