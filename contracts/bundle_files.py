@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contracts import columns
-from contracts.bundle import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest
+from contracts.bundle import BundleLog
+from contracts.bundle_manifest import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest
 from contracts.errors import IncompatibleBundleError
 
 __all__ = ["BundleFiles"]
@@ -25,6 +26,10 @@ class BundleFiles:
     log: BundleLog
     manifest: BundleManifest
 
+    def has(self, name: str) -> bool:
+        """Say whether the bundle lists a file."""
+        return any(entry.name == name for entry in self.manifest.files)
+
     def items(self) -> pa.Table:
         """Return ``items.parquet``, each item once, with finite popularities."""
         items: pa.Table = self.decode(BundleFile.ITEMS, lambda data: pq.read_table(pa.BufferReader(data)))
@@ -32,7 +37,7 @@ class BundleFiles:
         finite = bool(np.isfinite(items[columns.POPULARITY].to_numpy()).all())
         self.require(BundleFile.ITEMS, finite, "holds a popularity that is NaN or infinite")
         keys = np.sort(items[columns.ITEM_KEY].to_numpy())
-        self.require(BundleFile.ITEMS, bool((np.diff(keys) > 0).all()), "has the same item more than once")
+        self.require(BundleFile.ITEMS, bool((keys[1:] > keys[:-1]).all()), "has the same item more than once")
         return items
 
     def matrix(self, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:

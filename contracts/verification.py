@@ -83,10 +83,10 @@ class Report:
 
 
 class _Listing(Document):
-    """What all manifests have in common, and what a checkpoint may continue."""
+    """What all manifests have in common, and what a checkpoint continues, or the bundle that one changes."""
 
     files: tuple[FileEntry, ...]
-    parent: CheckpointRef | None = None
+    parent: CheckpointRef | str | None = None
 
 
 def verify(
@@ -171,9 +171,18 @@ def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding])
                 findings.append(Finding(Kind.DAMAGED, name, error.problem))
                 continue
             expected |= {f"{folder}/{entry.name}": entry for entry in listing.files}
-            if last == CHECKPOINT and listing.parent is not None:
+            if isinstance(listing.parent, CheckpointRef):
                 findings += _broken(store, name, listing.parent)
+            elif listing.parent is not None:
+                findings += _orphaned(store, name, f"bundles/{listing.parent}/{MANIFEST}", there)
     return expected
+
+
+def _orphaned(store: Store, child: str, parent: str, there: dict[str, FileStat]) -> list[Finding]:
+    """Check that what a delta changes is there; where it is not, the delta may have been retired before it."""
+    if parent in there or store.exists(parent) or not store.exists(child):
+        return []
+    return [Finding(Kind.MISSING, parent, f"{child} changes it, but it is missing")]
 
 
 def _broken(store: Store, name: str, parent: CheckpointRef) -> Iterator[Finding]:

@@ -19,6 +19,8 @@ _OPERATIONAL: Final = frozenset(
         "export_every_windows",
         "export_every_seconds",
         "bundles_kept",
+        "bundle_chain",
+        "rollback_window_seconds",
         "gate_tolerance",
         "gate_windows",
         "index",
@@ -96,6 +98,12 @@ class TrainerConfig(FrozenModel):
         default=None, gt=0, description="seconds between bundles instead of windows; checked after every window"
     )
     bundles_kept: int = Field(default=3, ge=1, description="newest bundles kept, besides the promoted one")
+    bundle_chain: int = Field(
+        default=16, ge=0, description="deltas that may follow a complete bundle; 0: every bundle is complete"
+    )
+    rollback_window_seconds: float = Field(
+        default=0.0, ge=0, description="bundles exported within so many seconds are kept, however many they are"
+    )
     gate_tolerance: float = Field(
         default=0.5, ge=0, description="relative loss of recall against the bundle before that is let through"
     )

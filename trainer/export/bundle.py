@@ -1,24 +1,23 @@
 """A bundle: the state of the model, as files that can be served."""
 
-import io
 import logging
 import time
+from dataclasses import replace
 from importlib.metadata import version
 
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, FileEntry, IndexInfo, Store
-from contracts.artefacts import write_table
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
 from trainer.export.cases import Cases, RecentCases
 from trainer.export.content import Content
+from trainer.export.draft import Complete, Delta
 from trainer.export.errors import ExportError
+from trainer.export.files import write_complete, write_delta
 from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
-from trainer.export.index import serialised
-from trainer.export.keeper import IndexKeeper
+from trainer.export.keeper import Keeper
 from trainer.export.servable import Servable
 from trainer.export.soundness import fault_of
-from trainer.export.tower import tower_to_onnx
 from trainer.export.trial import Trial, current_or_none
 from trainer.state.evaluation import mean_metrics
 from trainer.state.trainer_state import TrainerState
@@ -33,7 +32,7 @@ def export_bundle(
     state: TrainerState,
     recent: RecentCases | None = None,
     gate: Gate | None = None,
-    keeper: IndexKeeper | None = None,
+    keeper: Keeper | None = None,
 ) -> BundleManifest:
     """Write the bundle of a state, let the gate judge it, promote it if it passes, and retire old ones.
 
@@ -63,7 +62,7 @@ def export_bundle(
         state,
         recent or RecentCases(store, state.config),
         gate or PairedGate.of(state.config),
-        keeper or IndexKeeper(),
+        keeper or Keeper(),
     )
     manifest = export.existing() or export.write()
     logger.info("bundle %s: %s", manifest.version, manifest.verdict)
@@ -75,30 +74,34 @@ def export_bundle(
 class _Export:
     """One export."""
 
-    def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, keeper: IndexKeeper) -> None:
+    def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, keeper: Keeper) -> None:
         self.store, self.state, self.recent, self.gate, self.keeper = store, state, recent, gate, keeper
         self.log, self.content = BundleLog(store), Content.of(state)
 
     def existing(self) -> BundleManifest | None:
         """Return the manifest if this bundle exists already; a damaged one is written again."""
         try:
-            return self.log.manifest(self.content.version)
+            found = self.log.manifest(self.content.version)
+            self.log.chain(found)
         except FileNotFoundError:
             return None
         except CorruptArtefactError as error:
             logger.error("bundle %s is written again: %s", self.content.version, error)
             return None
+        # It is the newest bundle, which the next one builds on.
+        self.keeper.forget()
+        return found
 
     def write(self) -> BundleManifest:
         """Write the files, ask the gate, and commit the bundle."""
-        manifest = self._draft(*self._files())
-        manifest, verdict = self._judge(manifest)
+        draft = self.keeper.draft(self.log, self.content)
+        manifest, servable, verdict = self._judge(self._manifest(draft))
         sentence = verdict.sentence
         if verdict.promoted and (pinned := _pinned(self.log)):
             sentence = f"held: {pinned}; otherwise {sentence}"
         manifest = manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
         self.log.commit(manifest)
-        self.keeper.note(manifest.index.fit)
+        self.keeper.note(draft, servable and replace(servable, manifest=manifest))
         return manifest
 
     def publish(self, manifest: BundleManifest) -> None:
@@ -115,13 +118,15 @@ class _Export:
         """Remove old bundles, except those that may be needed again."""
         try:
             spare = Trial.read(self.store).reference
-            self.log.retire(self.state.config.bundles_kept, [spare] if spare else [])
+            config = self.state.config
+            self.log.retire(config.bundles_kept, [spare] if spare else [], config.rollback_window_seconds)
         except CorruptArtefactError as error:
             logger.error("no bundle is retired: %s", error)
 
-    def _draft(self, files: list[FileEntry], index: IndexInfo) -> BundleManifest:
+    def _manifest(self, draft: Complete | Delta) -> BundleManifest:
+        """Write the files of a draft and return what they are."""
         at, tower = self.state.position, self.state.config.tower
-        return BundleManifest(
+        manifest = BundleManifest(
             version=self.content.version,
             created_at=time.time(),
             trained_sequence=max(at.trained_sequence, 0),
@@ -131,52 +136,51 @@ class _Export:
             dimension=tower.dimension,
             metric="cosine" if tower.normalised else "inner_product",
             history_length=tower.history_length,
-            index=index,
+            index=draft.info,
             evaluation=mean_metrics(self.state.recent),
             promoted=False,
             verdict="",
             software_version=version("weir"),
-            files=tuple(files),
+            files=(),
+        )
+        if isinstance(draft, Complete):
+            return manifest.model_copy(update={"files": write_complete(self.store, manifest, self.content, draft)})
+        parent = draft.parent.manifest
+        return manifest.model_copy(
+            update={
+                "schema_version": 2,
+                "parent": parent.version,
+                "base": parent.base or parent.version,
+                "depth": parent.depth + 1,
+                "changed": len(draft.items),
+                "removed": len(draft.removed),
+                "files": write_delta(self.store, manifest, self.content, draft),
+            }
         )
 
-    def _files(self) -> tuple[list[FileEntry], IndexInfo]:
-        content, config, folder = self.content, self.state.config, f"bundles/{self.content.version}"
-        self.keeper.resume(self.log)
-        index, info = self.keeper.build(content)
-        entries = [
-            self.store.write(f"{folder}/{BundleFile.INDEX}", serialised(index), rows=len(content.vectors)),
-            write_table(self.store, f"{folder}/{BundleFile.ITEMS}", content.items()),
-            self._write(f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings),
-            self._write(f"{folder}/{BundleFile.VECTORS}", content.vectors),
-            self.store.write(f"{folder}/{BundleFile.TOWER}", tower_to_onnx(self.state.tower, config.tower)),
-        ]
-        return entries, info
-
-    def _write(self, name: str, array: npt.NDArray[np.float32]) -> FileEntry:
-        buffer = io.BytesIO()
-        np.save(buffer, array, allow_pickle=False)
-        return self.store.write(name, buffer.getvalue(), rows=len(array))
-
-    def _judge(self, candidate: BundleManifest) -> tuple[BundleManifest, Verdict]:
-        """Ask the gate, and add what was measured to the manifest.
+    def _judge(self, candidate: BundleManifest) -> tuple[BundleManifest, Servable | None, Verdict]:
+        """Ask the gate, and add what was measured to the manifest; return also what answered, if it was asked.
 
         Raises `CorruptArtefactError` where the candidate itself cannot be read back.
         """
         if fault := fault_of(self.content):
-            return candidate, self.gate.before(fault, Evidence())
+            return candidate, None, self.gate.before(fault, Evidence())
         cases = self.recent.up_to(self.state.position.trained_sequence)
-        servable = Servable.open(self.log, candidate)
+        servable = self.keeper.read(self.log, candidate)
         candidate, new = _with_recall(candidate, servable, cases), servable.hits(cases, self.gate.cutoff)
+        return candidate, servable, self._verdict(new, cases)
+
+    def _verdict(self, new: npt.NDArray[np.bool_], cases: Cases) -> Verdict:
+        """Compare the candidate's hits with those of the promoted bundle."""
         try:
             promoted = self.log.current()
             if promoted is None:
-                return candidate, Verdict(promoted=True, sentence="promoted: the first bundle")
-            old = Servable.open(self.log, self.log.manifest(promoted)).hits(cases, self.gate.cutoff)
+                return Verdict(promoted=True, sentence="promoted: the first bundle")
+            old = self.keeper.open(self.log, self.log.manifest(promoted)).hits(cases, self.gate.cutoff)
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.error("no bundle to compare with: %s", error)
-            sentence = f"promoted: the current bundle cannot be compared with ({error})"
-            return candidate, Verdict(promoted=True, sentence=sentence)
-        return candidate, self.gate.before(None, Evidence.of(new, old))
+            return Verdict(promoted=True, sentence=f"promoted: the current bundle cannot be compared with ({error})")
+        return self.gate.before(None, Evidence.of(new, old))
 
 
 def _with_recall(manifest: BundleManifest, servable: Servable, cases: Cases) -> BundleManifest:

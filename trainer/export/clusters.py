@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import IndexFit
+from contracts.index_delta import append_lists
 
 __all__ = ["Assigned", "Clusters", "family"]
 
@@ -62,14 +63,6 @@ class Clusters:
     kind: str
     empty: Any
     fit: IndexFit
-
-    @classmethod
-    def supports(cls, index: Any) -> bool:
-        """Say whether an index takes items with given lists: plain inverted lists behind a flat coarse quantiser."""
-        if not isinstance(index, faiss.IndexIVF) or index.invlists is None:
-            return False
-        lists, quantizer = faiss.downcast_InvertedLists(index.invlists), faiss.downcast_index(index.quantizer)
-        return isinstance(lists, faiss.ArrayInvertedLists) and isinstance(quantizer, faiss.IndexFlat)
 
     @classmethod
     def trained(cls, empty: Any, kind: str, vectors: Floats) -> tuple[Self, Assigned]:
@@ -130,13 +123,8 @@ class Clusters:
 
     def _with(self, centroids: Floats, fit: IndexFit) -> "Clusters":
         empty: Any = faiss.clone_index(self.empty)
-        lists = self.lists + len(centroids)
-        empty.quantizer.add(centroids)
-        empty.nlist = lists
-        inverted: Any = faiss.ArrayInvertedLists(lists, empty.code_size)
-        empty.replace_invlists(inverted, True)  # noqa: FBT003 - the index owns them, and FAISS takes no keywords
-        inverted.this.disown()
-        return Clusters(re.sub(r"^IVF\d+", f"IVF{lists}", self.kind), empty, fit)
+        append_lists(empty, centroids)
+        return Clusters(re.sub(r"^IVF\d+", f"IVF{empty.nlist}", self.kind), empty, fit)
 
 
 def _nearest(quantizer: Any, vectors: Floats) -> Assigned:

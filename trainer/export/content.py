@@ -53,14 +53,15 @@ class Content:
         """The items' keys, (items,)."""
         return ItemKeys(self.state.table.keys[self.state.table.live])
 
-    def items(self) -> pa.Table:
-        """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`)."""
+    def items(self, chosen: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> pa.Table:
+        """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`) with the `chosen` items (m,) at index rows `rows` (m,)."""
         table = self.state.table
+        places = table.live[chosen]
         values: dict[str, Any] = {
-            columns.ROW: np.arange(len(table.live), dtype=np.int32),
-            columns.ITEM_ID: table.ids[table.live].tolist(),
-            columns.ITEM_KEY: self.keys,
-            columns.POPULARITY: self.state.counts[table.live],
+            columns.ROW: rows.astype(np.int32),
+            columns.ITEM_ID: table.ids[places].tolist(),
+            columns.ITEM_KEY: table.keys[places],
+            columns.POPULARITY: self.state.counts[places],
         }
         return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)
 

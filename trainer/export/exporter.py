@@ -12,7 +12,7 @@ from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.cases import RecentCases
 from trainer.export.gate import Gate, PairedGate
-from trainer.export.keeper import IndexKeeper
+from trainer.export.keeper import Keeper
 from trainer.export.tower import trace_tower
 from trainer.export.trial import Trials
 from trainer.state.trainer_state import TrainerState
@@ -51,13 +51,15 @@ class Exporter:
         self._last = self.clock()
         self._recent = RecentCases(self.store, self.config)
         self._gate: Gate = PairedGate.of(self.config)
-        self._keeper = IndexKeeper()
+        self._keeper = Keeper()
         self._is_pinned()
 
     def review(self, window: WindowManifest, found: Positives) -> None:
         """Test the served bundles on a window; call it before the window is trained on. A failure is logged."""
         try:
-            withdrawal = Trials(self.store, self._gate).review(window, self._recent.note(window, found))
+            withdrawal = Trials(self.store, self._gate, self._keeper.open).review(
+                window, self._recent.note(window, found)
+            )
         except Exception:
             logger.exception("the promoted bundle could not be tested on window %s; training continues", window.name)
             return

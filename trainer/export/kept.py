@@ -1,47 +1,37 @@
-"""What an export keeps for the next one: the rows that were published, and the lists of an IVF index."""
+"""What an export keeps for the next one: the rows that are published, and the lists of an IVF index."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys
-from contracts.bundle_files import BundleFiles
+from contracts import BundleManifest, IndexFit, ItemKeys
 from contracts.bundle_rows import BundleRows
-from contracts.item_rows import ItemRows
+from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
+from contracts.layers import Layers
 from trainer.export.clusters import Assigned, Clusters, family
+from trainer.export.content import Content
+from trainer.export.servable import Servable
 
-__all__ = ["Kept", "have_moved"]
+__all__ = ["Kept", "Lists", "have_moved", "rows_of"]
 
 _BLOCK: Final = 1 << 14
 """Rows compared at once: they stay in the processor's cache."""
 
 Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """An IVF index of `vectors` (items, d) and the list of each."""
+class Lists:
+    """The lists of an IVF index, the items by row that they were given for, and the list of each row."""
 
     clusters: Clusters
     item_rows: ItemRows
-    vectors: Floats
+    vectors: Layers[np.float32]
     assigned: Assigned
-
-    @classmethod
-    def open(cls, log: BundleLog, manifest: BundleManifest) -> Self | None:
-        """Read a bundle; None where its index is no IVF index or does not say how it fits."""
-        if manifest.index.fit is None:
-            return None
-        files = BundleFiles(log, manifest)
-        rows = BundleRows.read(files)
-        index = files.decode(BundleFile.INDEX, lambda data: faiss.deserialize_index(np.frombuffer(data, np.uint8)))
-        lists = _lists_of(index, len(rows.vectors))
-        index.reset()
-        clusters = Clusters(manifest.index.type, index, manifest.index.fit)
-        return cls(clusters, rows.item_rows, rows.vectors, clusters.measured(rows.vectors, lists))
 
     def suits(self, empty: Any, kind: str, wanted: str) -> bool:
         """Say whether the lists can go on: for the same kind of index; of as many lists, where a number is wanted."""
@@ -52,14 +42,53 @@ class Kept:
 
     def known(self, keys: ItemKeys, vectors: Floats, bound: float) -> Assigned:
         """Return the lists of items by their keys (n,); -1 for those that are new or have moved (`have_moved`)."""
-        rows = self.item_rows.look_up(keys)
+        rows = rows_of(self.item_rows, keys)
         there = np.flatnonzero(rows >= 0)
         rows[there[have_moved(self.vectors, rows[there], vectors, there, bound)]] = -1
         return self.assigned.take(rows)
 
+    def with_fit(self, fit: IndexFit) -> "Lists":
+        """Return these lists with what the manifest says about them."""
+        return replace(self, clusters=replace(self.clusters, fit=fit))
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The newest bundle in memory; `lists` is None where its index has none that can be kept."""
+
+    manifest: BundleManifest
+    rows: BundleRows
+    lists: Lists | None
+
+    @classmethod
+    def of(cls, servable: Servable) -> Self:
+        """Find out the lists of a bundle's rows; of one whose index does not say how it fits, none are kept."""
+        manifest, rows, fit = servable.manifest, servable.rows, servable.manifest.index.fit
+        if fit is None:
+            return cls(manifest, rows, None)
+        empty: Any = faiss.clone_index(servable.index)
+        empty.reset()
+        clusters = Clusters(manifest.index.type, empty, fit)
+        live, lists = rows.live, _lists_of(servable.index, len(rows))
+        measured = clusters.measured(rows.vectors[live], lists[live])
+        cosines = np.zeros(len(rows), np.float32)
+        cosines[live] = measured.cosines
+        return cls(manifest, rows, Lists(clusters, rows.item_rows, rows.vectors, Assigned(lists, cosines)))
+
+    def moved(self, rows: Rows, content: Content, items: Rows, bound: float) -> npt.NDArray[np.bool_]:
+        """Say which of a content's `items` (n,) differ from their published `rows` (n,), as vectors or embeddings."""
+        vectors = have_moved(self.rows.vectors, rows, content.vectors, items, bound)
+        first = FIRST_ITEM_ROW
+        return vectors | have_moved(self.rows.embeddings, rows + first, content.embeddings, items + first, bound)
+
+
+def rows_of(item_rows: ItemRows, keys: ItemKeys) -> Rows:
+    """Return the rows of keys (n,); -1 for new ones."""
+    return np.asarray(item_rows.look_up(keys), np.int64)
+
 
 def have_moved(
-    old: Floats, old_rows: npt.NDArray[np.int64], new: Floats, new_rows: npt.NDArray[np.int64], bound: float
+    old: Layers[np.float32], old_rows: Rows, new: Floats, new_rows: Rows, bound: float
 ) -> npt.NDArray[np.bool_]:
     """Say which vectors (n,), rows of `old` and of `new` in pairs, differ by more than `bound` times their length."""
     far = np.empty(len(old_rows), np.bool_)
@@ -72,13 +101,13 @@ def have_moved(
     return far
 
 
-def _squares(vectors: Floats) -> npt.NDArray[np.float32]:
-    squares: npt.NDArray[np.float32] = np.einsum("nd,nd->n", vectors, vectors)
+def _squares(vectors: Floats) -> Floats:
+    squares: Floats = np.einsum("nd,nd->n", vectors, vectors)
     return squares
 
 
-def _lists_of(index: Any, rows: int) -> npt.NDArray[np.int64]:
-    """Return the list of each row of an IVF index."""
+def _lists_of(index: Any, rows: int) -> Rows:
+    """Return the list of each row of an IVF index, -1 where it has no such row."""
     lists, inverted = np.full(rows, -1, np.int64), index.invlists
     for number in range(index.nlist):
         if size := inverted.list_size(number):

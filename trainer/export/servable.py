@@ -1,6 +1,8 @@
 """A bundle as it is served: its own ids, tower and index, read back from its files."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import faiss
@@ -10,8 +12,10 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys
+from contracts.bundle_delta import BundleDelta
 from contracts.bundle_files import BundleFiles
 from contracts.bundle_rows import BundleRows
+from contracts.index_delta import apply_delta, with_row_ids
 from trainer.export.cases import Cases
 
 __all__ = ["Servable"]
@@ -37,20 +41,35 @@ class Servable:
     rows: BundleRows
 
     @classmethod
-    def open(cls, log: BundleLog, manifest: BundleManifest) -> "Servable":
-        """Read a bundle's files; raises `CorruptArtefactError` for a file that is damaged or unusable."""
-        files = BundleFiles(log, manifest)
-        rows = BundleRows.read(files)
-        tower = files.decode(BundleFile.TOWER, lambda data: ReferenceEvaluator(onnx.ModelProto.FromString(data)))
-        index = files.decode(BundleFile.INDEX, lambda data: faiss.deserialize_index(np.frombuffer(data, np.uint8)))
+    def open(cls, log: BundleLog, manifest: BundleManifest, known: "Collection[Servable]" = ()) -> "Servable":
+        """Read a bundle's files; raises `CorruptArtefactError` for a file that is damaged or unusable.
+
+        Where it is one of the `known` ones nothing is read, and where it builds on one of them only the deltas since.
+        """
+        by_version = {one.manifest.version: one for one in known}
+        if manifest.version in by_version:
+            return by_version[manifest.version]
+        chain = [BundleFiles(log, one) for one in log.chain(manifest, by_version)]
+        parent = by_version.get(str(chain[0].manifest.parent))
+        if parent is not None:
+            rows, index = parent.rows, faiss.clone_index(with_row_ids(parent.index))
+        else:
+            rows, chain, index = BundleRows.read(chain[0]), chain[1:], chain[0].decode(BundleFile.INDEX, _index)
+        for files in chain:
+            delta, index = BundleDelta.read(files), with_row_ids(index)
+            rows = rows.changed(files, delta)
+            files.guarded(BundleFile.LISTS, partial(apply_delta, index, delta))
+        tower = BundleFiles(log, manifest).decode(BundleFile.TOWER, _tower)
         return cls(manifest, tower, index, rows)
 
     def index_recall(self, cases: Cases) -> float:
         """Return the share of the exact best items that the index finds, on the newest of the cases."""
         users = self._users(cases.take(slice(-_QUERIES, None)).histories)
         depth = min(_DEPTH, self.manifest.items)
-        _, exact = faiss.knn(users, self.rows.vectors, depth, metric=faiss.METRIC_INNER_PRODUCT)
+        live = self.rows.live
+        _, best = faiss.knn(users, self.rows.vectors[live], depth, metric=faiss.METRIC_INNER_PRODUCT)
         _, found = self.index.search(users, depth)
+        exact = live[best]
         shares = [len(np.intersect1d(wanted, got)) / depth for wanted, got in zip(exact, found, strict=True)]
         return float(np.mean(shares))
 
@@ -72,3 +91,11 @@ class Servable:
         if self.manifest.metric == "cosine":
             users = users / np.maximum(np.linalg.norm(users, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return np.ascontiguousarray(users, np.float32)
+
+
+def _index(data: bytes) -> Any:
+    return faiss.deserialize_index(np.frombuffer(data, np.uint8))
+
+
+def _tower(data: bytes) -> ReferenceEvaluator:
+    return ReferenceEvaluator(onnx.ModelProto.FromString(data))

@@ -9,9 +9,10 @@ from typing import Any, Final
 import faiss
 
 from contracts.item_rows import ItemRows
+from contracts.layers import Layers
 from trainer.export.clusters import Clusters
 from trainer.export.content import Content
-from trainer.export.kept import Kept
+from trainer.export.kept import Lists
 
 __all__ = ["Training"]
 
@@ -25,7 +26,7 @@ class Training:
     """Trains lists on the items of an export, in a thread of its own; nothing waits for it, not even the end."""
 
     def __init__(self, empty: Any, kind: str, content: Content) -> None:
-        self._kept: Kept | None = None
+        self._lists: Lists | None = None
         self._thread = threading.Thread(
             target=self._train, args=(empty, kind, content), name="weir-index-training", daemon=True
         )
@@ -37,9 +38,9 @@ class Training:
         return self._thread.is_alive()
 
     @property
-    def result(self) -> Kept | None:
+    def result(self) -> Lists | None:
         """What it made; None while it runs, and if it failed."""
-        return None if self.running else self._kept
+        return None if self.running else self._lists
 
     def _train(self, empty: Any, kind: str, content: Content) -> None:
         with suppress(OSError):
@@ -50,5 +51,5 @@ class Training:
         except Exception:
             logger.exception("the lists of the index could not be trained; the old ones stay")
             return
-        self._kept = Kept(clusters, ItemRows.of(content.keys), content.vectors, assigned)
+        self._lists = Lists(clusters, ItemRows.of(content.keys), Layers.of(content.vectors), assigned)
         logger.info("%s is trained on %d items; the next export takes it", kind, len(content.vectors))

@@ -82,12 +82,5 @@ def test_items_without_a_row_have_no_list(known: tuple[np.ndarray, Clusters, Ass
     assert taken.cosines[1] == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "supported"), [("IVF8,Flat", True), ("IVF8,SQfp16", True), ("Flat", False), ("OPQ4,IVF8,Flat", False)]
-)
-def test_only_plain_lists_are_kept(kind: str, *, supported: bool) -> None:
-    assert Clusters.supports(empty_index(D, kind)) is supported
-
-
 def test_the_number_of_lists_does_not_make_another_kind() -> None:
     assert family("IVF894,SQfp16") == family("IVF1000,SQfp16") != family("IVF894,Flat")

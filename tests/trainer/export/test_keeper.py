@@ -12,7 +12,7 @@ from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
-from trainer.export.keeper import IndexKeeper
+from trainer.export.keeper import Keeper
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
@@ -21,7 +21,9 @@ from trainer.step.step import train_step
 @pytest.fixture
 def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
     synthetic(writer, windows=1)
-    state = absorbed(store, TrainerConfig.model_validate({**config.model_dump(), "index": "IVF8,SQfp16"}))
+    state = absorbed(
+        store, TrainerConfig.model_validate({**config.model_dump(), "index": "IVF8,SQfp16", "bundle_chain": 0})
+    )
     state.position.trained_sequence = 0
     for batch in batches_of(store, state):
         train_step(state, batch, Workers())
@@ -47,13 +49,13 @@ def move(state: TrainerState, item: int) -> None:
 def test_only_what_moved_is_assigned_and_the_centroids_stay(
     store: Store, state: TrainerState, *, restarted: bool
 ) -> None:
-    keeper = IndexKeeper()
+    keeper = Keeper()
     first = export_bundle(store, state, keeper=keeper)
     assert first.index.fit is not None
     assert (first.index.type, first.index.fit.trained_lists) == ("IVF8,SQfp16", 8)
     assert first.index.fit.recall == first.index.fit.recall_trained
     move(state, 3)
-    second = export_bundle(store, state, keeper=IndexKeeper() if restarted else keeper)
+    second = export_bundle(store, state, keeper=Keeper() if restarted else keeper)
     assert second.index.fit is not None
     assert (second.index.fit.changed, second.index.fit.trained_at) == (1, first.index.fit.trained_at)
     old, new = index_of(store, first), index_of(store, second)
@@ -76,7 +78,7 @@ def test_a_bundle_without_a_fit_is_followed_by_a_training(store: Store, state: T
 
 
 def test_other_settings_train_other_lists(store: Store, state: TrainerState) -> None:
-    keeper = IndexKeeper()
+    keeper = Keeper()
     export_bundle(store, state, keeper=keeper)
     state.config = TrainerConfig.model_validate({**state.config.model_dump(), "index": "IVF4,SQfp16"})
     assert index_of(store, export_bundle(store, state, keeper=keeper)).nlist == 4
@@ -87,7 +89,7 @@ def test_other_settings_train_other_lists(store: Store, state: TrainerState) -> 
 
 def test_a_training_beside_is_taken_by_a_later_export(store: Store, state: TrainerState) -> None:
     now = [time.time()]
-    keeper = IndexKeeper(clock=lambda: now[0])
+    keeper = Keeper(clock=lambda: now[0])
     first = export_bundle(store, state, keeper=keeper)
     assert first.index.fit is not None
     now[0] += 1 + (state.config.index_training_every_seconds or 0)
