@@ -47,7 +47,7 @@ def replace_item(state: TrainerState, item: int, key: int, name: str) -> None:
     """Give an item's table row to another one."""
     row = state.table.live[item]
     state.table.keys[row], state.table.ids[row] = key, name
-    state.table._sort()
+    state.table._index()
 
 
 def assert_published(store: Store, manifest: BundleManifest, state: TrainerState, bound: float = 0.0) -> None:
@@ -97,7 +97,7 @@ def test_a_row_without_an_item_is_taken_by_a_later_one(store: Store, state: Trai
     assert (second.items, second.changed, second.removed) == (first.items - 1, 1, 1)
     assert_published(store, second, state)
     state.table.keys[row], state.table.ids[row] = key, name
-    state.table._sort()
+    state.table._index()
     state.position.step += 1
     third = export_bundle(store, state, keeper=keeper)
     assert (third.items, third.changed, third.removed) == (first.items, 1, 0)
