@@ -16,10 +16,10 @@ from typing import Final
 from pydantic import Field
 
 from contracts.artefacts import MANIFEST
-from contracts.bundle_manifest import BundleManifest, Version
-from contracts.documents import Document, read_document, write_document
+from contracts.bundle_manifest import BundleManifest, BundleRef, Version
+from contracts.documents import Document, decode_document, read_document, write_document
 from contracts.errors import CorruptArtefactError
-from contracts.storage import Store
+from contracts.storage import Store, checksum
 
 __all__ = ["BundleLog", "Pin", "Withdrawal"]
 
@@ -78,12 +78,17 @@ class BundleLog:
 
     def manifest(self, version: str) -> BundleManifest:
         """Return a bundle's manifest; raises `CorruptArtefactError` or `FileNotFoundError`."""
+        return self.manifest_and_ref(version)[0]
+
+    def manifest_and_ref(self, version: str) -> tuple[BundleManifest, BundleRef]:
+        """Return a bundle's manifest, and what a delta names it by; raises as `manifest`."""
         name = f"bundles/{version}/{MANIFEST}"
-        manifest = read_document(self.store, name, BundleManifest)
+        data = self.store.read(name)
+        manifest = decode_document(self.store.path(name), data, BundleManifest)
         if manifest.version != version:
             problem = f"describes version {manifest.version}: it was copied from there; export the bundle again"
             raise CorruptArtefactError(self.store.path(name), problem)
-        return manifest
+        return manifest, BundleRef(version=version, checksum=checksum(data))
 
     def versions(self) -> list[str]:
         """Return the versions that exist, in order of name, which is the order of the stream."""
@@ -104,22 +109,26 @@ class BundleLog:
                 logger.warning("bundle %s is left out: %s", version, error)
         return sorted(found, key=lambda manifest: (manifest.created_at, manifest.version))
 
-    def chain(self, manifest: BundleManifest, known: Collection[str] = ()) -> list[BundleManifest]:
-        """Return what a bundle is made of, from its complete bundle to itself, or after the last of the `known` ones.
+    def chain(self, manifest: BundleManifest, known: Collection[BundleManifest] = ()) -> list[BundleManifest]:
+        """Return what a bundle is made of, from its complete bundle, or from the last of the `known` ones, to itself.
 
-        Raises `CorruptArtefactError` where one of them is missing or damaged.
+        Raises `CorruptArtefactError` where one of them is missing or damaged, or no longer what its child changes.
         """
-        found, seen = [manifest], {manifest.version}
-        while (parent := found[-1].parent) is not None and parent not in known:
-            path, child = self.store.path(f"bundles/{parent}/{MANIFEST}"), found[-1].version
-            if parent in seen:
-                raise CorruptArtefactError(path, f"is both before and after bundle {child}")
-            try:
-                found.append(self.manifest(parent))
-            except FileNotFoundError:
-                raise CorruptArtefactError(path, f"is missing, and bundle {child} changes it") from None
-            seen.add(parent)
+        found = [manifest]
+        while (parent := found[-1].parent) is not None and found[-1] not in known:
+            found.append(self._parent(parent, found[-1].version))
         return found[::-1]
+
+    def _parent(self, wanted: BundleRef, child: str) -> BundleManifest:
+        path = self.store.path(f"bundles/{wanted.version}/{MANIFEST}")
+        try:
+            parent, found = self.manifest_and_ref(wanted.version)
+        except FileNotFoundError:
+            raise CorruptArtefactError(path, f"is missing, and bundle {child} changes it") from None
+        if found != wanted:
+            problem = f"has checksum {found.checksum}, bundle {child} changes the one with {wanted.checksum}"
+            raise CorruptArtefactError(path, problem)
+        return parent
 
     def read(self, manifest: BundleManifest, name: str) -> bytes:
         """Return a verified file of a bundle; raises `CorruptArtefactError`."""
@@ -214,7 +223,7 @@ class BundleLog:
         kept |= {one.version for one in manifests[-keep:]}
         if younger_than:
             kept |= {one.version for one in manifests if one.created_at > time.time() - younger_than}
-        kept |= _ancestors(kept, {one.version: one.parent for one in manifests})
+        kept |= _ancestors(kept, {one.version: one.parent.version for one in manifests if one.parent})
         removed = [one.version for one in manifests if one.version not in kept]
         for version in reversed(removed):
             # A delta goes before what it changes, and without its manifest a half-removed bundle does not exist.
@@ -239,7 +248,7 @@ class BundleLog:
             return False
 
 
-def _ancestors(versions: Collection[str | None], parents: Mapping[str, str | None]) -> set[str]:
+def _ancestors(versions: Collection[str | None], parents: Mapping[str, str]) -> set[str]:
     """Return everything that the versions are built on."""
     found: set[str] = set()
     waiting = list(versions)

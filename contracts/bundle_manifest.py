@@ -18,6 +18,7 @@ __all__ = [
     "BUNDLE_ITEMS_SCHEMA",
     "BundleFile",
     "BundleManifest",
+    "BundleRef",
     "IndexFit",
     "IndexInfo",
     "IndexRows",
@@ -89,6 +90,13 @@ class IndexInfo(StoredModel):
     fit: IndexFit | None = None
 
 
+class BundleRef(StoredModel):
+    """One certain bundle: its version, and the checksum of its manifest, so that another one cannot take its place."""
+
+    version: Version
+    checksum: str
+
+
 class BundleManifest(Document):
     """``MANIFEST.json`` of a bundle.
 
@@ -110,7 +118,7 @@ class BundleManifest(Document):
     promoted: bool = Field(description="whether the gate let it through")
     verdict: str = Field(description="what the gate said, in a sentence")
     software_version: str
-    parent: Version | None = Field(default=None, description="the bundle that this one changes; none: it is complete")
+    parent: BundleRef | None = Field(default=None, description="the bundle that this one changes; none: it is complete")
     base: Version | None = Field(default=None, description="the complete bundle at the start of the chain of parents")
     depth: int = Field(default=0, ge=0, description="deltas since the complete bundle, this one included")
     changed: int = Field(default=0, ge=0, description="rows that a delta changes or adds")

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from contracts.artefacts import MANIFEST
+from contracts.bundle_manifest import BundleRef
 from contracts.checkpoint import CHECKPOINT_MARK as CHECKPOINT
 from contracts.checkpoint import CheckpointRef, mark_path
 from contracts.commits import Commit, CommitLog, Cursor
@@ -86,7 +87,7 @@ class _Listing(Document):
     """What all manifests have in common, and what a checkpoint continues, or the bundle that one changes."""
 
     files: tuple[FileEntry, ...]
-    parent: CheckpointRef | str | None = None
+    parent: CheckpointRef | BundleRef | None = None
 
 
 def verify(
@@ -171,23 +172,14 @@ def _expected(store: Store, there: dict[str, FileStat], findings: list[Finding])
                 findings.append(Finding(Kind.DAMAGED, name, error.problem))
                 continue
             expected |= {f"{folder}/{entry.name}": entry for entry in listing.files}
-            if isinstance(listing.parent, CheckpointRef):
+            if listing.parent is not None:
                 findings += _broken(store, name, listing.parent)
-            elif listing.parent is not None:
-                findings += _orphaned(store, name, f"bundles/{listing.parent}/{MANIFEST}", there)
     return expected
 
 
-def _orphaned(store: Store, child: str, parent: str, there: dict[str, FileStat]) -> list[Finding]:
-    """Check that what a delta changes is there; where it is not, the delta may have been retired before it."""
-    if parent in there or store.exists(parent) or not store.exists(child):
-        return []
-    return [Finding(Kind.MISSING, parent, f"{child} changes it, but it is missing")]
-
-
-def _broken(store: Store, name: str, parent: CheckpointRef) -> Iterator[Finding]:
-    """Return what is wrong with the checkpoint that the one of this mark continues."""
-    path = mark_path(parent.name)
+def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Iterator[Finding]:
+    """Return what is wrong with the checkpoint or bundle that the one of this mark or manifest continues."""
+    path = mark_path(parent.name) if isinstance(parent, CheckpointRef) else f"bundles/{parent.version}/{MANIFEST}"
     try:
         found = checksum(store.read(path))
     except FileNotFoundError:

@@ -115,14 +115,12 @@ def load_bundle(
     """
     manifest = log.manifest(version)
     known = None if served is None or pick_gpu(device) else served
-    chain = [BundleFiles(log, one) for one in log.chain(manifest, [known.version] if known else [])]
-    if known is not None and chain[0].manifest.parent == known.version:
-        parts = _copied(known)
-    else:
-        parts, chain = _read(chain[0], device), chain[1:]
-    for files in chain:
+    chain = [BundleFiles(log, one) for one in log.chain(manifest, [known.manifest] if known else [])]
+    from_known = known is not None and chain[0].manifest == known.manifest
+    parts = _copied(known) if known is not None and from_known else _read(chain[0], device)
+    for files in chain[1:]:
         parts = _changed(parts, files)
-    return _Loader(chain[-1] if chain else BundleFiles(log, manifest), parts).load(device, threads)
+    return _Loader(chain[-1], parts).load(device, threads)
 
 
 class _Parts(NamedTuple):

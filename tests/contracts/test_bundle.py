@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo, Pin, Store, Withdrawal
 from contracts.documents import encode_fields, write_document
+from contracts.verification import verify
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def test_the_last_ones_and_the_promoted_one_are_kept(log: BundleLog) -> None:
 
 
 def chained(log: BundleLog, version: str, parent: str, **changes: Any) -> BundleManifest:
-    return write(log, version, **{"schema_version": 2, "parent": parent, "base": "0001", "depth": 1, **changes})
+    ref = log.manifest_and_ref(parent)[1]
+    return write(log, version, **{"schema_version": 2, "parent": ref, "base": "0001", "depth": 1, **changes})
 
 
 def test_a_chain_leads_from_the_complete_bundle_to_the_newest_delta(log: BundleLog) -> None:
@@ -73,18 +75,23 @@ def test_a_chain_leads_from_the_complete_bundle_to_the_newest_delta(log: BundleL
     third = chained(log, "0003", "0002")
     assert log.chain(first) == [first]
     assert log.chain(third) == [first, second, third]
-    assert log.chain(third, ["0001"]) == [second, third]
-    assert log.chain(third, ["0002"]) == [third]
-    assert log.chain(third, ["0009"]) == [first, second, third]
+    assert log.chain(third, [second]) == [second, third]
+    assert log.chain(third, [third, first]) == [third]
+    other = second.model_copy(update={"created_at": 1.0})
+    assert log.chain(third, [other]) == [first, second, third]
 
 
-def test_a_chain_with_a_gap_or_a_circle_names_the_bundle(log: BundleLog) -> None:
-    lost = chained(log, "0002", "0001")
+def test_a_chain_with_a_gap_or_another_parent_names_the_bundle(log: BundleLog) -> None:
+    write(log, "0001")
+    delta = chained(log, "0002", "0001")
+    write(log, "0001", verdict="another one of the same name")
+    with pytest.raises(CorruptArtefactError, match=r"0001/MANIFEST.json: has checksum .*, bundle 0002 changes the one"):
+        log.chain(delta)
+    assert [finding.name for finding in verify(log.store).findings] == ["bundles/0001/MANIFEST.json"]
+    log.store.remove("bundles/0001")
     with pytest.raises(CorruptArtefactError, match=r"bundles/0001/MANIFEST.json: is missing, and bundle 0002"):
-        log.chain(lost)
-    chained(log, "0001", "0002")
-    with pytest.raises(CorruptArtefactError, match=r"0002/MANIFEST.json: is both before and after bundle 0001"):
-        log.chain(lost)
+        log.chain(delta)
+    assert [finding.name for finding in verify(log.store).findings] == ["bundles/0001/MANIFEST.json"]
 
 
 def test_what_is_kept_is_kept_with_its_chain(log: BundleLog) -> None:

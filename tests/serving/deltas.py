@@ -104,19 +104,20 @@ def write_delta(
     files = [write_table(store, f"{folder}/{BundleFile.ITEMS}", items)]
     files += [write_array(store, f"{folder}/{name}", array) for name, array in arrays.items()]
     files.append(store.write(f"{folder}/{BundleFile.TOWER}", mean_tower()))
+    log = BundleLog(store)
     facts = {
         "schema_version": 2,
         "version": version,
         "created_at": parent.created_at + 1,
         "items": sum(bool(name) for name in catalogue.ids),
-        "parent": parent.version,
+        "parent": log.manifest_and_ref(parent.version)[1],
         "base": parent.base or parent.version,
         "depth": parent.depth + 1,
         "changed": len(rows),
         "removed": len(change.removed),
         "files": tuple(files),
     }
-    manifest, log = parent.model_copy(update=facts | fields), BundleLog(store)
+    manifest = parent.model_copy(update=facts | fields)
     log.commit(manifest)
     if promote:
         log.promote(version)

@@ -149,7 +149,7 @@ class _Export:
         return manifest.model_copy(
             update={
                 "schema_version": 2,
-                "parent": parent.version,
+                "parent": draft.ref,
                 "base": parent.base or parent.version,
                 "depth": parent.depth + 1,
                 "changed": len(draft.items),

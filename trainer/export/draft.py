@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import IndexInfo
+from contracts.bundle_manifest import BundleRef
 from trainer.export.clusters import Assigned, Clusters
 from trainer.export.content import Content
 from trainer.export.kept import Kept, rows_of
@@ -36,10 +37,12 @@ class Complete:
 class Delta:
     """The `items` (m,) of a content to publish, the rows of all of its items, `places` (n,), and the rows to remove.
 
-    `placed` where the index has lists, `appended` (c, d) the centroids that a repair has added.
+    `parent` is what they change, stored as `ref` says. `placed` where the index has lists, `appended` (c, d) the
+    centroids that a repair has added.
     """
 
     parent: Kept
+    ref: BundleRef
     info: IndexInfo
     items: Rows
     places: Rows

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexFit, IndexInfo
+from contracts.bundle_manifest import BundleRef
 from contracts.index_delta import takes_deltas
 from trainer.export.clusters import Assigned, Clusters
 from trainer.export.content import Content
@@ -98,7 +99,7 @@ class Keeper:
             known = lists.assigned.take(np.where(difference.moved, -1, difference.rows))
         placed = _placed(lists.clusters, vectors, known)
         if self._training is None and self._is_outgrown(placed.clusters.fit, content):
-            self._training = Training(empty, kind, content)
+            self._training = Training(empty, kind, content.keys, vectors)
         delta = None
         if difference is not None:
             delta = _delta(log, difference, content, _info(content, placed), placed)
@@ -168,12 +169,19 @@ def _delta(
     described = len(kept.rows.vectors.over) + len(items)
     if kept.manifest.depth >= content.state.config.bundle_chain or described > _MOST * len(kept.rows.vectors.base):
         return None
+    ref = _stored(log, kept.manifest)
+    return None if ref is None else Delta(kept, ref, info, items, places, removed, placed, appended)
+
+
+def _stored(log: BundleLog, kept: BundleManifest) -> BundleRef | None:
+    """Return what names the bundle that is kept; None where the store no longer has that one, or not its chain."""
     try:
-        log.chain(log.manifest(kept.manifest.version))
+        manifest, ref = log.manifest_and_ref(kept.version)
+        log.chain(manifest)
     except (CorruptArtefactError, FileNotFoundError) as error:
         logger.error("the next bundle is complete, the newest one cannot be built on: %s", error)
         return None
-    return Delta(kept, info, items, places, removed, placed, appended)
+    return ref if manifest == kept else None
 
 
 def _by_row(assigned: Assigned, places: npt.NDArray[np.int64], rows: int) -> Assigned:

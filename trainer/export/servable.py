@@ -46,16 +46,15 @@ class Servable:
 
         Where it is one of the `known` ones nothing is read, and where it builds on one of them only the deltas since.
         """
-        by_version = {one.manifest.version: one for one in known}
-        if manifest.version in by_version:
-            return by_version[manifest.version]
-        chain = [BundleFiles(log, one) for one in log.chain(manifest, by_version)]
-        parent = by_version.get(str(chain[0].manifest.parent))
-        if parent is not None:
-            rows, index = parent.rows, faiss.clone_index(with_row_ids(parent.index))
+        chain = [BundleFiles(log, one) for one in log.chain(manifest, [one.manifest for one in known])]
+        first = next((one for one in known if one.manifest == chain[0].manifest), None)
+        if first is not None and len(chain) == 1:
+            return first
+        if first is not None:
+            rows, index = first.rows, faiss.clone_index(with_row_ids(first.index))
         else:
-            rows, chain, index = BundleRows.read(chain[0]), chain[1:], chain[0].decode(BundleFile.INDEX, _index)
-        for files in chain:
+            rows, index = BundleRows.read(chain[0]), chain[0].decode(BundleFile.INDEX, _index)
+        for files in chain[1:]:
             delta, index = BundleDelta.read(files), with_row_ids(index)
             rows = rows.changed(files, delta)
             files.guarded(BundleFile.LISTS, partial(apply_delta, index, delta))

@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 import faiss
+import numpy as np
+import numpy.typing as npt
 
+from contracts import ItemKeys
 from contracts.item_rows import ItemRows
 from contracts.layers import Layers
 from trainer.export.clusters import Clusters
-from trainer.export.content import Content
 from trainer.export.kept import Lists
 
 __all__ = ["Training"]
@@ -23,12 +25,12 @@ _NICENESS: Final = 10
 
 
 class Training:
-    """Trains lists on the items of an export, in a thread of its own; nothing waits for it, not even the end."""
+    """Trains lists on the items of an export, `keys` (n,) and `vectors` (n, d), in a thread that nothing waits for."""
 
-    def __init__(self, empty: Any, kind: str, content: Content) -> None:
+    def __init__(self, empty: Any, kind: str, keys: ItemKeys, vectors: npt.NDArray[np.float32]) -> None:
         self._lists: Lists | None = None
         self._thread = threading.Thread(
-            target=self._train, args=(empty, kind, content), name="weir-index-training", daemon=True
+            target=self._train, args=(empty, kind, keys, vectors), name="weir-index-training", daemon=True
         )
         self._thread.start()
 
@@ -42,14 +44,14 @@ class Training:
         """What it made; None while it runs, and if it failed."""
         return None if self.running else self._lists
 
-    def _train(self, empty: Any, kind: str, content: Content) -> None:
+    def _train(self, empty: Any, kind: str, keys: ItemKeys, vectors: npt.NDArray[np.float32]) -> None:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
         try:
-            clusters, assigned = Clusters.trained(empty, kind, content.vectors)
+            clusters, assigned = Clusters.trained(empty, kind, vectors)
         except Exception:
             logger.exception("the lists of the index could not be trained; the old ones stay")
             return
-        self._lists = Lists(clusters, ItemRows.of(content.keys), Layers.of(content.vectors), assigned)
-        logger.info("%s is trained on %d items; the next export takes it", kind, len(content.vectors))
+        self._lists = Lists(clusters, ItemRows.of(keys), Layers.of(vectors), assigned)
+        logger.info("%s is trained on %d items; the next export takes it", kind, len(vectors))

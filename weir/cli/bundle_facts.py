@@ -129,7 +129,7 @@ def _row(bundle: BundleFacts) -> list[str]:
         manifest.version,
         str(manifest.trained_sequence),
         f"{manifest.items:,}",
-        "complete" if manifest.parent is None else f"{manifest.changed:,} of {manifest.parent}",
+        "complete" if manifest.parent is None else f"{manifest.changed:,} of {manifest.parent.version}",
         manifest.index.type,
         "-" if recall is None else f"{recall:.3f}",
         minute(manifest.created_at, "%H:%M:%S"),
