@@ -51,7 +51,7 @@ def replace_item(state: TrainerState, item: int, key: int, name: str) -> None:
 
 
 def parent_of(manifest: BundleManifest) -> str | None:
-    return manifest.parent and manifest.parent.version
+    return manifest.parent.version if manifest.parent else None
 
 
 def assert_published(store: Store, manifest: BundleManifest, state: TrainerState, bound: float = 0.0) -> None:
