@@ -123,6 +123,11 @@ class BundleManifest(Document):
     depth: int = Field(default=0, ge=0, description="deltas since the complete bundle, this one included")
     changed: int = Field(default=0, ge=0, description="rows that a delta changes or adds")
     removed: int = Field(default=0, ge=0, description="rows that a delta removes")
+    moved: float | None = Field(
+        default=None,
+        description="share of items that are new or off by more than the bound since they were last published; none: "
+        "there was no bundle to compare with",
+    )
     files: tuple[FileEntry, ...]
 
     @property

@@ -141,6 +141,7 @@ class _Export:
             promoted=False,
             verdict="",
             software_version=version("weir"),
+            moved=draft.moved,
             files=(),
         )
         if isinstance(draft, Complete):

@@ -26,11 +26,12 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Complete:
-    """An index over all items of a content, in order; `placed` where its lists can be kept."""
+    """An index over all items of a content, in order; `placed` where its lists can be kept, `moved` as `Difference`."""
 
     index: Any
     info: IndexInfo
     placed: Placed | None = None
+    moved: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,7 @@ class Delta:
     removed: Rows
     placed: Placed | None = None
     appended: npt.NDArray[np.float32] | None = None
+    moved: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +77,11 @@ class Difference:
         is_gone[kept.rows.live] = True
         is_gone[rows[there]] = False
         return cls(kept, rows, moved, np.flatnonzero(is_gone))
+
+    @property
+    def share(self) -> float:
+        """The share of the content's items that are new or have moved."""
+        return float(((self.rows < 0) | self.moved).mean())
 
     def rows_for(self, also: npt.NDArray[np.bool_]) -> tuple[Rows, Rows, Rows]:
         """Return the items to publish, `also` (n,) among them, the rows of all items (n,), and the rows to remove.

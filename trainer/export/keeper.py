@@ -80,10 +80,13 @@ class Keeper:
             From FAISS, for a factory string that it does not know or that asks for more items than there are.
         """
         self.resume(log)
+        difference = self._difference(content)
+        return replace(self._draft(log, content, difference), moved=difference.share if difference else None)
+
+    def _draft(self, log: BundleLog, content: Content, difference: Difference | None) -> Complete | Delta:
         config, vectors = content.state.config, content.vectors
         kind = factory(len(vectors), config.index)
         empty = empty_index(vectors.shape[1], kind)
-        difference = self._difference(content)
         if not isinstance(empty, faiss.IndexIVF) or not takes_deltas(empty):
             delta = None
             if difference is not None and takes_deltas(empty) and difference.kept.manifest.index.type == kind:

@@ -46,7 +46,9 @@ class Training:
 
     def _train(self, empty: Any, kind: str, keys: ItemKeys, vectors: npt.NDArray[np.float32]) -> None:
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            # Relative: nobody may raise a priority, and a trainer may have been started with a low one.
+            niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
         faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
         try:
             clusters, assigned = Clusters.trained(empty, kind, vectors)

@@ -99,6 +99,12 @@ class TrainerMetrics:
             "Newest event in training of the newest bundle.",
             registry=registry,
         )
+        self.chain = Gauge("weir_trainer_bundle_chain", "Deltas since the newest complete bundle.", registry=registry)
+        self.moved = Gauge(
+            "weir_trainer_bundle_moved_ratio",
+            "Items of the newest bundle that are new or off by more than the bound since they were last published.",
+            registry=registry,
+        )
         self.outcomes = Counter(
             "weir_bundle_exports",
             "Exports by outcome: promoted, held, pinned or failed.",
@@ -187,8 +193,10 @@ class TrainerMetrics:
         facts = {"version": bundle.version, "window": bundle.trained_window, "index": bundle.index.type}
         self.bundle.info(facts | {"promoted": str(promoted).lower()})
         self.max_event.set(bundle.max_event_ms / 1000)
-        if bundle.index.fit is not None:
-            for name, gauge in self.index.items():
-                gauge.set(getattr(bundle.index.fit, name) or 0.0)
+        self.chain.set(bundle.depth)
+        self.moved.set(math.nan if bundle.moved is None else bundle.moved)
+        for name, gauge in self.index.items():
+            found = getattr(bundle.index.fit, name, None)
+            gauge.set(math.nan if found is None else found)
         if promoted:
             self.servable.observe(max(bundle.created_at - clock.wall_time(bundle.max_event_ms), 0.0))

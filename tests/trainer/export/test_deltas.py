@@ -78,6 +78,7 @@ def test_what_moved_came_and_went_is_published(store: Store, state: TrainerState
     second = export_bundle(store, state, keeper=Keeper() if restarted else keeper)
     assert (parent_of(second), second.base, second.depth) == (first.version, first.version, 1)
     assert (second.schema_version, second.changed, second.removed) == (2, 2, 0)
+    assert (first.moved, second.moved) == (None, 2 / second.items)
     assert_published(store, second, state)
     replace_item(state, 5, 12345, "another")
     turn(state, 7)

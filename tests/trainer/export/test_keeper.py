@@ -1,5 +1,6 @@
 """The lists of an index, from export to export: real bundles of a state with an IVF index."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -7,12 +8,14 @@ import faiss
 import numpy as np
 import pytest
 
-from contracts import BundleFile, BundleLog, BundleManifest, Store
+from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys, Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
+from trainer.export.index import empty_index
 from trainer.export.keeper import Keeper
+from trainer.export.training import Training
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
@@ -105,6 +108,26 @@ def test_a_training_beside_is_taken_by_a_later_export(store: Store, state: Train
     # What moved since the training began has been assigned.
     assert third.index.fit.changed == 1
     assert index_of(store, third).ntotal == third.items
+
+
+def test_a_training_gives_way_to_the_stream() -> None:
+    """Its thread has a lower priority than the process, and does not keep the interpreter from other threads."""
+    vectors = np.random.default_rng(0).standard_normal((40_000, 32)).astype(np.float32)
+    training = Training(empty_index(32, "IVF512,SQfp16"), "IVF512,SQfp16", ItemKeys(np.arange(1, 40_001)), vectors)
+    own, turns = os.getpriority(os.PRIO_PROCESS, 0), 0
+    wait_for(lambda: niceness(training) >= min(own + 10, 19))
+    while training.running:
+        time.sleep(0.001)
+        turns += 1
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
+    assert turns > 50
+    assert training.result is not None
+    assert training.result.clusters.lists == 512
+
+
+def niceness(training: Training) -> int:
+    thread = training._thread.native_id
+    return os.getpriority(os.PRIO_PROCESS, thread) if thread else 0
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
