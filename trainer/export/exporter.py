@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +12,8 @@ from trainer.export.bundle import export_bundle
 from trainer.export.cases import RecentCases
 from trainer.export.gate import Gate, PairedGate
 from trainer.export.keeper import Keeper
-from trainer.export.tower import trace_tower
+from trainer.export.tower import is_traced
+from trainer.export.tracing import Tracing
 from trainer.export.trial import Trials
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Positives
@@ -32,7 +32,8 @@ class Exporter:
     """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
 
     A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
-    never ends does not starve them: they get a third of the time. A bounded run exports every window that is asked for.
+    never ends does not starve them: they get a third of the time. The first export also waits until the tower has been
+    traced beside the stream. A bounded run exports every window that is asked for.
     """
 
     store: Store
@@ -42,7 +43,7 @@ class Exporter:
     clock: Callable[[], float] = time.monotonic
     newest: BundleManifest | None = None
     _tried: tuple[int, int] | None = None
-    _prepared: bool = False
+    _tracing: Tracing | None = None
     _put_off: bool = False
     _seconds: float = 0.0
     _last: float = field(init=False)
@@ -75,13 +76,14 @@ class Exporter:
     def due(self, state: TrainerState) -> bool:
         """Say whether `export_if_due` has anything to do."""
         if state.position.trained_sequence < 0:
-            return not self._prepared
+            return False
         if _place(state) == self._tried or not len(state.table):
             return False
         if not (self._put_off or self._is_scheduled(state)):
             return False
         may_wait = self.follows and self.clock() - self._last < _PATIENCE * self._seconds
-        self._put_off = may_wait and self._is_behind(state)
+        is_tracing = self._tracing is not None and self._tracing.running
+        self._put_off = is_tracing or (may_wait and self._is_behind(state))
         return not self._put_off
 
     def _is_scheduled(self, state: TrainerState) -> bool:
@@ -96,19 +98,13 @@ class Exporter:
 
     def export_if_due(self, state: TrainerState) -> None:
         """Export if it is due; call it between windows, and regularly while none comes."""
-        if not self.due(state):
-            return
-        if state.position.trained_sequence < 0:
-            self._prepare()
-        else:
+        if self.due(state):
             self.export(state)
 
-    def _prepare(self) -> None:
-        """Trace the tower while the first window is awaited, so that the first bundle need not wait for it."""
-        self._prepared = True
-        # If it fails, the first export reports it.
-        with suppress(Exception):
-            trace_tower(self.config.tower)
+    def prepare(self) -> None:
+        """Start to trace the tower beside the stream, so that neither it nor the first bundle waits long."""
+        if self.follows and not is_traced(self.config.tower):
+            self._tracing = Tracing(self.config.tower)
 
     def export(self, state: TrainerState) -> None:
         """Export now, unless this state has been exported; a failure is logged and counted."""
@@ -116,6 +112,8 @@ class Exporter:
             return
         started = self._last = self.clock()
         self._tried = _place(state)
+        if self._tracing is not None:
+            self._tracing.wait()
         try:
             self.newest = export_bundle(self.store, state, self._recent, self._gate, self._keeper)
             pinned = self._is_pinned()
