@@ -10,6 +10,7 @@ from contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.cases import RecentCases
+from trainer.export.errors import ListsAwaitedError
 from trainer.export.gate import Gate, PairedGate
 from trainer.export.keeper import Keeper
 from trainer.export.tower import is_traced
@@ -52,7 +53,7 @@ class Exporter:
         self._last = self.clock()
         self._recent = RecentCases(self.store, self.config)
         self._gate: Gate = PairedGate.of(self.config)
-        self._keeper = Keeper()
+        self._keeper = Keeper(beside=self.follows)
         self._is_pinned()
 
     def review(self, window: WindowManifest, found: Positives) -> None:
@@ -83,7 +84,7 @@ class Exporter:
             return False
         may_wait = self.follows and self.clock() - self._last < _PATIENCE * self._seconds
         is_tracing = self._tracing is not None and self._tracing.running
-        self._put_off = is_tracing or (may_wait and self._is_behind(state))
+        self._put_off = is_tracing or self._keeper.is_awaiting or (may_wait and self._is_behind(state))
         return not self._put_off
 
     def _is_scheduled(self, state: TrainerState) -> bool:
@@ -99,7 +100,11 @@ class Exporter:
     def export_if_due(self, state: TrainerState) -> None:
         """Export if it is due; call it between windows, and regularly while none comes."""
         if self.due(state):
-            self.export(state)
+            try:
+                self._export(state)
+            except ListsAwaitedError as reason:
+                logger.info("bundle of window %s: %s", state.position.trained_window, reason)
+                self._tried, self._put_off = None, True
 
     def prepare(self) -> None:
         """Start to trace the tower beside the stream, so that neither it nor the first bundle waits long."""
@@ -108,6 +113,14 @@ class Exporter:
 
     def export(self, state: TrainerState) -> None:
         """Export now, unless this state has been exported; a failure is logged and counted."""
+        self._keeper.wait()
+        try:
+            self._export(state)
+        except ListsAwaitedError:
+            self._tried = None
+            self.export(state)
+
+    def _export(self, state: TrainerState) -> None:
         if _place(state) == self._tried or not len(state.table):
             return
         started = self._last = self.clock()
@@ -117,6 +130,8 @@ class Exporter:
         try:
             self.newest = export_bundle(self.store, state, self._recent, self._gate, self._keeper)
             pinned = self._is_pinned()
+        except ListsAwaitedError:
+            raise
         except Exception:
             place = f"of window {state.position.trained_window}, step {state.position.step},"
             logger.exception("the bundle %s could not be exported; training continues", place)

@@ -1,8 +1,8 @@
 """Keeps what is published between exports, so that an export assigns and writes only what is new or has moved.
 
-Training lists takes minutes for millions of items. It is waited for only where there are no lists at all. Otherwise
-items that the lists no longer fit cause a local repair within the export, and growth, age or repairs that do not help
-cause a training beside the stream, which a later export takes over.
+Training lists takes minutes for millions of items. Where there are none at all, an export waits for it; that of a
+follower, while its stream goes on. Otherwise items that the lists no longer fit cause a local repair within the export,
+and growth, age or repairs that do not help cause a training beside the stream, which a later export takes over.
 """
 
 import logging
@@ -21,6 +21,7 @@ from contracts.index_delta import takes_deltas
 from trainer.export.clusters import Assigned, Clusters
 from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta, Difference, Placed
+from trainer.export.errors import ListsAwaitedError
 from trainer.export.fit import is_outgrown, is_unfit, may_repair
 from trainer.export.index import empty_index, factory, info_of
 from trainer.export.kept import Kept, Lists
@@ -40,11 +41,17 @@ _SERVABLES: Final = 3
 
 @dataclass
 class Keeper:
-    """Drafts each export from the one before; one thread calls it."""
+    """Drafts each export from the one before; one thread calls it.
+
+    With `beside`, an export without any lists does not train them itself: it raises `ListsAwaitedError`, and they are
+    trained beside the stream.
+    """
 
     clock: Callable[[], float] = time.time
+    beside: bool = False
     _kept: Kept | None = None
     _training: Training | None = None
+    _awaited: bool = False
     _servables: list[Servable] = field(default_factory=list)
 
     def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
@@ -67,6 +74,16 @@ class Keeper:
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.warning("the next bundle is complete, with an index from nothing: %s", error)
 
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an export should wait for lists, because there are none."""
+        return self._awaited and self._training is not None and self._training.running
+
+    def wait(self) -> None:
+        """Wait for lists that are awaited."""
+        if self._awaited and self._training is not None:
+            self._training.wait()
+
     def forget(self) -> None:
         """Go on from what the store holds."""
         self._kept = None
@@ -76,6 +93,8 @@ class Keeper:
 
         Raises
         ------
+        ListsAwaitedError
+            With `beside`, if there are no lists yet: come again when `is_awaiting` is over.
         RuntimeError
             From FAISS, for a factory string that it does not know or that asks for more items than there are.
         """
@@ -95,6 +114,7 @@ class Keeper:
         trained = self._trained()
         lists = trained or (difference.kept.lists if difference else None)
         if lists is None or not lists.suits(empty, kind, config.index):
+            self._await_lists(empty, kind, content)
             return _filled(content, Placed(*Clusters.trained(empty, kind, vectors)))
         if trained is not None or difference is None:
             known, difference = lists.known(content.keys, vectors, config.publish_bound), None
@@ -108,11 +128,19 @@ class Keeper:
             delta = _delta(log, difference, content, _info(content, placed), placed)
         return delta or _filled(content, placed)
 
+    def _await_lists(self, empty: Any, kind: str, content: Content) -> None:
+        """Let lists be trained beside the stream, and leave; once, so that an export can tell why that failed."""
+        if self.beside and not self._awaited:
+            self._awaited = True
+            self._training = self._training or Training(empty, kind, content.keys, content.vectors)
+            raise ListsAwaitedError("the lists of the index are trained beside the stream, the export comes then")
+
     def note(self, draft: Complete | Delta, servable: Servable | None) -> None:
         """Go on from a bundle that was written; without one that answers, from what the store holds."""
         if servable is None:
             self._kept = None
             return
+        self._awaited = False
         rows, lists, fit = servable.rows, None, servable.manifest.index.fit
         if draft.placed is not None and fit is not None:
             clusters, assigned = draft.placed

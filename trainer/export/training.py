@@ -39,6 +39,10 @@ class Training:
         """Whether it goes on."""
         return self._thread.is_alive()
 
+    def wait(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
     @property
     def result(self) -> Lists | None:
         """What it made; None while it runs, and if it failed."""
