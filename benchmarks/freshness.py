@@ -86,7 +86,7 @@ def stages(folder: Path, store: Store, window: int) -> Iterator[int]:
     with (folder / "up.log").open("w") as output:
         process = subprocess.Popen([sys.executable, "-m", *command, "--ranks", "1"], stdout=output, stderr=output)
         try:
-            for file, text in (("up.log", "answers after"), ("store/logs/trainer.log", "ready for windows")):
+            for file, text in (("up.log", "answers after"), ("store/logs/trainer.log", "ready to export")):
                 wait_for(folder / file, text, process)
             yield process.pid
         finally:

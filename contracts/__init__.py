@@ -4,15 +4,14 @@
 exist by the log of `commits`; everything is stored through `storage`, and small files as `documents`.
 """
 
-from contracts.bundle import (
+from contracts.bundle import BundleLog, Pin, Withdrawal
+from contracts.bundle_manifest import (
     BUNDLE_ITEMS_SCHEMA,
     BundleFile,
-    BundleLog,
     BundleManifest,
+    IndexFit,
     IndexInfo,
     IndexRows,
-    Pin,
-    Withdrawal,
 )
 from contracts.clock import EventClock
 from contracts.commits import Commit, CommitLog, CommitTakenError, LetterFile, SourceSpan, check_fitness
@@ -62,6 +61,7 @@ __all__ = [
     "HistoryFile",
     "HistoryFiles",
     "Horizon",
+    "IndexFit",
     "IndexInfo",
     "IndexRows",
     "ItemKeys",

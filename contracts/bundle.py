@@ -2,123 +2,34 @@
 
 A bundle lives in ``bundles/<version>/`` and is never rewritten. ``bundles/CURRENT`` names the promoted one and
 is replaced atomically; with ``bundles/PIN`` an operator keeps one version promoted. Rows of the index,
-of the embeddings and of the items are the same numbers.
+of the embeddings and of the items are the same numbers. A bundle is complete, or a delta that says what changes in its
+parent; the parents of a delta, down to a complete bundle, are its chain, and are kept as long as it is.
 """
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal, NewType
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 from pydantic import Field
 
-from contracts import columns
 from contracts.artefacts import MANIFEST
-from contracts.documents import Document, read_document, write_document
+from contracts.bundle_manifest import BundleManifest, BundleRef, Version
+from contracts.documents import Document, decode_document, read_document, write_document
 from contracts.errors import CorruptArtefactError
-from contracts.models import StoredModel
-from contracts.storage import FileEntry, Store
+from contracts.storage import Store, checksum
 
-__all__ = [
-    "BUNDLE_ITEMS_SCHEMA",
-    "BundleFile",
-    "BundleLog",
-    "BundleManifest",
-    "IndexInfo",
-    "IndexRows",
-    "Pin",
-    "Withdrawal",
-]
+__all__ = ["BundleLog", "Pin", "Withdrawal"]
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION: Final = 1
 _CURRENT: Final = "bundles/CURRENT"
 _PIN: Final = "bundles/PIN"
 _WITHDRAWAL: Final = "VERDICT.json"
 _GRACE_SECONDS: Final = 3600.0
 """An export writes its manifest well within this time; a folder without one is left over from a killed export."""
-
-Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z._-]+$", max_length=200)]
-"""Names a bundle. The trainer's sort in the order of the stream and end in a digest of what the bundle holds."""
-
-BUNDLE_ITEMS_SCHEMA: Final = pa.schema(
-    [
-        pa.field(columns.ROW, pa.int32(), nullable=False),
-        pa.field(columns.ITEM_ID, pa.string(), nullable=False),
-        pa.field(columns.ITEM_KEY, pa.int64(), nullable=False),
-        pa.field(columns.POPULARITY, pa.float64(), nullable=False),
-    ]
-)
-"""Row i describes index row i; `popularity` is the decayed count of the frequency view at export."""
-
-IndexRows = NewType("IndexRows", npt.NDArray[np.int64])
-"""Rows of a bundle's index, of any shape; -1 where there is none."""
-
-
-class BundleFile:
-    """The files of a bundle.
-
-    ``embeddings.npy`` is float32, shape (2 + items, dimension): row 0 is padding (zeros), row 1 stands for
-    every item without a row of its own, row 2 + i is the *input* embedding of index row i. The user tower
-    (``tower.onnx``) takes ``history`` float32 (batch, length, dimension), gathered from it oldest first and
-    padded on the left, and ``mask`` bool (batch, length), True for real items; it returns ``user`` float32
-    (batch, dimension). ``vectors.npy`` holds what the index holds, uncompressed: float32 (items, dimension).
-    """
-
-    INDEX: Final = "index.faiss"
-    ITEMS: Final = "items.parquet"
-    EMBEDDINGS: Final = "embeddings.npy"
-    VECTORS: Final = "vectors.npy"
-    TOWER: Final = "tower.onnx"
-
-
-class IndexInfo(StoredModel):
-    """The index's type (a FAISS factory string) and its search parameters."""
-
-    type: str
-    parameters: dict[str, int | float] = Field(default_factory=dict)
-
-
-class BundleManifest(Document):
-    """``MANIFEST.json`` of a bundle.
-
-    Training follows the commit order, so the model has been trained on all windows up to `trained_sequence`.
-    """
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    version: Version
-    created_at: float = Field(description="wall clock, seconds since 1970")
-    trained_sequence: int = Field(ge=0)
-    trained_window: str = Field(description="name of the last window trained on; its sketch gave log Q last")
-    max_event_ms: int = Field(description="newest event trained on, event time in milliseconds")
-    items: int = Field(ge=0)
-    dimension: int = Field(ge=1)
-    metric: Literal["inner_product", "cosine"]
-    history_length: int = Field(ge=1)
-    index: IndexInfo
-    evaluation: dict[str, float] = Field(default_factory=dict, description="prequential metrics, name -> value")
-    promoted: bool = Field(description="whether the gate let it through")
-    verdict: str = Field(description="what the gate said, in a sentence")
-    software_version: str
-    files: tuple[FileEntry, ...]
-
-    @property
-    def folder(self) -> str:
-        """The directory, relative to the store."""
-        return f"bundles/{self.version}"
-
-    def file(self, name: str) -> FileEntry:
-        """Return one file's entry; raises `CorruptArtefactError` where the manifest does not list it."""
-        for entry in self.files:
-            if entry.name == name:
-                return entry
-        raise CorruptArtefactError(f"{self.folder}/{MANIFEST}", f"does not list {name}")
 
 
 class _Current(Document):
@@ -167,12 +78,17 @@ class BundleLog:
 
     def manifest(self, version: str) -> BundleManifest:
         """Return a bundle's manifest; raises `CorruptArtefactError` or `FileNotFoundError`."""
+        return self.manifest_and_ref(version)[0]
+
+    def manifest_and_ref(self, version: str) -> tuple[BundleManifest, BundleRef]:
+        """Return a bundle's manifest, and what a delta names it by; raises as `manifest`."""
         name = f"bundles/{version}/{MANIFEST}"
-        manifest = read_document(self.store, name, BundleManifest)
+        data = self.store.read(name)
+        manifest = decode_document(self.store.path(name), data, BundleManifest)
         if manifest.version != version:
             problem = f"describes version {manifest.version}: it was copied from there; export the bundle again"
             raise CorruptArtefactError(self.store.path(name), problem)
-        return manifest
+        return manifest, BundleRef(version=version, checksum=checksum(data))
 
     def versions(self) -> list[str]:
         """Return the versions that exist, in order of name, which is the order of the stream."""
@@ -192,6 +108,27 @@ class BundleLog:
             except CorruptArtefactError as error:
                 logger.warning("bundle %s is left out: %s", version, error)
         return sorted(found, key=lambda manifest: (manifest.created_at, manifest.version))
+
+    def chain(self, manifest: BundleManifest, known: Collection[BundleManifest] = ()) -> list[BundleManifest]:
+        """Return what a bundle is made of, from its complete bundle, or from the last of the `known` ones, to itself.
+
+        Raises `CorruptArtefactError` where one of them is missing or damaged, or no longer what its child changes.
+        """
+        found = [manifest]
+        while (parent := found[-1].parent) is not None and found[-1] not in known:
+            found.append(self._parent(parent, found[-1].version))
+        return found[::-1]
+
+    def _parent(self, wanted: BundleRef, child: str) -> BundleManifest:
+        path = self.store.path(f"bundles/{wanted.version}/{MANIFEST}")
+        try:
+            parent, found = self.manifest_and_ref(wanted.version)
+        except FileNotFoundError:
+            raise CorruptArtefactError(path, f"is missing, and bundle {child} changes it") from None
+        if found != wanted:
+            problem = f"has checksum {found.checksum}, bundle {child} changes the one with {wanted.checksum}"
+            raise CorruptArtefactError(path, problem)
+        return parent
 
     def read(self, manifest: BundleManifest, name: str) -> bytes:
         """Return a verified file of a bundle; raises `CorruptArtefactError`."""
@@ -261,17 +198,35 @@ class BundleLog:
         except FileNotFoundError:
             return None
 
-    def retire(self, keep: int = 3, spare: Collection[str] = ()) -> list[str]:
-        """Remove all but the last `keep` bundles, the promoted, the pinned and the spared; return the versions removed.
+    def retire(self, keep: int = 3, spare: Collection[str] = (), younger_than: float = 0.0) -> list[str]:
+        """Remove bundles; the last `keep`, the promoted, the pinned, the spared and the young stay, with their chains.
 
-        What a killed export has left is removed too, after an hour. Raises `CorruptArtefactError` and removes
-        nothing where ``CURRENT`` or ``PIN`` is damaged: what they name is unknown then.
+        Parameters
+        ----------
+        keep, spare
+            How many of the newest stay, and which others.
+        younger_than
+            Bundles exported within so many seconds stay, too.
+
+        Returns
+        -------
+        list[str]
+            The versions removed. What a killed export has left is removed too, after an hour.
+
+        Raises
+        ------
+        CorruptArtefactError
+            Where ``CURRENT`` or ``PIN`` is damaged: what they name is unknown then, and nothing is removed.
         """
-        pin = self.pin()
+        pin, manifests = self.pin(), self.manifests()
         kept = {self.current(), *spare} | ({pin.version} if pin else set())
-        removed = [manifest.version for manifest in self.manifests()[:-keep] if manifest.version not in kept]
-        for version in removed:
-            # Without its manifest a half-removed bundle does not exist.
+        kept |= {one.version for one in manifests[-keep:]}
+        if younger_than:
+            kept |= {one.version for one in manifests if one.created_at > time.time() - younger_than}
+        kept |= _ancestors(kept, {one.version: one.parent.version for one in manifests if one.parent})
+        removed = [one.version for one in manifests if one.version not in kept]
+        for version in reversed(removed):
+            # A delta goes before what it changes, and without its manifest a half-removed bundle does not exist.
             self.store.remove(f"bundles/{version}/{MANIFEST}")
             self.store.remove(f"bundles/{version}")
         self._remove_leftovers(time.time() - _GRACE_SECONDS)
@@ -291,3 +246,15 @@ class BundleLog:
             return self.store.modified(name) < before
         except FileNotFoundError:  # a temporary file that has been renamed in the meantime: another process writes here
             return False
+
+
+def _ancestors(versions: Collection[str | None], parents: Mapping[str, str]) -> set[str]:
+    """Return everything that the versions are built on."""
+    found: set[str] = set()
+    waiting = list(versions)
+    while waiting:
+        parent = parents.get(str(waiting.pop()))
+        if parent is not None and parent not in found:
+            found.add(parent)
+            waiting.append(parent)
+    return found

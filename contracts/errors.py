@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import ValidationError
 
-__all__ = ["CorruptArtefactError", "UserError", "in_one_line"]
+__all__ = ["CorruptArtefactError", "IncompatibleBundleError", "UserError", "in_one_line"]
 
 
 class UserError(Exception):
@@ -34,6 +34,10 @@ class CorruptArtefactError(UserError):
 
     def __reduce__(self) -> tuple[type["CorruptArtefactError"], tuple[str, str]]:
         return type(self), (self.path, self.problem)
+
+
+class IncompatibleBundleError(CorruptArtefactError):
+    """A bundle's files are what its manifest says, but do not fit together or this version cannot use them."""
 
 
 def in_one_line(error: ValidationError) -> str:

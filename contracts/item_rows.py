@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts.bundle import IndexRows
+from contracts.bundle_manifest import IndexRows
 from contracts.keys import PADDING_KEY, ItemKeys
 
 __all__ = ["FIRST_ITEM_ROW", "ItemRows"]
@@ -29,6 +29,15 @@ class ItemRows:
         """Index the keys (items,) of ``items.parquet``, which are in order of index row."""
         order = np.argsort(keys)
         return cls(ItemKeys(keys[order]), IndexRows(order))
+
+    def replaced(self, gone: ItemKeys, came: ItemKeys, rows: IndexRows) -> "ItemRows":
+        """Return these items without the keys `gone`, and with the keys `came` (n,) at their `rows` (n,)."""
+        leaving = np.searchsorted(self.keys, gone)
+        left, left_rows = np.delete(self.keys, leaving), np.delete(self.rows, leaving)
+        order = np.argsort(came)
+        places = np.searchsorted(left, came[order])
+        keys = ItemKeys(np.insert(left, places, came[order]))
+        return ItemRows(keys, IndexRows(np.insert(left_rows, places, rows[order])))
 
     def look_up(self, keys: ItemKeys) -> IndexRows:
         """Return the index row of each key, in the shape of `keys`; -1 for padding and for unknown items."""

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from contracts.artefacts import MANIFEST
+from contracts.bundle_manifest import BundleRef
 from contracts.checkpoint import CHECKPOINT_MARK as CHECKPOINT
 from contracts.checkpoint import CheckpointRef, mark_path
 from contracts.commits import Commit, CommitLog, Cursor
@@ -83,10 +84,10 @@ class Report:
 
 
 class _Listing(Document):
-    """What all manifests have in common, and what a checkpoint may continue."""
+    """What all manifests have in common, and what a checkpoint continues, or the bundle that one changes."""
 
     files: tuple[FileEntry, ...]
-    parent: CheckpointRef | None = None
+    parent: CheckpointRef | BundleRef | None = None
 
 
 def verify(
@@ -174,14 +175,14 @@ def _expected(
                 findings.append(Finding(Kind.DAMAGED, name, error.problem))
                 continue
             expected |= {f"{folder}/{entry.name}": entry for entry in listing.files}
-            if last == CHECKPOINT and listing.parent is not None:
+            if listing.parent is not None:
                 findings += _broken(store, name, listing.parent)
     return expected
 
 
-def _broken(store: Store, name: str, parent: CheckpointRef) -> Iterator[Finding]:
-    """Return what is wrong with the checkpoint that the one of this mark continues."""
-    path = mark_path(parent.name)
+def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Iterator[Finding]:
+    """Return what is wrong with the checkpoint or bundle that the one of this mark or manifest continues."""
+    path = mark_path(parent.name) if isinstance(parent, CheckpointRef) else f"bundles/{parent.version}/{MANIFEST}"
     try:
         found = checksum(store.read(path))
     except FileNotFoundError:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from contracts import CorruptArtefactError
+from contracts.errors import IncompatibleBundleError
 
 __all__ = [
     "BundleVersionNotLoadedError",
@@ -22,10 +22,6 @@ __all__ = [
 
 _LONGEST_ECHO: Final = 128
 """Characters of a request that an error repeats: errors travel in headers, which are limited."""
-
-
-class IncompatibleBundleError(CorruptArtefactError):
-    """A bundle's files are what its manifest says, but do not fit together or this server cannot use them."""
 
 
 @dataclass(frozen=True)

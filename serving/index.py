@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from contracts import IndexRows
 
-__all__ = ["COMPARED_BY_MATRIX", "AnnIndex", "Device", "ExactIndex", "Found", "Index", "open_index", "pick_gpu"]
+__all__ = ["COMPARED_BY_MATRIX", "AnnIndex", "Device", "Exact", "ExactIndex", "Found", "Index", "on_device", "pick_gpu"]
 
 Floats = npt.NDArray[np.float32]
 Device = Literal["auto", "cpu", "gpu"]
@@ -61,6 +61,17 @@ class Index(Protocol):
 
     def cost(self, nprobe: int = 0) -> float:
         """Estimate a query's search in microseconds of one core (see `serving.cost`)."""
+
+
+class Exact(Index, Protocol):
+    """Compares with every vector; `vectors` gives those of rows."""
+
+    @property
+    def vectors(self) -> Any:
+        """The vectors by row: an array, or `contracts.layers.Layers`."""
+
+    def search_among(self, queries: Floats, k: int, rows: IndexRows) -> Found:
+        """Return the best `k` of the given distinct `rows` for each query."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +127,6 @@ class AnnIndex:
             self.space.set_index_parameter(self.index, name, value)
         self._nprobe = int(self.parameters.get("nprobe", 0))
 
-    @property
-    def by_inner_product(self) -> bool:
-        """Whether its scores are inner products."""
-        return bool(self.index.metric_type == faiss.METRIC_INNER_PRODUCT)
-
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
         """Return the best `k` rows found for each query; raises `ValueError` beyond the limits of the device."""
         if not self.reaches(k, nprobe):
@@ -158,9 +164,8 @@ def pick_gpu(device: Device) -> bool:
     return bool(gpus) and device != "cpu"
 
 
-def open_index(data: bytes, parameters: Mapping[str, int | float], device: Device) -> AnnIndex:
-    """Read a serialised FAISS index; raises `RuntimeError` (from FAISS) for bytes or parameters it cannot use."""
-    index = faiss.deserialize_index(np.frombuffer(data, np.uint8))
+def on_device(index: Any, parameters: Mapping[str, int | float], device: Device) -> AnnIndex:
+    """Put a FAISS index on its device; raises `RuntimeError` (from FAISS) for parameters that it cannot use."""
     inverted = faiss.try_extract_index_ivf(index)
     lists = 0 if inverted is None else int(inverted.nlist)
     if lists:

@@ -52,7 +52,7 @@ class BundleWatcher:
 
     def _swap(self, version: str) -> None:
         start = time.perf_counter()
-        loaded = load_bundle(BundleLog(self.store), version, self.device, self.threads)
+        loaded = load_bundle(BundleLog(self.store), version, self.device, self.threads, self.bundle)
         seconds = time.perf_counter() - start
         happened = self._happened(loaded.manifest.max_event_ms)
         before, self.bundle = self.bundle, loaded

@@ -19,10 +19,14 @@ _OPERATIONAL: Final = frozenset(
         "export_every_windows",
         "export_every_seconds",
         "bundles_kept",
+        "bundle_chain",
+        "rollback_window_seconds",
         "gate_tolerance",
         "gate_windows",
         "index",
         "nprobe",
+        "index_training_every_seconds",
+        "publish_bound",
         "poll_seconds",
         "metrics_host",
         "metrics_port",
@@ -94,6 +98,12 @@ class TrainerConfig(FrozenModel):
         default=None, gt=0, description="seconds between bundles instead of windows; checked after every window"
     )
     bundles_kept: int = Field(default=3, ge=1, description="newest bundles kept, besides the promoted one")
+    bundle_chain: int = Field(
+        default=16, ge=0, description="deltas that may follow a complete bundle; 0: every bundle is complete"
+    )
+    rollback_window_seconds: float = Field(
+        default=0.0, ge=0, description="bundles exported within so many seconds are kept, however many they are"
+    )
     gate_tolerance: float = Field(
         default=0.5, ge=0, description="relative loss of recall against the bundle before that is let through"
     )
@@ -104,6 +114,17 @@ class TrainerConfig(FrozenModel):
         description="FAISS factory string; auto: Flat, from 50,000 items on IVF with SQfp16",
     )
     nprobe: int = Field(default=32, ge=1, description="lists that an IVF index visits per query")
+    index_training_every_seconds: float | None = Field(
+        default=86400.0,
+        gt=0,
+        description="age at which the lists of an IVF index are trained again, beside the stream; null: never for age",
+    )
+    publish_bound: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="distance, relative to its length, that an item's vector may be off without being published again",
+    )
 
     poll_seconds: float = Field(default=0.3, gt=0, description="seconds between looks for new windows when following")
     metrics_host: str = Field(

@@ -59,6 +59,7 @@ def train(
             metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), ProgressObserver(store, metrics, workers.is_first, report)
             exporter = Exporter(store, config, metrics, follow)
+            workers.first(exporter.prepare)
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
             stream = windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds

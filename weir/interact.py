@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
-import numpy as np
 import pyarrow.parquet as pq
 from pydantic import Field
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
@@ -186,9 +185,13 @@ def _popularity_ranks(store: Store, version: str) -> dict[str, int]:
     log = BundleLog(store)
     try:
         manifest = log.manifest(version)
-        table = pq.read_table(io.BytesIO(log.read(manifest, BundleFile.ITEMS)))
+        popularity: dict[str, float] = {}
+        # What deltas remove is of no interest: it is not asked for.
+        for one in log.chain(manifest):
+            table = pq.read_table(io.BytesIO(log.read(one, BundleFile.ITEMS)))
+            counts = table[columns.POPULARITY].to_pylist()
+            popularity |= dict(zip(table[columns.ITEM_ID].to_pylist(), counts, strict=True))
     except FileNotFoundError:
         return {}
-    order = np.argsort(-table[columns.POPULARITY].to_numpy(), kind="stable")
-    items = table[columns.ITEM_ID].to_pylist()
-    return {items[row]: rank for rank, row in enumerate(order.tolist(), start=1)}
+    order = sorted(popularity, key=lambda item: -popularity[item])
+    return {item: rank for rank, item in enumerate(order, start=1)}

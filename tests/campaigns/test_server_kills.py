@@ -14,6 +14,7 @@ from serving.config import ServingConfig
 from tests.campaigns import lives, size
 from tests.campaigns.tally import counting
 from tests.integration.object_store import free_port
+from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle
 
 K = 5
@@ -71,7 +72,11 @@ def test_killed_under_load_its_answers_come_from_one_bundle_and_it_comes_back(tm
     store = Store(str(tmp_path / "store"))
     catalogues = {f"v{number}": catalogue(number) for number in range(3)}
     for version, made in catalogues.items():
-        write_bundle(store, version, made, promote=False)
+        manifest = write_bundle(store, version, made, promote=False)
+    # One more is a delta: a server applies it to the one before, or reads both.
+    change = Change(list(range(10, 40)), {60: "v3-new"}, [])
+    catalogues["v3"] = changed(catalogues["v2"], change)
+    write_delta(store, "v3", manifest, catalogues["v3"], change, promote=False)
     rng, log = random.Random(3), BundleLog(store)
     log.promote("v0")
     settings = ServingConfig(port=free_port(), metrics_port=0, poll_seconds=0.02)

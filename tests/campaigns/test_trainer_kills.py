@@ -4,13 +4,18 @@ import shutil
 import time
 from pathlib import Path
 
-from contracts import Store
+import numpy as np
+
+from contracts import BundleLog, Store
 from contracts.checkpoint import read_checkpoint_mark
+from contracts.verification import verify
+from serving.bundle import load_bundle
 from tests.campaigns import lives, size
 from tests.campaigns.tally import counting
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from trainer.export import Content
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
@@ -27,6 +32,7 @@ CONFIG = TrainerConfig(
     evaluation_examples=50,
     checkpoint_every_steps=7,
     export_every_windows=2,
+    publish_bound=0.3,
     metrics_port=0,
     poll_seconds=0.02,
 )
@@ -59,4 +65,18 @@ def test_killed_again_and_again_it_ends_where_an_unkilled_run_ends(tmp_path: Pat
         assert same_tensors(final(store).tensors(), final(whole).tensors()) == []
         # What was compared was restored from a delta.
         assert read_checkpoint_mark(store, CheckpointLog(store).names()[-1]).parent is not None
+        assert_served_as_trained(store)
         row.without_effect = row.faults
+
+
+def assert_served_as_trained(store: Store) -> None:
+    """Compare what a server loads, through a chain of deltas, with the state."""
+    log = BundleLog(store)
+    state = CheckpointLog(store).load(CONFIG, Workers())
+    assert state is not None
+    assert max(manifest.depth for manifest in log.manifests()) > 0
+    bundle, content = load_bundle(log, str(log.current())), Content.of(state)
+    assert (bundle.version, bundle.items) == (content.version, len(content.vectors))
+    published = bundle.exact.vectors[bundle.rows_of(content.keys)]
+    assert (np.linalg.norm(published - content.vectors, axis=1) <= CONFIG.publish_bound + 1e-6).all()
+    assert verify(store).findings == []

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo, Pin, Store, Withdrawal
 from contracts.documents import encode_fields, write_document
+from contracts.verification import verify
 
 
 @pytest.fixture
@@ -61,6 +62,58 @@ def test_the_last_ones_and_the_promoted_one_are_kept(log: BundleLog) -> None:
     assert log.retire(keep=2) == ["0002", "0003"]
     assert log.versions() == ["0001", "0004", "0005"]
     assert not log.store.exists("bundles/0002")
+
+
+def chained(log: BundleLog, version: str, parent: str, **changes: Any) -> BundleManifest:
+    ref = log.manifest_and_ref(parent)[1]
+    return write(log, version, **{"schema_version": 2, "parent": ref, "base": "0001", "depth": 1, **changes})
+
+
+def test_a_chain_leads_from_the_complete_bundle_to_the_newest_delta(log: BundleLog) -> None:
+    first = write(log, "0001")
+    second = chained(log, "0002", "0001")
+    third = chained(log, "0003", "0002")
+    assert log.chain(first) == [first]
+    assert log.chain(third) == [first, second, third]
+    assert log.chain(third, [second]) == [second, third]
+    assert log.chain(third, [third, first]) == [third]
+    other = second.model_copy(update={"created_at": 1.0})
+    assert log.chain(third, [other]) == [first, second, third]
+
+
+def test_a_chain_with_a_gap_or_another_parent_names_the_bundle(log: BundleLog) -> None:
+    write(log, "0001")
+    delta = chained(log, "0002", "0001")
+    write(log, "0001", verdict="another one of the same name")
+    with pytest.raises(CorruptArtefactError, match=r"0001/MANIFEST.json: has checksum .*, bundle 0002 changes the one"):
+        log.chain(delta)
+    assert [finding.name for finding in verify(log.store).findings] == ["bundles/0001/MANIFEST.json"]
+    log.store.remove("bundles/0001")
+    with pytest.raises(CorruptArtefactError, match=r"bundles/0001/MANIFEST.json: is missing, and bundle 0002"):
+        log.chain(delta)
+    assert [finding.name for finding in verify(log.store).findings] == ["bundles/0001/MANIFEST.json"]
+
+
+def test_what_is_kept_is_kept_with_its_chain(log: BundleLog) -> None:
+    write(log, "0001")
+    for version, parent in [("0002", "0001"), ("0003", "0002"), ("0004", "0003")]:
+        chained(log, version, parent)
+    write(log, "0005")
+    write(log, "0006")
+    log.promote("0003")
+    assert log.retire(keep=1) == ["0004", "0005"]
+    assert log.versions() == ["0001", "0002", "0003", "0006"]
+    assert log.retire(keep=1, spare=["0002"]) == []
+    log.promote("0006")
+    assert log.retire(keep=1, spare=["0002"]) == ["0003"]
+    assert log.retire(keep=1) == ["0001", "0002"]
+
+
+def test_young_bundles_are_kept_however_many(log: BundleLog) -> None:
+    for number in range(4):
+        write(log, f"000{number}", created_at=time.time() - 100 + number)
+    assert log.retire(keep=1, younger_than=98.5) == ["0000", "0001"]
+    assert log.retire(keep=1) == ["0002"]
 
 
 def test_an_altered_file_is_named(log: BundleLog, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def read(store: Store) -> dict[str, Any]:
         "histories": known.items.tolist(),
         "seen": [set(seen.of(user).tolist()) for user in range(len(USERS))],
         "served": watcher.bundle.manifest,
-        "bundle": load_bundle(BundleLog(store), str(BundleLog(store).current())).ids.tolist(),
+        "bundle": load_bundle(BundleLog(store), str(BundleLog(store).current())).ids[:].tolist(),
         "results": recorded(store),
         "clock": EventClock.of(store),
     }

@@ -1,8 +1,6 @@
 """A steady stream of small windows with retention, and what kills it at a chosen change to its store."""
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,6 @@ from tests.pipelines.support import Event
 WINDOW = 10
 KEPT = 40
 """Seconds of event time of a window, and of retention."""
-
-
-class KilledError(BaseException):
-    """The process ends here."""
 
 
 def settings(folder: Path, **changes: Any) -> Any:
@@ -78,26 +72,3 @@ def leftovers(store: Store) -> list[Finding]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contracts.verification, "_YOUNG_SECONDS", -1.0)
         return verify(store).findings
-
-
-@contextmanager
-def killed_at(change: int) -> Iterator[None]:
-    """End the process before its change number so many to a store; the removal of a folder ends after one file."""
-    left = change
-
-    def dying(real: Any, name: str) -> Any:
-        def act(self: Store, *args: Any, **more: Any) -> Any:
-            nonlocal left
-            if left == 0:
-                if name == "remove" and (inside := sorted(self.find(args[0]))):
-                    real(self, inside[0])
-                raise KilledError
-            left -= 1
-            return real(self, *args, **more)
-
-        return act
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("write", "write_with", "create", "remove", "remove_if_empty"):
-            patch.setattr(Store, name, dying(getattr(Store, name), name))
-        yield

@@ -22,6 +22,7 @@ from pipelines.redaction import forget_users
 from pipelines.removal import Removal
 from pipelines.retention import plan_retirement, retire
 from sketches import ExactCounter, load
+from tests.kills import KilledError, killed_at
 from tests.pipelines import aging, redacting, support
 from tests.pipelines.redacting import USERS, Content, user
 
@@ -265,10 +266,10 @@ def test_killed_at_any_change_the_next_one_finishes_it(small: Path, tmp_path: Pa
         shutil.copytree(small, copy)
         store = redacting.store_of(copy)
         try:
-            with aging.killed_at(change):
+            with killed_at(change):
                 forget_and_erase(copy)
             is_killed = False
-        except aging.KilledError:
+        except KilledError:
             assert verify(store).findings == [], f"killed at change {change}"
             Content.of(store)
         sweep_redactions(store)

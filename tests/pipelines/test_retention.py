@@ -9,6 +9,7 @@ from contracts.commits import Cursor
 from pipelines import merger
 from pipelines.removal import Removal
 from pipelines.retention import plan_retirement, retire
+from tests.kills import KilledError, killed_at
 from tests.pipelines import aging, support
 from tests.pipelines.support import Event
 
@@ -159,9 +160,9 @@ def changes_of(folder: Path, tmp_path: Path) -> int:
     shutil.copytree(folder, tmp_path / "counted")
     for change in range(1000):
         try:
-            with aging.killed_at(change):
+            with killed_at(change):
                 aging.retire_and_remove(tmp_path / "counted")
-        except aging.KilledError:
+        except KilledError:
             shutil.rmtree(tmp_path / "counted")
             shutil.copytree(folder, tmp_path / "counted")
         else:
@@ -185,7 +186,7 @@ def test_killed_at_any_change_the_next_one_finishes_it(folder: Path, tmp_path: P
     for change in range(total):
         copy = tmp_path / f"killed-{change}"
         shutil.copytree(folder, copy)
-        with pytest.raises(aging.KilledError), aging.killed_at(change):
+        with pytest.raises(KilledError), killed_at(change):
             aging.retire_and_remove(copy)
         store = store_of(copy)
         assert aging.leftovers(store) == [], f"killed at change {change}"
@@ -200,7 +201,7 @@ def test_killed_at_any_change_the_next_one_finishes_it(folder: Path, tmp_path: P
 @pytest.mark.parametrize("change", [2, 9, 25])
 def test_a_pipeline_starts_after_any_kill(folder: Path, change: int) -> None:
     before = LogState.open(store_of(folder)).counts.events
-    with pytest.raises(aging.KilledError), aging.killed_at(change):
+    with pytest.raises(KilledError), killed_at(change):
         aging.retire_and_remove(folder)
     aging.arrive(folder, 9)
     aging.run(folder)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from serving.bundle import LoadedBundle
 from serving.cost import exact_query_cost, parts_of, query_costs, task_cost
-from serving.index import ExactIndex, open_index
+from serving.index import ExactIndex
 from serving.queries import Answer, ByHistory, ByUser, Hits, Query, Task, joined
-from tests.serving.test_index import VECTORS, built
+from tests.serving.test_index import VECTORS, built, open_index
 
 EXACT = ExactIndex(VECTORS)
 LISTS = open_index(built("IVF8,Flat"), {"nprobe": 2}, "cpu")

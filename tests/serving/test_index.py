@@ -4,10 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.index import ExactIndex, open_index, pick_gpu
+from serving.index import AnnIndex, Device, ExactIndex, on_device, pick_gpu
 
 VECTORS = np.random.default_rng(0).standard_normal((300, 12)).astype(np.float32)
 QUERIES = np.random.default_rng(1).standard_normal((5, 12)).astype(np.float32)
+
+
+def open_index(data: bytes, parameters: dict[str, int | float], device: Device) -> AnnIndex:
+    return on_device(faiss.deserialize_index(np.frombuffer(data, np.uint8)), parameters, device)
 
 
 def built(factory: str) -> bytes:

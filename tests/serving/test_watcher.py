@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from contracts import BundleFile, BundleLog, EventClock, Store
 from serving.metrics import BundleMetrics
 from serving.watcher import BundleWatcher
+from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle
 
 
@@ -184,3 +185,36 @@ def test_a_damaged_clock_does_not_keep_a_bundle_back(
     with caplog.at_level(logging.ERROR):
         assert follower.refresh()
     assert "CLOCK.json" in caplog.text
+
+
+def test_a_delta_is_applied_beside_what_is_served_and_a_damaged_one_is_not(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = write_bundle(store, "v1", catalogue, index="IVF4,Flat", parameters={"nprobe": 4})
+    watcher = BundleWatcher(store, BundleMetrics(CollectorRegistry()))
+    assert watcher.refresh()
+    before = watcher.bundle
+    change = Change([3, 4], {200: "new"}, [5])
+    second = write_delta(store, "v2", first, changed(catalogue, change), change)
+    assert watcher.refresh()
+    served = watcher.bundle
+    assert before is not None
+    assert served is not None
+    assert (served.version, served.items) == ("v2", 200)
+    assert served.rows.vectors.base is before.rows.vectors.base
+    further = Change([7], {}, [], 1)
+    write_delta(store, "v3", second, changed(changed(catalogue, change), further), further)
+    path = Path(store.path("bundles/v3/vectors.npy"))
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert not watcher.refresh()
+    assert watcher.bundle is served
+    assert "bundle v3 is refused, v2 stays" in caplog.text
+    assert "v3/vectors.npy" in caplog.text
+    # Back to the beginning of the chain, and to its end again.
+    BundleLog(store).promote("v1")
+    assert watcher.refresh()
+    assert watcher.bundle is not None
+    assert watcher.bundle.items == 200
+    BundleLog(store).promote("v2")
+    assert watcher.refresh()
+    assert watcher.bundle.rows_of(served.rows.keys).tolist()[200] == 200

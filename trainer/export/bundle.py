@@ -1,23 +1,23 @@
 """A bundle: the state of the model, as files that can be served."""
 
-import io
 import logging
 import time
+from dataclasses import replace
 from importlib.metadata import version
 
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, FileEntry, IndexInfo, Store
-from contracts.artefacts import write_table
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
 from trainer.export.cases import Cases, RecentCases
 from trainer.export.content import Content
+from trainer.export.draft import Complete, Delta
 from trainer.export.errors import ExportError
+from trainer.export.files import write_complete, write_delta
 from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
-from trainer.export.index import build_index
+from trainer.export.keeper import Keeper
 from trainer.export.servable import Servable
 from trainer.export.soundness import fault_of
-from trainer.export.tower import tower_to_onnx
 from trainer.export.trial import Trial, current_or_none
 from trainer.state.evaluation import mean_metrics
 from trainer.state.trainer_state import TrainerState
@@ -28,7 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 def export_bundle(
-    store: Store, state: TrainerState, recent: RecentCases | None = None, gate: Gate | None = None
+    store: Store,
+    state: TrainerState,
+    recent: RecentCases | None = None,
+    gate: Gate | None = None,
+    keeper: Keeper | None = None,
 ) -> BundleManifest:
     """Write the bundle of a state, let the gate judge it, promote it if it passes, and retire old ones.
 
@@ -43,6 +47,8 @@ def export_bundle(
         The events to compare on; read from the store's windows unless given.
     gate
         What decides; the one of the settings unless given.
+    keeper
+        What was kept of the export before; read from the store unless given.
 
     Raises
     ------
@@ -51,7 +57,13 @@ def export_bundle(
     """
     if not len(state.table):
         raise ExportError("the item table is empty: there is nothing to serve before the first window")
-    export = _Export(store, state, recent or RecentCases(store, state.config), gate or PairedGate.of(state.config))
+    export = _Export(
+        store,
+        state,
+        recent or RecentCases(store, state.config),
+        gate or PairedGate.of(state.config),
+        keeper or Keeper(),
+    )
     manifest = export.existing() or export.write()
     logger.info("bundle %s: %s", manifest.version, manifest.verdict)
     export.publish(manifest)
@@ -62,29 +74,34 @@ def export_bundle(
 class _Export:
     """One export."""
 
-    def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate) -> None:
-        self.store, self.state, self.recent, self.gate = store, state, recent, gate
+    def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, keeper: Keeper) -> None:
+        self.store, self.state, self.recent, self.gate, self.keeper = store, state, recent, gate, keeper
         self.log, self.content = BundleLog(store), Content.of(state)
 
     def existing(self) -> BundleManifest | None:
-        """Return the manifest if this bundle exists already; a damaged one is written again, with the same bytes."""
+        """Return the manifest if this bundle exists already; a damaged one is written again."""
         try:
-            return self.log.manifest(self.content.version)
+            found = self.log.manifest(self.content.version)
+            self.log.chain(found)
         except FileNotFoundError:
             return None
         except CorruptArtefactError as error:
             logger.error("bundle %s is written again: %s", self.content.version, error)
             return None
+        # It is the newest bundle, which the next one builds on.
+        self.keeper.forget()
+        return found
 
     def write(self) -> BundleManifest:
         """Write the files, ask the gate, and commit the bundle."""
-        manifest = self._draft(*self._files())
-        verdict = self._judge(manifest)
+        draft = self.keeper.draft(self.log, self.content)
+        manifest, servable, verdict = self._judge(self._manifest(draft))
         sentence = verdict.sentence
         if verdict.promoted and (pinned := _pinned(self.log)):
             sentence = f"held: {pinned}; otherwise {sentence}"
         manifest = manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
         self.log.commit(manifest)
+        self.keeper.note(draft, servable and replace(servable, manifest=manifest))
         return manifest
 
     def publish(self, manifest: BundleManifest) -> None:
@@ -101,13 +118,15 @@ class _Export:
         """Remove old bundles, except those that may be needed again."""
         try:
             spare = Trial.read(self.store).reference
-            self.log.retire(self.state.config.bundles_kept, [spare] if spare else [])
+            config = self.state.config
+            self.log.retire(config.bundles_kept, [spare] if spare else [], config.rollback_window_seconds)
         except CorruptArtefactError as error:
             logger.error("no bundle is retired: %s", error)
 
-    def _draft(self, files: list[FileEntry], index: IndexInfo) -> BundleManifest:
+    def _manifest(self, draft: Complete | Delta) -> BundleManifest:
+        """Write the files of a draft and return what they are."""
         at, tower = self.state.position, self.state.config.tower
-        return BundleManifest(
+        manifest = BundleManifest(
             version=self.content.version,
             created_at=time.time(),
             trained_sequence=max(at.trained_sequence, 0),
@@ -117,49 +136,63 @@ class _Export:
             dimension=tower.dimension,
             metric="cosine" if tower.normalised else "inner_product",
             history_length=tower.history_length,
-            index=index,
+            index=draft.info,
             evaluation=mean_metrics(self.state.recent),
             promoted=False,
             verdict="",
             software_version=version("weir"),
-            files=tuple(files),
+            moved=draft.moved,
+            files=(),
+        )
+        if isinstance(draft, Complete):
+            return manifest.model_copy(update={"files": write_complete(self.store, manifest, self.content, draft)})
+        parent = draft.parent.manifest
+        return manifest.model_copy(
+            update={
+                "schema_version": 2,
+                "parent": draft.ref,
+                "base": parent.base or parent.version,
+                "depth": parent.depth + 1,
+                "changed": len(draft.items),
+                "removed": len(draft.removed),
+                "files": write_delta(self.store, manifest, self.content, draft),
+            }
         )
 
-    def _files(self) -> tuple[list[FileEntry], IndexInfo]:
-        content, config, folder = self.content, self.state.config, f"bundles/{self.content.version}"
-        index, info = build_index(content.vectors, config.index, config.nprobe)
-        entries = [
-            self.store.write(f"{folder}/{BundleFile.INDEX}", index, rows=len(content.vectors)),
-            write_table(self.store, f"{folder}/{BundleFile.ITEMS}", content.items()),
-            self._write(f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings),
-            self._write(f"{folder}/{BundleFile.VECTORS}", content.vectors),
-            self.store.write(f"{folder}/{BundleFile.TOWER}", tower_to_onnx(self.state.tower, config.tower)),
-        ]
-        return entries, info
+    def _judge(self, candidate: BundleManifest) -> tuple[BundleManifest, Servable | None, Verdict]:
+        """Ask the gate, and add what was measured to the manifest; return also what answered, if it was asked.
 
-    def _write(self, name: str, array: npt.NDArray[np.float32]) -> FileEntry:
-        buffer = io.BytesIO()
-        np.save(buffer, array, allow_pickle=False)
-        return self.store.write(name, buffer.getvalue(), rows=len(array))
-
-    def _judge(self, candidate: BundleManifest) -> Verdict:
-        """Ask the gate; raises `CorruptArtefactError` where the candidate itself cannot be read back."""
+        Raises `CorruptArtefactError` where the candidate itself cannot be read back.
+        """
         if fault := fault_of(self.content):
-            return self.gate.before(fault, Evidence())
+            return candidate, None, self.gate.before(fault, Evidence())
         cases = self.recent.up_to(self.state.position.trained_sequence)
-        new = self._hits(candidate, cases)
+        servable = self.keeper.read(self.log, candidate)
+        candidate, new = _with_recall(candidate, servable, cases), servable.hits(cases, self.gate.cutoff)
+        return candidate, servable, self._verdict(new, cases)
+
+    def _verdict(self, new: npt.NDArray[np.bool_], cases: Cases) -> Verdict:
+        """Compare the candidate's hits with those of the promoted bundle."""
         try:
             promoted = self.log.current()
             if promoted is None:
                 return Verdict(promoted=True, sentence="promoted: the first bundle")
-            old = self._hits(self.log.manifest(promoted), cases)
+            old = self.keeper.open(self.log, self.log.manifest(promoted)).hits(cases, self.gate.cutoff)
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.error("no bundle to compare with: %s", error)
             return Verdict(promoted=True, sentence=f"promoted: the current bundle cannot be compared with ({error})")
         return self.gate.before(None, Evidence.of(new, old))
 
-    def _hits(self, manifest: BundleManifest, cases: Cases) -> npt.NDArray[np.bool_]:
-        return Servable.open(self.log, manifest).hits(cases, self.gate.cutoff)
+
+def _with_recall(manifest: BundleManifest, servable: Servable, cases: Cases) -> BundleManifest:
+    """Add the recall of an index whose lists are kept, on the newest cases; the first one is the standard."""
+    fit = manifest.index.fit
+    if fit is None or not len(cases):
+        return manifest
+    recall = servable.index_recall(cases)
+    trained = recall if fit.recall_trained is None else fit.recall_trained
+    fit = fit.model_copy(update={"recall": recall, "recall_trained": trained})
+    return manifest.model_copy(update={"index": manifest.index.model_copy(update={"fit": fit})})
 
 
 def _pinned(log: BundleLog) -> str | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 import xxhash
 
-from contracts import BUNDLE_ITEMS_SCHEMA, columns
+from contracts import BUNDLE_ITEMS_SCHEMA, ItemKeys, columns
 from trainer.items.table import FIRST_ITEM, TableRows
 from trainer.state.trainer_state import TrainerState
 from trainer.towers import project
@@ -48,14 +48,20 @@ class Content:
         at = self.state.position
         return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
 
-    def items(self) -> pa.Table:
-        """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`)."""
+    @property
+    def keys(self) -> ItemKeys:
+        """The items' keys, (items,)."""
+        return ItemKeys(self.state.table.keys[self.state.table.live])
+
+    def items(self, chosen: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> pa.Table:
+        """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`) with the `chosen` items (m,) at index rows `rows` (m,)."""
         table = self.state.table
+        places = table.live[chosen]
         values: dict[str, Any] = {
-            columns.ROW: np.arange(len(table.live), dtype=np.int32),
-            columns.ITEM_ID: table.ids[table.live].tolist(),
-            columns.ITEM_KEY: table.keys[table.live],
-            columns.POPULARITY: self.state.counts[table.live],
+            columns.ROW: rows.astype(np.int32),
+            columns.ITEM_ID: table.ids[places].tolist(),
+            columns.ITEM_KEY: table.keys[places],
+            columns.POPULARITY: self.state.counts[places],
         }
         return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)
 

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,8 +10,11 @@ from contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.cases import RecentCases
+from trainer.export.errors import ListsAwaitedError
 from trainer.export.gate import Gate, PairedGate
-from trainer.export.tower import trace_tower
+from trainer.export.keeper import Keeper
+from trainer.export.tower import is_traced
+from trainer.export.tracing import Tracing
 from trainer.export.trial import Trials
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Positives
@@ -31,7 +33,8 @@ class Exporter:
     """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
 
     A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
-    never ends does not starve them: they get a third of the time. A bounded run exports every window that is asked for.
+    never ends does not starve them: they get a third of the time. The first export also waits until the tower has been
+    traced beside the stream. A bounded run exports every window that is asked for.
     """
 
     store: Store
@@ -41,7 +44,7 @@ class Exporter:
     clock: Callable[[], float] = time.monotonic
     newest: BundleManifest | None = None
     _tried: tuple[int, int] | None = None
-    _prepared: bool = False
+    _tracing: Tracing | None = None
     _put_off: bool = False
     _seconds: float = 0.0
     _last: float = field(init=False)
@@ -50,12 +53,15 @@ class Exporter:
         self._last = self.clock()
         self._recent = RecentCases(self.store, self.config)
         self._gate: Gate = PairedGate.of(self.config)
+        self._keeper = Keeper(beside=self.follows)
         self._is_pinned()
 
     def review(self, window: WindowManifest, found: Positives) -> None:
         """Test the served bundles on a window; call it before the window is trained on. A failure is logged."""
         try:
-            withdrawal = Trials(self.store, self._gate).review(window, self._recent.note(window, found))
+            withdrawal = Trials(self.store, self._gate, self._keeper.open).review(
+                window, self._recent.note(window, found)
+            )
         except Exception:
             logger.exception("the promoted bundle could not be tested on window %s; training continues", window.name)
             return
@@ -70,15 +76,15 @@ class Exporter:
 
     def due(self, state: TrainerState) -> bool:
         """Say whether `export_if_due` has anything to do."""
-        return not self._prepared or self._export_is_due(state)
-
-    def _export_is_due(self, state: TrainerState) -> bool:
-        if state.position.trained_sequence < 0 or _place(state) == self._tried or not len(state.table):
+        if state.position.trained_sequence < 0:
+            return False
+        if _place(state) == self._tried or not len(state.table):
             return False
         if not (self._put_off or self._is_scheduled(state)):
             return False
         may_wait = self.follows and self.clock() - self._last < _PATIENCE * self._seconds
-        self._put_off = may_wait and self._is_behind(state)
+        is_tracing = self._tracing is not None and self._tracing.running
+        self._put_off = is_tracing or self._keeper.is_awaiting or (may_wait and self._is_behind(state))
         return not self._put_off
 
     def _is_scheduled(self, state: TrainerState) -> bool:
@@ -93,28 +99,39 @@ class Exporter:
 
     def export_if_due(self, state: TrainerState) -> None:
         """Export if it is due; call it between windows, and regularly while none comes."""
-        if not self._prepared:
-            self._prepare()
-        if self._export_is_due(state):
-            self.export(state)
+        if self.due(state):
+            try:
+                self._export(state)
+            except ListsAwaitedError as reason:
+                logger.info("bundle of window %s: %s", state.position.trained_window, reason)
+                self._tried, self._put_off = None, True
 
-    def _prepare(self) -> None:
-        """Trace the tower, if possible while the first window is awaited: it takes seconds, once per process."""
-        self._prepared = True
-        # If it fails, the first export reports it.
-        with suppress(Exception):
-            trace_tower(self.config.tower)
-        logger.info("ready for windows")
+    def prepare(self) -> None:
+        """Start to trace the tower beside the stream, so that neither it nor the first bundle waits long."""
+        if self.follows and not is_traced(self.config.tower):
+            self._tracing = Tracing(self.config.tower)
 
     def export(self, state: TrainerState) -> None:
         """Export now, unless this state has been exported; a failure is logged and counted."""
+        self._keeper.wait()
+        try:
+            self._export(state)
+        except ListsAwaitedError:
+            self._tried = None
+            self.export(state)
+
+    def _export(self, state: TrainerState) -> None:
         if _place(state) == self._tried or not len(state.table):
             return
         started = self._last = self.clock()
         self._tried = _place(state)
+        if self._tracing is not None:
+            self._tracing.wait()
         try:
-            self.newest = export_bundle(self.store, state, self._recent, self._gate)
+            self.newest = export_bundle(self.store, state, self._recent, self._gate, self._keeper)
             pinned = self._is_pinned()
+        except ListsAwaitedError:
+            raise
         except Exception:
             place = f"of window {state.position.trained_window}, step {state.position.step},"
             logger.exception("the bundle %s could not be exported; training continues", place)

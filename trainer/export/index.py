@@ -1,19 +1,20 @@
 """The FAISS index of a bundle, by the size of the catalogue.
 
 Below 50,000 items a flat index answers in well under a millisecond and is exact. Above, inverted lists with 16-bit
-vectors: about 4 sqrt(n) lists balance the search for lists against the search within them.
+vectors: about 4 sqrt(n) lists balance the search for lists against the search within them. Their centroids are kept
+between exports (`trainer.export.keeper`).
 """
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexInfo
+from contracts import IndexFit, IndexInfo
 
-__all__ = ["build_index", "factory"]
+__all__ = ["empty_index", "factory", "info_of", "serialised"]
 
 _FLAT_BELOW: Final = 50_000
 
@@ -25,21 +26,28 @@ def factory(items: int, wanted: str) -> str:
     return "Flat" if items < _FLAT_BELOW else f"IVF{round(4 * math.sqrt(items))},SQfp16"
 
 
-def build_index(vectors: npt.NDArray[np.float32], wanted: str, nprobe: int) -> tuple[bytes, IndexInfo]:
-    """Return the serialised index over vectors (n, d), compared by inner product, and what it is.
+def empty_index(dimension: int, kind: str) -> Any:
+    """Return an untrained index that compares by inner product.
 
     Raises
     ------
     RuntimeError
-        From FAISS, for a factory string that it does not know or that asks for more items than there are.
+        From FAISS, for a factory string that it does not know.
     """
-    kind = factory(len(vectors), wanted)
-    index = faiss.index_factory(vectors.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
-    index.train(vectors)
-    index.add(vectors)
+    return faiss.index_factory(dimension, kind, faiss.METRIC_INNER_PRODUCT)
+
+
+def info_of(index: Any, kind: str, nprobe: int, fit: IndexFit | None = None) -> IndexInfo:
+    """Return what an index is, with its search parameters, which it gets as its defaults, too."""
     parameters: dict[str, int | float] = {}
     if "IVF" in kind:
         inverted = faiss.extract_index_ivf(index)
         inverted.nprobe = min(nprobe, int(inverted.nlist))
         parameters["nprobe"] = int(inverted.nprobe)
-    return faiss.serialize_index(index).tobytes(), IndexInfo(type=kind, parameters=parameters)
+    return IndexInfo(type=kind, parameters=parameters, fit=fit)
+
+
+def serialised(index: Any) -> bytes:
+    """Return an index as the bytes of ``index.faiss``."""
+    data: npt.NDArray[np.uint8] = faiss.serialize_index(index)
+    return data.tobytes()

@@ -1,66 +1,76 @@
 """A bundle as it is served: its own ids, tower and index, read back from its files."""
 
-import io
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 import onnx
-import pyarrow as pa
-import pyarrow.parquet as pq
 from onnx.reference import ReferenceEvaluator
 
-from contracts import (
-    BundleFile,
-    BundleLog,
-    BundleManifest,
-    CorruptArtefactError,
-    ItemKeys,
-    columns,
-)
-from contracts.item_rows import ItemRows
+from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys
+from contracts.bundle_delta import BundleDelta
+from contracts.bundle_files import BundleFiles
+from contracts.bundle_rows import BundleRows
+from contracts.index_delta import apply_delta, with_row_ids
 from trainer.export.cases import Cases
 
 __all__ = ["Servable"]
 
 _ROWS: Final = 256
 
+_QUERIES: Final = 32
+"""Newest cases on which the index is compared with exact search: enough to see a loss of some hundredths."""
+
+_DEPTH: Final = 100
+"""Best items of each that count."""
+
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Servable:
-    """A bundle that answers: `embeddings` is (2 + items, d)."""
+    """A bundle that answers."""
 
     manifest: BundleManifest
     tower: ReferenceEvaluator
     index: Any
-    embeddings: Floats
-    item_rows: ItemRows
+    rows: BundleRows
 
     @classmethod
-    def open(cls, log: BundleLog, manifest: BundleManifest) -> "Servable":
-        """Read a bundle's files; raises `CorruptArtefactError` for a file that is damaged or unusable."""
+    def open(cls, log: BundleLog, manifest: BundleManifest, known: "Collection[Servable]" = ()) -> "Servable":
+        """Read a bundle's files; raises `CorruptArtefactError` for a file that is damaged or unusable.
 
-        def decoded(name: str, decoder: Callable[[bytes], Any]) -> Any:
-            data = log.read(manifest, name)
-            try:
-                return decoder(data)
-            except Exception as error:  # each format's library has errors of its own
-                path = log.store.path(f"{manifest.folder}/{name}")
-                raise CorruptArtefactError(path, f"cannot be used: {error}") from error
+        Where it is one of the `known` ones nothing is read, and where it builds on one of them only the deltas since.
+        """
+        chain = [BundleFiles(log, one) for one in log.chain(manifest, [one.manifest for one in known])]
+        first = next((one for one in known if one.manifest == chain[0].manifest), None)
+        if first is not None and len(chain) == 1:
+            return first
+        if first is not None:
+            rows, index = first.rows, faiss.clone_index(with_row_ids(first.index))
+        else:
+            rows, index = BundleRows.read(chain[0]), chain[0].decode(BundleFile.INDEX, _index)
+        for files in chain[1:]:
+            delta, index = BundleDelta.read(files), with_row_ids(index)
+            rows = rows.changed(files, delta)
+            files.guarded(BundleFile.LISTS, partial(apply_delta, index, delta))
+        tower = BundleFiles(log, manifest).decode(BundleFile.TOWER, _tower)
+        return cls(manifest, tower, index, rows)
 
-        item_rows = ItemRows.of(decoded(BundleFile.ITEMS, _keys))
-        return cls(
-            manifest,
-            decoded(BundleFile.TOWER, lambda data: ReferenceEvaluator(onnx.ModelProto.FromString(data))),
-            decoded(BundleFile.INDEX, lambda data: faiss.deserialize_index(np.frombuffer(data, np.uint8))),
-            decoded(BundleFile.EMBEDDINGS, lambda data: np.load(io.BytesIO(data), allow_pickle=False)),
-            item_rows,
-        )
+    def index_recall(self, cases: Cases) -> float:
+        """Return the share of the exact best items that the index finds, on the newest of the cases."""
+        users = self._users(cases.take(slice(-_QUERIES, None)).histories)
+        depth = min(_DEPTH, self.manifest.items)
+        live = self.rows.live
+        _, best = faiss.knn(users, self.rows.vectors[live], depth, metric=faiss.METRIC_INNER_PRODUCT)
+        _, found = self.index.search(users, depth)
+        exact = live[best]
+        shares = [len(np.intersect1d(wanted, got)) / depth for wanted, got in zip(exact, found, strict=True)]
+        return float(np.mean(shares))
 
     def hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
         """Return whether each case's item is among the first `k` that the index finds after its history, (n,)."""
@@ -68,20 +78,23 @@ class Servable:
         return np.concatenate([np.empty(0, np.bool_), *(self._hits(part, k) for part in parts)])
 
     def _hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
-        _, rows = self.index.search(self._users(cases.histories), min(k, len(self.item_rows.keys)))
-        wanted = self.item_rows.look_up(cases.items)
+        _, rows = self.index.search(self._users(cases.histories), min(k, self.manifest.items))
+        wanted = self.rows.item_rows.look_up(cases.items)
         hit: npt.NDArray[np.bool_] = (rows == wanted[:, None]).any(1) & (wanted >= 0)
         return hit
 
     def _users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, d) as they are searched with."""
-        rows, mask = self.item_rows.tower_inputs(histories, self.manifest.history_length)
-        (users,) = self.tower.run(None, {"history": self.embeddings[rows], "mask": mask})
+        rows, mask = self.rows.item_rows.tower_inputs(histories, self.manifest.history_length)
+        (users,) = self.tower.run(None, {"history": self.rows.embeddings[rows], "mask": mask})
         if self.manifest.metric == "cosine":
             users = users / np.maximum(np.linalg.norm(users, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return np.ascontiguousarray(users, np.float32)
 
 
-def _keys(data: bytes) -> ItemKeys:
-    keys: ItemKeys = pq.read_table(pa.BufferReader(data), columns=[columns.ITEM_KEY])[columns.ITEM_KEY].to_numpy()
-    return keys
+def _index(data: bytes) -> Any:
+    return faiss.deserialize_index(np.frombuffer(data, np.uint8))
+
+
+def _tower(data: bytes) -> ReferenceEvaluator:
+    return ReferenceEvaluator(onnx.ModelProto.FromString(data))

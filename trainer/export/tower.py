@@ -6,7 +6,6 @@ the parameters are put in afterwards. Every result is compared with the tower be
 
 import logging
 import warnings
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -20,10 +19,11 @@ from trainer.config import TowerConfig
 from trainer.export.errors import ExportError
 from trainer.towers import build_tower
 
-__all__ = ["OPSET", "tower_to_onnx", "trace_tower"]
+__all__ = ["OPSET", "is_traced", "keep_graph", "tower_to_onnx", "trace_tower"]
 
 OPSET: Final = 20
 _TOLERANCE: Final = 1e-4
+_GRAPHS: Final = dict[TowerConfig, bytes]()
 
 
 def tower_to_onnx(tower: nn.Module, config: TowerConfig) -> bytes:
@@ -43,12 +43,27 @@ def tower_to_onnx(tower: nn.Module, config: TowerConfig) -> bytes:
     return model.SerializeToString()
 
 
-@lru_cache(maxsize=4)
+def is_traced(config: TowerConfig) -> bool:
+    """Say whether `trace_tower` has, or was given, the graph already."""
+    return config in _GRAPHS
+
+
+def keep_graph(config: TowerConfig, graph: bytes) -> None:
+    """Let `trace_tower` return a graph that another process has traced."""
+    _GRAPHS[config] = graph
+
+
 def trace_tower(config: TowerConfig) -> bytes:
     """Return the graph of a tower as ONNX, which takes seconds the first time.
 
     It is not optimised: folding would merge and rename parameters, and runtimes fold when they load it.
     """
+    if not is_traced(config):
+        _GRAPHS[config] = _traced(config)
+    return _GRAPHS[config]
+
+
+def _traced(config: TowerConfig) -> bytes:
     tower = build_tower(config, 0).eval()
     batch = {0: torch.export.Dim("batch")}
     noisy = logging.getLogger("torch.onnx._internal.exporter._registration")

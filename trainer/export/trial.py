@@ -9,6 +9,7 @@ reads it.
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -83,6 +84,7 @@ class Trials:
 
     store: Store
     gate: Gate
+    opened: Callable[[BundleLog, BundleManifest], Servable] = Servable.open
 
     def review(self, window: WindowManifest, cases: Cases) -> Withdrawal | None:
         """Test what is promoted on a window that is not trained on yet; return the withdrawal if it was rolled back.
@@ -121,7 +123,7 @@ class Trials:
         return trial.model_copy(update={"sessions": (*trial.sessions, session)})
 
     def _hits(self, log: BundleLog, manifest: BundleManifest, cases: Cases) -> npt.NDArray[np.bool_]:
-        return Servable.open(log, manifest).hits(cases, self.gate.cutoff)
+        return self.opened(log, manifest).hits(cases, self.gate.cutoff)
 
     def _decide(self, log: BundleLog, trial: Trial, current: str, window: WindowManifest) -> Withdrawal | None:
         verdict = self.gate.after(trial.evidence)

@@ -62,6 +62,7 @@ class TrainerMetrics:
         self.evicted = Counter("weir_trainer_items_evicted", "Items whose row was evicted.", registry=registry)
         self._add_evaluation(registry)
         self._add_bundles(registry)
+        self._add_index(registry)
         self._add_sketches(registry)
 
     def _add_sketches(self, registry: CollectorRegistry) -> None:
@@ -98,6 +99,12 @@ class TrainerMetrics:
             "Newest event in training of the newest bundle.",
             registry=registry,
         )
+        self.chain = Gauge("weir_trainer_bundle_chain", "Deltas since the newest complete bundle.", registry=registry)
+        self.moved = Gauge(
+            "weir_trainer_bundle_moved_ratio",
+            "Items of the newest bundle that are new or off by more than the bound since they were last published.",
+            registry=registry,
+        )
         self.outcomes = Counter(
             "weir_bundle_exports",
             "Exports by outcome: promoted, held, pinned or failed.",
@@ -123,6 +130,21 @@ class TrainerMetrics:
             buckets=_SERVABLE_BUCKETS,
             registry=registry,
         )
+
+    def _add_index(self, registry: CollectorRegistry) -> None:
+        """Add what shows whether the kept lists of an IVF index still fit."""
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"weir_trainer_index_{name}", text, registry=registry)
+
+        self.index = {
+            "recall": gauge(
+                "recall", "Share of the exact 100 best that the index finds, queries of the newest window."
+            ),
+            "unfit": gauge("unfit_ratio", "New and moved items that fit their list badly; .05 at training."),
+            "repairs": gauge("repairs", "Local repairs of the lists since they were trained."),
+            "trained_at": gauge("trained_timestamp_seconds", "When the lists were trained, Unix time."),
+        }
 
     def stepped(self, result: StepResult, examples: int) -> None:
         """Count a step on `examples` rows; a refused step trained nothing."""
@@ -171,5 +193,10 @@ class TrainerMetrics:
         facts = {"version": bundle.version, "window": bundle.trained_window, "index": bundle.index.type}
         self.bundle.info(facts | {"promoted": str(promoted).lower()})
         self.max_event.set(bundle.max_event_ms / 1000)
+        self.chain.set(bundle.depth)
+        self.moved.set(math.nan if bundle.moved is None else bundle.moved)
+        for name, gauge in self.index.items():
+            found = getattr(bundle.index.fit, name, None)
+            gauge.set(math.nan if found is None else found)
         if promoted:
             self.servable.observe(max(bundle.created_at - clock.wall_time(bundle.max_event_ms), 0.0))

@@ -106,7 +106,7 @@ def print_bundles(session: Session, facts: StoreFacts) -> None:
     print_table(
         session,
         f"{len(facts.bundles)} bundles in {facts.folder}",
-        ["version", "commit", "items", "index", "recall@20", "created", "gate"],
+        ["version", "commit", "items", "changes", "index", "recall@20", "created", "gate"],
         [_row(bundle) for bundle in facts.bundles],
     )
     _say(session, f"current: {facts.current}")
@@ -123,12 +123,13 @@ def _say(session: Session, text: str) -> None:
 def _row(bundle: BundleFacts) -> list[str]:
     manifest = bundle.manifest
     if manifest is None:
-        return [bundle.version, *"-----", bundle.standing]
+        return [bundle.version, *"------", bundle.standing]
     recall = manifest.evaluation.get("recall@20")
     return [
         manifest.version,
         str(manifest.trained_sequence),
         f"{manifest.items:,}",
+        "complete" if manifest.parent is None else f"{manifest.changed:,} of {manifest.parent.version}",
         manifest.index.type,
         "-" if recall is None else f"{recall:.3f}",
         minute(manifest.created_at, "%H:%M:%S"),

@@ -37,7 +37,7 @@ def child_specs(file: Path, ranks: int, replayed: Replayed | None) -> list[Child
         # Event time passes during a replay: it waits for the stage that takes longest to start.
         arguments = ("replay", str(replayed.log), "--seconds", str(replayed.seconds))
         replay = spec("replay", *arguments, forever=False)
-        specs.insert(0, replace(replay, starts_after=("trainer", "ready for windows")))
+        specs.insert(0, replace(replay, starts_after=("trainer", "ready to export")))
     return specs
 
 

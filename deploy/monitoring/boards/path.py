@@ -119,6 +119,13 @@ BOARD = board(
                 {"{{outcome}}": increase('weir_bundle_exports_total{job="weir-trainer"}', "outcome")},
                 "Held and failed bundles never reach the server.",
             ),
+            chart(
+                "Items that moved",
+                {"moved": "max (weir_trainer_bundle_moved_ratio{})"},
+                "New, or off by more than the bound since they were last published.",
+                unit="percentunit",
+            ),
+            chart("Deltas since a complete bundle", {"deltas": "max (weir_trainer_bundle_chain{})"}),
         ],
         "Server: bundles to answers": [
             chart(

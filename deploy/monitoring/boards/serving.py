@@ -111,6 +111,15 @@ BOARD = board(
                 unit="percentunit",
                 top=1,
             ),
+            chart(
+                "Fit of the lists",
+                {
+                    "recall": "max (weir_trainer_index_recall{})",
+                    "changed items that fit badly": "max (weir_trainer_index_unfit_ratio{})",
+                },
+                "By the trainer, at each export; .05 of all items fit badly when the lists were trained.",
+                unit="percentunit",
+            ),
             chart("Load and warm-up", quantiles("weir_bundle_load_seconds"), unit="s"),
             chart(
                 "Bundles served at once",

@@ -150,21 +150,23 @@ def test_damage_to_what_is_promoted_does_not_freeze_publication(
     assert name in caplog.text
 
 
+@pytest.mark.parametrize(("damaged", "chain"), [(BundleFile.INDEX, 0), (BundleFile.ITEMS, 16)])
 def test_a_bundle_that_cannot_be_read_back_is_not_promoted(
-    store: Store, state: TrainerState, monkeypatch: pytest.MonkeyPatch
+    store: Store, state: TrainerState, monkeypatch: pytest.MonkeyPatch, damaged: str, chain: int
 ) -> None:
+    state.config = TrainerConfig.model_validate({**state.config.model_dump(), "bundle_chain": chain})
     first = export_bundle(store, state)
     state.position.step += 1
     write = Store.write
 
     def rotting(self: Store, name: str, data: bytes, *, rows: int = 0) -> Any:
         entry = write(self, name, data, rows=rows)
-        if name.endswith(BundleFile.INDEX):
+        if name.endswith(damaged):
             write(self, name, data[:-1] + bytes([data[-1] ^ 1]), rows=rows)
         return entry
 
     monkeypatch.setattr(Store, "write", rotting)
-    with pytest.raises(CorruptArtefactError, match=r"index\.faiss"):
+    with pytest.raises(CorruptArtefactError, match=damaged):
         export_bundle(store, state)
     assert BundleLog(store).current() == first.version
     assert BundleLog(store).versions() == [first.version]
@@ -187,6 +189,7 @@ def test_nan_is_exported_for_inspection_but_not_promoted(store: Store, state: Tr
 
 
 def test_old_bundles_are_retired_in_the_order_of_export(store: Store, state: TrainerState) -> None:
+    state.config = TrainerConfig.model_validate({**state.config.model_dump(), "bundle_chain": 0})
     names = []
     for _ in range(5):
         names.append(export_bundle(store, state).version)

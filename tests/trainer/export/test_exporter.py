@@ -85,6 +85,49 @@ def test_exports_wait_while_more_windows_do_and_get_a_third_of_the_time(
     assert places(store)[-1].startswith("00000006")
 
 
+def test_a_follower_goes_on_while_the_first_lists_are_trained(
+    store: Store, config: TrainerConfig, state: TrainerState
+) -> None:
+    config = TrainerConfig.model_validate({**config.model_dump(), "index": "IVF8,SQfp16"})
+    state.config = config
+    made = Exporter(store, config, TrainerMetrics(CollectorRegistry()), follows=True)
+    state.position.trained_sequence = 0
+    made.export_if_due(state)
+    assert places(store) == []
+    made._keeper.wait()
+    made.export_if_due(state)
+    assert places(store) == ["00000000-0000000000"]
+    fit = BundleLog(store).manifests()[0].index.fit
+    assert fit is not None
+    assert fit.changed == 0
+    # Only the first ones are awaited.
+    state.position.trained_sequence = state.position.step = 1
+    made.export_if_due(state)
+    assert places(store)[-1] == "00000001-0000000001"
+
+
+def test_the_last_export_waits_for_the_first_lists(store: Store, config: TrainerConfig, state: TrainerState) -> None:
+    config = TrainerConfig.model_validate({**config.model_dump(), "index": "IVF8,SQfp16"})
+    state.config = config
+    made = Exporter(store, config, TrainerMetrics(CollectorRegistry()), follows=True)
+    state.position.trained_sequence = 0
+    made.export(state)
+    assert places(store) == ["00000000-0000000000"]
+
+
+def test_lists_that_cannot_be_trained_fail_the_export(store: Store, config: TrainerConfig, state: TrainerState) -> None:
+    config = TrainerConfig.model_validate({**config.model_dump(), "index": "IVF4000,SQfp16"})
+    state.config = config
+    registry = CollectorRegistry()
+    made = Exporter(store, config, TrainerMetrics(registry), follows=True)
+    state.position.trained_sequence = 0
+    made.export_if_due(state)
+    made._keeper.wait()
+    made.export_if_due(state)
+    assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 1
+    assert places(store) == []
+
+
 def test_what_was_put_off_comes_with_the_last_window(
     store: Store, writer: WindowWriter, config: TrainerConfig, state: TrainerState
 ) -> None:

@@ -1,0 +1,62 @@
+"""A delta bundle: what changes in its parent, verified and decoded."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts import columns
+from contracts.bundle_files import BundleFiles
+from contracts.bundle_manifest import BundleFile, IndexRows
+from contracts.item_rows import FIRST_ITEM_ROW
+from contracts.keys import ItemKeys
+
+__all__ = ["BundleDelta"]
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class BundleDelta:
+    """Changed and new `rows` (m,) with all that they hold, and `removed` (r,) ones.
+
+    `ids`, `keys` and `popularity` are (m,), `vectors` (m, d) and `embeddings` (2 + m, d). `lists` (m,) are the inverted
+    lists of the rows and `centroids` (c, d) those of appended lists; both are None for an index without lists.
+    """
+
+    rows: IndexRows
+    ids: npt.NDArray[np.object_]
+    keys: ItemKeys
+    popularity: npt.NDArray[np.float64]
+    vectors: Floats
+    embeddings: Floats
+    removed: IndexRows
+    lists: npt.NDArray[np.int64] | None = None
+    centroids: Floats | None = None
+
+    @classmethod
+    def read(cls, files: BundleFiles) -> Self:
+        """Read a delta; raises `CorruptArtefactError` where files are damaged or do not fit together."""
+        items, manifest = files.items(), files.manifest
+        count, width = manifest.changed, manifest.dimension
+        rows = items[columns.ROW].to_numpy().astype(np.int64)
+        distinct = len(rows) == count and len(np.unique(rows)) == count and bool((rows >= 0).all())
+        files.require(BundleFile.ITEMS, distinct, f"does not describe {count} rows, each once")
+        lists, centroids = None, None
+        if files.has(BundleFile.LISTS):
+            lists = files.array(BundleFile.LISTS, np.int32, (count,)).astype(np.int64)
+        if files.has(BundleFile.CENTROIDS):
+            added = manifest.file(BundleFile.CENTROIDS).rows
+            centroids = files.matrix(BundleFile.CENTROIDS, (added, width))
+        return cls(
+            rows=IndexRows(rows),
+            ids=np.array(items[columns.ITEM_ID].to_pylist(), dtype=object),
+            keys=ItemKeys(items[columns.ITEM_KEY].to_numpy()),
+            popularity=items[columns.POPULARITY].to_numpy(),
+            vectors=files.matrix(BundleFile.VECTORS, (count, width)),
+            embeddings=files.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width)),
+            removed=IndexRows(files.array(BundleFile.REMOVED, np.int32, (manifest.removed,)).astype(np.int64)),
+            lists=lists,
+            centroids=centroids,
+        )

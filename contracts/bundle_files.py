@@ -1,0 +1,75 @@
+"""The files of one bundle, verified and decoded; every error names the file."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from contracts import columns
+from contracts.bundle import BundleLog
+from contracts.bundle_manifest import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest
+from contracts.errors import IncompatibleBundleError
+
+__all__ = ["BundleFiles"]
+
+
+@dataclass(frozen=True)
+class BundleFiles:
+    """Reads files of a bundle; a checksum that is wrong raises `CorruptArtefactError`."""
+
+    log: BundleLog
+    manifest: BundleManifest
+
+    def has(self, name: str) -> bool:
+        """Say whether the bundle lists a file."""
+        return any(entry.name == name for entry in self.manifest.files)
+
+    def items(self) -> pa.Table:
+        """Return ``items.parquet``, each item once, with finite popularities."""
+        items: pa.Table = self.decode(BundleFile.ITEMS, lambda data: pq.read_table(pa.BufferReader(data)))
+        self.require(BundleFile.ITEMS, items.schema.equals(BUNDLE_ITEMS_SCHEMA), f"has the schema {items.schema}")
+        finite = bool(np.isfinite(items[columns.POPULARITY].to_numpy()).all())
+        self.require(BundleFile.ITEMS, finite, "holds a popularity that is NaN or infinite")
+        keys = np.sort(items[columns.ITEM_KEY].to_numpy())
+        self.require(BundleFile.ITEMS, bool((keys[1:] > keys[:-1]).all()), "has the same item more than once")
+        return items
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+        """Return a file of finite float32 numbers, of this shape."""
+        matrix = self.array(name, np.float32, shape)
+        self.require(name, bool(np.isfinite(matrix).all()), "holds NaN or infinite values")
+        return np.ascontiguousarray(matrix)
+
+    def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return a NumPy file of this type and shape."""
+        found: npt.NDArray[Any] = self.decode(name, lambda data: np.load(io.BytesIO(data), allow_pickle=False))
+        wanted = np.dtype(dtype)
+        problem = f"is {found.dtype} of shape {found.shape}, expected {wanted} of shape {shape}"
+        self.require(name, found.dtype == wanted and found.shape == shape, problem)
+        return found
+
+    def decode(self, name: str, decoder: Callable[[bytes], Any]) -> Any:
+        """Return what a decoder makes of a file's verified bytes."""
+        return self.guarded(name, partial(decoder, self.log.read(self.manifest, name)))
+
+    def guarded(self, name: str, action: Callable[[], Any]) -> Any:
+        """Return what an action on a file returns; its exceptions become errors that name the file."""
+        try:
+            return action()
+        except Exception as error:  # each format's library has errors of its own; what matters is whose file it is
+            raise self.fault(name, f"cannot be used: {error}") from error
+
+    def require(self, name: str, holds: bool, otherwise: str) -> None:
+        """Raise what `fault` returns unless something holds."""
+        if not holds:
+            raise self.fault(name, otherwise)
+
+    def fault(self, name: str, problem: str) -> IncompatibleBundleError:
+        """Return the error of a file that is what the manifest says, and still of no use."""
+        return IncompatibleBundleError(self.log.store.path(f"{self.manifest.folder}/{name}"), problem)

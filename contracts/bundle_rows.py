@@ -1,0 +1,90 @@
+"""What a bundle holds for each row of its index: ids, keys, vectors, embeddings and popularity."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts import columns
+from contracts.bundle_delta import BundleDelta
+from contracts.bundle_files import BundleFiles
+from contracts.bundle_manifest import BundleFile, IndexRows
+from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
+from contracts.keys import PADDING_KEY, ItemKeys
+from contracts.layers import Layers
+
+__all__ = ["BundleRows"]
+
+
+@dataclass(frozen=True, eq=False)
+class BundleRows:
+    """The rows of one version, never changed; some may hold no item.
+
+    `ids`, `keys` and `popularity` (decayed counts) are (rows,), `vectors` (rows, d) and `embeddings` (2 + rows, d). A
+    row without an item has `PADDING_KEY` and the popularity minus infinity. `item_rows` finds the rows of keys.
+    """
+
+    ids: Layers[np.object_]
+    keys: ItemKeys
+    popularity: npt.NDArray[np.float64]
+    vectors: Layers[np.float32]
+    embeddings: Layers[np.float32]
+    item_rows: ItemRows
+
+    @classmethod
+    def read(cls, files: BundleFiles) -> Self:
+        """Read a complete bundle; raises `CorruptArtefactError` where files are damaged or do not fit together."""
+        items, count, width = files.items(), files.manifest.items, files.manifest.dimension
+        in_order = np.array_equal(items[columns.ROW].to_numpy(), np.arange(count))
+        files.require(BundleFile.ITEMS, in_order, f"does not number its rows from 0 to {count - 1}")
+        keys = ItemKeys(items[columns.ITEM_KEY].to_numpy())
+        return cls(
+            ids=Layers.of(np.array(items[columns.ITEM_ID].to_pylist(), dtype=object)),
+            keys=keys,
+            popularity=items[columns.POPULARITY].to_numpy(),
+            vectors=Layers.of(files.matrix(BundleFile.VECTORS, (count, width))),
+            embeddings=Layers.of(files.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width))),
+            item_rows=ItemRows.of(keys),
+        )
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def live(self) -> IndexRows:
+        """The rows that hold an item, ascending."""
+        return IndexRows(np.flatnonzero(self.keys != PADDING_KEY))
+
+    def changed(self, files: BundleFiles, delta: BundleDelta) -> "BundleRows":
+        """Return the rows after a delta; raises `CorruptArtefactError` where it does not fit."""
+        rows, gone = delta.rows, delta.removed
+        size = max(len(self), int(rows.max(initial=-1)) + 1)
+        without_gap = np.count_nonzero(rows >= len(self)) == size - len(self)
+        files.require(BundleFile.ITEMS, without_gap, f"adds rows, but not all of {len(self)} to {size - 1}")
+        there = bool((gone >= 0).all() and (gone < len(self)).all() and (self.keys[gone] != PADDING_KEY).all())
+        apart = there and len(np.unique(np.concatenate([rows, gone]))) == len(rows) + len(gone)
+        files.require(BundleFile.REMOVED, apart, "names rows twice, without an item, or among the changed ones")
+        keys, popularity = np.full(size, PADDING_KEY, np.int64), np.full(size, -np.inf)
+        keys[: len(self)], popularity[: len(self)] = self.keys, self.popularity
+        before = keys[rows]
+        keys[gone], popularity[gone] = PADDING_KEY, -np.inf
+        keys[rows], popularity[rows] = delta.keys, delta.popularity
+        other = before != delta.keys
+        replaced = before[other & (before != PADDING_KEY)]
+        left = ItemKeys(np.concatenate([self.keys[gone], replaced]))
+        item_rows = self.item_rows.replaced(left, ItemKeys(delta.keys[other]), IndexRows(rows[other]))
+        distinct = bool((item_rows.keys[1:] > item_rows.keys[:-1]).all())
+        files.require(BundleFile.ITEMS, distinct, "adds an item that is there already")
+        count = f"makes {len(item_rows.keys)} items, the manifest says {files.manifest.items}"
+        files.require(BundleFile.ITEMS, len(item_rows.keys) == files.manifest.items, count)
+        special = np.arange(FIRST_ITEM_ROW)
+        embedded = np.concatenate([special, rows + FIRST_ITEM_ROW])
+        return BundleRows(
+            ids=self.ids.replaced(rows, delta.ids, gone),
+            keys=ItemKeys(keys),
+            popularity=popularity,
+            vectors=self.vectors.replaced(rows, delta.vectors, gone),
+            embeddings=self.embeddings.replaced(embedded, delta.embeddings, gone + FIRST_ITEM_ROW),
+            item_rows=item_rows,
+        )

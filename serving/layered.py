@@ -1,0 +1,89 @@
+"""Exact search over a bundle that deltas have changed, without a copy of its vectors."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts import IndexRows
+from contracts.layers import Layers
+from serving.index import Exact, ExactIndex, Found
+
+__all__ = ["LayeredIndex", "exact_index"]
+
+Floats = npt.NDArray[np.float32]
+
+_MARGIN: Final = 16
+"""Vectors fetched beyond what the share of outdated ones makes likely."""
+
+
+def exact_index(vectors: Layers[np.float32]) -> Exact:
+    """Return exact search over the rows of a bundle."""
+    return ExactIndex(vectors.base) if vectors.places is None else LayeredIndex(vectors)
+
+
+@dataclass(frozen=True)
+class LayeredIndex:
+    """Searches base and changed vectors apart, and merges what it finds.
+
+    The base still has vectors that are outdated: a search fetches more of it, and again twice as many where too few of
+    those are current. So it finds what a search over one array of the current vectors finds, up to ties.
+    """
+
+    vectors: Layers[np.float32]
+    _current: npt.NDArray[np.bool_] = field(init=False)
+    _late_rows: IndexRows = field(init=False)
+    _late: ExactIndex = field(init=False)
+
+    def __post_init__(self) -> None:
+        places, count = self.vectors.places, len(self.vectors.base)
+        if places is None:
+            places = np.arange(count, dtype=np.int32)
+        late = np.flatnonzero(places >= count)
+        # A row that holds what the base has holds it at its own place: only deltas move rows.
+        object.__setattr__(self, "_current", places[:count] == np.arange(count))
+        object.__setattr__(self, "_late_rows", IndexRows(late))
+        object.__setattr__(self, "_late", ExactIndex(np.ascontiguousarray(self.vectors.over[places[late] - count])))
+
+    @property
+    def lists(self) -> int:
+        """None: every vector is compared."""
+        return 0
+
+    def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:  # noqa: ARG002 - no lists to choose from
+        """Return the best `k` rows for each query."""
+        base, late = self._search_base(queries, k), self._late.search(queries, k)
+        scores = np.concatenate([base.scores, late.scores], axis=1)
+        rows = np.concatenate([base.rows, self._late_rows[late.rows]], axis=1)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : min(k, int(self._current.sum()) + len(self._late_rows))]
+        return Found(np.take_along_axis(scores, best, 1), IndexRows(np.take_along_axis(rows, best, 1)))
+
+    def _search_base(self, queries: Floats, k: int) -> Found:
+        """Return up to `k` current rows of the base for each query; -1, at minus infinity, where there are fewer."""
+        base, count = ExactIndex(self.vectors.base), len(self._current)
+        wanted = min(k, int(self._current.sum()))
+        fetched = min(int(wanted * count / max(self._current.sum(), 1)) + _MARGIN, count)
+        while True:
+            found = base.search(queries, fetched)
+            current = self._current[found.rows]
+            if fetched == count or (current.sum(axis=1) >= wanted).all():
+                break
+            fetched = min(2 * fetched, count)
+        scores = np.where(current, found.scores, -np.inf).astype(np.float32)
+        order = np.argsort(~current, axis=1, kind="stable")[:, :wanted]
+        rows = np.where(current, found.rows, -1)
+        return Found(np.take_along_axis(scores, order, 1), IndexRows(np.take_along_axis(rows, order, 1)))
+
+    def reaches(self, k: int, nprobe: int = 0) -> bool:  # noqa: ARG002 - it has no limits
+        """Say yes: any number of rows can be ranked."""
+        return True
+
+    def cost(self, nprobe: int = 0) -> float:  # noqa: ARG002 - no lists to choose from
+        """Estimate a query's search in microseconds of one core."""
+        return ExactIndex(self.vectors.base).cost() + self._late.cost()
+
+    def search_among(self, queries: Floats, k: int, rows: IndexRows) -> Found:
+        """Return the best `k` of the given distinct `rows` for each query."""
+        places = ExactIndex(np.ascontiguousarray(self.vectors[rows])).search(queries, k)
+        return Found(places.scores, IndexRows(rows[places.rows]))

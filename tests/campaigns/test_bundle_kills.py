@@ -1,0 +1,163 @@
+"""An export is killed before every change to the store: whatever it wrote, the next one goes on from it."""
+
+import copy
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from contracts import BundleLog, BundleManifest, Store
+from contracts.verification import verify
+from serving.bundle import LoadedBundle, load_bundle
+from tests.campaigns.tally import counting
+from tests.kills import KilledError, killed_at
+from tests.trainer.export.test_deltas import assert_published, turn
+from tests.trainer.support import absorbed, batches_of
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.config import TowerConfig, TrainerConfig
+from trainer.export import clusters, export_bundle, fit
+from trainer.export.keeper import Keeper
+from trainer.ranks.workers import Workers
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
+
+CONFIG = TrainerConfig(
+    device="cpu",
+    batch_size=32,
+    tower=TowerConfig(kind="mean_pooling", dimension=8, history_length=6),
+    index="IVF4,SQfp16",
+    nprobe=64,
+    bundles_kept=1,
+    publish_bound=1e-3,
+)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> TrainerState:
+    store = Store(str(tmp_path / "windows"))
+    synthetic(WindowWriter(store), windows=1)
+    state = absorbed(store, CONFIG)
+    for batch in batches_of(store, state):
+        train_step(state, batch, Workers())
+    state.position.trained_sequence = 0
+    return state
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a repair need few items."""
+    monkeypatch.setattr(fit, "_CHANGED", 8)
+    monkeypatch.setattr(clusters, "_REPAIR_LISTS", (2, 4))
+    monkeypatch.setattr(clusters, "_ITEMS_PER_LIST", 2)
+
+
+def a_delta(store: Store, state: TrainerState) -> Keeper:
+    """Get ready for an export that is a delta of a delta."""
+    keeper = Keeper()
+    export_bundle(store, state, keeper=keeper)
+    turn(state, 1)
+    export_bundle(store, state, keeper=keeper)
+    turn(state, 2, 3)
+    return keeper
+
+
+def a_repair(store: Store, state: TrainerState) -> Keeper:
+    """Get ready for an export that appends lists."""
+    keeper = Keeper()
+    export_bundle(store, state, keeper=keeper)
+    rows = state.live[:10]
+    state.embeddings.weight[rows] = -3 * state.embeddings.weight[state.live].mean(0)
+    turn(state, *range(10), by=0.1)
+    return keeper
+
+
+def a_training(store: Store, state: TrainerState) -> Keeper:
+    """Get ready for an export that takes new lists, and retires a chain."""
+    keeper = Keeper(clock=lambda: time.time() + 2 * 86_400)
+    export_bundle(store, state, keeper=keeper)
+    turn(state, 1)
+    export_bundle(store, state, keeper=keeper)
+    while keeper._training is None or keeper._training.running:
+        time.sleep(0.01)
+    keeper.clock = time.time
+    turn(state, 2)
+    return keeper
+
+
+def is_delta(made: BundleManifest) -> bool:
+    return made.depth == 2
+
+
+def is_repair(made: BundleManifest) -> bool:
+    return made.depth == 1 and made.index.fit is not None and made.index.fit.repairs == 1
+
+
+def is_training(made: BundleManifest) -> bool:
+    return made.depth == 0 and made.index.fit is not None and made.index.fit.changed == 1
+
+
+def killed_exports(before: Path, state: TrainerState, keeper: Keeper) -> Iterator[Store]:
+    """Yield stores in which an export was killed: before its first change, before its second, and so on."""
+    for change in count():
+        folder = before.parent / f"killed-{change}"
+        shutil.copytree(before, folder)
+        store = Store(str(folder))
+        try:
+            with killed_at(change):
+                export_bundle(store, state, keeper=copy.copy(keeper))
+        except KilledError:
+            yield store
+            shutil.rmtree(folder)
+        else:
+            return
+
+
+@pytest.mark.parametrize(("prepare", "is_it"), [(a_delta, is_delta), (a_repair, is_repair), (a_training, is_training)])
+def test_killed_before_any_change_the_next_export_goes_on(
+    tmp_path: Path,
+    state: TrainerState,
+    prepare: Callable[[Store, TrainerState], Keeper],
+    is_it: Callable[[BundleManifest], bool],
+) -> None:
+    before = Store(str(tmp_path / "before"))
+    keeper = prepare(before, state)
+    served = served_of(before)
+    shutil.copytree(tmp_path / "before", tmp_path / "whole")
+    whole = export_bundle(Store(str(tmp_path / "whole")), state, keeper=copy.copy(keeper))
+    assert is_it(whole), whole
+    weight, step = state.embeddings.weight.clone(), state.position.step
+    with counting(f"kills: export, {prepare.__name__[2:]}") as row:
+        for store in killed_exports(tmp_path / "before", state, keeper):
+            row.faults += 1
+            assert_sound(store, served)
+            # The process starts again, and makes the same once more.
+            restarted = Keeper()
+            again = export_bundle(store, state, keeper=restarted)
+            assert (again.version, BundleLog(store).current()) == (whole.version, whole.version)
+            assert_sound(store, served)
+            assert_published(store, again, state, bound=CONFIG.publish_bound)
+            turn(state, 4)
+            assert_published(store, export_bundle(store, state, keeper=restarted), state, bound=CONFIG.publish_bound)
+            assert_sound(store, served)
+            state.embeddings.weight[:], state.position.step = weight, step
+        assert row.faults >= 8
+        row.without_effect = row.faults
+
+
+def served_of(store: Store) -> LoadedBundle:
+    log = BundleLog(store)
+    return load_bundle(log, str(log.current()))
+
+
+def assert_sound(store: Store, served: LoadedBundle) -> None:
+    """Check every file, every chain, and that a server, running or new, takes what is promoted."""
+    assert verify(store).findings == []
+    log = BundleLog(store)
+    for manifest in log.manifests():
+        log.chain(manifest)
+    new, running = served_of(store), load_bundle(log, str(log.current()), served=served)
+    assert new.version == running.version
+    assert new.items == running.items

@@ -1,0 +1,30 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.layers import Layers
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 6), st.integers(0, 4))
+def test_rows_are_those_of_a_dictionary_and_no_version_changes(seed: int, count: int, changes: int) -> None:
+    rng = np.random.default_rng(seed)
+    layers = Layers.of(rng.normal(size=(count, 3)))
+    wanted = dict(enumerate(layers.base))
+    versions = [(layers, wanted, count)]
+    for _ in range(changes):
+        layers, wanted, size = versions[-1]
+        live = rng.permutation(sorted(wanted))
+        gone, moved = np.split(live, [len(live) // 3])
+        rows = np.concatenate([moved[: len(moved) // 2], size + np.arange(rng.integers(0, 3))]).astype(np.int64)
+        values = rng.normal(size=(len(rows), 3))
+        kept = {row: value for row, value in wanted.items() if row not in gone}
+        later = layers.replaced(rows, values, gone.astype(np.int64))
+        size = max(size, int(rows.max(initial=-1)) + 1)
+        versions.append((later, kept | dict(zip(rows.tolist(), values, strict=True)), size))
+    for layers, wanted, size in versions:
+        rows = np.array(sorted(wanted), np.int64)
+        assert len(layers) == size
+        np.testing.assert_array_equal(layers[rows], np.array([wanted[row] for row in rows]).reshape(-1, 3))
+        np.testing.assert_array_equal(layers[np.stack([rows, rows[::-1]])][1], layers[rows[::-1]])
+        for row in rows:
+            np.testing.assert_array_equal(layers[row], wanted[row])

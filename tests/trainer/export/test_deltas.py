@@ -1,0 +1,214 @@
+"""Exports between complete bundles: what moved, came and went, published against the bundle before."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contracts import BundleLog, BundleManifest, Store
+from contracts.verification import verify
+from serving.bundle import load_bundle
+from tests.trainer.support import absorbed, batches_of
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.config import TrainerConfig
+from trainer.export import Content, export_bundle
+from trainer.export.keeper import Keeper
+from trainer.export.servable import Servable
+from trainer.ranks.workers import Workers
+from trainer.state.trainer_state import TrainerState
+from trainer.step.step import train_step
+
+
+def with_settings(state: TrainerState, **settings: Any) -> None:
+    state.config = TrainerConfig.model_validate({**state.config.model_dump(), **settings})
+
+
+@pytest.fixture(params=["auto", "IVF8,SQfp16"])
+def state(store: Store, writer: WindowWriter, config: TrainerConfig, request: pytest.FixtureRequest) -> TrainerState:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    with_settings(state, index=request.param)
+    for batch in batches_of(store, state):
+        train_step(state, batch, Workers())
+    state.position.trained_sequence = 0
+    return state
+
+
+def turn(state: TrainerState, *items: int, by: float = 2.0) -> None:
+    """Move the vectors of items to a new place in the stream."""
+    for item in items:
+        row = state.embeddings.weight[state.live[item]]
+        row += by * row.norm() * torch.nn.functional.normalize(torch.arange(1.0, len(row) + 1), dim=0)
+    state.position.step += 1
+
+
+def replace_item(state: TrainerState, item: int, key: int, name: str) -> None:
+    """Give an item's table row to another one."""
+    row = state.table.live[item]
+    state.table.keys[row], state.table.ids[row] = key, name
+    state.table._index()
+
+
+def parent_of(manifest: BundleManifest) -> str | None:
+    return manifest.parent.version if manifest.parent else None
+
+
+def assert_published(store: Store, manifest: BundleManifest, state: TrainerState, bound: float = 0.0) -> None:
+    """Compare what a server loads with the state, item by item."""
+    bundle, content = load_bundle(BundleLog(store), manifest.version), Content.of(state)
+    rows = bundle.rows_of(content.keys)
+    assert bundle.items == len(rows) == len(set(rows.tolist()))
+    assert (rows >= 0).all()
+    np.testing.assert_allclose(bundle.exact.vectors[rows], content.vectors, atol=bound)
+    off = np.linalg.norm(bundle.embeddings[rows + 2] - content.embeddings[2:], axis=1)
+    assert (off <= bound * np.linalg.norm(bundle.embeddings[rows + 2], axis=1) + 1e-12).all()
+    assert bundle.ids[rows].tolist() == state.table.ids[state.table.live].tolist()
+    found = bundle.index.search(content.vectors, 1, nprobe=bundle.index.lists).rows[:, 0]
+    if not bound:
+        assert (found == rows).mean() > 0.95
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_moved_came_and_went_is_published(store: Store, state: TrainerState, *, restarted: bool) -> None:
+    keeper = Keeper()
+    first = export_bundle(store, state, keeper=keeper)
+    assert (first.parent, first.schema_version, first.depth) == (None, 1, 0)
+    turn(state, 3, 9)
+    second = export_bundle(store, state, keeper=Keeper() if restarted else keeper)
+    assert (parent_of(second), second.base, second.depth) == (first.version, first.version, 1)
+    assert (second.schema_version, second.changed, second.removed) == (2, 2, 0)
+    assert (first.moved, second.moved) == (None, 2 / second.items)
+    assert_published(store, second, state)
+    replace_item(state, 5, 12345, "another")
+    turn(state, 7)
+    third = export_bundle(store, state, keeper=Keeper() if restarted else keeper)
+    assert (parent_of(third), third.base, third.depth) == (second.version, first.version, 2)
+    # The new item has the row of the one that is gone.
+    assert (third.changed, third.removed, third.items) == (2, 0, first.items)
+    assert_published(store, third, state)
+    assert BundleLog(store).current() == third.version
+    assert verify(store).findings == []
+
+
+def test_a_row_without_an_item_is_taken_by_a_later_one(store: Store, state: TrainerState) -> None:
+    keeper = Keeper()
+    first = export_bundle(store, state, keeper=keeper)
+    row = state.table.live[4]
+    key, name = int(state.table.keys[row]), str(state.table.ids[row])
+    replace_item(state, 4, 0, "")
+    turn(state, 8)
+    second = export_bundle(store, state, keeper=keeper)
+    assert (second.items, second.changed, second.removed) == (first.items - 1, 1, 1)
+    assert_published(store, second, state)
+    state.table.keys[row], state.table.ids[row] = key, name
+    state.table._index()
+    state.position.step += 1
+    third = export_bundle(store, state, keeper=keeper)
+    assert (third.items, third.changed, third.removed) == (first.items, 1, 0)
+    assert_published(store, third, state)
+    assert len(load_bundle(BundleLog(store), third.version).rows) == first.items
+
+
+def test_what_is_off_by_less_than_the_bound_is_not_published(store: Store, state: TrainerState) -> None:
+    keeper = Keeper()
+    with_settings(state, publish_bound=0.05)
+    export_bundle(store, state, keeper=keeper)
+    turn(state, 2, by=0.01)
+    turn(state, 3, by=0.5)
+    second = export_bundle(store, state, keeper=keeper)
+    assert second.changed == 1
+    assert_published(store, second, state, bound=0.05)
+    # Small moves add up: the bound is against what was published.
+    for _ in range(10):
+        turn(state, 2, by=0.01)
+    third = export_bundle(store, state, keeper=keeper)
+    assert third.changed == 1
+    assert_published(store, third, state, bound=0.05)
+
+
+def test_a_long_chain_and_a_large_delta_end_in_a_complete_bundle(store: Store, state: TrainerState) -> None:
+    keeper = Keeper()
+    with_settings(state, bundle_chain=2)
+    made = []
+    for item in range(4):
+        made.append(export_bundle(store, state, keeper=keeper))
+        turn(state, item)
+    assert [one.depth for one in made] == [0, 1, 2, 0]
+    turn(state, *range(20))
+    assert export_bundle(store, state, keeper=keeper).depth == 0
+
+
+def test_a_chain_is_kept_as_long_as_what_is_built_on_it(store: Store, state: TrainerState) -> None:
+    keeper, log = Keeper(), BundleLog(store)
+    with_settings(state, bundles_kept=1, bundle_chain=3)
+    made = []
+    for item in range(6):
+        made.append(export_bundle(store, state, keeper=keeper).version)
+        turn(state, item)
+    assert [log.manifest(version).depth for version in log.versions()] == [0, 1]
+    assert log.versions() == made[-2:]
+    assert verify(store).findings == []
+
+
+def test_the_gate_judges_a_delta(store: Store, state: TrainerState) -> None:
+    keeper = Keeper()
+    for _ in range(20):
+        for batch in batches_of(store, state):
+            train_step(state, batch, Workers())
+    good = export_bundle(store, state, keeper=keeper)
+    for parameter in state.tower.parameters():
+        parameter.data.mul_(-1)
+    turn(state, 1)
+    bad = export_bundle(store, state, keeper=keeper)
+    assert bad.depth == 1
+    assert bad.verdict.startswith("held: recall@5")
+    assert BundleLog(store).current() == good.version
+    # What is held is built on all the same.
+    for parameter in state.tower.parameters():
+        parameter.data.mul_(-1)
+    turn(state, 1)
+    better = export_bundle(store, state, keeper=keeper)
+    assert (parent_of(better), better.promoted) == (bad.version, True)
+    assert_published(store, better, state)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_lost_parent_is_followed_by_a_complete_bundle(store: Store, state: TrainerState, *, restarted: bool) -> None:
+    keeper = Keeper()
+    first = export_bundle(store, state, keeper=keeper)
+    turn(state, 3)
+    second = export_bundle(store, state, keeper=keeper)
+    store.remove(first.folder)
+    assert [(one.name, str(one.kind)) for one in verify(store).findings] == [
+        (f"{first.folder}/MANIFEST.json", "missing")
+    ]
+    turn(state, 4)
+    third = export_bundle(store, state, keeper=Keeper() if restarted else keeper)
+    assert (second.depth, third.depth) == (1, 0)
+    assert BundleLog(store).current() == third.version
+    assert_published(store, third, state)
+
+
+def test_what_answers_for_the_gate_is_what_is_read_from_the_store(store: Store, state: TrainerState) -> None:
+    keeper, log = Keeper(), BundleLog(store)
+    for item in range(3):
+        newest = export_bundle(store, state, keeper=keeper)
+        turn(state, item)
+    kept, fresh = keeper.open(log, newest), Servable.open(log, newest)
+    queries = Content.of(state).vectors
+    for mine, other in zip(kept.index.search(queries, 5), fresh.index.search(queries, 5), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_nan_is_never_built_on(store: Store, state: TrainerState) -> None:
+    keeper = Keeper()
+    export_bundle(store, state, keeper=keeper)
+    sound = state.embeddings.weight[state.live[3]].clone()
+    state.embeddings.weight[state.live[3]] = torch.nan
+    state.position.step += 1
+    assert not export_bundle(store, state, keeper=keeper).promoted
+    state.embeddings.weight[state.live[3]] = sound
+    state.position.step += 1
+    third = export_bundle(store, state, keeper=keeper)
+    assert (third.depth, third.promoted) == (0, True)

@@ -1,0 +1,60 @@
+"""The tower's graph from another process, as the exports use it."""
+
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+from prometheus_client import CollectorRegistry
+
+from contracts import BundleLog, Store
+from tests.trainer.support import absorbed
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.config import TowerConfig, TrainerConfig
+from trainer.export import tower as traced
+from trainer.export.exporter import Exporter
+from trainer.export.tracing import Tracing
+from trainer.stream.metrics import TrainerMetrics
+from trainer.towers import build_tower
+
+
+def test_a_graph_of_another_process_computes_what_the_tower_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TowerConfig(kind="mean_pooling", dimension=6, history_length=3)
+    assert not traced.is_traced(config)
+    Tracing(config).wait()
+    assert traced.is_traced(config)
+    monkeypatch.setattr(traced, "_traced", None)
+    tower = build_tower(config, 3).eval()
+    model = ReferenceEvaluator(onnx.ModelProto.FromString(traced.tower_to_onnx(tower, config)))
+    history, mask = torch.randn(2, 3, 6), torch.tensor([[False, True, True], [True, True, True]])
+    (users,) = model.run(None, {"history": history.numpy(), "mask": mask.numpy()})
+    np.testing.assert_allclose(users, tower(history, mask).detach().numpy(), atol=1e-5)
+
+
+def test_where_that_process_fails_the_export_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TowerConfig(kind="mean_pooling", dimension=10, history_length=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/bin/false")
+        Tracing(config).wait()
+    assert not traced.is_traced(config)
+    assert traced.tower_to_onnx(build_tower(config, 0).eval(), config)
+
+
+def test_a_follower_trains_while_the_tower_is_traced_and_exports_then(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+    config = TrainerConfig.model_validate({**config.model_dump(), "tower": {"kind": "mean_pooling", "dimension": 4}})
+    state = absorbed(store, config)
+    made = Exporter(store, config, TrainerMetrics(CollectorRegistry()), follows=True)
+    made.prepare()
+    state.position.trained_sequence = 0
+    assert not made.due(state)
+    made.export_if_due(state)
+    assert BundleLog(store).versions() == []
+    assert made._tracing is not None
+    made._tracing.wait()
+    made.export_if_due(state)
+    assert len(BundleLog(store).versions()) == 1

@@ -1,0 +1,144 @@
+"""The coarse quantiser of an IVF index: trained seldom, kept between exports, repaired where new items do not fit.
+
+Centroids are of length 1 (FAISS trains them so for inner products), so the score of an item and its centroid, divided
+by the item's length, is their cosine: how well the list fits the item.
+"""
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from contracts import IndexFit
+from contracts.index_delta import append_lists
+
+__all__ = ["Assigned", "Clusters", "family"]
+
+Floats = npt.NDArray[np.float32]
+
+# FAISS multiplies matrices only for batches above this threshold, which 1.15 set so high that items are compared with
+# the centroids one by one (see `serving.index`).
+faiss.cvar.distance_compute_blas_threshold = 300
+
+_UNFIT: Final = 0.05
+"""Quantile of the cosines at training below which an item counts as badly fitting."""
+
+_BLOCK: Final = 1 << 16
+"""Items assigned at once: their scores against a few thousand centroids stay within a gigabyte."""
+
+_REPAIR_LISTS: Final = (64, 400)
+"""Lists that one repair appends, at least and at most."""
+
+_ITEMS_PER_LIST: Final = 8
+"""Badly fitting items that justify a list of their own."""
+
+
+class Assigned(NamedTuple):
+    """The list of each item, (n,), and the cosine of the item and the list's centroid, (n,)."""
+
+    lists: npt.NDArray[np.int64]
+    cosines: Floats
+
+    def take(self, rows: npt.NDArray[np.int64]) -> "Assigned":
+        """Return those of some items; -1 means an item without a list, at cosine 0."""
+        known = rows >= 0
+        lists, cosines = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.float32)
+        lists[known], cosines[known] = self.lists[rows[known]], self.cosines[rows[known]]
+        return Assigned(lists, cosines)
+
+
+def family(kind: str) -> str:
+    """Return a factory string without its number of lists, which grows with the catalogue."""
+    return re.sub(r"^IVF\d+", "IVF", kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """A trained IVF index without items (`empty`), and how well its lists fit; `kind` is its factory string."""
+
+    kind: str
+    empty: Any
+    fit: IndexFit
+
+    @classmethod
+    def trained(cls, empty: Any, kind: str, vectors: Floats) -> tuple[Self, Assigned]:
+        """Train an index on vectors (n, d), which takes minutes for millions; return it and their lists."""
+        empty.train(vectors)
+        fit = IndexFit(trained_at=time.time(), trained_items=len(vectors), trained_lists=empty.nlist, cosine=0.0)
+        assigned = cls(kind, empty, fit).assign(vectors)
+        cosine = float(np.quantile(assigned.cosines, _UNFIT))
+        return cls(kind, empty, fit.model_copy(update={"cosine": cosine})), assigned
+
+    @property
+    def lists(self) -> int:
+        """How many lists there are."""
+        return int(self.empty.nlist)
+
+    def centroids(self) -> Floats:
+        """Return the centroids, (lists, d)."""
+        centroids: Floats = self.empty.quantizer.reconstruct_n(0, self.lists)
+        return centroids
+
+    def assign(self, vectors: Floats) -> Assigned:
+        """Return the nearest list of each of the vectors (n, d)."""
+        return _nearest(self.empty.quantizer, vectors)
+
+    def measured(self, vectors: Floats, lists: npt.NDArray[np.int64]) -> Assigned:
+        """Return the cosines of vectors (n, d) whose `lists` are known."""
+        centroids, cosines = self.centroids(), np.empty(len(vectors), np.float32)
+        for at in _blocks(len(vectors)):
+            cosines[at] = np.einsum("nd,nd->n", vectors[at], centroids[lists[at]]) / _lengths(vectors[at])
+        return Assigned(lists, cosines)
+
+    def filled(self, vectors: Floats, lists: npt.NDArray[np.int64]) -> Any:
+        """Return an index that holds vectors (n, d) in the given lists (n,), as rows 0 to n - 1."""
+        index: Any = faiss.clone_index(self.empty)
+        rows, lists = np.arange(len(vectors)), np.ascontiguousarray(lists)
+        index.add_core(len(vectors), faiss.swig_ptr(vectors), faiss.swig_ptr(rows), faiss.swig_ptr(lists))
+        return index
+
+    def repaired(self, vectors: Floats, assigned: Assigned) -> tuple["Clusters", Assigned] | None:
+        """Append lists for the badly fitting among the vectors (n, d), and move into them whatever fits better there.
+
+        Returned are the clusters and the lists of all vectors; None where too few fit badly to make lists of.
+        """
+        unfit = np.flatnonzero(assigned.cosines < self.fit.cosine)
+        least, most = _REPAIR_LISTS
+        if len(unfit) < least * _ITEMS_PER_LIST:
+            return None
+        count = min(max(len(unfit) // _ITEMS_PER_LIST // _ITEMS_PER_LIST, least), most)
+        means: Any = faiss.Kmeans(vectors.shape[1], count, spherical=True, seed=1, min_points_per_centroid=1)
+        means.train(vectors[unfit])
+        added = faiss.IndexFlatIP(vectors.shape[1])
+        added.add(means.centroids)
+        better = _nearest(added, vectors)
+        moves = better.cosines > assigned.cosines
+        lists = np.where(moves, better.lists + self.lists, assigned.lists)
+        fit = self.fit.model_copy(update={"repairs": self.fit.repairs + 1})
+        return self._with(means.centroids, fit), Assigned(lists, np.maximum(better.cosines, assigned.cosines))
+
+    def _with(self, centroids: Floats, fit: IndexFit) -> "Clusters":
+        empty: Any = faiss.clone_index(self.empty)
+        append_lists(empty, centroids)
+        return Clusters(re.sub(r"^IVF\d+", f"IVF{empty.nlist}", self.kind), empty, fit)
+
+
+def _nearest(quantizer: Any, vectors: Floats) -> Assigned:
+    lists, cosines = np.empty(len(vectors), np.int64), np.empty(len(vectors), np.float32)
+    for at in _blocks(len(vectors)):
+        scores, found = quantizer.search(vectors[at], 1)
+        lists[at], cosines[at] = found[:, 0], scores[:, 0] / _lengths(vectors[at])
+    return Assigned(lists, cosines)
+
+
+def _lengths(vectors: Floats) -> Floats:
+    lengths: Floats = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
+    return lengths
+
+
+def _blocks(count: int) -> list[slice]:
+    return [slice(first, first + _BLOCK) for first in range(0, count, _BLOCK)]

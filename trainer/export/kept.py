@@ -1,0 +1,115 @@
+"""What an export keeps for the next one: the rows that are published, and the lists of an IVF index."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from contracts import BundleManifest, IndexFit, ItemKeys
+from contracts.bundle_rows import BundleRows
+from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
+from contracts.layers import Layers
+from trainer.export.clusters import Assigned, Clusters, family
+from trainer.export.content import Content
+from trainer.export.servable import Servable
+
+__all__ = ["Kept", "Lists", "have_moved", "rows_of"]
+
+_BLOCK: Final = 1 << 14
+"""Rows compared at once: they stay in the processor's cache."""
+
+Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """The lists of an IVF index, the items by row that they were given for, and the list of each row."""
+
+    clusters: Clusters
+    item_rows: ItemRows
+    vectors: Layers[np.float32]
+    assigned: Assigned
+
+    def suits(self, empty: Any, kind: str, wanted: str) -> bool:
+        """Say whether the lists can go on: for the same kind of index; of as many lists, where a number is wanted."""
+        fit, mine = self.clusters.fit, self.clusters.empty
+        if mine.d != empty.d or family(self.clusters.kind) != family(kind):
+            return False
+        return wanted == "auto" or fit.trained_lists == empty.nlist
+
+    def known(self, keys: ItemKeys, vectors: Floats, bound: float) -> Assigned:
+        """Return the lists of items by their keys (n,); -1 for those that are new or have moved (`have_moved`)."""
+        rows = rows_of(self.item_rows, keys)
+        there = np.flatnonzero(rows >= 0)
+        rows[there[have_moved(self.vectors, rows[there], vectors, there, bound)]] = -1
+        return self.assigned.take(rows)
+
+    def with_fit(self, fit: IndexFit) -> "Lists":
+        """Return these lists with what the manifest says about them."""
+        return replace(self, clusters=replace(self.clusters, fit=fit))
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The newest bundle in memory; `lists` is None where its index has none that can be kept."""
+
+    manifest: BundleManifest
+    rows: BundleRows
+    lists: Lists | None
+
+    @classmethod
+    def of(cls, servable: Servable) -> Self:
+        """Find out the lists of a bundle's rows; of one whose index does not say how it fits, none are kept."""
+        manifest, rows, fit = servable.manifest, servable.rows, servable.manifest.index.fit
+        if fit is None:
+            return cls(manifest, rows, None)
+        empty: Any = faiss.clone_index(servable.index)
+        empty.reset()
+        clusters = Clusters(manifest.index.type, empty, fit)
+        live, lists = rows.live, _lists_of(servable.index, len(rows))
+        measured = clusters.measured(rows.vectors[live], lists[live])
+        cosines = np.zeros(len(rows), np.float32)
+        cosines[live] = measured.cosines
+        return cls(manifest, rows, Lists(clusters, rows.item_rows, rows.vectors, Assigned(lists, cosines)))
+
+    def moved(self, rows: Rows, content: Content, items: Rows, bound: float) -> npt.NDArray[np.bool_]:
+        """Say which of a content's `items` (n,) differ from their published `rows` (n,), as vectors or embeddings."""
+        vectors = have_moved(self.rows.vectors, rows, content.vectors, items, bound)
+        first = FIRST_ITEM_ROW
+        return vectors | have_moved(self.rows.embeddings, rows + first, content.embeddings, items + first, bound)
+
+
+def rows_of(item_rows: ItemRows, keys: ItemKeys) -> Rows:
+    """Return the rows of keys (n,); -1 for new ones."""
+    return np.asarray(item_rows.look_up(keys), np.int64)
+
+
+def have_moved(
+    old: Layers[np.float32], old_rows: Rows, new: Floats, new_rows: Rows, bound: float
+) -> npt.NDArray[np.bool_]:
+    """Say which vectors (n,), rows of `old` and of `new` in pairs, differ by more than `bound` times their length."""
+    far = np.empty(len(old_rows), np.bool_)
+    for first in range(0, len(old_rows), _BLOCK):
+        at = slice(first, first + _BLOCK)
+        before, after = old[old_rows[at]], new[new_rows[at]]
+        off, length = _squares(after - before), _squares(before)
+        # Not "off > ...": what is not a number has moved, too.
+        far[at] = ~(off <= bound * bound * length)
+    return far
+
+
+def _squares(vectors: Floats) -> Floats:
+    squares: Floats = np.einsum("nd,nd->n", vectors, vectors)
+    return squares
+
+
+def _lists_of(index: Any, rows: int) -> Rows:
+    """Return the list of each row of an IVF index, -1 where it has no such row."""
+    lists, inverted = np.full(rows, -1, np.int64), index.invlists
+    for number in range(index.nlist):
+        if size := inverted.list_size(number):
+            lists[faiss.rev_swig_ptr(inverted.get_ids(number), size)] = number
+    return lists

@@ -1,0 +1,53 @@
+"""The tower's graph, traced beside the stream: in a process of its own, because tracing patches modules in use.
+
+``python -m trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph.
+"""
+
+import logging
+import subprocess
+import sys
+from threading import Thread
+
+from trainer.export.tower import keep_graph, trace_tower
+from trainer.tower_config import TowerConfig
+
+__all__ = ["Tracing"]
+
+logger = logging.getLogger(__name__)
+
+
+class Tracing:
+    """Traces the tower of some settings, with the stream's priority: the first bundle waits for it."""
+
+    def __init__(self, config: TowerConfig) -> None:
+        self._config = config
+        self._thread = Thread(target=self._trace, name="weir-tower-tracing", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on."""
+        return self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait for its end; if it failed, the export traces the tower itself."""
+        self._thread.join()
+
+    def _trace(self) -> None:
+        command = [sys.executable, "-m", "trainer.export.tracing"]
+        settings = self._config.model_dump_json().encode()
+        done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            logger.warning("the tower was not traced beside the stream: its process ended with %d", done.returncode)
+        else:
+            keep_graph(self._config, done.stdout)
+        logger.info("ready to export")
+
+
+def _main() -> None:
+    graph = trace_tower(TowerConfig.model_validate_json(sys.stdin.buffer.read()))
+    sys.stdout.buffer.write(graph)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,63 @@
+"""A training of all lists beside the stream."""
+
+import logging
+import os
+import threading
+from contextlib import suppress
+from typing import Any, Final
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from contracts import ItemKeys
+from contracts.item_rows import ItemRows
+from contracts.layers import Layers
+from trainer.export.clusters import Clusters
+from trainer.export.kept import Lists
+
+__all__ = ["Training"]
+
+logger = logging.getLogger(__name__)
+
+_NICENESS: Final = 10
+"""The stream comes first; where a thread cannot have a priority of its own, it shares the processor equally."""
+
+
+class Training:
+    """Trains lists on the items of an export, `keys` (n,) and `vectors` (n, d), in a thread that nothing waits for."""
+
+    def __init__(self, empty: Any, kind: str, keys: ItemKeys, vectors: npt.NDArray[np.float32]) -> None:
+        self._lists: Lists | None = None
+        self._thread = threading.Thread(
+            target=self._train, args=(empty, kind, keys, vectors), name="weir-index-training", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on."""
+        return self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+    @property
+    def result(self) -> Lists | None:
+        """What it made; None while it runs, and if it failed."""
+        return None if self.running else self._lists
+
+    def _train(self, empty: Any, kind: str, keys: ItemKeys, vectors: npt.NDArray[np.float32]) -> None:
+        with suppress(OSError):
+            # Relative: nobody may raise a priority, and a trainer may have been started with a low one.
+            niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
+        try:
+            clusters, assigned = Clusters.trained(empty, kind, vectors)
+        except Exception:
+            logger.exception("the lists of the index could not be trained; the old ones stay")
+            return
+        self._lists = Lists(clusters, ItemRows.of(keys), Layers.of(vectors), assigned)
+        logger.info("%s is trained on %d items; the next export takes it", kind, len(vectors))
