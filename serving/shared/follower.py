@@ -150,6 +150,9 @@ class Follower:
             while (step := self._log.next(cursor)) is not None:
                 commit, cursor = step
                 files = files.after(commit)
+                if commit.forgets:
+                    # It does not say whom: what is loaded now takes the place of all that Redis holds.
+                    raise _GapError("redaction", f"commit {commit.number} forgets users")
                 # What replaces other files says nothing new.
                 news += [file for file in commit.histories if not file.replaces]
         except RetiredError as error:

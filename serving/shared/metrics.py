@@ -4,8 +4,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 __all__ = ["LOADS", "FollowerMetrics"]
 
-LOADS = ("empty", "lost", "other-store", "gap", "length")
-"""Why all users are loaded: the first time, because keys were lost, another store, files that are gone, another L."""
+LOADS = ("empty", "lost", "other-store", "gap", "length", "redaction")
+"""Why all users are loaded: the first time, lost keys, another store, files that are gone, another L, users forgotten."""
 
 
 class FollowerMetrics:

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import redis
 
-from contracts import LogState, Store, WindowLog, hash_id
-from serving.shared.database import LEASE, POSITION, Position
+from contracts import LogState, Store, UserKeys, WindowLog, hash_id
+from pipelines.config import PipelineConfig
+from pipelines.forgotten import Forgotten
+from pipelines.redaction import forget_users
+from serving.shared.database import LEASE, POSITION, Position, keys_of, strangers
 from serving.shared.follower import Follower, FollowerLostError
 from tests.serving.shared.redis_server import RedisServer
 from tests.serving.shared.support import follower, loads, mapped, reader, said
@@ -245,6 +248,22 @@ def test_files_that_are_gone_before_they_were_read_cost_a_load(store: Store, dat
     one.step()
     assert loads(one) == {"empty": 1, "gap": 1}
     check(store, database)
+
+
+def test_forgotten_users_leave_redis(store: Store, database: RedisServer) -> None:
+    for sequence in range(2):
+        add_window(store, sequence)
+    one = follower(store, database.url)
+    one.step()
+    report = forget_users(store, PipelineConfig(), Forgotten.of(["user-3"]))
+    assert report.held == ("user-3",)
+    assert one.step()
+    assert loads(one) == {"empty": 1, "redaction": 1}
+    check(store, database)
+    generation = Position.model_validate_json(database.client.get(POSITION)).generation
+    held, gone = (keys_of(generation, UserKeys(np.array([USERS[n]]))) for n in (4, 3))
+    assert (database.client.exists(*held), database.client.exists(*gone)) == (1, 0)
+    assert list(strangers(database.client, [generation])) == []
 
 
 def test_the_position_is_of_the_store(store: Store, database: RedisServer) -> None:
