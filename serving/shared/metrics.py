@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 __all__ = ["LOADS", "FollowerMetrics"]
 
 LOADS = ("empty", "lost", "other-store", "gap", "length", "redaction")
-"""Why all users are loaded: the first time, lost keys, another store, files that are gone, another L, users forgotten."""
+"""Why all users are loaded: the first time, lost keys, another store, files gone, another L, users forgotten."""
 
 
 class FollowerMetrics:
