@@ -31,7 +31,7 @@ from contracts.user_rows import (
 
 __all__ = ["UserTable"]
 
-_BLOCK: Final = 1 << 13
+_BLOCK: Final = 1 << 11
 """Users that are searched for at once: what lies near their keys is in memory."""
 _SINGLY: Final = 16
 """Up to so many users, plain Python is faster than numpy."""
