@@ -6,6 +6,7 @@
 import logging
 import random
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def end(folder: Path) -> None:
     Erasure(store, -1.0).run(LogState.open(store))
 
 
+def wait_for_redaction(store: Store, known: int) -> None:
+    """Wait until users have been forgotten once more, 20 s at most."""
+    ends = time.monotonic() + 20
+    while time.monotonic() < ends and LogState.open(store).redaction == known:
+        time.sleep(0.005)
+
+
 def main(folder: Path, seed: int, kills: int) -> None:
     logging.basicConfig(level=logging.WARNING)
     rng, store = random.Random(seed), Store(str(folder / "store"))
@@ -50,7 +58,10 @@ def main(folder: Path, seed: int, kills: int) -> None:
         known = CommitLog(store).newest() if part else -1
         write_part(folder, part)()
         moment(rng, 20.0, lambda known=known: CommitLog(store).newest() > known)
-        hunt(partial(forget_whoever_comes, folder, FORGOTTEN[part % 3]), [partial(moment, rng, LONGEST)])
+        # Every other life ends right after a commit.
+        after_commit = partial(wait_for_redaction, store, LogState.open(store).redaction)
+        wait = after_commit if part % 2 else partial(moment, rng, LONGEST)
+        hunt(partial(forget_whoever_comes, folder, FORGOTTEN[part % 3]), [wait])
     kill(pipeline)
     finish(partial(end, folder))
 

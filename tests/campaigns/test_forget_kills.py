@@ -20,7 +20,7 @@ from tests.pipelines import support
 def test_killed_again_and_again_only_the_forgotten_are_gone(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with counting("kills: forget") as row:
-        row.faults = size.of(8, 40)
+        row.faults = size.of(6, 40)
         command = [sys.executable, "-m", "tests.campaigns.forget_lives", str(tmp_path), "1", str(row.faults)]
         subprocess.run(command, check=True, cwd=ROOT)
         store = Store(str(tmp_path / "store"))

@@ -17,8 +17,8 @@ from weir.config import Settings
 RUNNER = CliRunner()
 
 COMMANDS = [
-    *("up", "query", "click", "ingest", "train", "train-worker", "export", "promote", "serve", "histories"),
-    *("monitor", "verify", "retire", "migrate", "rebuild", "generate", "replay", "evaluate", "bench losses"),
+    *("up", "query", "click", "ingest", "train", "train-worker", "export", "promote", "serve", "histories", "monitor"),
+    *("verify", "retire", "forget", "migrate", "rebuild", "generate", "replay", "evaluate", "bench losses"),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
 ]
 WITHOUT_SETTINGS = {"generate", "config schema"}
@@ -27,6 +27,7 @@ ARGUMENTS = {
     "evaluate": ["--data", "log.jsonl"],
     "bench losses": ["--data", "log.jsonl"],
     "query": ["anna-0"],
+    "forget": ["--user", "anna-0"],
     "promote": ["00000000-0000000001"],
     "click": ["anna-0", "jazz-000"],
     "replay": ["log.jsonl"],
