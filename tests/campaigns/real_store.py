@@ -33,6 +33,7 @@ TRAINER = TrainerConfig(
     negatives=NegativesConfig(uniform=8),
     evaluation_k=CUTOFFS,
     evaluation_examples=20,
+    publish_bound=0.9,
     metrics_port=0,
 )
 
@@ -87,6 +88,7 @@ def build(folder: Path) -> Store:
                     server.said("serving bundle")
                     measure(store, server.target)
     bundles = BundleLog(store)
+    assert any(manifest.depth for manifest in bundles.manifests()), "no bundle is a delta"
     newest, older = bundles.manifests()[-1], bundles.manifests()[0]
     why = {"sequence": newest.trained_sequence, "window": newest.trained_window, "cases": 200, "verdict": "fell"}
     bundles.withdraw(Withdrawal(version=older.version, fallback=newest.version, at=time.time(), **why))

@@ -56,7 +56,7 @@ def _is_default(model: BaseModel, name: str) -> bool:
 def rewrite(store: Store, change: Change, minor: int) -> dict[str, int]:
     """Rewrite all documents of a store; return how many of each kind."""
     counts: dict[str, int] = {}
-    digests, marks = [""], dict[str, str]()
+    digests, folders = [""], dict[str, str]()
     for name in sorted(store.find()):
         data = store.read(name)
         if not data.startswith(b'{"checksum"'):
@@ -69,8 +69,8 @@ def rewrite(store: Store, change: Change, minor: int) -> dict[str, int]:
             fields["format"] = [FORMAT[0], minor]
         if KINDS.get(kind) is Commit:
             fields["predecessor"] = digests[-1]
-        if KINDS.get(kind) is CheckpointMark and fields.get("parent"):
-            fields["parent"]["checksum"] = marks[fields["parent"]["name"]]
+        if parent := fields.get("parent"):
+            parent["checksum"] = folders[f"{name.split('/')[0]}/{parent.get('name') or parent['version']}"]
         if KINDS.get(kind) is _Snapshot:
             number, sequence, _ = fields["state"]["cursor"]
             fields["state"]["cursor"] = [number, sequence, digests[number]]
@@ -78,8 +78,8 @@ def rewrite(store: Store, change: Change, minor: int) -> dict[str, int]:
         store.write(name, found)
         if KINDS.get(kind) is Commit:
             digests.append(checksum(found))
-        if KINDS.get(kind) is CheckpointMark:
-            marks[name.split("/")[1]] = checksum(found)
+        if KINDS.get(kind) in {CheckpointMark, BundleManifest}:
+            folders[name.rpartition("/")[0]] = checksum(found)
     return counts
 
 
