@@ -1,6 +1,6 @@
 """What the same change costs in stores of any size: CPU, bytes and memory, as one table and one picture.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.change                  # an hour on one core; 21 GB of disk, 8 GB of memory
+    OMP_NUM_THREADS=1 python -m benchmarks.change                  # an hour on one core; 21 GB of disk, 12 GB of memory
     OMP_NUM_THREADS=1 python -m benchmarks.change --scale 0.1      # tenths of all stores: ten minutes
 
 Runs the benchmarks of the parts, each in a process of its own, and joins their tables. What changes stays the same
@@ -28,6 +28,7 @@ FLAT: Final = 1.5
 USERS: Final = (100_000, 1_000_000, 5_000_000, 20_000_000)
 ITEMS: Final = (200_000, 2_000_000)
 WINDOWS: Final = (10, 1_000, 10_000)
+MOVED: Final = 2_000
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,14 @@ def trainer(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
         yield Cost("checkpoint", items, *(float(found[n]) for n in ("checkpoint, s", "written, MB", "memory, MB")))
 
 
+def index(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
+    """Yield exports of moved items, and what the server does with them."""
+    for items in scaled(ITEMS):
+        [found] = rows(output("deltas", "--items", items, "--share", MOVED / items, "--rounds", 4))
+        yield Cost("bundle, export of a delta", items, float(found["export CPU s"]), float(found["written MB"]))
+        yield Cost("bundle, server takes a delta", items, float(found["apply CPU s"]))
+
+
 def server(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
     """Yield starts of a server."""
     for found in rows(output("server_start", *repeated("--users", scaled(USERS)))):
@@ -93,7 +102,7 @@ def age(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
         yield Cost("the same, following", int(windows), costs["run, following, s"])
 
 
-PARTS: Final = (histories, trainer, server, age)
+PARTS: Final = (histories, trainer, index, server, age)
 
 
 def print_table(found: dict[str, list[Cost]]) -> None:
