@@ -272,7 +272,7 @@ def measure(store: Store, items: int, share: float, rounds: int, dimension: int)
     stream = Stream(store, items, TrainerConfig(device="cpu", tower=tower, gate_tolerance=1.0), World(dimension))
     made, export = stream.export(np.arange(TOPICS))
     first = Round(made, export, 0, 0, *stream.found(made, np.arange(TOPICS)))
-    with started(store) as (process, target, _), RetrievalClient(target, timeout=60) as client:
+    with started(store) as (process, target, *_), RetrievalClient(target, timeout=60) as client:
         found = list(rounds_of(stream, Watch(store, process, client), share, rounds))
         peaks = status("VmHWM") / 2**30, status("VmHWM", process) / 2**30
     report(items, share, first, found)

@@ -6,6 +6,7 @@ import logging
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -49,11 +50,25 @@ def started(stage: str, store: Store, settings: str, kills: int, log: Path) -> "
         return subprocess.Popen(command, stderr=file, cwd=ROOT)
 
 
+def at_work(rng: random.Random, store: Store) -> None:
+    """Wait for a checkpoint that was not there before, a minute at most, and then for a moment."""
+    from trainer.state.checkpoint import CheckpointLog
+
+    names = CheckpointLog(store).names
+    before, end = names(), time.monotonic() + 60
+    while names() == before and time.monotonic() < end:
+        time.sleep(0.01)
+    moment(rng, 1.0)
+
+
 def main(stage: str, url: str, settings: str, kills: str) -> None:
     logging.basicConfig(level=logging.INFO)
-    live = {"trainer": trainer, "server": server, "monitor": monitor}[stage](Store(url), settings)
+    store = Store(url)
+    live = {"trainer": trainer, "server": server, "monitor": monitor}[stage](store, settings)
     rng = random.Random(stage)
-    hunt(live, [partial(moment, rng, LONGEST[stage]) for _ in range(int(kills))])
+    waits = [partial(moment, rng, LONGEST[stage]), partial(at_work, rng, store)]
+    # Every other trainer is killed at any time, and the others in their work, however slow the machine is.
+    hunt(live, [waits[number % 2 if stage == "trainer" else 0] for number in range(int(kills))])
 
 
 if __name__ == "__main__":
