@@ -36,7 +36,7 @@ class KafkaPartition:
     """A partition as it was listed; positions are offsets.
 
     It holds offsets from `first` on, below `size`; those of open transactions do not count. `key` consists of the
-    identities of the cluster and the topic, so that a topic that is created anew has other partitions. `arrival_ms`
+    identities of the cluster and the topic, so that a topic that is created again has other partitions. `arrival_ms`
     and `fingerprint` are those of files: every message has its own time.
     """
 

@@ -117,7 +117,7 @@ class TopicSource(LogSource[KafkaPartition]):
         self.metrics.away.set(0)
 
     def _begin(self, new: list[KafkaPartition], known: Mapping[str, SourceSpan]) -> dict[str, SourceSpan]:
-        """Return where new partitions start; those that a known topic has got since, also anew, are read whole."""
+        """Return where new partitions start; those that a known topic has got since are read whole."""
         if not new:
             return {}
         if any(key.startswith(new[0].topic_key) for key in known):
