@@ -67,4 +67,5 @@ def seconds_to_servable(
         seconds_median=quantiles[len(quantiles) // 2],
         seconds_max=quantiles[-1],
         quantiles=tuple(quantiles),
+        events=len(times),
     )

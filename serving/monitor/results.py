@@ -34,6 +34,7 @@ class Freshness(Document):
     seconds_median: float
     seconds_max: float
     quantiles: tuple[float, ...] = Field(default=(), description="21 quantiles, from the shortest to the longest")
+    events: int = Field(default=1, description="of the window, behind the quantiles")
 
 
 class WindowRecall(Document):

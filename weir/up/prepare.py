@@ -32,7 +32,9 @@ _SMALL: Final[dict[str, Any]] = {
         "negatives": {"uniform": 128},
         "evaluation_examples": 500,
         "export_every_windows": 1,
+        "poll_seconds": 0.1,
     },
+    "serving": {"poll_seconds": 0.1},
     "monitor": {"examples_per_window": 200, "queries_per_request": 32},
 }
 _LARGE_LOG: Final = 400_000

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from contracts import BundleLog, Store
 from contracts.models import FrozenModel
-from serving.monitor.results import recorded
+from serving.monitor.results import Freshness, recorded
 from weir.config import Settings
 from weir.interact import Change
 from weir.text import plain
@@ -49,7 +49,7 @@ class DemoSummary(FrozenModel):
     bundles: int = Field(description="bundles swapped in by the server")
     recalls: Recalls
     servable_seconds: tuple[float, ...] = Field(
-        description="from event to servable: 21 quantiles over all windows, from the shortest to the longest"
+        description="from event to servable: 21 quantiles over all events, from the shortest to the longest"
     )
     click_seconds: float | None = Field(description="from a click to a changed answer")
     requests: dict[str, int] = Field(description="Retrieve calls by gRPC code")
@@ -106,7 +106,7 @@ def summarise(
             trainer=newest.get(f"recall@{k}"),
             trainer_popularity=newest.get(f"popularity_recall@{k}"),
         ),
-        servable_seconds=_pooled([seconds for one in fresh for seconds in one.quantiles]),
+        servable_seconds=_pooled(fresh),
         click_seconds=change.seconds,
         requests=requests_by_code(metrics),
         restarts={name: count for name, count in restarts.items() if count},
@@ -173,8 +173,13 @@ def _metrics_url(settings: Settings, section: str) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{stage.metrics_port}/metrics"
 
 
-def _pooled(seconds: Sequence[float]) -> tuple[float, ...]:
-    return tuple(np.quantile(seconds, np.linspace(0, 1, 21)).tolist()) if seconds else ()
+def _pooled(windows: Sequence[Freshness]) -> tuple[float, ...]:
+    """Return 21 quantiles over the events of all windows."""
+    seconds = [second for window in windows for second in window.quantiles]
+    weights = [window.events for window in windows for _ in window.quantiles]
+    if not sum(weights):
+        return ()
+    return tuple(np.quantile(seconds, np.linspace(0, 1, 21), weights=weights, method="inverted_cdf").tolist())
 
 
 def _spread(quantiles: Sequence[float]) -> str:

@@ -1,12 +1,14 @@
 import io
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from serving.monitor.results import Freshness
 from weir.config import Settings
-from weir.up.summary import DemoSummary, Recalls, print_summary, requests_by_code
+from weir.up.summary import DemoSummary, Recalls, _pooled, print_summary, requests_by_code
 
 GOOD = DemoSummary(
     rows=202_047,
@@ -91,6 +93,23 @@ def test_metrics_are_where_the_settings_say(host: str, url: str) -> None:
     out = io.StringIO()
     print_summary(Console(file=out, width=400), GOOD, Settings().model_copy(update={"serving": serving}))
     assert f"serving {url}" in out.getvalue()
+
+
+def test_seconds_are_those_of_events_not_of_windows() -> None:
+    many, few = np.linspace(4.0, 6.0, 21).tolist(), np.linspace(10.0, 12.0, 21).tolist()
+    windows = [fresh(many, 980), fresh(few, 20)]
+    found = _pooled(windows)
+    every = np.repeat([*many, *few], [980] * 21 + [20] * 21)
+    assert found == tuple(np.quantile(every, np.linspace(0, 1, 21), method="inverted_cdf").tolist())
+    assert found[19] <= 6.0 < found[20]
+    assert _pooled([]) == _pooled([fresh([], 0)]) == ()
+
+
+def fresh(quantiles: list[float], events: int) -> Freshness:
+    return Freshness(
+        bundle_version="v", servable_at=0.0, seconds_min=0.0, seconds_median=0.0, seconds_max=0.0,
+        quantiles=tuple(quantiles), events=events,
+    )  # fmt: skip
 
 
 def test_the_histogram_has_its_highest_bar_where_most_events_are() -> None:
