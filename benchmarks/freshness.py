@@ -46,7 +46,13 @@ def settings(folder: Path, window: int) -> dict[str, dict[str, Any]]:
     short = {"idle_seconds": 1.0, "poll_seconds": 0.2, "allowed_lateness_seconds": 1}
     return {
         "pipeline": {"log": str(folder / "log"), "window_seconds": window, **short},
-        "trainer": {"device": "cpu", "batch_size": 1024, "export_every_windows": 1, "poll_seconds": 0.2},
+        # Each test event is ranked against all items.
+        "trainer": {
+            "device": "cpu",
+            "batch_size": 1024,
+            "evaluation_examples": 500,
+            "export_every_windows": 1,
+        },
         "monitor": {"examples_per_window": 50, "queries_per_request": 25},
     }
 

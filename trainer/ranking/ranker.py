@@ -44,11 +44,16 @@ def rank_of(scores: Tensor, target: Tensor, excluded: Tensor | None = None) -> T
         Booleans (n, V): columns that are left out of the ranking, other than the target.
     """
     own = scores.gather(1, target[:, None])
-    earlier = torch.arange(scores.shape[1], device=scores.device) < target[:, None]
-    above = (scores > own) | ((scores == own) & earlier)
-    if excluded is not None:
-        above &= ~excluded
-    return torch.where(own[:, 0].isfinite(), above.sum(1) + 1, scores.shape[1] + 1)
+    columns, ranks = torch.arange(scores.shape[1], device=scores.device), []
+    # Temporary tensors of all rows would be larger than the scores, and new memory costs more than the comparisons.
+    size = max(1, _BLOCK_SCORES // scores.shape[1])
+    for part in (slice(first, first + size) for first in range(0, len(scores), size)):
+        above = (scores[part] == own[part]) & (columns < target[part, None])
+        above |= scores[part] > own[part]
+        if excluded is not None:
+            above &= ~excluded[part]
+        ranks.append(above.sum(1) + 1)
+    return torch.where(own[:, 0].isfinite(), torch.cat([target[:0], *ranks]), scores.shape[1] + 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,10 +56,13 @@ def _sample(state: TrainerState, manifest: WindowManifest, found: Positives) -> 
 def _metric_sums(state: TrainerState, examples: Examples) -> MetricSums:
     live = state.table.live
     counts, log_q = state.counts[live], state.log_q.double().cpu().numpy()[live]
-    popularity = torch.from_numpy(counts).to(state.device)
+    places = torch.empty(len(live), dtype=torch.int64, device=state.device)
+    places[torch.from_numpy(counts).to(state.device).argsort(descending=True, stable=True)] = torch.arange(
+        1, len(live) + 1, device=state.device
+    )
     sums = MetricSums(state.config.evaluation_k)
     for block in scored_blocks(state, examples):
-        sums.add(block.ranks(block.scores), block.ranks(popularity.expand(len(block.scores), -1)))
+        sums.add(block.ranks(block.scores), block.ranks_in(places))
         shown = block.scores if block.seen is None else block.scores.masked_fill(block.seen, -torch.inf)
         sums.add_recommended(shown.topk(min(max(sums.cutoffs), len(live)))[1], log_q, counts)
     return sums
@@ -81,6 +84,13 @@ class ScoredBlock:
         """Return the ranks (n,) of the positives by `scores` (n, V); an item without a row ranks below everything."""
         known = self.targets >= 0
         return rank_of(scores, self.targets.clamp(min=0), self.seen).masked_fill(~known, scores.shape[1] + 1)
+
+    def ranks_in(self, places: Tensor) -> Tensor:
+        """Return the ranks (n,) of the positives where all rows have the same order: `places` (V,), from 1."""
+        own = places[self.targets.clamp(min=0)]
+        if self.seen is not None:
+            own = own - (self.seen & (places < own[:, None])).sum(1)
+        return own.masked_fill(self.targets < 0, len(places) + 1)
 
 
 @torch.no_grad()
