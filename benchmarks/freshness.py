@@ -50,7 +50,7 @@ def settings(folder: Path, window: int) -> dict[str, dict[str, Any]]:
         "trainer": {
             "device": "cpu",
             "batch_size": 1024,
-            "evaluation_examples": 500,
+            "evaluation_examples": 100,
             "export_every_windows": 1,
         },
         "monitor": {"examples_per_window": 50, "queries_per_request": 25},
