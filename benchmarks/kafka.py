@@ -90,8 +90,8 @@ def _consume(config: PipelineConfig, *, validate: bool) -> int:
     """Read the whole topic; return the number of rows."""
     found = TopicClient(Topic.parse(config.log), config.kafka).partitions()
     rows, validator = 0, Validator(config)
-    begun = {one.key: SourceSpan(start=0, stop=0, resume=0, size=0) for one in found}
-    for wanted in plan_ranges(found, Seen(begun), 1 << 60):
+    starts = {one.key: SourceSpan(start=0, stop=0, resume=0, size=0) for one in found}
+    for wanted in plan_ranges(found, Seen(starts), 1 << 60):
         for block in RangeReader(wanted, config).blocks():
             rows += (
                 len(validator.validate(block)[0].rows)

@@ -129,7 +129,7 @@ def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
             part = slice(first, min(first + WINDOW, len(stream.keys)))
             if part.stop > first_test:
                 tested = examples(state, stream, slice(max(part.start, first_test), part.stop))
-                ranks += [block.ranks(block.scores) for block in scored_blocks(state, tested)]
+                ranks += [block.ranks() for block in scored_blocks(state, tested)]
             ingest(state, estimator, stream, part, number)
             order = generator(seed, Purpose.SHUFFLE, number)
             for batch in batches(examples(state, stream, part), config.batch_size, order):

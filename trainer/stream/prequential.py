@@ -62,7 +62,7 @@ def _metric_sums(state: TrainerState, examples: Examples) -> MetricSums:
     )
     sums = MetricSums(state.config.evaluation_k)
     for block in scored_blocks(state, examples):
-        sums.add(block.ranks(block.scores), block.ranks_in(places))
+        sums.add(block.ranks(), block.ranks_in(places))
         shown = block.scores if block.seen is None else block.scores.masked_fill(block.seen, -torch.inf)
         sums.add_recommended(shown.topk(min(max(sums.cutoffs), len(live)))[1], log_q, counts)
     return sums
@@ -80,10 +80,10 @@ class ScoredBlock:
     targets: Tensor
     seen: Tensor | None
 
-    def ranks(self, scores: Tensor) -> Tensor:
-        """Return the ranks (n,) of the positives by `scores` (n, V); an item without a row ranks below everything."""
-        known = self.targets >= 0
-        return rank_of(scores, self.targets.clamp(min=0), self.seen).masked_fill(~known, scores.shape[1] + 1)
+    def ranks(self) -> Tensor:
+        """Return the ranks (n,) of the positives by score; an item without a row ranks below everything."""
+        ranks = rank_of(self.scores, self.targets.clamp(min=0), self.seen)
+        return ranks.masked_fill(self.targets < 0, self.scores.shape[1] + 1)
 
     def ranks_in(self, places: Tensor) -> Tensor:
         """Return the ranks (n,) of the positives where all rows have the same order: `places` (V,), from 1."""

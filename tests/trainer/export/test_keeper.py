@@ -105,7 +105,7 @@ def test_a_training_beside_is_taken_by_a_later_export(store: Store, state: Train
     third = export_bundle(store, state, keeper=keeper)
     assert third.index.fit is not None
     assert third.index.fit.trained_at > first.index.fit.trained_at
-    # What moved since the training began has been assigned.
+    # What moved since the start of the training has been assigned.
     assert third.index.fit.changed == 1
     assert index_of(store, third).ntotal == third.items
 
