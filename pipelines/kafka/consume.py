@@ -1,26 +1,23 @@
 """Offsets of a topic to blocks of raw rows: messages are taken in large batches and decoded together, as lines are."""
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from contracts import EventClock, UserError
-from logs import Block, BlockId, Fault, Int64, Lines
+from contracts import UserError
+from logs import Block, BlockId, Int64, Lines
 from pipelines.config import PipelineConfig
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import TopicClient, client_settings
-from pipelines.kafka.errors import KafkaSettingsError
-from pipelines.kafka.messages import to_line
+from pipelines.kafka.client import TopicClient
+from pipelines.kafka.connection import connected
+from pipelines.kafka.lines import MessageLines
 from pipelines.kafka.ranges import OffsetRange
 
-__all__ = ["RangeReader", "connected", "latest_event_times"]
+__all__ = ["PASSING", "RangeReader"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,57 +25,8 @@ _BATCH: Final = 10_000
 _POLL_SECONDS: Final = 0.1
 _ROW_BYTES: Final = 64
 """What a message takes besides its value, roughly."""
-_PASSING: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
-_NO_LIMIT: Final = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True)
-class Connection:
-    """A consumer, and a client that knows which topic it reads."""
-
-    consumer: Consumer
-    topic: TopicClient
-
-    @classmethod
-    def open(cls, config: PipelineConfig) -> "Connection":
-        """Return a new one; raises `KafkaSettingsError`."""
-        topic = Topic.parse(config.log)
-        settings: dict[str, Any] = {
-            # With its default of a second, consuming stops whenever the queue was full.
-            "fetch.queue.backoff.ms": 5,
-            "fetch.wait.max.ms": 100,
-            "queued.max.messages.kbytes": 16_384,
-            **client_settings(topic, config.kafka),
-            # Required, but positions are in the commits: nobody joins this group.
-            "group.id": "weir",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-        }
-        try:
-            return cls(Consumer(settings), TopicClient(topic, config.kafka))
-        except KafkaException as error:
-            raise KafkaSettingsError(f"pipeline.kafka.options: {error.args[0].str()}") from error
-
-
-_idle: dict[str, list[Connection]] = defaultdict(list)
-"""Connections of this process that nobody uses: to open one takes longer than to read what comes in a second."""
-
-
-@contextmanager
-def connected(config: PipelineConfig) -> Iterator[Connection]:
-    """Lend a connection of this process."""
-    free = _idle[f"{config.log} {config.kafka.model_dump_json()}"]
-    connection = free.pop() if free else Connection.open(config)
-    try:
-        yield connection
-    except BaseException:
-        connection.consumer.close()
-        raise
-    connection.consumer.unassign()
-    free.append(connection)
+PASSING: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+"""Errors of a consumer that pass when the brokers answer again."""
 
 
 @dataclass
@@ -98,7 +46,7 @@ class RangeReader:
         self.reached = self._at = self.wanted.start
         self._left = self.wanted.limit
         self._is_over = False
-        self._to_line = to_line(self.config)
+        self._spelling = MessageLines(self.config, self.wanted.clock)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks; raises `KafkaSettingsError`."""
@@ -111,23 +59,8 @@ class RangeReader:
                     return
                 start, self.reached = self.reached, self._at
                 self.skipped += skipped
-                lines, faults = self._spelled(lines)
+                lines, faults = self._spelling.spelled(lines)
                 yield Block(BlockId(partition.key, start), lines, faults, stop=self.reached)
-
-    def _spelled(self, values: Lines) -> tuple[Lines, tuple[tuple[int, Fault, bytes], ...]]:
-        """Return the lines that values mean, and what is wrong with the others, by position."""
-        if self._to_line is None:
-            return values, ()
-        found = [self._to_line(value) for value in values.lines]
-        good = np.array([not isinstance(one, Fault) for one in found], np.bool_)
-        lines = [one for one in found if not isinstance(one, Fault)]
-        latest = None if values.latest_ms is None else values.latest_ms[good]
-        faults = (
-            (position, one, value)
-            for position, one, value in zip(values.positions.tolist(), found, values.lines, strict=True)
-            if isinstance(one, Fault)
-        )
-        return Lines(lines, values.positions[good], latest), tuple(faults)
 
     def _is_same(self, topic: TopicClient) -> bool:
         """Say whether what was read came from the topic that was meant; an identity that is gone never returns."""
@@ -165,15 +98,8 @@ class RangeReader:
             self._at = min(int(offsets[-1]) + 1, self.wanted.stop)
         if len(good) < len(messages):
             self._hear(messages)
-        inside = int(np.searchsorted(offsets, self.wanted.stop))
-        good, offsets = good[:inside], offsets[:inside]
-        values = [message.value() or b"" for message in good]
-        stamps = np.array([message.timestamp()[1] for message in good], np.int64)
-        latest = latest_event_times(stamps, self.wanted.clock, self.config.clock_tolerance_minutes)
-        kept = np.array([bool(value) and not value.isspace() for value in values], np.bool_)
-        fresh = int((~kept & (offsets >= self.wanted.known)).sum())
-        lines = [value for value, keep in zip(values, kept, strict=True) if keep]
-        return Lines(lines, offsets[kept], latest[kept]), fresh
+        taken = self._spelling.take(good[: int(np.searchsorted(offsets, self.wanted.stop))])
+        return taken.lines, int((taken.valueless >= self.wanted.known).sum())
 
     def _hear(self, messages: list[Message]) -> None:
         """Take note of what came besides messages."""
@@ -182,22 +108,9 @@ class RangeReader:
                 continue
             if error.code() == KafkaError._PARTITION_EOF:
                 self._at = max(self._at, min(message.offset() or 0, self.wanted.stop))
-            elif error.code() not in _PASSING:
+            elif error.code() not in PASSING:
                 logger.error("%s: %s; the next run tries again", self.wanted.partition.name, error.str())
                 self._is_over = True
-
-
-def latest_event_times(stamps: Int64, clock: EventClock, tolerance_minutes: float) -> Int64:
-    """Return the newest event time (ms) that messages with these timestamps (ms, n) may have; shape (n,).
-
-    As for files (`logs.arrival`): the event time at which they arrived, and the tolerance for clocks that run ahead.
-    Seconds are rounded up. Without a timestamp there is no bound.
-    """
-    seconds, place = np.unique(stamps // 1000 + 1, return_inverse=True)
-    arrived = (max(float(second), clock.wall_origin) for second in seconds.tolist())
-    latest = np.array([clock.event_ms(second) for second in arrived], np.int64) + round(60_000 * tolerance_minutes)
-    found: Int64 = np.where(stamps < 0, _NO_LIMIT, latest[place])
-    return found
 
 
 def _joined(parts: list[Lines]) -> Lines:

@@ -1,0 +1,80 @@
+"""Messages to lines, for one decoder and one rule: what each of them may hold at most, and what is wrong with some."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from confluent_kafka import Message
+
+from contracts import EventClock
+from logs import Fault, Int64, Lines
+from pipelines.config import PipelineConfig
+from pipelines.kafka.messages import to_line
+
+__all__ = ["MessageLines", "Taken", "latest_event_times"]
+
+_NO_LIMIT: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Messages of one partition: the values as `lines`, and the offsets of messages without a value.
+
+    `arrived_ms` is the event time at which the newest of them arrived; None where none has a timestamp.
+    """
+
+    lines: Lines
+    valueless: Int64
+    arrived_ms: int | None
+
+
+class MessageLines:
+    """Makes lines of the messages of a topic, under the settings and the clock of a store."""
+
+    def __init__(self, config: PipelineConfig, clock: EventClock) -> None:
+        self._to_line = to_line(config)
+        self._clock, self._tolerance = clock, config.clock_tolerance_minutes
+
+    def take(self, messages: list[Message]) -> Taken:
+        """Return what messages hold that are no errors, in order of their offsets."""
+        offsets: Int64 = np.array([message.offset() for message in messages], np.int64)
+        values = [message.value() or b"" for message in messages]
+        stamps = np.array([message.timestamp()[1] for message in messages], np.int64)
+        latest = latest_event_times(stamps, self._clock, self._tolerance)
+        kept = np.array([bool(value) and not value.isspace() for value in values], np.bool_)
+        lines = [value for value, keep in zip(values, kept, strict=True) if keep]
+        stamped = latest[stamps >= 0]
+        arrived = int(stamped.max()) - _milliseconds(self._tolerance) if len(stamped) else None
+        return Taken(Lines(lines, offsets[kept], latest[kept]), offsets[~kept], arrived)
+
+    def spelled(self, values: Lines) -> tuple[Lines, tuple[tuple[int, Fault, bytes], ...]]:
+        """Return the lines that values mean, and what is wrong with the others, by position."""
+        if self._to_line is None:
+            return values, ()
+        found = [self._to_line(value) for value in values.lines]
+        good = np.array([not isinstance(one, Fault) for one in found], np.bool_)
+        lines = [one for one in found if not isinstance(one, Fault)]
+        latest = None if values.latest_ms is None else values.latest_ms[good]
+        faults = (
+            (position, one, value)
+            for position, one, value in zip(values.positions.tolist(), found, values.lines, strict=True)
+            if isinstance(one, Fault)
+        )
+        return Lines(lines, values.positions[good], latest), tuple(faults)
+
+
+def latest_event_times(stamps: Int64, clock: EventClock, tolerance_minutes: float) -> Int64:
+    """Return the newest event time (ms) that messages with these timestamps (ms, n) may have; shape (n,).
+
+    As for files (`logs.arrival`): the event time at which they arrived, and the tolerance for clocks that run ahead.
+    Seconds are rounded up. Without a timestamp there is no bound.
+    """
+    seconds, place = np.unique(stamps // 1000 + 1, return_inverse=True)
+    arrived = (max(float(second), clock.wall_origin) for second in seconds.tolist())
+    latest = np.array([clock.event_ms(second) for second in arrived], np.int64) + _milliseconds(tolerance_minutes)
+    found: Int64 = np.where(stamps < 0, _NO_LIMIT, latest[place])
+    return found
+
+
+def _milliseconds(minutes: float) -> int:
+    return round(60_000 * minutes)
