@@ -2,8 +2,7 @@ from typing import Any
 
 import numpy as np
 
-from contracts import LetterFile, SourceSpan
-from contracts.commits import Inherited
+from contracts import Inherited, LetterFile, SourceSpan
 from logs import Format, Partition
 from pipelines.open_rows import OpenRows
 from pipelines.positions import END_OF_TIME, Base, Run
