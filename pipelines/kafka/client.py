@@ -1,11 +1,12 @@
 """What the brokers say of a topic: which partitions it has, who they are, and how far they go."""
 
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 from confluent_kafka import (
@@ -22,13 +23,32 @@ from pipelines.kafka.address import Topic
 from pipelines.kafka.config import PASSWORD, KafkaConfig
 from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, TopicMissingError
 
-__all__ = ["KafkaPartition", "TopicClient", "client_settings"]
+__all__ = ["Asked", "KafkaPartition", "TopicClient", "client_settings"]
 
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _NO_SUCH_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _NO_OFFSET: Final = -1
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Asked(Generic[T]):
+    """A question to the brokers that is on its way, and when it was asked (wall clock, seconds)."""
+
+    _future: "Future[Any]"
+    _read: Callable[[Any], T]
+    _away: Callable[[str], BrokerAwayError]
+    at: float = field(default_factory=time.time)
+
+    def answer(self, wait_seconds: float = 0.0) -> T | None:
+        """Return the answer, None while there is none; raises `BrokerAwayError` where there will be none."""
+        try:
+            return self._read(self._future.result(wait_seconds))
+        except TimeoutError:
+            return None
+        except KafkaException as error:
+            raise self._away(error.args[0].str()) from error
 
 
 @dataclass(frozen=True)
@@ -126,6 +146,18 @@ class TopicClient:
         """Return the identity of the topic, empty where brokers give none; raises what `partitions` raises."""
         return _spelled(self._describe())
 
+    def ask_topic_id(self) -> "Asked[str]":
+        """Ask for the identity of the topic, without waiting for the answer."""
+        return Asked(self._describing(), _spelled, self._away)
+
+    def ask_end(self, number: int) -> "Asked[int]":
+        """Ask for the offset after the newest message of a partition, be its transaction open or not; do not wait."""
+        wanted = {TopicPartition(self._topic.name, number): OffsetSpec.latest()}
+        timeout = self._config.timeout_seconds
+        ways: Any = {"isolation_level": IsolationLevel.READ_UNCOMMITTED, "request_timeout": timeout}
+        [future] = self._admin.list_offsets(wanted, **ways).values()
+        return Asked(future, lambda found: int(found.offset), self._away)
+
     def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
         """Return the offset at which each partition is read first, by number; raises `BrokerAwayError`."""
         partitions, start = list(partitions), self._config.start
@@ -161,10 +193,13 @@ class TopicClient:
         return {partition.partition: int(self._ask(future).offset) for partition, future in asked.items()}
 
     def _describe(self) -> Any:
+        return self._ask(self._describing())
+
+    def _describing(self) -> "Future[Any]":
         [future] = self._admin.describe_topics(
             TopicCollection([self._topic.name]), request_timeout=self._config.timeout_seconds
         ).values()
-        return self._ask(future)
+        return future
 
     def _ask(self, future: "Future[T]") -> T:
         try:

@@ -40,6 +40,8 @@ class Broker:
     sasl: str
     ca: Path
     process: "subprocess.Popen[bytes]"
+    command: list[str]
+    folder: Path
 
     def url(self, topic: str) -> str:
         return f"kafka://{self.address}/{topic}"
@@ -115,6 +117,13 @@ class Broker:
         finally:
             self.process.send_signal(signal.SIGCONT)
 
+    def restart(self) -> None:
+        """Kill the broker and start it again on its data."""
+        self.process.kill()
+        self.process.wait(30)
+        self.process = _start(self.command, self.folder)
+        _wait_for(self, self.folder / "kafka.log")
+
 
 def jars() -> Path | None:
     """The folder of the broker's jars: of `make tools`, or of an installed Kafka."""
@@ -144,14 +153,19 @@ def kafka(folder: Path) -> Iterator[Broker]:
     with (folder / "kafka.log").open("wb") as log:
         made = [*java, "kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(settings)]
         subprocess.run(made, check=True, stdout=log, stderr=log)
-        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log)
-    broker = Broker(f"127.0.0.1:{port}", f"127.0.0.1:{sasl}", ca, process)
+    command = [*java, "kafka.Kafka", str(settings)]
+    broker = Broker(f"127.0.0.1:{port}", f"127.0.0.1:{sasl}", ca, _start(command, folder), command, folder)
     try:
         _wait_for(broker, folder / "kafka.log")
         yield broker
     finally:
-        process.kill()
-        process.wait(30)
+        broker.process.kill()
+        broker.process.wait(30)
+
+
+def _start(command: list[str], folder: Path) -> "subprocess.Popen[bytes]":
+    with (folder / "kafka.log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def ends(broker: Broker, topic: str, partition: int = 0) -> int:

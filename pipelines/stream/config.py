@@ -1,0 +1,44 @@
+"""The settings of a stream: which engine runs it, where that is, and how much it takes at once."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from contracts.models import FrozenModel
+
+__all__ = ["StreamConfig"]
+
+Address = Annotated[str, StringConstraints(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$")]
+
+
+class StreamConfig(FrozenModel):
+    """How `weir stream` runs the pipeline under an engine; what it computes is in the section `pipeline`."""
+
+    runner: Literal["flink", "prism", "dataflow"] = Field(
+        default="flink", description="the engine; prism is for tests, dataflow was never run"
+    )
+    job_endpoint: Address = Field(default="127.0.0.1:8099", description="flink: Beam's job server, host:port")
+    artifact_endpoint: Address = Field(default="127.0.0.1:8098", description="flink: its artifact service, host:port")
+    worker_pool: Address = Field(
+        default="127.0.0.1:50000",
+        description="flink: the pool of Python workers as each TaskManager reaches it, host:port",
+    )
+    flink_rest: str = Field(
+        default="http://127.0.0.1:8081", pattern=r"^https?://[^\s]+$", description="flink: the JobManager's REST API"
+    )
+    parallelism: int = Field(default=2, ge=1, le=4096, description="tasks side by side; no more than partitions read")
+    checkpoint_seconds: float = Field(
+        default=3.0,
+        ge=0.1,
+        description="flink: seconds between checkpoints; after a failure so much is read again, and none of it is lost",
+    )
+    batch_messages: int = Field(default=8192, ge=1, le=1_000_000, description="most messages of an element")
+    bundle_batches: int = Field(default=64, ge=1, description="most elements of a bundle")
+    bundle_seconds: float = Field(default=0.2, gt=0, le=10, description="longest time of a bundle, seconds")
+    poll_seconds: float = Field(
+        default=0.2, gt=0, le=10, description="seconds after which a partition without messages is asked again"
+    )
+    watch_seconds: float = Field(
+        default=2.0, gt=0, description="seconds between looks at the job, the topic and the commits"
+    )
+    options: tuple[str, ...] = Field(default=(), description="additional Beam options, such as --state_backend=rocksdb")

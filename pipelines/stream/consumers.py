@@ -1,0 +1,183 @@
+"""The consumers of this process: one for each partition, whatever readers Beam makes and drops.
+
+Beam keeps readers for each instance of its transform, and a bundle often meets another instance. To open a consumer
+costs more than to read what comes in a second.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from pipelines.config import PipelineConfig
+from pipelines.kafka.address import Topic
+from pipelines.kafka.client import Asked, KafkaPartition, TopicClient
+from pipelines.kafka.connection import new_consumer
+from pipelines.kafka.consume import PASSING
+from pipelines.kafka.errors import BrokerAwayError
+from pipelines.stream.watermark import Silence
+
+__all__ = ["Fetched", "LostError", "PartitionConsumer", "consumer_of"]
+
+logger = logging.getLogger(__name__)
+
+_UNUSED_SECONDS: Final = 60.0
+_PIECE: Final = 2048
+"""Messages taken at once; between two takes their bytes are counted."""
+_WAIT_SECONDS: Final = 0.05
+_FIRST_WAIT_SECONDS: Final = 0.2
+"""After a change of position, nothing is there yet."""
+_ASK_AGAIN: Final = 4
+"""So many times in `idle_seconds` the broker is asked about a partition that has nothing to read."""
+_LONGEST_PAUSE_SECONDS: Final = 2.0
+
+
+class LostError(Exception):
+    """The broker has nothing at this position, and never will."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Consecutive messages of a partition; `stop` is the offset after them, `size` the one at which it ended."""
+
+    messages: list[Message]
+    stop: int
+    size: int
+
+
+@dataclass
+class PartitionConsumer:
+    """Reads one partition from wherever its reader is; `client` asks about the topic."""
+
+    partition: KafkaPartition
+    idle_seconds: float
+    consumer: Consumer
+    client: TopicClient
+    silence: Silence = field(init=False)
+    used: float = field(default_factory=time.monotonic, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
+    _at: int | None = field(default=None, init=False)
+    _problem: KafkaError | None = field(default=None, init=False)
+    _said: int | None = field(default=None, init=False)
+    _asked: Asked[int] | None = field(default=None, init=False)
+    _next_question: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.silence = Silence(self.idle_seconds)
+
+    def fetch(self, start: int, most: int, most_bytes: int) -> Fetched | None:
+        """Return what there is from `start` on, about `most` messages or `most_bytes`; None if there is nothing.
+
+        Waits .2 s at most. Raises `LostError`.
+        """
+        with self._lock:
+            self.used = time.monotonic()
+            wait = _WAIT_SECONDS
+            if self._at != start:
+                self.consumer.assign([self._place(start)])
+                self._at, self._problem, wait = start, None, _FIRST_WAIT_SECONDS
+            messages = self._take(most, most_bytes, wait)
+            stop = self._at
+            if stop == start:
+                self._judge()
+                return None
+            self.silence.broken()
+            _, end = self.consumer.get_watermark_offsets(self._place(start), cached=True) or (0, 0)
+            return Fetched(messages, stop, max(stop, end))
+
+    def _place(self, offset: int) -> TopicPartition:
+        return TopicPartition(self.partition.topic, self.partition.number, offset)
+
+    def _take(self, most: int, most_bytes: int, wait_seconds: float) -> list[Message]:
+        found: list[Message] = []
+        size = 0
+        while len(found) < most and size < most_bytes:
+            wanted = min(_PIECE, most - len(found))
+            taken = self.consumer.consume(wanted, 0.0 if found else wait_seconds)
+            good = [message for message in taken if message.error() is None]
+            if good:
+                self._at = (good[-1].offset() or 0) + 1
+            found += good
+            size += sum(map(len, good))
+            if len(good) < len(taken):
+                self._hear(taken)
+            if len(taken) < wanted:
+                break
+        return found
+
+    def _hear(self, messages: list[Message]) -> None:
+        """Take note of what came besides messages."""
+        for message in messages:
+            if (error := message.error()) is None or error.code() in PASSING:
+                continue
+            if error.code() == KafkaError._PARTITION_EOF:
+                self._at = max(self._at or 0, message.offset() or 0)
+            else:
+                self._problem = error
+
+    def _judge(self) -> None:
+        """Do what a problem asks for, once the messages before it are read."""
+        if (error := self._problem) is None:
+            return
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise LostError(error.str())
+        # librdkafka may have given the partition up: it is assigned anew.
+        self._at = self._problem = None
+        if error.code() != self._said:
+            self._said = error.code()
+            logger.warning("%s: %s; tried again", self.partition.name, error.str())
+
+    def silent_until(self, start: int) -> float | None:
+        """Return a time (wall clock, s) up to which there was nothing from `start` on for `idle_seconds`, if so.
+
+        It never waits: the brokers are asked now, and their answer is taken by a later call.
+        """
+        if self._asked is None:
+            if time.monotonic() >= self._next_question:
+                self._asked = self.client.ask_end(self.partition.number)
+                pause = min(_LONGEST_PAUSE_SECONDS, self.idle_seconds / _ASK_AGAIN)
+                self._next_question = time.monotonic() + pause
+            return None
+        asked = self._asked
+        try:
+            if (end := asked.answer()) is None:
+                return None
+        except BrokerAwayError as error:
+            logger.debug("%s", error)
+            end = start + 1
+        self._asked = None
+        if end > start:
+            self.silence.broken()
+            return None
+        return asked.at if self.silence.answered(asked.at) else None
+
+    def close(self) -> None:
+        """Give up the consumer."""
+        with self._lock:
+            self.consumer.close()
+
+
+_lock = Lock()
+_consumers: dict[tuple[str, str], PartitionConsumer] = {}
+_clients: dict[str, TopicClient] = {}
+
+
+def consumer_of(config: PipelineConfig, partition: KafkaPartition) -> PartitionConsumer:
+    """Return this process's consumer of a partition; closes those that nobody uses any more.
+
+    Raises `KafkaSettingsError`.
+    """
+    ways = f"{config.log} {config.kafka.model_dump_json()}"
+    key = (ways, partition.key)
+    with _lock:
+        before = time.monotonic() - _UNUSED_SECONDS
+        for other in [one for one, found in _consumers.items() if one != key and found.used < before]:
+            _consumers.pop(other).close()
+        if ways not in _clients:
+            _clients[ways] = TopicClient(Topic.parse(config.log), config.kafka)
+        if key not in _consumers:
+            _consumers[key] = PartitionConsumer(partition, config.idle_seconds, new_consumer(config), _clients[ways])
+        return _consumers[key]

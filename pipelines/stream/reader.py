@@ -1,0 +1,154 @@
+"""The reader of one partition: messages to batches, validated, with the watermark between them."""
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from apache_beam.io.unbounded_source import UnboundedReader
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
+
+from contracts import EventClock, columns
+from logs import Block, BlockId, Lines, Validator
+from pipelines.kafka.client import Asked
+from pipelines.kafka.errors import BrokerAwayError
+from pipelines.kafka.lines import MessageLines, Taken
+from pipelines.stream.batch import Batch
+from pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
+from pipelines.stream.mark import Mark
+from pipelines.stream.watermark import Watermark
+
+if TYPE_CHECKING:
+    from pipelines.stream.source import PartitionSource
+
+__all__ = ["PartitionReader"]
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_SECONDS: Final = 0.2
+
+
+class PartitionReader(UnboundedReader):
+    """Reads a partition from where a mark, or else its source, says.
+
+    It ends for good, so that it holds no window, where the topic is another one now and where the broker has nothing
+    at its position any more. What it has read before is committed; the driver finds out and says so.
+    """
+
+    def __init__(self, source: "PartitionSource", mark: Mark | None) -> None:
+        config = source.config
+        self._source = source
+        self._at = mark.start if mark else source.start
+        self._watermark = Watermark(
+            ms=mark.watermark_ms if mark else source.watermark_ms,
+            lateness_ms=1000 * config.allowed_lateness_seconds,
+            idle_ms=_event_ms(source.clock, config.idle_seconds),
+        )
+        self._spelling = MessageLines(config, source.clock)
+        self._validator = Validator(config)
+        self._waiting: tuple[Batch, Taken, Asked[str]] | None = None
+        self._current: Batch | None = None
+        self._is_over = False
+
+    def start(self) -> bool:
+        """Read the first batch, if there is one."""
+        return self.advance()
+
+    def advance(self) -> bool:
+        """Read the next batch, if there is one; waits for .4 s at most."""
+        if self._is_over:
+            return False
+        consumer = consumer_of(self._source.config, self._source.partition)
+        try:
+            if self._waiting is None:
+                self._read(consumer)
+            if self._waiting is not None:
+                return self._take_over()
+            self._listen(consumer)
+        except LostError as error:
+            self._end(f"the broker has nothing at offset {self._at} any more ({error})")
+        except BrokerAwayError as error:
+            # Nobody can say of which topic the messages are: they are read again.
+            logger.warning("%s; what was read is read again", error)
+            self._waiting = None
+        return False
+
+    def _read(self, consumer: PartitionConsumer) -> None:
+        """Read and validate a batch, which waits until the brokers have said of which topic it is."""
+        source = self._source
+        found = consumer.fetch(self._at, source.batch_messages, source.config.chunk_bytes)
+        if found is not None:
+            asked = consumer.client.ask_topic_id()
+            taken = self._spelling.take(found.messages)
+            self._waiting = self._batch(found, taken), taken, asked
+
+    def _batch(self, found: Fetched, taken: Taken) -> Batch:
+        lines, faults = self._spelling.spelled(taken.lines)
+        key = self._source.partition.key
+        valid, letters = self._validator.validate(Block(BlockId(key, self._at), lines, faults, found.stop))
+        return Batch(
+            partition=key,
+            start=self._at,
+            stop=found.stop,
+            watermark_ms=self._watermark.ms,
+            size=found.size,
+            rows=valid.rows,
+            letters=letters.letters,
+            skipped=taken.valueless,
+        )
+
+    def _take_over(self) -> bool:
+        """Make the waiting batch the current one, if it is of the topic that is meant; raises `BrokerAwayError`."""
+        if self._waiting is None or (topic_id := self._waiting[2].answer(_ANSWER_SECONDS)) is None:
+            return False
+        (batch, taken, _), self._waiting = self._waiting, None
+        if topic_id != self._source.partition.topic_id:
+            self._end("its topic was deleted and created again")
+            return False
+        self._current, self._at = batch, batch.stop
+        newest = _newest(batch, taken.lines, self._source.config.clock_tolerance_minutes)
+        self._watermark.read(newest, taken.arrived_ms, self._source.clock.event_ms())
+        return True
+
+    def _listen(self, consumer: PartitionConsumer) -> None:
+        """Let the watermark follow the clock where the brokers say that there is nothing to read."""
+        until = consumer.silent_until(self._at)
+        if until is not None:
+            self._watermark.silent(self._source.clock.event_ms(until))
+
+    def _end(self, why: str) -> None:
+        logger.error("%s ends: %s", self._source.partition.name, why)
+        self._is_over = True
+
+    def get_current(self) -> Batch:
+        """Return the batch that was read."""
+        if self._current is None:
+            raise ValueError("nothing was read yet")
+        return self._current
+
+    def get_current_timestamp(self) -> Any:
+        """Return the watermark before the batch."""
+        return Timestamp(micros=1000 * self.get_current().watermark_ms)
+
+    def get_watermark(self) -> Any:
+        """Return the watermark after what was read so far."""
+        return MAX_TIMESTAMP if self._is_over else Timestamp(micros=1000 * self._watermark.ms)
+
+    def get_checkpoint_mark(self) -> Mark:
+        """Return where the next batch starts."""
+        return Mark(self._at, self._watermark.ms)
+
+
+def _newest(batch: Batch, lines: Lines, tolerance_minutes: float) -> int | None:
+    """Return the newest event time (ms) of a batch, none later than its message arrived."""
+    if not batch.rows.num_rows:
+        return None
+    times = batch.rows.column(columns.TIMESTAMP).to_numpy()
+    if lines.latest_ms is not None:
+        places = np.searchsorted(lines.positions, batch.rows.column(columns.POSITION).to_numpy())
+        times = np.minimum(times, lines.latest_ms[places] - round(60_000 * tolerance_minutes))
+    return int(times.max())
+
+
+def _event_ms(clock: EventClock, seconds: float) -> int:
+    """Return a span of wall time in event time."""
+    return round(1000 * seconds * clock.speed)

@@ -1,0 +1,75 @@
+"""The partitions of a topic as sources without an end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.unbounded_source import UnboundedSource, _ReadFromUnboundedSourceDoFn
+
+from contracts import EventClock
+from pipelines.config import PipelineConfig
+from pipelines.kafka.client import KafkaPartition
+from pipelines.stream.batch import Batch
+from pipelines.stream.config import StreamConfig
+from pipelines.stream.mark import MarkCoder
+from pipelines.stream.reader import PartitionReader
+
+__all__ = ["PartitionSource", "ReadPartitions"]
+
+
+class PartitionSource(UnboundedSource):
+    """One partition, from offset `start` on; `watermark_ms` (event time) is its watermark there.
+
+    `clock` is the one of the store.
+    """
+
+    def __init__(
+        self,
+        partition: KafkaPartition,
+        start: int,
+        watermark_ms: int,
+        *,
+        config: PipelineConfig,
+        clock: EventClock,
+        batch_messages: int,
+    ) -> None:
+        self.partition = partition
+        self.start = start
+        self.watermark_ms = watermark_ms
+        self.config = config
+        self.clock = clock
+        self.batch_messages = batch_messages
+
+    def split(self, desired_num_splits: int, options: Any = None) -> list["PartitionSource"]:  # noqa: ARG002 - Beam's
+        """Return itself: a partition has one reader."""
+        return [self]
+
+    def create_reader(self, options: Any, checkpoint_mark: Any) -> PartitionReader:  # noqa: ARG002 - Beam's
+        """Return a reader that goes on at a `Mark`, or starts."""
+        return PartitionReader(self, checkpoint_mark)
+
+    def get_checkpoint_mark_coder(self) -> MarkCoder:
+        """Return the coder of marks."""
+        return MarkCoder()
+
+
+class ReadPartitions(beam.PTransform[Any, Any]):
+    """The start of a pipeline to `Batch`es, each at the time of its partition's watermark.
+
+    `beam.io.Read` would put all partitions on one worker, because an engine distributes by element and it makes one of
+    all of them: here each partition is one.
+    """
+
+    def __init__(self, sources: Sequence[PartitionSource], config: StreamConfig) -> None:
+        super().__init__()
+        self._sources, self._config = sources, config
+
+    def expand(self, start: Any) -> Any:
+        """Add the transforms."""
+        config = self._config
+        read = _ReadFromUnboundedSourceDoFn(config.poll_seconds, config.bundle_batches, config.bundle_seconds)
+        return (
+            start
+            | "Partitions" >> beam.Create(self._sources, reshuffle=False)
+            | "Read" >> beam.ParDo(read).with_output_types(Batch)
+        )
