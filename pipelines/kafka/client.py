@@ -156,7 +156,7 @@ class TopicClient:
         timeout = self._config.timeout_seconds
         ways: Any = {"isolation_level": IsolationLevel.READ_UNCOMMITTED, "request_timeout": timeout}
         [future] = self._admin.list_offsets(wanted, **ways).values()
-        return Asked(future, lambda found: int(found.offset), self._away)
+        return Asked(future, self._offset, self._away)
 
     def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
         """Return the offset at which each partition is read first, by number; raises `BrokerAwayError`."""
@@ -190,7 +190,14 @@ class TopicClient:
         asked: Mapping[TopicPartition, Future[Any]] = self._admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._config.timeout_seconds
         )
-        return {partition.partition: int(self._ask(future).offset) for partition, future in asked.items()}
+        return {partition.partition: self._offset(self._ask(future)) for partition, future in asked.items()}
+
+    def _offset(self, found: Any) -> int:
+        offset = int(found.offset)
+        if offset < _NO_OFFSET:
+            # So the client spells that no broker has answered.
+            raise self._away("no answer about the offsets of a partition")
+        return offset
 
     def _describe(self) -> Any:
         return self._ask(self._describing())

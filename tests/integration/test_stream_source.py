@@ -48,7 +48,7 @@ class Engine:
     """Reads a source as Beam does: it keeps readers, drops them, and goes back to marks as it likes."""
 
     source: PartitionSource
-    random: random.Random = field(default_factory=lambda: random.Random(0))
+    chance: random.Random = field(default_factory=lambda: random.Random(0))
     batches: list[Batch] = field(default_factory=list)
     reader: PartitionReader | None = None
     is_started: bool = False
@@ -72,18 +72,18 @@ class Engine:
         assert self.reader is not None
         coder = self.source.get_checkpoint_mark_coder()
         self.marks.append((len(self.batches), coder.decode(coder.encode(self.reader.get_checkpoint_mark()))))
-        match self.random.randrange(4):
+        match self.chance.randrange(4):
             case 0:
                 self.reader = None
             case 1:
                 # What came after this mark was not durable.
-                del self.marks[self.random.randrange(len(self.marks)) + 1 :]
+                del self.marks[self.chance.randrange(len(self.marks)) + 1 :]
                 del self.batches[self.marks[-1][0] :]
                 self.reader = None
 
     def read_to(self, stop: int, steps: int = 3000) -> list[Batch]:
         for _ in range(steps):
-            if self.step() and self.random.random() < 0.3:
+            if self.step() and self.chance.random() < 0.3:
                 self.checkpoint()
             if self.batches and self.batches[-1].stop >= stop:
                 return self.batches
@@ -242,6 +242,7 @@ def test_the_watermark_of_an_idle_partition_follows_the_clock(tmp_path: Path, br
     broker.send(topic, values(range(5)), 0)
     engines = [Engine(source) for source in begin(tmp_path, settings)]
     for engine in engines:
+        engine.step()
         engine.wait_for(lambda engine=engine: engine.watermark_ms > 1000 * time.time() - 5000)
         assert engine.watermark_ms <= 1000 * (time.time() - settings.idle_seconds - settings.allowed_lateness_seconds)
         # A new reader need not wait again: it is the process that knows.
@@ -275,7 +276,8 @@ def test_a_broker_that_is_away_advances_nothing_and_loses_nothing(tmp_path: Path
             assert time.monotonic() - before < 1, "no step blocks"
             assert engine.watermark_ms < 1000 * time.time() - 2000
             time.sleep(0.1)
-        assert engine.watermark_ms - held < 10**6 or engine.watermark_ms < 1000 * (time.time() - 5)
+        # An answer that was on its way when it went is no more than that.
+        assert engine.watermark_ms == held
     # What was produced meanwhile is not late, though it comes only now.
     fresh = round(1000 * time.time()) - 4000
     assert engine.watermark_ms <= fresh
@@ -306,12 +308,11 @@ def test_a_partition_ends_where_its_messages_are_gone(tmp_path: Path, broker: Br
     engine = Engine(source, random.Random(3))
     engine.read_to(7)
     broker.drop(topic, 0, 25)
-    engine.reader, at = None, engine.batches[-1].stop
-    engine.marks = [(len(engine.batches), Mark(at, 0))]
-    # What the client had fetched before is as good as ever.
+    # What the client has fetched before is as good as ever.
+    check_tiles(engine.read_to(30), 0, 30)
+    engine = Engine(source, random.Random(3))
     engine.wait_for(lambda: engine.reader is not None and engine.reader.get_watermark() == MAX_TIMESTAMP)
-    assert engine.batches[-1].stop < 30
-    check_tiles(engine.batches, 0, engine.batches[-1].stop)
+    assert engine.batches == []
 
 
 def test_a_topic_created_anew_is_not_taken_for_the_old_one(tmp_path: Path, broker: Broker) -> None:
