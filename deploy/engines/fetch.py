@@ -50,7 +50,9 @@ def _parts(settings: EngineSettings) -> dict[Path, Callable[[EngineSettings, Pat
 
 def _kafka(settings: EngineSettings, part: Path) -> Path:
     jars = part / "jars"
-    _maven("kafka.xml", "dependency:copy-dependencies", outputDirectory=jars, **{"kafka.version": settings.kafka_version})
+    _maven(
+        "kafka.xml", "dependency:copy-dependencies", outputDirectory=jars, **{"kafka.version": settings.kafka_version}
+    )
     return jars
 
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-import urllib.error
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ _OPENED = (
     "java.base/sun.nio.ch",
 )
 """Packages of Java 17 that Flink reaches into, as its own start scripts allow it."""
+_NAME = "taskmanager.resource-id"
 
 
 def job_manager(settings: EngineSettings) -> Service:
@@ -45,7 +46,7 @@ def job_manager(settings: EngineSettings) -> Service:
         folder=settings.folder,
         command=[*_java(settings, "-Xmx768m"), main, "--configDir", str(_folder(settings))],
         ports={settings.flink_port: "ENGINES_FLINK_PORT", settings.flink_rpc_port: "ENGINES_FLINK_RPC_PORT"},
-        answers=lambda: _overview(settings) is not None,
+        answers=lambda: _asked(settings, "overview") is not None,
         prepare=prepare,
     )
 
@@ -54,13 +55,18 @@ def task_manager(settings: EngineSettings) -> Service:
     """Return the TaskManager with all slots."""
     memory = ("-Xmx1024m", "-XX:MaxDirectMemorySize=512m", "-XX:MaxMetaspaceSize=512m")
     main = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
+
+    def prepare() -> None:
+        # A name for each start: for a while the JobManager counts the slots of one that was killed.
+        _write_configuration(settings, {_NAME: f"taskmanager-{time.time_ns()}"})
+
     return Service(
         name="taskmanager",
         folder=settings.folder,
         command=[*_java(settings, *memory), main, "--configDir", str(_folder(settings))],
         ports={},
-        answers=lambda: (_overview(settings) or {}).get("slots-total", 0) >= settings.task_slots,
-        prepare=lambda: _write_configuration(settings),
+        answers=lambda: _is_registered(settings),
+        prepare=prepare,
     )
 
 
@@ -103,40 +109,50 @@ def _folder(settings: EngineSettings) -> Path:
     return settings.folder / "flink"
 
 
-def _overview(settings: EngineSettings) -> dict[str, Any] | None:
-    """Ask the JobManager for its overview."""
+def _is_registered(settings: EngineSettings) -> bool:
+    """Ask the JobManager whether it has the slots of this TaskManager."""
+    name = yaml.safe_load((_folder(settings) / "config.yaml").read_text()).get(_NAME)
+    found = (_asked(settings, "taskmanagers") or {}).get("taskmanagers", [])
+    return any(one["id"] == name and one["slotsNumber"] >= settings.task_slots for one in found)
+
+
+def _asked(settings: EngineSettings, path: str) -> dict[str, Any] | None:
+    """Return the answer of Flink's REST API, None if there is none."""
     try:
-        with urllib.request.urlopen(f"http://{HOST}:{settings.flink_port}/overview", timeout=5) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"http://{HOST}:{settings.flink_port}/{path}", timeout=5) as answer:
             return dict(json.load(answer))
     except (OSError, ValueError):
         return None
 
 
-def _write_configuration(settings: EngineSettings) -> None:
+def _write_configuration(settings: EngineSettings, more: dict[str, str] | None = None) -> None:
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log4j.properties").write_text(_LOGGING)
-    (folder / "config.yaml").write_text(yaml.safe_dump(_options(settings)))
+    (folder / "config.yaml").write_text(yaml.safe_dump(_options(settings) | (more or {})))
 
 
 def _options(settings: EngineSettings) -> dict[str, Any]:
     folder = _folder(settings)
-    return _addresses(settings) | _memory(settings) | {
-        "io.tmp.dirs": f"{folder}/temporary",
-        # The job server uploads its jar, 160 MB, with each job.
-        "blob.service.cleanup.interval": 60,
-        "state.backend.type": "hashmap",
-        "state.checkpoints.dir": f"file://{folder}/checkpoints",
-        # A job that fails again and again waits longer and longer, but never gives up.
-        "restart-strategy.type": "exponential-delay",
-        "restart-strategy.exponential-delay.initial-backoff": "500 ms",
-        "restart-strategy.exponential-delay.max-backoff": "10 s",
-        "restart-strategy.exponential-delay.reset-backoff-threshold": "1 min",
-        # A killed TaskManager refuses two heartbeats; one that hangs has ten seconds.
-        "heartbeat.interval": 1000,
-        "heartbeat.rpc-failure-threshold": 2,
-        "heartbeat.timeout": 10000,
-    }
+    return (
+        _addresses(settings)
+        | _memory(settings)
+        | {
+            "io.tmp.dirs": f"{folder}/temporary",
+            # The job server uploads its jar, 160 MB, with each job.
+            "blob.service.cleanup.interval": 60,
+            "state.backend.type": "hashmap",
+            "state.checkpoints.dir": f"file://{folder}/checkpoints",
+            # A job that fails is tried again every second, for ever: waits that grow would delay it once it can run.
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": 2**31 - 1,
+            "restart-strategy.fixed-delay.delay": "1 s",
+            # A killed TaskManager refuses two heartbeats; one that hangs has ten seconds.
+            "heartbeat.interval": 1000,
+            "heartbeat.rpc-failure-threshold": 2,
+            "heartbeat.timeout": 10000,
+        }
+    )
 
 
 def _addresses(settings: EngineSettings) -> dict[str, Any]:

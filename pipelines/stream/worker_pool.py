@@ -43,7 +43,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         self._workers: dict[str, BaseProcess] = {}
 
     def StartWorker(  # noqa: N802 - the name of the call
-        self, request: api.StartWorkerRequest, context: grpc.ServicerContext
+        self, request: api.StartWorkerRequest, _context: grpc.ServicerContext
     ) -> api.StartWorkerResponse:
         """Start a worker for the harness at the request's control endpoint."""
         # Beam's harness starts no thread that must end before the process may.
@@ -57,7 +57,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         return api.StartWorkerResponse()
 
     def StopWorker(  # noqa: N802 - the name of the call
-        self, request: api.StopWorkerRequest, context: grpc.ServicerContext
+        self, request: api.StopWorkerRequest, _context: grpc.ServicerContext
     ) -> api.StopWorkerResponse:
         """Stop a worker; one that is not known is stopped already."""
         with self._lock:

@@ -64,7 +64,10 @@ def options(job_port: int, artifact_port: int, pool_port: int, *more: str) -> Pi
 
 
 def start(folder: Path, given: PipelineOptions, window_seconds: float = 1) -> Any:
-    """Start an endless job that fails while ``folder/poison`` exists, and delays rows while ``folder/late`` does; returns its result at once."""
+    """Start an endless job; returns its result at once.
+
+    It fails while ``folder/poison`` exists, delays rows while ``folder/late`` does, and writes ``folder/windows.txt``.
+    """
     pipeline = beam.Pipeline(options=given)
     (
         pipeline
