@@ -24,6 +24,7 @@ __all__ = [
     "mark",
     "new_run",
     "registered",
+    "started_at",
     "sweep",
     "sweep_redactions",
     "unmark",
@@ -88,14 +89,15 @@ def discard(store: Store, run: Run) -> None:
     store.remove(run.folder)
 
 
-def sweep(store: Store, grace_seconds: float = GRACE_SECONDS) -> list[str]:
+def sweep(store: Store, grace_seconds: float = GRACE_SECONDS, *, by_age: bool = False) -> list[str]:
     """Remove what runs have left that were killed; return these runs.
 
     Files that a commit names stay, even if the run was killed right after its commit. A run is taken for killed after
-    a time of grace; on local disk at once, as the caller holds the lock of the store; a redaction has its own.
+    a time of grace; on local disk at once, as the caller holds the lock of the store, unless the age is to decide
+    there, too: the caller may have a merge on its way. A redaction has a lock of its own.
     """
     removed = []
-    for run, found in _killed(store, grace_seconds):
+    for run, found in _killed(store, grace_seconds, by_age=by_age):
         if found is None:
             # The run was completed; the rows it held are of no use without its process.
             store.remove(f"state/runs/{run}")
@@ -112,11 +114,11 @@ def sweep_redactions(store: Store, grace_seconds: float = GRACE_SECONDS) -> list
     return [_end(store, found) for _, found in killed if found is not None and found.redacts]
 
 
-def _killed(store: Store, grace_seconds: float) -> Iterator[tuple[str, _Mark | None]]:
+def _killed(store: Store, grace_seconds: float, *, by_age: bool = False) -> Iterator[tuple[str, _Mark | None]]:
     """Yield what has a folder and may have been killed, with its mark; None for what was completed."""
-    grace = 0.0 if store.local_path is not None else grace_seconds
+    grace = grace_seconds if by_age or store.local_path is None else 0.0
     for run in sorted({name.split("/")[2] for name in store.glob("state/runs/*/*")}):
-        if time.time() - _started(run) < grace:
+        if time.time() - started_at(run) < grace:
             continue
         try:
             yield run, read_document(store, f"state/runs/{run}/{_MARK}", _Mark)
@@ -142,8 +144,8 @@ def _remove_temporaries(store: Store, grace_seconds: float) -> None:
             store.remove(name)
 
 
-def _started(run: str) -> float:
-    """Return when a run started, seconds since 1970; 0 for a folder that is none of ours."""
+def started_at(run: str) -> float:
+    """Return when a run started, by its id, seconds since 1970; 0 for an id that is none of ours."""
     try:
         return int(run[:12], 16) / 1000
     except ValueError:

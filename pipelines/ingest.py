@@ -1,12 +1,10 @@
 """The bounded driver: each run reads what is there and ends; to follow a log, runs follow one another."""
 
-import contextlib
 import logging
-import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
@@ -19,10 +17,11 @@ from pipelines.attempts import discard, registered, sweep
 from pipelines.bare_commits import append
 from pipelines.committed_panes import remember_panes
 from pipelines.config import PipelineConfig
+from pipelines.ending import ended_by_signals
 from pipelines.erasure import Erasure
 from pipelines.kafka.errors import BrokerAwayError
 from pipelines.keeper import HistoryKeeper
-from pipelines.lock import check_writable, only_writer
+from pipelines.lock import check_writable, only_driver, only_writer
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import InHand, RunPlan, make_plan, open_layout
 from pipelines.retention import Retention
@@ -57,7 +56,7 @@ def ingest(
     """
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
-    with only_writer(store), metrics_server, _ended_by_signals(stop):
+    with only_driver(store), only_writer(store), metrics_server, ended_by_signals(stop):
         driver = _Driver(store, config, PipelineMetrics(registry), report, stop, source)
         try:
             if follow:
@@ -272,22 +271,3 @@ def _reasons(store: Store, commit: Commit | None) -> str:
     counts: Counter[str] = sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
     listed = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
     return f" ({listed}; see {store.path('dead-letters')})" if listed else ""
-
-
-@contextlib.contextmanager
-def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT; only the main thread may ask for signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, _frame: Any) -> None:
-        logger.info("%s: ending after this run", signal.Signals(number).name)
-        stop.set()
-
-    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

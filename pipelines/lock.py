@@ -9,7 +9,7 @@ from typing import Final
 
 from contracts import Store, UserError, check_fitness
 
-__all__ = ["BusyStoreError", "check_writable", "is_redacting", "only_redaction", "only_writer"]
+__all__ = ["BusyStoreError", "check_writable", "is_redacting", "only_driver", "only_redaction", "only_writer"]
 
 _REDACTION: Final = "state/redaction.lock"
 
@@ -29,6 +29,20 @@ def only_writer(store: Store) -> Iterator[None]:
         if path is not None:
             raise BusyStoreError(
                 f"another pipeline writes to this store ({path} is locked): end it first, or use another store"
+            )
+        yield
+
+
+@contextlib.contextmanager
+def only_driver(store: Store) -> Iterator[None]:
+    """Lock the store against other drivers, be it for a run or for a stream; raises `BusyStoreError`.
+
+    The workers of a stream have `only_writer` one after the other, for a commit each. Object stores have no such lock.
+    """
+    with _locked(store, "state/driver.lock") as path:
+        if path is not None:
+            raise BusyStoreError(
+                f"another pipeline drives this store ({path} is locked): end it first, or use another store"
             )
         yield
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from contracts import Commit, CommitLog, CommitTakenError, HistoryFile, HistoryFiles, LocalCache, LogState, Store
 from contracts.commits import requirements
 from contracts.history_files import HISTORIES
-from pipelines.attempts import forget, mark, new_run
+from pipelines.attempts import forget, is_marked, mark, new_run
 from pipelines.config import PipelineConfig
 from pipelines.merging import FileMerge, merge_plan
 
@@ -72,7 +72,10 @@ class HistoryMerger:
         try:
             if error is not None:
                 raise error
-            return bool(made) and commit_histories(self.store, state, made, self._run, self.config.cache)
+            # Without its mark the files may be gone: another process has taken the merge for killed.
+            if not made or not is_marked(self.store, self._run):
+                return False
+            return commit_histories(self.store, state, made, self._run, self.config.cache)
         finally:
             forget(self.store, self._run)
 

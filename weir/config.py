@@ -25,6 +25,7 @@ from pydantic_settings import SettingsError as PydanticSettingsError
 
 from contracts import UserError
 from pipelines.config import PipelineConfig
+from pipelines.stream.config import StreamConfig
 from serving.config import ServingConfig
 from serving.monitor.config import MonitorConfig
 from serving.shared.config import FollowerConfig
@@ -65,6 +66,7 @@ class Settings(BaseSettings):
         default="weir-data", min_length=1, description="folder of windows and bundles; a path or fsspec URL"
     )
     pipeline: PipelineConfig = Field(default=PipelineConfig(), description="from the log to windows")
+    stream: StreamConfig = Field(default=StreamConfig(), description="the pipeline under an engine, from a topic")
     trainer: TrainerConfig = Field(default=TrainerConfig(), description="from windows to bundles")
     serving: ServingConfig = Field(default=ServingConfig(), description="from bundles to answers")
     histories: FollowerConfig = Field(default=FollowerConfig(), description="from the store to Redis")

@@ -1,7 +1,7 @@
 """A topic as a source of the driver: what there is to read, where reading starts, and what the brokers have lost."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -47,6 +47,11 @@ class TopicSource(LogSource[KafkaPartition]):
     def open(cls, config: PipelineConfig, metrics: TopicMetrics) -> "TopicSource":
         """Return the topic with a new client; raises `KafkaSettingsError`."""
         return cls(config, metrics, TopicClient(Topic.parse(config.log), config.kafka))
+
+    @property
+    def stopped(self) -> Set[str]:
+        """The keys of partitions that `identify` left out the last time."""
+        return self._stopped.keys()
 
     def discover(self) -> list[KafkaPartition]:
         """Return the partitions; raises `TopicMissingError`, which is a `FileNotFoundError`."""

@@ -193,11 +193,12 @@ def test_offsets_that_transactions_and_compaction_have_taken_are_in_a_tile(tmp_p
             producer.produce(topic, value, partition=0)
         producer.flush(30)
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
-    end = ends(broker, topic)
+    # The mark of the last one comes a moment later.
+    while (end := ends(broker, topic)) < 44:
+        time.sleep(0.1)
     [source] = begin(tmp_path, config(tmp_path, broker, topic))
     batches = Engine(source).read_to(end)
-    check_tiles(batches, 0, end)
-    assert end == 44
+    check_tiles(batches, 0, 44)
     assert event_ids(batches) == [f"t0-{n}" for n in range(10)] + [f"t2-{n}" for n in range(20, 30)]
 
 

@@ -46,6 +46,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Query": (ask.query, ask.click),
     "Run one stage": (
         stages.ingest,
+        stages.stream,
         stages.train,
         stages.export,
         store.promote,

@@ -17,12 +17,21 @@ from weir.session import Session
 from weir.text import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pipelines.ingest import IngestSummary
     from trainer.stream.progress import TrainProgress
+    from weir.cli.progress import Bar
 
-__all__ = ["export", "ingest", "monitor", "serve", "train", "train_worker"]
+__all__ = ["export", "ingest", "monitor", "serve", "stream", "train", "train_worker"]
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep processing new data until SIGTERM or Ctrl-C.")]
+AcceptGap = Annotated[
+    bool,
+    typer.Option(
+        "--accept-gap", help="Continue behind messages that the broker lost or deleted before they were committed."
+    ),
+]
 Ranks = Annotated[int, typer.Option(min=1, help="Number of training processes on this machine.")]
 
 
@@ -38,12 +47,7 @@ def ingest(
         ),
     ] = None,
     follow: Follow = False,
-    accept_gap: Annotated[
-        bool,
-        typer.Option(
-            "--accept-gap", help="Continue behind messages that the broker lost or deleted before they were committed."
-        ),
-    ] = False,
+    accept_gap: AcceptGap = False,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
@@ -57,14 +61,43 @@ def ingest(
     from weir.cli.progress import Bar
 
     with Bar(session.notes, "ingest") as bar:
-        total: list[IngestSummary] = []
-
-        def report(summary: "IngestSummary") -> None:
-            total[:] = [total[0] + summary if total else summary]
-            bar.show(None, None, f"{total[0].valid:,} events, {total[0].windows} windows, {total[0].dead} dead")
-
-        summary = run(session.store, session.settings.pipeline, follow=follow, report=report)
+        summary = run(session.store, session.settings.pipeline, follow=follow, report=_shown(bar))
     _print_facts(session, summary, json=json)
+
+
+def stream(
+    *,
+    log: Annotated[
+        str | None, typer.Option("--log", "-l", help="The topic: kafka://host:port/topic.", show_default="pipeline.log")
+    ] = None,
+    accept_gap: AcceptGap = False,
+    options: StoreOptions,
+    json: JsonOutput = False,
+) -> None:
+    """Commit windows as `weir ingest --follow` does, from a topic, in parallel under Flink, until SIGTERM or Ctrl-C.
+
+    It needs Flink, Beam's job server and a pool of workers (`stream` settings). Killed and started again it goes on at
+    the commits: no event is lost or counted twice.
+    """
+    session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
+    set_up_logging(session.notes)
+    from pipelines.stream.driver import stream as run
+    from weir.cli.progress import Bar
+
+    with Bar(session.notes, "stream") as bar:
+        summary = run(session.store, session.settings.pipeline, session.settings.stream, report=_shown(bar))
+    _print_facts(session, summary, json=json)
+
+
+def _shown(bar: "Bar") -> "Callable[[IngestSummary], None]":
+    """Return what adds up reports and shows them."""
+    total: list[IngestSummary] = []
+
+    def report(summary: "IngestSummary") -> None:
+        total[:] = [total[0] + summary if total else summary]
+        bar.show(None, None, f"{total[0].valid:,} events, {total[0].windows} windows, {total[0].dead} dead")
+
+    return report
 
 
 def train(

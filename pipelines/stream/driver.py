@@ -1,0 +1,208 @@
+"""The unbounded driver: it has an engine read a topic without end, watches, and keeps the store in order meanwhile.
+
+All that is exact happens in the workers, by the commits. The driver may be killed at any moment: its job goes on, and
+the next driver replaces it.
+"""
+
+import copy
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from contracts import CommitLog, EventClock, LogState, Store, UserError
+from contracts.exposition import exposed
+from logs import is_topic
+from pipelines.attempts import started_at
+from pipelines.config import PipelineConfig
+from pipelines.ending import ended_by_signals
+from pipelines.kafka.client import KafkaPartition
+from pipelines.kafka.errors import BrokerAwayError
+from pipelines.kafka.source import TopicSource
+from pipelines.lock import check_writable, only_driver
+from pipelines.metrics import PipelineMetrics
+from pipelines.plan import InHand, open_layout
+from pipelines.stream.config import StreamConfig
+from pipelines.stream.engine import job_name
+from pipelines.stream.flink import FlinkClient
+from pipelines.stream.flink_metrics import FlinkMetrics
+from pipelines.stream.job import FlinkJob, JobEndedError, PlainJob, RunningJob, submit
+from pipelines.stream.start import commit_starts, sources
+from pipelines.stream.upkeep import Upkeep
+from pipelines.summary import IngestSummary
+
+__all__ = ["NoTopicError", "stream"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_GONE: Final = {"finished", "missing"}
+"""The job is over, and another one can go on: all its partitions have ended, or Flink has forgotten it."""
+_BROKEN: Final = {"failed", "canceled"}
+
+
+class NoTopicError(UserError):
+    """The log of the settings is no topic."""
+
+    hint = "`weir ingest --follow` reads files"
+
+
+def stream(
+    store: Store,
+    config: PipelineConfig,
+    settings: StreamConfig,
+    *,
+    report: Callable[[IngestSummary], None] | None = None,
+    registry: CollectorRegistry = REGISTRY,
+    stop: threading.Event | None = None,
+) -> IngestSummary:
+    """Have an engine read the topic into the store until `stop` is set or SIGTERM or SIGINT arrives.
+
+    Returns what was committed meanwhile; `report` is called with what each commit adds. Then the job is cancelled: what
+    it has read and not committed is read again by the next one. Raises `NoTopicError`, `LayoutError`, `BusyStoreError`
+    and `MovedStoreError` as `ingest` does, `FlinkAwayError` and `EngineError` where no engine takes the job, and
+    `JobEndedError` where it ends by itself.
+    """
+    if not is_topic(config.log):
+        raise NoTopicError(f"pipeline.log is {config.log}, but a stream reads a topic: kafka://host:port/topic")
+    if store.local_path is not None:
+        # Workers have another current folder.
+        store = Store(str(store.local_path.absolute()))
+    stop = stop or threading.Event()
+    metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
+    with only_driver(store), metrics_server, ended_by_signals(stop):
+        driver = _Driver(store, config, settings, registry, report, stop)
+        try:
+            driver.run()
+        finally:
+            driver.upkeep.end()
+    return driver.total
+
+
+@dataclass
+class _Driver:
+    """Starts jobs one after the other: a restart is exact, so whatever changes is met by another job."""
+
+    store: Store
+    config: PipelineConfig
+    settings: StreamConfig
+    registry: CollectorRegistry
+    report: Callable[[IngestSummary], None] | None
+    stop: threading.Event
+    total: IngestSummary = field(default_factory=IngestSummary, init=False)
+    _waits: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._metrics = PipelineMetrics(self.registry)
+        self._source = TopicSource.open(self.config, self._metrics.topic)
+        open_layout(self.store, self.config)
+        check_writable(self.store)
+        self._log, self._state = CommitLog(self.store), LogState.open(self.store)
+        self._source.check(self.store, self._state)
+        # Two states: upkeep takes in commits that are not shown yet.
+        self.upkeep = Upkeep(self.store, self.config, copy.deepcopy(self._state))
+        self._name = job_name(self.store)
+        self._metrics.started(self.store, self.config, self._state)
+        self._flink = self._flink_job() if self.settings.runner == "flink" else None
+
+    def _flink_job(self) -> FlinkJob:
+        return FlinkJob(FlinkClient(self.settings.flink_rest), self._name, FlinkMetrics(self.registry))
+
+    def run(self) -> None:
+        """Run job after job; the last one is cancelled."""
+        if self._flink is not None:
+            self._flink.cancel_others()
+        self.upkeep.begin()
+        while not self.stop.is_set():
+            listed = self._asked(self._source.discover)
+            job = self._asked(partial(self._submit, listed)) if listed else None
+            if listed is None or job is None:
+                self.stop.wait(self.settings.watch_seconds)
+                continue
+            try:
+                self._watch(job, listed)
+            finally:
+                job.cancel()
+                self._follow()
+
+    def _submit(self, listed: list[KafkaPartition]) -> RunningJob | None:
+        """Start a job that goes on at the commits; None where every partition is stopped."""
+        commit_starts(self.store, self._source, self.upkeep.state, listed)
+        self._follow()
+        found = self._source.identify(listed, self._state, InHand())
+        if not found:
+            return None
+        reading = sources(found, self._state, self.config, self.settings, EventClock.of(self.store))
+        for one in reading:
+            logger.info("%s is read from offset %d", one.partition.name, one.start)
+        result = submit(self.store, self.config, self.settings, reading, self._name)
+        if self._flink is None:
+            return PlainJob(result)
+        self._flink.appear()
+        return self._flink
+
+    def _watch(self, job: RunningJob, listed: list[KafkaPartition]) -> None:
+        """Look after a job until another one has to take its place; raises `JobEndedError`."""
+        while not self.stop.wait(self.settings.watch_seconds):
+            state = job.state()
+            self._follow()
+            if state in _BROKEN:
+                raise JobEndedError(
+                    f"the job has {state}, and not by this driver: see Flink's log; then start it again"
+                )
+            if state in _GONE:
+                logger.warning("the job is %s: another one goes on at the commits", state)
+                return
+            self.upkeep.step({one.key for one in listed})
+            now = self._asked(self._source.discover)
+            if now is not None and self._needs_another(listed, now):
+                return
+
+    def _needs_another(self, listed: list[KafkaPartition], now: list[KafkaPartition]) -> bool:
+        """Say whether the job reads something else than there is now; shows how far it is behind."""
+        if {one.topic_id for one in now} != {one.topic_id for one in listed}:
+            # The job ends by itself, when all that it has read is committed: the brokers no longer have it.
+            return False
+        read = {key: span.stop for key, span in self._state.sources.items()}
+        for one in self._source.identify(now, self._state, InHand(reached=read)):
+            self._metrics.topic.unread.labels(str(one.number)).set(max(0, one.size - read.get(one.key, one.size)))
+        if new := {one.key for one in now} - {one.key for one in listed}:
+            logger.info("the topic has %d more partitions: another job reads them, too", len(new))
+            return True
+        lost = [self._state.sources[key] for key in self._source.stopped]
+        # Where a partition goes on is committed between two jobs, when all that was read of it is committed.
+        return bool(lost) and self.config.kafka.accept_gap and all(span.is_done for span in lost)
+
+    def _asked(self, question: Callable[[], T]) -> T | None:
+        """Return what the brokers answer; None while nobody answers, or the topic does not exist."""
+        try:
+            found = question()
+        except (BrokerAwayError, FileNotFoundError) as error:
+            if not self._waits:
+                logger.warning("%s; waiting", error)
+            self._waits = True
+            return None
+        if self._waits:
+            logger.warning("%s: there again", self.config.log)
+        self._waits = False
+        return found
+
+    def _follow(self) -> None:
+        """Show what has been committed since."""
+        known = {key: span.stop for key, span in self._state.sources.items()}
+        for commit in self._state.catch_up(self._log):
+            self._metrics.observe(self.store, commit, self._state, started_at(commit.writer))
+            summary = IngestSummary.of(commit, 0.0)
+            self.total += summary
+            if summary.panes:
+                logger.info("commit %d: %d events in %d panes", commit.number, summary.valid, summary.panes)
+            if self.report is not None:
+                self.report(summary)
+        if any(span.stop > known.get(key, -1) for key, span in self._state.sources.items()):
+            self._metrics.input.set(time.time())

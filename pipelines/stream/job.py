@@ -1,0 +1,131 @@
+"""The job of a stream: how it is submitted, found, watched and cancelled."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import apache_beam as beam
+import grpc
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineState
+
+from contracts import Store, UserError
+from pipelines.config import PipelineConfig
+from pipelines.stream.chain import BatchesToCommits
+from pipelines.stream.config import StreamConfig
+from pipelines.stream.engine import pipeline_options
+from pipelines.stream.flink import FlinkClient, Job
+from pipelines.stream.flink_metrics import FlinkMetrics
+from pipelines.stream.source import PartitionSource, ReadPartitions
+
+__all__ = ["EngineError", "FlinkJob", "JobEndedError", "PlainJob", "RunningJob", "submit"]
+
+logger = logging.getLogger(__name__)
+
+_OVER: Final = {"finished", "failed", "canceled"}
+_APPEARS_SECONDS: Final = 60.0
+_ENDS_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.25
+
+
+class EngineError(UserError):
+    """The engine does not take the job, or does not do with it what it should."""
+
+
+class JobEndedError(UserError):
+    """The job has ended, though its driver did not want it."""
+
+
+class RunningJob(Protocol):
+    """A job that was submitted."""
+
+    def state(self) -> str | None:
+        """Return its state as Flink spells it, in lower case; None while the engine does not answer."""
+
+    def cancel(self) -> None:
+        """Cancel it, and wait until it has ended; raises a `UserError` where it does not."""
+
+
+def submit(
+    store: Store, config: PipelineConfig, stream: StreamConfig, sources: Sequence[PartitionSource], name: str
+) -> beam.runners.runner.PipelineResult:
+    """Hand the pipeline of a stream to its engine, which runs it without end; raises `EngineError`."""
+    # Given its options, Beam does not look at this process's own command line.
+    pipeline = beam.Pipeline(options=PipelineOptions(pipeline_options(stream, name)))
+    _ = pipeline | "Read" >> ReadPartitions(sources, stream) | "Windows" >> BatchesToCommits(store, config)
+    try:
+        return pipeline.run()
+    except (grpc.RpcError, grpc.FutureTimeoutError) as error:
+        reason = error.details() if isinstance(error, grpc.Call) else "no answer"
+        raise EngineError(f"Beam's job server at {stream.job_endpoint} does not take the job: {reason}") from error
+
+
+class FlinkJob:
+    """The job of a name on Flink; whoever submitted it, as a driver that was killed leaves its job behind."""
+
+    def __init__(self, client: FlinkClient, name: str, metrics: FlinkMetrics) -> None:
+        self._client, self._name, self._metrics = client, name, metrics
+        self._id = ""
+
+    def cancel_others(self) -> None:
+        """Cancel the jobs of this name that run; two of them would be safe, but do everything twice."""
+        for job in self._running():
+            logger.warning("job %s of an earlier driver still runs: it is cancelled", job.id)
+            self._cancel(job.id)
+
+    def appear(self) -> None:
+        """Wait for the job that was submitted; raises `EngineError`."""
+        end = time.monotonic() + _APPEARS_SECONDS
+        while not (found := self._running()):
+            if time.monotonic() > end:
+                raise EngineError(f"Flink at {self._client.url} has no job {self._name}, though it was submitted")
+            time.sleep(_PAUSE_SECONDS)
+        self._id = found[0].id
+        logger.info("job %s runs as %s", self._id, self._name)
+
+    def state(self) -> str | None:
+        """Look at the job, and show what Flink says of it."""
+        return self._metrics.look(self._client, self._id)
+
+    def cancel(self) -> None:
+        """Cancel the job, if it runs."""
+        if any(job.id == self._id for job in self._running()):
+            self._cancel(self._id)
+
+    def _running(self) -> list[Job]:
+        return [job for job in self._client.jobs() if job.name == self._name and job.state.lower() not in _OVER]
+
+    def _cancel(self, job: str) -> None:
+        self._client.cancel(job)
+        end = time.monotonic() + _ENDS_SECONDS
+        while self._client.job(job).state.lower() not in _OVER:
+            if time.monotonic() > end:
+                raise EngineError(f"job {job} was cancelled {_ENDS_SECONDS:g} s ago, and Flink has not ended it")
+            time.sleep(_PAUSE_SECONDS)
+
+
+class PlainJob:
+    """A job of an engine that is asked through Beam alone."""
+
+    _STATES: Final = {
+        PipelineState.DONE: "finished",
+        PipelineState.DRAINED: "finished",
+        PipelineState.CANCELLED: "canceled",
+        PipelineState.FAILED: "failed",
+    }
+
+    def __init__(self, result: beam.runners.runner.PipelineResult) -> None:
+        self._result = result
+
+    def state(self) -> str | None:
+        """Ask Beam; None where it does not know."""
+        try:
+            return self._STATES.get(self._result.state, "running")
+        except grpc.RpcError:
+            return None
+
+    def cancel(self) -> None:
+        """Cancel the job, if it runs; Beam does not wait for its end."""
+        if self.state() == "running":
+            self._result.cancel()
