@@ -140,7 +140,7 @@ class _Driver:
             return None
         reading = sources(found, self._state, self.config, self.settings, EventClock.of(self.store))
         for one in reading:
-            logger.info("%s is read from offset %d", one.partition.name, one.start)
+            logger.info("%s is read from offset %d", one.reading.partition.name, one.reading.start)
         result = submit(self.store, self.config, self.settings, reading, self._name)
         if self._flink is None:
             return PlainJob(result)

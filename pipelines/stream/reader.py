@@ -1,7 +1,7 @@
 """The reader of one partition: messages to batches, validated, with the watermark between them."""
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from apache_beam.io.unbounded_source import UnboundedReader
@@ -15,10 +15,8 @@ from pipelines.kafka.lines import MessageLines, Taken
 from pipelines.stream.batch import Batch
 from pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
 from pipelines.stream.mark import Mark
+from pipelines.stream.reading import Reading
 from pipelines.stream.watermark import Watermark
-
-if TYPE_CHECKING:
-    from pipelines.stream.source import PartitionSource
 
 __all__ = ["PartitionReader"]
 
@@ -34,16 +32,16 @@ class PartitionReader(UnboundedReader):
     at its position any more. What it has read before is committed; the driver finds out and says so.
     """
 
-    def __init__(self, source: "PartitionSource", mark: Mark | None) -> None:
-        config = source.config
-        self._source = source
-        self._at = mark.start if mark else source.start
+    def __init__(self, reading: Reading, mark: Mark | None) -> None:
+        config = reading.config
+        self._reading = reading
+        self._at = mark.start if mark else reading.start
         self._watermark = Watermark(
-            ms=mark.watermark_ms if mark else source.watermark_ms,
+            ms=mark.watermark_ms if mark else reading.watermark_ms,
             lateness_ms=1000 * config.allowed_lateness_seconds,
-            idle_ms=_event_ms(source.clock, config.idle_seconds),
+            idle_ms=_event_ms(reading.clock, config.idle_seconds),
         )
-        self._spelling = MessageLines(config, source.clock)
+        self._spelling = MessageLines(config, reading.clock)
         self._validator = Validator(config)
         self._waiting: tuple[Batch, Taken, Asked[str]] | None = None
         self._current: Batch | None = None
@@ -57,7 +55,7 @@ class PartitionReader(UnboundedReader):
         """Read the next batch, if there is one; waits for .4 s at most."""
         if self._is_over:
             return False
-        consumer = consumer_of(self._source.config, self._source.partition)
+        consumer = consumer_of(self._reading.config, self._reading.partition)
         try:
             if self._waiting is None:
                 self._read(consumer)
@@ -74,8 +72,8 @@ class PartitionReader(UnboundedReader):
 
     def _read(self, consumer: PartitionConsumer) -> None:
         """Read and validate a batch, which waits until the brokers have said of which topic it is."""
-        source = self._source
-        found = consumer.fetch(self._at, source.batch_messages, source.config.chunk_bytes)
+        reading = self._reading
+        found = consumer.fetch(self._at, reading.batch_messages, reading.config.chunk_bytes)
         if found is not None:
             asked = consumer.client.ask_topic_id()
             taken = self._spelling.take(found.messages)
@@ -83,7 +81,7 @@ class PartitionReader(UnboundedReader):
 
     def _batch(self, found: Fetched, taken: Taken) -> Batch:
         lines, faults = self._spelling.spelled(taken.lines)
-        key = self._source.partition.key
+        key = self._reading.partition.key
         valid, letters = self._validator.validate(Block(BlockId(key, self._at), lines, faults, found.stop))
         return Batch(
             partition=key,
@@ -101,22 +99,22 @@ class PartitionReader(UnboundedReader):
         if self._waiting is None or (topic_id := self._waiting[2].answer(_ANSWER_SECONDS)) is None:
             return False
         (batch, taken, _), self._waiting = self._waiting, None
-        if topic_id != self._source.partition.topic_id:
+        if topic_id != self._reading.partition.topic_id:
             self._end("its topic was deleted and created again")
             return False
         self._current, self._at = batch, batch.stop
-        newest = _newest(batch, taken.lines, self._source.config.clock_tolerance_minutes)
-        self._watermark.read(newest, taken.arrived_ms, self._source.clock.event_ms())
+        newest = _newest(batch, taken.lines, self._reading.config.clock_tolerance_minutes)
+        self._watermark.read(newest, taken.arrived_ms, self._reading.clock.event_ms())
         return True
 
     def _listen(self, consumer: PartitionConsumer) -> None:
         """Let the watermark follow the clock where the brokers say that there is nothing to read."""
         until = consumer.silent_until(self._at)
         if until is not None:
-            self._watermark.silent(self._source.clock.event_ms(until))
+            self._watermark.silent(self._reading.clock.event_ms(until))
 
     def _end(self, why: str) -> None:
-        logger.error("%s ends: %s", self._source.partition.name, why)
+        logger.error("%s ends: %s", self._reading.partition.name, why)
         self._is_over = True
 
     def get_current(self) -> Batch:

@@ -6,39 +6,26 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.io.unbounded_source import UnboundedSource, _ReadFromUnboundedSourceDoFn
 
-from contracts import EventClock
-from pipelines.config import PipelineConfig
-from pipelines.kafka.client import KafkaPartition
 from pipelines.stream.batch import Batch
 from pipelines.stream.config import StreamConfig
 from pipelines.stream.mark import MarkCoder
 from pipelines.stream.reader import PartitionReader
+from pipelines.stream.reading import Reading
 
 __all__ = ["PartitionSource", "ReadPartitions"]
 
 
 class PartitionSource(UnboundedSource):
-    """One partition, from offset `start` on; `watermark_ms` (event time) is its watermark there.
+    """One partition.
 
-    `clock` is the one of the store.
+    Its pickle is always the same bytes: engines distribute work, and find it again, by the bytes of an element.
     """
 
-    def __init__(
-        self,
-        partition: KafkaPartition,
-        start: int,
-        watermark_ms: int,
-        *,
-        config: PipelineConfig,
-        clock: EventClock,
-        batch_messages: int,
-    ) -> None:
-        self.partition = partition
-        self.start = start
-        self.watermark_ms = watermark_ms
-        self.config = config
-        self.clock = clock
-        self.batch_messages = batch_messages
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return _restored, (self.reading.model_dump_json(),)
 
     def split(self, desired_num_splits: int, options: Any = None) -> list["PartitionSource"]:  # noqa: ARG002 - Beam's
         """Return itself: a partition has one reader."""
@@ -46,11 +33,15 @@ class PartitionSource(UnboundedSource):
 
     def create_reader(self, options: Any, checkpoint_mark: Any) -> PartitionReader:  # noqa: ARG002 - Beam's
         """Return a reader that goes on at a `Mark`, or starts."""
-        return PartitionReader(self, checkpoint_mark)
+        return PartitionReader(self.reading, checkpoint_mark)
 
     def get_checkpoint_mark_coder(self) -> MarkCoder:
         """Return the coder of marks."""
         return MarkCoder()
+
+
+def _restored(reading: str) -> PartitionSource:
+    return PartitionSource(Reading.model_validate_json(reading))
 
 
 class ReadPartitions(beam.PTransform[Any, Any]):

@@ -9,6 +9,7 @@ from pipelines.kafka.client import KafkaPartition
 from pipelines.kafka.source import TopicSource
 from pipelines.plan import InHand
 from pipelines.stream.config import StreamConfig
+from pipelines.stream.reading import Reading
 from pipelines.stream.source import PartitionSource
 
 __all__ = ["commit_starts", "first_watermark", "sources"]
@@ -40,12 +41,14 @@ def sources(
     watermark_ms = first_watermark(state, config.window_ms)
     return [
         PartitionSource(
-            one,
-            state.sources[one.key].resume,
-            watermark_ms,
-            config=config,
-            clock=clock,
-            batch_messages=stream.batch_messages,
+            Reading(
+                partition=one,
+                start=state.sources[one.key].resume,
+                watermark_ms=watermark_ms,
+                config=config,
+                clock=clock,
+                batch_messages=stream.batch_messages,
+            )
         )
         for one in partitions
     ]

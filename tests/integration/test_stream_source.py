@@ -340,10 +340,10 @@ def test_a_new_topic_starts_where_the_settings_say_and_the_commits_say_it_then(
     broker.send(topic, values(range(20), "a"), 0, timestamp_ms=now(20))
     broker.send(topic, values(range(100, 120), "b"), 0, timestamp_ms=now(120))
     broker.send(topic, values(range(100, 120), "c"), 1, timestamp_ms=now(120))
-    assert [source.start for source in begin(tmp_path, settings)] == expected
+    assert [source.reading.start for source in begin(tmp_path, settings)] == expected
     broker.send(topic, values(range(120, 130), "d"), 0, timestamp_ms=now(130))
     broker.add_partitions(topic, 3)
-    assert [source.start for source in begin(tmp_path, settings)] == [*expected, 0]
+    assert [source.reading.start for source in begin(tmp_path, settings)] == [*expected, 0]
     assert CommitLog(Store(str(tmp_path / "store"))).newest() == 1
 
 
@@ -353,7 +353,7 @@ def test_a_partition_whose_messages_are_gone_is_stopped_until_the_gap_is_accepte
     topic = new_topic(broker, 2)
     settings = config(tmp_path, broker, topic)
     broker.send(topic, values(range(40)), 0)
-    assert [source.start for source in begin(tmp_path, settings)] == [0, 0]
+    assert [source.reading.start for source in begin(tmp_path, settings)] == [0, 0]
     broker.drop(topic, 0, 25)
     store, metrics = Store(str(tmp_path / "store")), TopicMetrics(CollectorRegistry())
     source = TopicSource.open(settings, metrics)
@@ -363,15 +363,15 @@ def test_a_partition_whose_messages_are_gone_is_stopped_until_the_gap_is_accepte
     with pytest.raises(StoppedPartitionError, match="the broker has deleted offsets 0 to 25"):
         source.end()
     accepting = config(tmp_path, broker, topic, kafka={"accept_gap": True})
-    assert [source.start for source in begin(tmp_path, accepting)] == [25, 0]
-    assert [source.start for source in begin(tmp_path, settings)] == [25, 0]
+    assert [source.reading.start for source in begin(tmp_path, accepting)] == [25, 0]
+    assert [source.reading.start for source in begin(tmp_path, settings)] == [25, 0]
 
 
 def test_the_watermark_starts_at_the_end_of_the_newest_window(tmp_path: Path, broker: Broker) -> None:
     topic = new_topic(broker)
     settings = config(tmp_path, broker, topic)
     [source] = begin(tmp_path, settings)
-    assert source.watermark_ms == 0
-    state = LogState(sources={source.partition.key: SourceSpan(start=0, stop=0, resume=0, size=0)}, starts=[10_000])
-    [again] = sources([source.partition], state, settings, StreamConfig(), EventClock())
-    assert again.watermark_ms == 20_000
+    assert source.reading.watermark_ms == 0
+    state = LogState(sources={source.reading.partition.key: SourceSpan(start=0, stop=0, resume=0, size=0)}, starts=[10_000])
+    [again] = sources([source.reading.partition], state, settings, StreamConfig(), EventClock())
+    assert again.reading.watermark_ms == 20_000

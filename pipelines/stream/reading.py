@@ -1,0 +1,22 @@
+"""What a reader is told of its partition."""
+
+from contracts import EventClock
+from contracts.models import FrozenModel
+from pipelines.config import PipelineConfig
+from pipelines.kafka.client import KafkaPartition
+
+__all__ = ["Reading"]
+
+
+class Reading(FrozenModel):
+    """What to read of a partition: from offset `start` on, where its watermark is `watermark_ms` (event time).
+
+    `clock` is the one of the store, `batch_messages` the most that is read at once.
+    """
+
+    partition: KafkaPartition
+    start: int
+    watermark_ms: int
+    config: PipelineConfig
+    clock: EventClock
+    batch_messages: int

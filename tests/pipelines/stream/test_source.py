@@ -1,0 +1,40 @@
+import pickle
+
+from apache_beam import coders
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import EventClock
+from pipelines.config import PipelineConfig
+from pipelines.kafka.client import KafkaPartition
+from pipelines.stream.reading import Reading
+from pipelines.stream.source import PartitionSource
+
+CONFIGS = st.sampled_from(
+    [
+        {},
+        {"kafka": {"start": "2026-03-01T00:00:00Z", "options": {"fetch.min.bytes": 3, "client.rack": "a"}}},
+        {"event_types": {"play": "positive", "skip": "negative"}, "item_features": {"dense": ["price"]}},
+        {"sketch": {"kind": "exact"}, "retention_days": 12.5, "min_time": "2001-01-01"},
+    ]
+)
+
+
+@given(CONFIGS, st.integers(0), st.integers(0), st.floats(0.1, 10))
+def test_a_source_is_the_same_bytes_wherever_it_has_been(
+    settings: dict[str, object], start: int, watermark_ms: int, speed: float
+) -> None:
+    reading = Reading(
+        partition=KafkaPartition("kafka/c/topic/id/3", "topic", 3, 0, 9, "id"),
+        start=start,
+        watermark_ms=watermark_ms,
+        config=PipelineConfig.model_validate(settings),
+        clock=EventClock(speed=speed),
+        batch_messages=100,
+    )
+    source = PartitionSource(reading)
+    once = pickle.loads(pickle.dumps(source))
+    assert once.reading == reading
+    assert pickle.dumps(once) == pickle.dumps(source)
+    coder = coders.registry.get_coder(PartitionSource)
+    assert coder.encode(coder.decode(coder.encode(source))) == coder.encode(source)
