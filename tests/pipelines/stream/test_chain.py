@@ -8,6 +8,7 @@ import numpy as np
 from apache_beam.transforms.window import TimestampedValue
 
 from contracts import LogState, Store
+from pipelines.stream.batch import Batch
 from pipelines.stream.chain import BatchesToCommits
 from pipelines.stream.slices import slices_of
 from tests.pipelines.stream.simulation import random_log, settings, start
@@ -20,11 +21,16 @@ def test_what_a_window_brings_is_one_commit(tmp_path: Path) -> None:
     first = LogState.open(store).number
     # All rows come late: with one window, since over a bounded input this runner knows no order of windows.
     late = 10**13
-    whole = [TimestampedValue(one.batch(0, one.size, late), late / 1000) for one in log]
+    whole = [one.batch(0, one.size, late) for one in log]
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        _ = pipeline | beam.Create(whole) | BatchesToCommits(store, config)
+        batches = pipeline | beam.Create(whole) | beam.Map(_at_its_watermark).with_output_types(Batch)
+        _ = batches | BatchesToCommits(store, config)
     check(store, log)
     assert LogState.open(store).number == first + 1
+
+
+def _at_its_watermark(batch: Batch) -> TimestampedValue:
+    return TimestampedValue(batch, batch.watermark_ms / 1000)
 
 
 def test_rows_come_with_their_window_or_with_that_of_the_watermark(tmp_path: Path) -> None:
