@@ -61,6 +61,17 @@ def test_a_small_run_reads_in_micro_batches_without_late_events(tmp_path: Path, 
     assert (summary.valid, summary.late) == (250, 0)
 
 
+def test_a_new_process_with_small_runs_reads_all_that_waited(tmp_path: Path, broker: Broker) -> None:
+    topic, store, stop = new_topic(broker), at(tmp_path), threading.Event()
+    settings = config(tmp_path, broker, topic, chunk_rows=3, run_bytes=1000, allowed_lateness_seconds=5)
+    broker.send(topic, [*values(range(10)), *values(range(114, 115)), *values(range(100, 110))])
+    whole = settings.model_copy(update={"run_bytes": 1 << 20})
+    ingest(store, whole, follow=True, stop=stop, report=lambda _: stop.set(), registry=CollectorRegistry())
+    assert spans(store) == {0: (10, 21)}
+    summary = once(store, settings.model_copy(update={"allowed_lateness_seconds": 0}))
+    assert (summary.valid, spans(store)) == (11, {0: (21, 21)})
+
+
 def test_a_bad_message_is_a_dead_letter_with_partition_and_offset(tmp_path: Path, broker: Broker) -> None:
     topic, store = new_topic(broker, 2), at(tmp_path)
     broken = [

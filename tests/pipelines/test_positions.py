@@ -78,6 +78,13 @@ def test_stop_never_goes_back() -> None:
     assert a_run().spans(Progress(-1, {"a": PartitionProgress(200)}), {})["a"].stop == 300
 
 
+def test_a_reading_that_is_cut_short_claims_nothing_behind_its_end() -> None:
+    found = a_run().spans(Progress(900, {"a": PartitionProgress(200)}, wanted={"a": 1000}), {})["a"]
+    assert (found.stop, found.resume) == (200, 200)
+    found = a_run().spans(Progress(900, {"a": PartitionProgress(100)}, wanted={"a": 1000}), {})["a"]
+    assert (found.stop, found.resume) == (100, 100)
+
+
 def test_a_letter_about_a_whole_file_ends_when_the_file_is_read() -> None:
     run = a_run(base=Base(sources={"a": span(0, 0, dead=1, letters={"file": END_OF_TIME})}))
     assert run.spans(Progress(), {"a": [letters("again", 1, END_OF_TIME)]})["a"].letters.keys() == {"file", "again"}
