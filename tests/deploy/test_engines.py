@@ -1,4 +1,4 @@
-"""Starting and stopping engines, with small processes in their place; tests/integration/test_engines.py has real ones."""
+"""Starts and stops, with small processes in place of engines; tests/integration/test_engines.py has real ones."""
 
 import os
 import signal
