@@ -61,13 +61,14 @@ class Service:
         return self.folder / f"{self.name}.log"
 
     def processes(self) -> list[int]:
-        """Return the ids of its processes, descendants included."""
+        """Return the ids of its processes: the one that was started, then its descendants."""
         mark = f"{_MARK}={self._mark}".encode()
-        return sorted(pid for pid in _all_processes() if mark in _environment(pid))
+        found = [pid for pid in _all_processes() if mark in _environment(pid)]
+        return sorted(found, key=lambda pid: (not _leads(pid), pid))
 
     def runs(self) -> bool:
         """Return whether it runs: not only descendants that have outlived it."""
-        return any(_leads(pid) for pid in self.processes())
+        return any(map(_leads, self.processes()))
 
     @property
     def _mark(self) -> str:
@@ -137,12 +138,15 @@ def await_answers(service: Service, seconds: float) -> None:
         ) from None
 
 
-def stop(services: Sequence[Service]) -> list[Service]:
-    """End all processes of these services, the last one first; returns those that ran."""
+def stop(services: Sequence[Service], grace: float = _GRACE_SECONDS) -> list[Service]:
+    """End all processes of these services, and kill those that are left after `grace` seconds.
+
+    Returns the services that had any.
+    """
     running = [service for service in reversed(services) if service.processes()]
     for service in running:
         service.signal(signal.SIGTERM)
-    if not _are_gone(running, _GRACE_SECONDS):
+    if not _are_gone(running, grace):
         for service in running:
             service.signal(signal.SIGKILL)
         if not _are_gone(running, _GRACE_SECONDS):

@@ -10,6 +10,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
+from deploy.engines.settings import HOST, EngineSettings
+
 
 class Record(beam.DoFn):  # type: ignore[misc]
     """Writes a line for each window: the wall clock, the process, the window's end and its number of elements."""
@@ -46,14 +48,14 @@ class Delay(beam.DoFn):  # type: ignore[misc]
         yield TimestampedValue(element, at - 3600 if is_late else at)
 
 
-def options(job_port: int, artifact_port: int, pool_port: int, *more: str) -> PipelineOptions:
+def options(settings: EngineSettings, *more: str) -> PipelineOptions:
     return PipelineOptions(
         [
             "--runner=PortableRunner",
-            f"--job_endpoint=127.0.0.1:{job_port}",
-            f"--artifact_endpoint=127.0.0.1:{artifact_port}",
+            f"--job_endpoint={HOST}:{settings.job_port}",
+            f"--artifact_endpoint={HOST}:{settings.artifact_port}",
             "--environment_type=EXTERNAL",
-            f"--environment_config=127.0.0.1:{pool_port}",
+            f"--environment_config={HOST}:{settings.pool_port}",
             "--streaming",
             "--parallelism=1",
             "--checkpointing_interval=1000",

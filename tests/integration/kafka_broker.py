@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
+from deploy.engines.settings import EngineSettings
 from tests.integration.object_store import free_port
 
-JARS = Path(__file__).parents[2] / ".venv/tools/kafka"
 USER, PASSWORD = "reader", "something-long"
 _HEAP = "-Xmx256m"
 _LOGGING = """
@@ -128,7 +128,9 @@ class Broker:
 def jars() -> Path | None:
     """The folder of the broker's jars: of `make tools`, or of an installed Kafka."""
     installed = [Path(os.environ["KAFKA_HOME"]) / "libs"] if "KAFKA_HOME" in os.environ else []
-    return next((folder for folder in [JARS, *installed] if any(folder.glob("kafka_2*.jar"))), None)
+    return next(
+        (folder for folder in [EngineSettings().kafka_jars, *installed] if any(folder.glob("kafka_2*.jar"))), None
+    )
 
 
 @contextmanager
