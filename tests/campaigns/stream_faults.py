@@ -1,0 +1,207 @@
+"""A stream on a real Kafka and Flink, and the ways in which it is killed."""
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from contracts import EventClock, LogState, Store
+from deploy.engines.flink import job_manager, job_server, task_manager
+from deploy.engines.kafka import broker
+from deploy.engines.pool import worker_pool
+from deploy.engines.processes import Service, start, stop
+from deploy.engines.settings import HOST, EngineSettings
+from pipelines.config import PipelineConfig
+from pipelines.kafka.metrics import TopicMetrics
+from pipelines.kafka.source import TopicSource
+from pipelines.plan import InHand
+from pipelines.stream.config import StreamConfig
+from pipelines.stream.job import submit
+from pipelines.stream.start import sources
+from tests.campaigns.lives import ROOT
+from tests.integration.flink_cluster import moved
+from tests.integration.test_kafka import wait_until
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Stream:
+    """Engines, a topic, and a driver that commits it to a store."""
+
+    folder: Path
+    engines: EngineSettings
+    topic: str
+    chance: random.Random
+    services: dict[str, Service] = field(init=False)
+    driver: "subprocess.Popen[bytes] | None" = None
+
+    def __post_init__(self) -> None:
+        made = [make(self.engines) for make in (broker, job_manager, task_manager, job_server, worker_pool)]
+        self.services = {service.name: service for service in made}
+
+    @property
+    def servers(self) -> str:
+        return f"{HOST}:{self.engines.kafka_port}"
+
+    @property
+    def store(self) -> Store:
+        return Store(str(self.folder / "store"))
+
+    @property
+    def pipeline(self) -> PipelineConfig:
+        return PipelineConfig(
+            log=f"kafka://{self.servers}/{self.topic}",
+            event_types={"click": "positive", "skip": "negative", "view": "ignore"},
+            window_seconds=5,
+            allowed_lateness_seconds=1,
+            idle_seconds=2,
+            history_length=20,
+            seen_items=5000,
+            user_shards=4,
+            sketch={"width": 4096, "depth": 4},
+            metrics_port=0,
+        )
+
+    @property
+    def settings(self) -> StreamConfig:
+        return StreamConfig(
+            job_endpoint=f"{HOST}:{self.engines.job_port}",
+            artifact_endpoint=f"{HOST}:{self.engines.artifact_port}",
+            worker_pool=f"{HOST}:{self.engines.pool_port}",
+            flink_rest=f"http://{HOST}:{self.engines.flink_port}",
+            watch_seconds=1.0,
+        )
+
+    def heal(self) -> None:
+        """Start what does not run, as a supervisor does."""
+        start(list(self.services.values()), self.engines.start_seconds)
+        if self.driver is None or self.driver.poll() is not None:
+            with (self.folder / "driver.log").open("ab") as log:
+                self.driver = subprocess.Popen(self._command(), cwd=ROOT, stdout=log, stderr=log)
+
+    def _command(self) -> list[str]:
+        settings = self.folder / "settings.json"
+        settings.write_text(
+            f'{{"pipeline": {self.pipeline.model_dump_json()}, "stream": {self.settings.model_dump_json()}}}'
+        )
+        return [sys.executable, "-m", "weir", "stream", "--store", self.store.url, "--config", str(settings)]
+
+    def newest(self) -> int:
+        """The number of the newest commit, -1 before the first."""
+        return LogState.open(self.store).number
+
+    def workers(self) -> list[int]:
+        """The processes that run transforms: descendants of the pool."""
+        return self.services["worker-pool"].processes()[1:]
+
+    def another_job(self) -> None:
+        """Start a second job on the same store, as somebody does by mistake on another machine."""
+        source = TopicSource.open(self.pipeline, TopicMetrics(CollectorRegistry()))
+        state = LogState.open(self.store)
+        found = source.identify(source.discover(), state, InHand())
+        reading = sources(found, state, self.pipeline, self.settings, EventClock.of(self.store))
+        submit(self.store, self.pipeline, self.settings, reading, "by-mistake")
+
+    def end(self) -> None:
+        """Stop everything."""
+        if self.driver is not None:
+            self.driver.kill()
+            self.driver.wait(30)
+        stop(list(self.services.values()))
+
+    # The faults.
+
+    def kill_worker(self) -> None:
+        _kill(self.chance.choice(self.workers()))
+
+    def kill_committer(self) -> None:
+        """Kill all workers as soon as one has a commit under way."""
+        wait_until(lambda: any((self.folder / "store/state/runs").glob("*/started.json")), 60)
+        for pid in self.workers():
+            _kill(pid)
+
+    def kill_driver(self) -> None:
+        assert self.driver is not None
+        self.driver.kill()
+        self.driver.wait(30)
+
+    def kill_service(self, name: str) -> None:
+        self.services[name].signal(signal.SIGKILL)
+        wait_until(lambda: not self.services[name].processes(), 30)
+
+    def kill_everything(self) -> None:
+        for service in self.services.values():
+            service.signal(signal.SIGKILL)
+        self.kill_driver()
+        for name in self.services:
+            self.kill_service(name)
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        """Name -> fault, the most frequent ones of a real cluster first."""
+        services = ("taskmanager", "worker-pool", "jobmanager", "kafka", "job-server")
+        return {
+            "worker": self.kill_worker,
+            "committer": self.kill_committer,
+            **{name: partial(self.kill_service, name) for name in services},
+            "driver": self.kill_driver,
+            "everything": self.kill_everything,
+        }
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def streaming(folder: Path, topic: str, seed: int) -> Iterator[Stream]:
+    """Run a stream of a new topic with four partitions; skips the test where there are no engines."""
+    engines = moved(folder / "engines").model_copy(update={"task_slots": 4})
+    stream = Stream(folder, engines, topic, random.Random(seed))
+    try:
+        start([stream.services["kafka"]], engines.start_seconds)
+        _create(stream)
+        stream.heal()
+        yield stream
+    finally:
+        stream.end()
+
+
+def _create(stream: Stream) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415
+
+    admin = AdminClient({"bootstrap.servers": stream.servers})
+    for future in admin.create_topics([NewTopic(stream.topic, 4, 1)]).values():
+        future.result(30)
+
+
+@contextmanager
+def producing(stream: Stream, events: int, per_second: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """Write events to the topic meanwhile; at the end the producer has sent all that it has made."""
+    numbers = [str(events), str(per_second)]
+    command = [sys.executable, "-m", "tests.campaigns.stream_load", stream.servers, stream.topic, *numbers]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(300)
+    assert process.returncode == 0
+
+
+def recovered(stream: Stream, since: int, seconds: float) -> float:
+    """Wait for a commit beyond `since` and return how long it took."""
+    started = time.monotonic()
+    wait_until(lambda: stream.newest() > since, seconds)
+    return time.monotonic() - started
