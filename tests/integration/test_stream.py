@@ -28,7 +28,7 @@ from tests.pipelines.kafka.support import config, line, new_topic
 from tests.pipelines.support import Event
 from weir.up.ports import free_port
 
-PATIENCE_SECONDS = 150
+PATIENCE_SECONDS = 240
 OVER = {"FINISHED", "CANCELED", "FAILED"}
 
 
