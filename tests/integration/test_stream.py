@@ -115,7 +115,7 @@ class Stream:
         end = time.monotonic() + PATIENCE_SECONDS
         while not is_true():
             assert process.poll() is None, self.said()
-            assert time.monotonic() < end, self.said()
+            assert time.monotonic() < end, f"{LogState.open(self.store).counts} of {len(self.written)}: {self.said()}"
             time.sleep(0.2)
 
     def has_all(self) -> bool:
