@@ -135,24 +135,29 @@ class PartitionConsumer:
 
         It never waits: the brokers are asked now, and their answer is taken by a later call.
         """
+        found = self._heard(start)
+        if self._asked is None and time.monotonic() >= self._next_question:
+            self._asked = self.client.ask_end(self.partition.number)
+            self._next_question = time.monotonic() + min(_LONGEST_PAUSE_SECONDS, self.idle_seconds / _ASK_AGAIN)
+        return found
+
+    def _heard(self, start: int) -> float | None:
         if self._asked is None:
-            if time.monotonic() >= self._next_question:
-                self._asked = self.client.ask_end(self.partition.number)
-                pause = min(_LONGEST_PAUSE_SECONDS, self.idle_seconds / _ASK_AGAIN)
-                self._next_question = time.monotonic() + pause
             return None
-        asked = self._asked
         try:
-            if (end := asked.answer()) is None:
-                return None
+            end = self._asked.answer()
         except BrokerAwayError as error:
             logger.debug("%s", error)
-            end = start + 1
-        self._asked = None
+            self._asked = None
+            self.silence.broken()
+            return None
+        if end is None:
+            return None
+        asked_at, self._asked = self._asked.at, None
         if end > start:
             self.silence.broken()
             return None
-        return asked.at if self.silence.answered(asked.at) else None
+        return asked_at if self.silence.answered(asked_at) else None
 
     def close(self) -> None:
         """Give up the consumer."""

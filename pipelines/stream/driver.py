@@ -154,7 +154,7 @@ class _Driver:
             self._follow()
             if state in _BROKEN:
                 raise JobEndedError(
-                    f"the job has {state}, and not by this driver: see Flink's log; then start it again"
+                    f"the job was {state}, and not by this driver: Flink says why; start it again to go on"
                 )
             if state in _GONE:
                 logger.warning("the job is %s: another one goes on at the commits", state)

@@ -15,7 +15,9 @@ _LENGTH: Final = 40
 
 def job_name(store: Store) -> str:
     """Return the name under which the stream of a store runs; two stores have different ones."""
-    readable = "".join(one if one.isalnum() else "-" for one in urlsplit(store.url).path.strip("/").lower())
+    readable = "".join(
+        one if one.isascii() and one.isalnum() else "-" for one in urlsplit(store.url).path.strip("/").lower()
+    )
     return f"weir-{readable[-_LENGTH:].strip('-')}-{xxhash.xxh3_64_hexdigest(store.url.encode())[:8]}"
 
 

@@ -24,7 +24,7 @@ __all__ = ["EngineError", "FlinkJob", "JobEndedError", "PlainJob", "RunningJob",
 logger = logging.getLogger(__name__)
 
 _OVER: Final = {"finished", "failed", "canceled"}
-_APPEARS_SECONDS: Final = 60.0
+_APPEARS_SECONDS: Final = 180.0
 _ENDS_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.25
 

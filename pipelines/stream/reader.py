@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 from apache_beam.io.unbounded_source import UnboundedReader
+from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from contracts import EventClock, columns
@@ -18,9 +19,13 @@ from pipelines.stream.mark import Mark
 from pipelines.stream.reading import Reading
 from pipelines.stream.watermark import Watermark
 
-__all__ = ["PartitionReader"]
+__all__ = ["NAMESPACE", "WATERMARK", "PartitionReader"]
 
 logger = logging.getLogger(__name__)
+
+NAMESPACE: Final = "weir"
+WATERMARK: Final = "partition_watermark_ms_"
+"""The gauges of Beam with the watermark of each partition; its number follows."""
 
 _ANSWER_SECONDS: Final = 0.2
 
@@ -46,6 +51,7 @@ class PartitionReader(UnboundedReader):
         self._waiting: tuple[Batch, Taken, Asked[str]] | None = None
         self._current: Batch | None = None
         self._is_over = False
+        self._shown = Metrics.gauge(NAMESPACE, f"{WATERMARK}{reading.partition.number}")
 
     def start(self) -> bool:
         """Read the first batch, if there is one."""
@@ -53,8 +59,11 @@ class PartitionReader(UnboundedReader):
 
     def advance(self) -> bool:
         """Read the next batch, if there is one; waits for .4 s at most."""
-        if self._is_over:
-            return False
+        found = not self._is_over and self._advance()
+        self._shown.set(self._watermark.ms)
+        return found
+
+    def _advance(self) -> bool:
         consumer = consumer_of(self._reading.config, self._reading.partition)
         try:
             if self._waiting is None:

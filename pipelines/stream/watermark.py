@@ -5,8 +5,11 @@ how long windows wait.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Silence", "Watermark"]
+__all__ = ["UNASKED_SECONDS", "Silence", "Watermark"]
+
+UNASKED_SECONDS: Final = 5.0
 
 
 @dataclass
@@ -42,12 +45,17 @@ class Silence:
     """For how long the brokers have said that a partition has nothing unread.
 
     Times are wall-clock seconds at which the broker was asked, so an answer that comes late claims nothing more. What
-    was not asked in between is no silence: after an outage, producers send what they have kept.
+    was not asked for longer than `idle_seconds` is no silence: after an outage, producers send what they have kept. A
+    few seconds are allowed at least, for an engine that is slow to ask.
     """
 
     idle_seconds: float
     _since: float | None = None
     _until: float | None = None
+
+    @property
+    def _patience(self) -> float:
+        return max(self.idle_seconds, UNASKED_SECONDS)
 
     def broken(self) -> None:
         """There was something to read, or nobody answered."""
@@ -55,7 +63,7 @@ class Silence:
 
     def answered(self, asked_at: float) -> bool:
         """Take in that there was nothing unread at this time; say whether that has lasted for `idle_seconds`."""
-        if self._since is None or self._until is None or not 0 <= asked_at - self._until <= self.idle_seconds:
+        if self._since is None or self._until is None or not 0 <= asked_at - self._until <= self._patience:
             self._since = asked_at
         self._until = asked_at
         return asked_at - self._since >= self.idle_seconds

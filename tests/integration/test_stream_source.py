@@ -372,6 +372,8 @@ def test_the_watermark_starts_at_the_end_of_the_newest_window(tmp_path: Path, br
     settings = config(tmp_path, broker, topic)
     [source] = begin(tmp_path, settings)
     assert source.reading.watermark_ms == 0
-    state = LogState(sources={source.reading.partition.key: SourceSpan(start=0, stop=0, resume=0, size=0)}, starts=[10_000])
+    state = LogState(
+        sources={source.reading.partition.key: SourceSpan(start=0, stop=0, resume=0, size=0)}, starts=[10_000]
+    )
     [again] = sources([source.reading.partition], state, settings, StreamConfig(), EventClock())
     assert again.reading.watermark_ms == 20_000

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.stream.watermark import Silence, Watermark
+from pipelines.stream.watermark import UNASKED_SECONDS, Silence, Watermark
 
 TIMES = st.integers(0, 10**6)
 READ = st.tuples(st.just("read"), st.none() | TIMES, st.none() | TIMES, TIMES)
@@ -59,7 +59,7 @@ def test_rows_that_keep_to_the_lateness_are_never_behind(times: list[int], laten
         watermark.read(row, None, 10**9)
 
 
-ASKED = st.lists(st.tuples(st.floats(0, 5), st.sampled_from(["answered", "broken"])), max_size=60)
+ASKED = st.lists(st.tuples(st.floats(0, 12), st.sampled_from(["answered", "broken"])), max_size=60)
 
 
 @given(st.floats(0, 10), ASKED)
@@ -73,7 +73,7 @@ def test_silence_is_what_answers_in_an_unbroken_series_say(idle: float, steps: l
             series = []
             continue
         # An outage that is longer than what counts as idle starts it anew.
-        if series and now - series[-1] > idle:
+        if series and now - series[-1] > max(idle, UNASKED_SECONDS):
             series = []
         series.append(now)
         assert silence.answered(now) == (series[-1] - series[0] >= idle)
