@@ -27,10 +27,11 @@ from pipelines.kafka.client import TopicClient
 from pipelines.kafka.consume import RangeReader
 from pipelines.kafka.ranges import plan_ranges
 from pipelines.plan import Seen
-from tests.integration.kafka_broker import Broker, kafka
+from tests.integration.kafka_broker import kafka
 
 _TOPIC: Final = "events"
-_PARTITIONS: Final = 4
+PARTITIONS: Final = 4
+FAST: Final[dict[str, str | int]] = {"queue.buffering.max.messages": 200_000, "compression.type": "lz4"}
 _ORIGIN: Final = 1_700_000_000
 
 
@@ -39,14 +40,15 @@ def main(events: Annotated[int, typer.Option(min=1000, help="number of events")]
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as name, kafka(_folder(name, "kafka")) as broker:
         folder = Path(name)
-        lines = _lines(events)
+        lines = event_lines(events)
         (folder / "log.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-        _load(broker, lines)
+        broker.create(_TOPIC, PARTITIONS)
+        load(broker.producer(**FAST), _TOPIC, lines)
         files = PipelineConfig(log=str(folder / "log.jsonl"), metrics_port=0)
         topic = files.model_copy(update={"log": broker.url(_TOPIC)})
         head("from", "to", "CPU s", "events per CPU-second")
-        _measure("topic", "rows as they are", events, lambda: _consume(topic, validate=False))
-        _measure("topic", "Arrow", events, lambda: _consume(topic, validate=True))
+        _measure("topic", "rows as they are", events, lambda: consume(topic, validate=False))
+        _measure("topic", "Arrow", events, lambda: consume(topic, validate=True))
         from_files = _measure("JSON Lines file", "committed windows", events, lambda: _ingest(files, folder / "files"))
         from_topic = _measure("topic", "committed windows", events, lambda: _ingest(topic, folder / "topic"))
         print(f"\nwhole driver, topic / file: {from_topic / from_files:.2f}")
@@ -58,7 +60,7 @@ def _folder(*parts: str) -> Path:
     return folder
 
 
-def _lines(events: int) -> list[bytes]:
+def event_lines(events: int) -> list[bytes]:
     """Return events of about 120 bytes over 5 days, in order of time."""
     rng = np.random.default_rng(0)
     items, users = zipf_ranks(100_000, events, 1.05, rng)[0], rng.integers(0, 50_000, events)
@@ -73,20 +75,19 @@ def _lines(events: int) -> list[bytes]:
     ]
 
 
-def _load(broker: Broker, lines: list[bytes]) -> None:
-    broker.create(_TOPIC, _PARTITIONS)
-    producer: Producer = broker.producer(**{"queue.buffering.max.messages": 200_000, "compression.type": "lz4"})
+def load(producer: Producer, topic: str, lines: list[bytes]) -> None:
+    """Write lines to the partitions of a topic in turn."""
     for number, line in enumerate(lines):
         while True:
             try:
-                producer.produce(_TOPIC, line, partition=number % _PARTITIONS)
+                producer.produce(topic, line, partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.1)
     assert producer.flush(300) == 0  # noqa: S101 - or nothing is measured
 
 
-def _consume(config: PipelineConfig, *, validate: bool) -> int:
+def consume(config: PipelineConfig, *, validate: bool) -> int:
     """Read the whole topic; return the number of rows."""
     found = TopicClient(Topic.parse(config.log), config.kafka).partitions()
     rows, validator = 0, Validator(config)

@@ -12,7 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client import CollectorRegistry
 
 from contracts import EventClock, LogState, Store
@@ -43,6 +45,8 @@ class Stream:
     engines: EngineSettings
     topic: str
     chance: random.Random
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Settings of the pipeline other than these."""
     services: dict[str, Service] = field(init=False)
     driver: "subprocess.Popen[bytes] | None" = None
 
@@ -60,18 +64,19 @@ class Stream:
 
     @property
     def pipeline(self) -> PipelineConfig:
-        return PipelineConfig(
-            log=f"kafka://{self.servers}/{self.topic}",
-            event_types={"click": "positive", "skip": "negative", "view": "ignore"},
-            window_seconds=5,
-            allowed_lateness_seconds=1,
-            idle_seconds=2,
-            history_length=20,
-            seen_items=5000,
-            user_shards=4,
-            sketch={"width": 4096, "depth": 4},
-            metrics_port=0,
-        )
+        settings: dict[str, Any] = {
+            "log": f"kafka://{self.servers}/{self.topic}",
+            "event_types": {"click": "positive", "skip": "negative", "view": "ignore"},
+            "window_seconds": 5,
+            "allowed_lateness_seconds": 1,
+            "idle_seconds": 2,
+            "history_length": 20,
+            "seen_items": 5000,
+            "user_shards": 4,
+            "sketch": {"width": 4096, "depth": 4},
+            "metrics_port": 0,
+        }
+        return PipelineConfig(**settings | self.changes)
 
     @property
     def settings(self) -> StreamConfig:
@@ -165,25 +170,21 @@ def _kill(pid: int) -> None:
 
 
 @contextmanager
-def streaming(folder: Path, topic: str, seed: int) -> Iterator[Stream]:
-    """Run a stream of a new topic with four partitions; skips the test where there are no engines."""
+def streaming(folder: Path, topic: str, seed: int = 0, **changes: Any) -> Iterator[Stream]:
+    """Run engines, with a new topic of four partitions; skips the test where there are no engines.
+
+    `heal` starts the stream.
+    """
     engines = moved(folder / "engines").model_copy(update={"task_slots": 4})
-    stream = Stream(folder, engines, topic, random.Random(seed))
+    stream = Stream(folder, engines, topic, random.Random(seed), changes)
     try:
-        start([stream.services["kafka"]], engines.start_seconds)
-        _create(stream)
-        stream.heal()
+        start(list(stream.services.values()), engines.start_seconds)
+        admin = AdminClient({"bootstrap.servers": stream.servers})
+        for future in admin.create_topics([NewTopic(stream.topic, 4, 1)]).values():
+            future.result(30)
         yield stream
     finally:
         stream.end()
-
-
-def _create(stream: Stream) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415
-
-    admin = AdminClient({"bootstrap.servers": stream.servers})
-    for future in admin.create_topics([NewTopic(stream.topic, 4, 1)]).values():
-        future.result(30)
 
 
 @contextmanager

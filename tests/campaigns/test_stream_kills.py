@@ -21,6 +21,7 @@ PATIENCE = 240.0
 def test_killed_part_by_part_a_stream_accounts_for_every_offset_once(tmp_path: Path) -> None:
     kills, events = size.of(9, 100), size.of(60_000, 5_000_000)
     with streaming(tmp_path, "events", seed=1) as stream:
+        stream.heal()
         with producing(stream, events, size.of(500, 2500)) as producer:
             wait_until(lambda: stream.newest() >= 1, PATIENCE)
             for number, (name, fault) in enumerate(islice(cycle(stream.faults().items()), kills)):

@@ -1,0 +1,228 @@
+"""Events per CPU-second of `weir stream` on Flink, beside the same source without the rest and the bounded driver.
+
+``python -m benchmarks.stream throughput`` runs a Kafka and a Flink of its own (`make tools` fetches them). All read the
+same topic; CPU time is that of Python's workers, and of Flink's TaskManager beside it.
+``python -m benchmarks.stream costs`` says where the time of a worker goes, step by step, in one process.
+"""
+
+import logging
+import pickle
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import apache_beam as beam
+import numpy as np
+import typer
+from apache_beam.options.pipeline_options import PipelineOptions
+from confluent_kafka import Producer
+from prometheus_client import CollectorRegistry
+
+from benchmarks.harness import command_line, cpu_seconds, head, row
+from benchmarks.kafka import FAST, consume, event_lines, load
+from contracts import CommitLog, EventClock, LogState, SourceSpan, Store
+from logs import Block, BlockId, Lines, Validator
+from pipelines.bare_commits import append
+from pipelines.config import PipelineConfig
+from pipelines.ingest import ingest
+from pipelines.kafka.metrics import TopicMetrics
+from pipelines.kafka.source import TopicSource
+from pipelines.plan import InHand, open_layout
+from pipelines.stream.batch import Batch
+from pipelines.stream.committer import commit_window
+from pipelines.stream.engine import job_name, pipeline_options
+from pipelines.stream.flink import FlinkClient
+from pipelines.stream.flink_metrics import FlinkMetrics
+from pipelines.stream.job import FlinkJob, submit
+from pipelines.stream.slices import slices_of
+from pipelines.stream.source import ReadPartitions
+from pipelines.stream.start import commit_starts, sources
+from tests.campaigns.stream_faults import Stream, streaming
+
+app = command_line(__doc__)
+
+Events = Annotated[int, typer.Option(min=1000, help="number of events")]
+_TOPIC: Final = "events"
+_BATCH: Final = 8192
+_CHANGES: Final[dict[str, Any]] = {"window_seconds": 21_600, "event_types": {}}
+"""The events are of five days: twenty windows."""
+_WAIT_SECONDS: Final = 900.0
+
+
+class CountRows(beam.DoFn):
+    """Appends the number of rows of each batch to a file."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def process(self, element: Batch) -> None:
+        """Count one batch."""
+        with Path(self._file).open("a") as file:
+            file.write(f"{element.rows.num_rows}\n")
+
+
+@app.command()
+def throughput(
+    events: Events = 2_000_000,
+    parallelism: Annotated[list[int] | None, typer.Option(help="of the chain on Flink; may be repeated")] = None,
+) -> None:
+    """Measure the chain on Flink and in the bounded driver, each beside its own source alone."""
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as name, streaming(Path(name), _TOPIC, **_CHANGES) as stream:
+        load(Producer(FAST | {"bootstrap.servers": stream.servers}), _TOPIC, event_lines(events))
+        head(
+            "driver",
+            "source and",
+            "parallelism",
+            "Python CPU s",
+            "JVM CPU s",
+            "events per CPU-second",
+            "ratio",
+            "wall s",
+        )
+        alone = _Run(stream, events, 2, "nothing").on_flink()
+        for degree in parallelism or [1, 2, 4]:
+            _Run(stream, events, degree, "commits").on_flink(alone)
+        config = stream.pipeline
+        alone = _here("nothing", events, lambda: consume(config, validate=True))
+        store = Store(str(Path(name) / "bounded"))
+        _here("commits", events, lambda: ingest(store, config, registry=CollectorRegistry()).valid, alone)
+
+
+@dataclass
+class _Run:
+    """A job from its start to the last event of the topic; `what` follows the source."""
+
+    stream: Stream
+    events: int
+    parallelism: int
+    what: str
+
+    def __post_init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(dir=self.stream.folder))
+        self.store = Store(str(self.folder / "store"))
+        self.counted = self.folder / "counted"
+        self.counted.touch()
+
+    def on_flink(self, alone: float | None = None) -> float:
+        """Measure it, print a row, and return events per CPU-second of Python."""
+        before, started = self._cpu(), time.monotonic()
+        job = self._submit()
+        while self._done() < self.events:
+            assert time.monotonic() - started < _WAIT_SECONDS, f"{self._done()} events"  # noqa: S101 - nothing is measured
+            time.sleep(0.5)
+        python, jvm = (after - at for after, at in zip(self._cpu(), before, strict=True))
+        wall = time.monotonic() - started
+        job.cancel()
+        _print("Flink", self.what, self.parallelism, self.events, python, jvm, wall, alone)
+        return self.events / python
+
+    def _cpu(self) -> tuple[float, float]:
+        """Return the CPU seconds of the workers and of the TaskManager."""
+        services = self.stream.services
+        return tuple(sum(map(_cpu_of, services[name].processes())) for name in ("worker-pool", "taskmanager"))
+
+    def _done(self) -> int:
+        if self.what == "commits":
+            return LogState.open(self.store).counts.events
+        return sum(map(int, self.counted.read_text().split()))
+
+    def _submit(self) -> FlinkJob:
+        stream, config = self.stream, self.stream.pipeline
+        settings = stream.settings.model_copy(update={"parallelism": self.parallelism})
+        open_layout(self.store, config)
+        source, state = TopicSource.open(config, TopicMetrics(CollectorRegistry())), LogState.open(self.store)
+        listed = source.discover()
+        commit_starts(self.store, source, state, listed)
+        reading = sources(source.identify(listed, state, InHand()), state, config, settings, EventClock.of(self.store))
+        name = job_name(self.store)
+        if self.what == "commits":
+            submit(self.store, config, settings, reading, name)
+        else:
+            pipeline = beam.Pipeline(options=PipelineOptions(pipeline_options(settings, name)))
+            _ = pipeline | ReadPartitions(reading, settings) | beam.ParDo(CountRows(str(self.counted)))
+            pipeline.run()
+        job = FlinkJob(FlinkClient(settings.flink_rest), name, FlinkMetrics(CollectorRegistry()))
+        job.appear()
+        return job
+
+
+def _here(what: str, events: int, read: Callable[[], int], alone: float | None = None) -> float:
+    started, wall = time.process_time(), time.monotonic()
+    assert read() == events  # noqa: S101 - or something else was measured
+    python = time.process_time() - started
+    _print("bounded", what, 1, events, python, 0.0, time.monotonic() - wall, alone)
+    return events / python
+
+
+def _print(
+    driver: str, what: str, parallelism: int, events: int, python: float, jvm: float, wall: float, alone: float | None
+) -> None:
+    rate = events / python
+    ratio = "" if alone is None else f"{rate / alone:.2f}"
+    row(driver, what, parallelism, f"{python:.1f}", f"{jvm:.1f}", f"{rate:,.0f}", ratio, f"{wall:.0f}")
+
+
+def _cpu_of(pid: int) -> float:
+    try:
+        return cpu_seconds(pid)
+    except FileNotFoundError:
+        return 0.0
+
+
+@app.command()
+def costs(events: Events = 500_000) -> None:
+    """Measure each step of the chain alone, in one process: microseconds of CPU per event."""
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as name:
+        store, config = Store(f"{name}/store"), PipelineConfig(log="topic", **_CHANGES, metrics_port=0)
+        open_layout(store, config)
+        append(CommitLog(store), LogState.open(store), sources={"p": SourceSpan(start=0, stop=0, resume=0, size=0)})
+        lines, spent = event_lines(events), defaultdict[str, float](float)
+        windows = defaultdict[int, list[bytes]](list)
+        watermark = 0
+        for start in range(0, events, _BATCH):
+            watermark = _measure(spent, config, lines[start : start + _BATCH], start, watermark, windows)
+        for start_ms in sorted(windows):
+            with _timed(spent, "slices from bytes"):
+                slices = [pickle.loads(one) for one in windows[start_ms]]  # noqa: S301 - made above
+            with _timed(spent, "commit"):
+                commit_window(store, config, start_ms, slices)
+        assert LogState.open(store).counts.events == events  # noqa: S101 - or something else was measured
+        head("step", "us of CPU per event")
+        for step, seconds in [*spent.items(), ("together", sum(spent.values()))]:
+            row(step, f"{1e6 * seconds / events:.2f}")
+
+
+def _measure(
+    spent: dict[str, float], config: PipelineConfig, lines: list[bytes], start: int, watermark: int,
+    windows: dict[int, list[bytes]],
+) -> int:  # fmt: skip
+    """Take one batch through the steps of a reader's worker; returns the watermark after it."""
+    stop = start + len(lines)
+    with _timed(spent, "decode and validate"):
+        block = Block(BlockId("p", start), Lines(lines, np.arange(start, stop)), (), stop)
+        rows = Validator(config).validate(block)[0].rows
+    batch = Batch("p", start, stop, watermark, stop, rows, (), np.empty(0, np.int64))
+    with _timed(spent, "cut into slices"):
+        found = list(slices_of(batch, config.window_ms, ""))
+    with _timed(spent, "slices to bytes"):
+        for start_ms, one in found:
+            windows[start_ms].append(pickle.dumps(one))
+    return int(rows.column("timestamp").to_numpy().max())
+
+
+@contextmanager
+def _timed(spent: dict[str, float], step: str) -> Iterator[None]:
+    started = time.process_time()
+    yield
+    spent[step] += time.process_time() - started
+
+
+if __name__ == "__main__":
+    app()
