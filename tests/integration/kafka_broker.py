@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
-from tests.integration.object_store import free_port
+from tests.ports import free_port
 
 JARS = Path(__file__).parents[2] / ".venv/tools/kafka"
 USER, PASSWORD = "reader", "something-long"
