@@ -25,13 +25,14 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import command_line, cpu_seconds, head, row
 from benchmarks.kafka import FAST, consume, event_lines, load
-from contracts import CommitLog, EventClock, LogState, SourceSpan, Store
+from contracts import CommitLog, EventClock, LogState, SourceSpan, Store, columns
 from logs import Block, BlockId, Lines, Validator
 from pipelines.bare_commits import append
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from pipelines.kafka.metrics import TopicMetrics
 from pipelines.kafka.source import TopicSource
+from pipelines.keeper import HistoryKeeper
 from pipelines.plan import InHand, open_layout
 from pipelines.stream.batch import Batch
 from pipelines.stream.committer import commit_window
@@ -119,7 +120,7 @@ class _Run:
         python, jvm = (after - at for after, at in zip(self._cpu(), before, strict=True))
         wall = time.monotonic() - started
         job.cancel()
-        _print("Flink", self.what, self.parallelism, self.events, python, jvm, wall, alone)
+        row("Flink", self.what, self.parallelism, *_figures(self.events, python, alone, jvm), f"{wall:.0f}")
         return self.events / python
 
     def _cpu(self) -> tuple[float, float]:
@@ -156,16 +157,13 @@ def _here(what: str, events: int, read: Callable[[], int], alone: float | None =
     started, wall = time.process_time(), time.monotonic()
     assert read() == events  # noqa: S101 - or something else was measured
     python = time.process_time() - started
-    _print("bounded", what, 1, events, python, 0.0, time.monotonic() - wall, alone)
+    row("bounded", what, 1, *_figures(events, python, alone), f"{time.monotonic() - wall:.0f}")
     return events / python
 
 
-def _print(
-    driver: str, what: str, parallelism: int, events: int, python: float, jvm: float, wall: float, alone: float | None
-) -> None:
+def _figures(events: int, python: float, alone: float | None, jvm: float = 0.0) -> list[str]:
     rate = events / python
-    ratio = "" if alone is None else f"{rate / alone:.2f}"
-    row(driver, what, parallelism, f"{python:.1f}", f"{jvm:.1f}", f"{rate:,.0f}", ratio, f"{wall:.0f}")
+    return [f"{python:.1f}", f"{jvm:.1f}", f"{rate:,.0f}", "" if alone is None else f"{rate / alone:.2f}"]
 
 
 def _cpu_of(pid: int) -> float:
@@ -184,37 +182,37 @@ def costs(events: Events = 500_000) -> None:
         open_layout(store, config)
         append(CommitLog(store), LogState.open(store), sources={"p": SourceSpan(start=0, stop=0, resume=0, size=0)})
         lines, spent = event_lines(events), defaultdict[str, float](float)
-        windows = defaultdict[int, list[bytes]](list)
-        watermark = 0
+        windows, watermark = defaultdict[int, list[bytes]](list), 0
+        keeper = HistoryKeeper(store, config, LogState.open(store))
         for start in range(0, events, _BATCH):
-            watermark = _measure(spent, config, lines[start : start + _BATCH], start, watermark, windows)
+            batch = _read(spent, config, lines[start : start + _BATCH], start, watermark)
+            with _timed(spent, "cut into slices"):
+                found = list(slices_of(batch, config.window_ms, ""))
+            with _timed(spent, "slices to bytes"):
+                for start_ms, one in found:
+                    windows[start_ms].append(pickle.dumps(one))
+            watermark = int(batch.rows.column(columns.TIMESTAMP).to_numpy().max())
         for start_ms in sorted(windows):
             with _timed(spent, "slices from bytes"):
                 slices = [pickle.loads(one) for one in windows[start_ms]]  # noqa: S301 - made above
             with _timed(spent, "commit"):
                 commit_window(store, config, start_ms, slices)
+            with _timed(spent, "merge histories"):
+                keeper.state.catch_up(CommitLog(store))
+                keeper.settle()
         assert LogState.open(store).counts.events == events  # noqa: S101 - or something else was measured
         head("step", "us of CPU per event")
         for step, seconds in [*spent.items(), ("together", sum(spent.values()))]:
             row(step, f"{1e6 * seconds / events:.2f}")
 
 
-def _measure(
-    spent: dict[str, float], config: PipelineConfig, lines: list[bytes], start: int, watermark: int,
-    windows: dict[int, list[bytes]],
-) -> int:  # fmt: skip
-    """Take one batch through the steps of a reader's worker; returns the watermark after it."""
+def _read(spent: dict[str, float], config: PipelineConfig, lines: list[bytes], start: int, watermark: int) -> Batch:
+    """Return one batch, as a reader makes it of messages."""
     stop = start + len(lines)
     with _timed(spent, "decode and validate"):
         block = Block(BlockId("p", start), Lines(lines, np.arange(start, stop)), (), stop)
         rows = Validator(config).validate(block)[0].rows
-    batch = Batch("p", start, stop, watermark, stop, rows, (), np.empty(0, np.int64))
-    with _timed(spent, "cut into slices"):
-        found = list(slices_of(batch, config.window_ms, ""))
-    with _timed(spent, "slices to bytes"):
-        for start_ms, one in found:
-            windows[start_ms].append(pickle.dumps(one))
-    return int(rows.column("timestamp").to_numpy().max())
+    return Batch("p", start, stop, watermark, stop, rows, (), np.empty(0, np.int64))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from deploy.engines.settings import EngineSettings
-from tests.integration.object_store import free_port
+from tests.ports import free_port
 
 USER, PASSWORD = "reader", "something-long"
 _HEAP = "-Xmx256m"
