@@ -33,7 +33,7 @@ def test_a_partition_that_ends_or_moves_away_holds_nothing() -> None:
     assert shared.rise(2, 50) == 0
     shared.end(0)
     assert shared.rise(2, 50) == 10
-    clock[0] += 59
+    clock[0] += 56
     assert shared.rise(2, 60) == 10
     clock[0] += 2
     assert shared.rise(2, 60) == 60
