@@ -148,8 +148,11 @@ class Stream:
 
 
 @pytest.fixture
-def running(tmp_path: Path, broker: Broker, flink: Cluster) -> Stream:
-    return Stream(tmp_path, broker, flink, new_topic(broker, 4))
+def running(tmp_path: Path, broker: Broker, flink: Cluster) -> Iterator[Stream]:
+    found = Stream(tmp_path, broker, flink, new_topic(broker, 4))
+    yield found
+    for job in found.jobs():
+        flink.client().cancel(job)
 
 
 @pytest.mark.timeout(600)
