@@ -27,7 +27,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Broker]":
         yield running
 
 
-<<<<<<< HEAD
 @pytest.fixture(scope="session")
 def flink(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
     """A real Flink with its job server and workers, one for all tests."""
@@ -35,7 +34,8 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
 
     with cluster(tmp_path_factory.mktemp("flink")) as running:
         yield running
-=======
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Send what the campaigns of this process have counted to the process that prints the summary."""
     if hasattr(session.config, "workeroutput"):
@@ -54,4 +54,3 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("campaigns")
         for line in tally.table():
             terminalreporter.write_line(line)
->>>>>>> main
