@@ -17,7 +17,6 @@ from pipelines.stream.batch import Batch
 from pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
 from pipelines.stream.mark import Mark
 from pipelines.stream.reading import Reading
-from pipelines.stream.shared_watermark import shared_watermark
 from pipelines.stream.watermark import Watermark
 
 __all__ = ["NAMESPACE", "WATERMARK", "PartitionReader"]
@@ -52,7 +51,6 @@ class PartitionReader(UnboundedReader):
         self._waiting: tuple[Batch, Taken, Asked[str]] | None = None
         self._current: Batch | None = None
         self._is_over = False
-        self._shared, self._reported = shared_watermark(reading.partition.topic_key), 0
         self._shown = Metrics.gauge(NAMESPACE, f"{WATERMARK}{reading.partition.number}")
 
     def start(self) -> bool:
@@ -62,10 +60,7 @@ class PartitionReader(UnboundedReader):
     def advance(self) -> bool:
         """Read the next batch, if there is one; waits for .4 s at most."""
         found = not self._is_over and self._advance()
-        if not self._is_over:
-            lowest = self._shared.rise(self._reading.partition.number, self._watermark.ms)
-            self._reported = max(self._reported, lowest or 0)
-            self._shown.set(self._watermark.ms)
+        self._shown.set(self._watermark.ms)
         return found
 
     def _advance(self) -> bool:
@@ -130,7 +125,6 @@ class PartitionReader(UnboundedReader):
     def _end(self, why: str) -> None:
         logger.error("%s ends: %s", self._reading.partition.name, why)
         self._is_over = True
-        self._shared.end(self._reading.partition.number)
 
     def get_current(self) -> Batch:
         """Return the batch that was read."""
@@ -143,8 +137,8 @@ class PartitionReader(UnboundedReader):
         return Timestamp(micros=1000 * self.get_current().watermark_ms)
 
     def get_watermark(self) -> Any:
-        """Return a time before which neither this reader nor another of the process brings anything from now on."""
-        return MAX_TIMESTAMP if self._is_over else Timestamp(micros=1000 * self._reported)
+        """Return the watermark after what was read so far."""
+        return MAX_TIMESTAMP if self._is_over else Timestamp(micros=1000 * self._watermark.ms)
 
     def get_checkpoint_mark(self) -> Mark:
         """Return where the next batch starts."""

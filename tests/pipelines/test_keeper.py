@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,23 @@ def test_what_a_killed_merge_leaves_is_swept(folder: Path) -> None:
     assert run in sweep(store)
     assert set(store.find("histories")) == kept
     assert broken_shards(store, support.config(folder), LogState.open(store)) == {}
+
+
+def test_a_merge_that_was_taken_for_killed_is_not_committed(folder: Path) -> None:
+    store = store_of(folder)
+    made = merger.HistoryMerger(store, support.config(folder))
+    state = LogState.open(store)
+    shard = next(files for files in state.histories.shards.values() if len(files) > 1)
+    made._run = new_run()
+    mark(store, made._run)
+    made._merge([shard])
+    made._thread = threading.Thread()
+    made._thread.start()
+    sweep(store)
+    before = CommitLog(store).newest()
+    assert not made.commit(state, wait=True)
+    assert CommitLog(store).newest() == before
+    assert verify(store).findings == []
 
 
 def test_a_merge_whose_files_another_writer_has_replaced_is_discarded(folder: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from contracts import Store
-from pipelines.lock import BusyStoreError, only_writer
+from pipelines.lock import BusyStoreError, only_driver, only_writer
 
 HOLD = """
 import sys
@@ -42,3 +42,15 @@ def test_errors_of_the_holder_pass_through(tmp_path: Path) -> None:
 def test_object_stores_are_not_locked() -> None:
     with only_writer(Store("memory://lock")), only_writer(Store("memory://lock")):
         pass
+
+
+def test_a_driver_leaves_the_writing_to_its_workers(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    with only_driver(store):
+        with only_writer(store):
+            pass
+        with (
+            pytest.raises(BusyStoreError, match=r"another pipeline drives this store .*driver\.lock"),
+            only_driver(store),
+        ):
+            pass

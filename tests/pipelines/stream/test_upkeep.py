@@ -1,0 +1,93 @@
+"""What the driver does for a store beside its workers, on a real store that bounded runs have filled."""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from contracts import CommitLog, LogState, Store
+from contracts.verification import verify
+from pipelines.attempts import GRACE_SECONDS, is_marked, mark, new_run
+from pipelines.ingest import ingest
+from pipelines.lock import only_writer
+from pipelines.merging import MOST_DELTAS
+from pipelines.stream.upkeep import Upkeep
+from tests.pipelines import support
+from tests.pipelines.support import Event
+
+RUNS = MOST_DELTAS + 2
+
+
+def bring_in(folder: Path, number: int) -> Store:
+    chance = random.Random(number)
+    events = [
+        Event(f"u{chance.randrange(9)}", f"i{n % 7}", 20 * number + n, event_id=f"{number}-{n}") for n in range(15)
+    ]
+    support.write_lines(folder / f"log/{number}.jsonl", [event.line() for event in events])
+    store = Store(str(folder / "store"))
+    ingest(store, support.config(folder), registry=CollectorRegistry())
+    return store
+
+
+def upkeep_of(folder: Path, store: Store) -> Upkeep:
+    return Upkeep(store, support.config(folder), LogState.open(store))
+
+
+def most_files(store: Store) -> int:
+    return max(map(len, LogState.open(store).histories.shards.values()))
+
+
+def test_histories_are_merged_while_others_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bring_in_only(number: int) -> Store:
+        """A run that leaves the merging to others, as a worker does."""
+        with monkeypatch.context() as patch:
+            for name in ("settle", "keep"):
+                patch.setattr(f"pipelines.keeper.HistoryKeeper.{name}", lambda _: None)
+            return bring_in(tmp_path, number)
+
+    for number in range(RUNS):
+        store = bring_in_only(number)
+    upkeep = upkeep_of(tmp_path, store)
+    upkeep.begin()
+    before = most_files(store)
+    upkeep.step(set())
+    bring_in_only(RUNS)
+    end = time.monotonic() + 60
+    while most_files(store) >= before:
+        assert time.monotonic() < end
+        upkeep.step(set())
+    upkeep.end()
+    assert upkeep.state.cursor == LogState.open(store).cursor
+    assert verify(store).findings == []
+    support.check_histories(store, 3)
+
+
+def test_a_step_gives_way_to_a_worker_that_commits(tmp_path: Path) -> None:
+    store = bring_in(tmp_path, 0)
+    upkeep = upkeep_of(tmp_path, store)
+    upkeep.begin()
+    bring_in(tmp_path, 1)
+    with only_writer(store):
+        upkeep.step(set())
+    assert upkeep.state.number < CommitLog(store).newest()
+    upkeep.step(set())
+    assert upkeep.state.number == CommitLog(store).newest()
+
+
+def test_what_was_killed_is_swept_at_the_start_and_later_by_its_age(tmp_path: Path) -> None:
+    store = bring_in(tmp_path, 0)
+    killed, young = new_run(), new_run()
+    old = f"{int(1000 * (time.time() - GRACE_SECONDS - 60)):012x}{killed[12:]}"
+    mark(store, killed)
+    upkeep = upkeep_of(tmp_path, store)
+    upkeep.begin()
+    assert not is_marked(store, killed), "no worker runs yet: whatever has a mark was killed"
+    for run in (old, young):
+        mark(store, run)
+    upkeep.step(set())
+    assert is_marked(store, old), "not yet"
+    upkeep._next_sweep = 0.0
+    upkeep.step(set())
+    assert (is_marked(store, old), is_marked(store, young)) == (False, True)
