@@ -1,0 +1,1 @@
+"""The pipeline as an endless job on Flink."""
