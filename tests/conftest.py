@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from tests.campaigns import tally
 
 if TYPE_CHECKING:
+    from tests.integration.flink_cluster import Cluster
     from tests.integration.kafka_broker import Broker
 
 # A deadline would be a timed test, and machines that run tests are busy. On CI hypothesis has none by itself.
@@ -23,6 +24,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Broker]":
     from tests.integration.kafka_broker import kafka  # noqa: PLC0415 - few tests need it
 
     with kafka(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
+    """A real Flink with its job server and workers, one for all tests."""
+    from tests.integration.flink_cluster import flink as cluster  # noqa: PLC0415 - few tests need it
+
+    with cluster(tmp_path_factory.mktemp("flink")) as running:
         yield running
 
 
