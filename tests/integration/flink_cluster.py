@@ -13,7 +13,7 @@ from deploy.engines.pool import worker_pool
 from deploy.engines.processes import Service, start, stop
 from deploy.engines.settings import EngineSettings
 from pipelines.stream.flink import FlinkClient
-from weir.up.ports import free_port
+from tests.ports import free_port
 
 
 @dataclass(frozen=True)
