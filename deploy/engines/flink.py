@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from deploy.engines.ports import is_listening
-from deploy.engines.processes import Service
+from deploy.engines.processes import Service, is_listening
 from deploy.engines.settings import HOST, EngineSettings
 
 __all__ = ["job_manager", "job_server", "task_manager"]

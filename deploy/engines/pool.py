@@ -3,8 +3,7 @@
 import os
 import sys
 
-from deploy.engines.ports import is_listening
-from deploy.engines.processes import Service
+from deploy.engines.processes import Service, is_listening
 from deploy.engines.settings import HOST, ROOT, EngineSettings
 
 __all__ = ["worker_pool"]

@@ -6,19 +6,21 @@ of the kernel by this mark: no PID file goes stale, no process is missed, none o
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from contracts import UserError
-from deploy.engines.ports import is_free
+from deploy.engines.settings import HOST
+from weir.up.ports import is_free
 
-__all__ = ["EngineError", "Service", "await_answers", "start", "stop"]
+__all__ = ["EngineError", "Service", "is_listening", "start", "stop"]
 
 _MARK = "ENGINES_SERVICE"
 _TAIL_LINES = 12
@@ -77,7 +79,7 @@ class Service:
     def launch(self) -> None:
         """Start it; raises `EngineError` where a port is taken."""
         for port, setting in self.ports.items():
-            if not is_free(port):
+            if not is_free(HOST, port):
                 raise EngineError(
                     f"{self.name} cannot start: port {port} is in use by another program "
                     f"(`ss -ltnp` names it); {setting} takes another port"
@@ -115,14 +117,14 @@ def start(services: Sequence[Service], seconds: float) -> list[Service]:
                 service.launch()
                 started.append(service)
         for service in services:
-            await_answers(service, seconds)
+            _await_answers(service, seconds)
     except BaseException:
         stop(started)
         raise
     return started
 
 
-def await_answers(service: Service, seconds: float) -> None:
+def _await_answers(service: Service, seconds: float) -> None:
     """Wait until a service answers; raises `EngineError` if it ends or does not answer in time."""
 
     def is_up() -> bool:
@@ -153,6 +155,13 @@ def stop(services: Sequence[Service], grace: float = _GRACE_SECONDS) -> list[Ser
             left = {service.name: service.processes() for service in running}
             raise EngineError(f"these processes cannot be killed: {left}")
     return running
+
+
+def is_listening(port: int) -> bool:
+    """Return whether a server takes connections at the port."""
+    with closing(socket.socket()) as probe:
+        probe.settimeout(2)
+        return probe.connect_ex((HOST, port)) == 0
 
 
 def _are_gone(services: Sequence[Service], seconds: float) -> bool:

@@ -74,6 +74,7 @@ class FlinkMetrics:
             "dropped_late_rows_total", "Rows that Beam dropped because their window was gone: no commit has them."
         )
         self._created_ms = 1000 * time.time()
+        self._is_away = False
         self._job, self._newest_failure_ms = "", 0
         self._seen: dict[str, float] = {}
         self._show("")
@@ -83,12 +84,14 @@ class FlinkMetrics:
         try:
             state = self._look(client, job)
         except FlinkAwayError as error:
-            if self.away._value.get() != 1:
+            if not self._is_away:
                 _log.warning("%s", error)
+            self._is_away = True
             self.away.set(1)
             # The last state may no longer be true.
             self._show("")
             return None
+        self._is_away = False
         self.away.set(0)
         self._show(state)
         return state

@@ -10,9 +10,7 @@ import logging
 import multiprocessing
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Final
 
@@ -22,7 +20,7 @@ from apache_beam.portability.api import beam_fn_api_pb2_grpc
 
 from pipelines.stream.worker import set_up_logging, work
 
-__all__ = ["ADDRESS", "WorkerPool", "serving"]
+__all__ = ["ADDRESS", "WorkerPool", "serve"]
 
 ADDRESS: Final = "127.0.0.1:50000"
 _PRELOADED: Final = ["pipelines.stream.worker", "pipelines.chain"]
@@ -46,10 +44,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         self, request: api.StartWorkerRequest, _context: grpc.ServicerContext
     ) -> api.StartWorkerResponse:
         """Start a worker for the harness at the request's control endpoint."""
-        # Beam's harness starts no thread that must end before the process may.
-        worker = self._context.Process(
-            target=work, args=(request.control_endpoint.url, request.worker_id), name=request.worker_id, daemon=True
-        )
+        arguments = (request.control_endpoint.url, request.worker_id)
+        worker = self._context.Process(target=work, args=arguments, daemon=True)
         with self._lock:
             worker.start()
             self._workers[request.worker_id] = worker
@@ -69,34 +65,19 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             _log.info("worker %s stopped", request.worker_id)
         return api.StopWorkerResponse()
 
-    def processes(self) -> list[int]:
-        """Return the ids of the workers that run."""
-        with self._lock:
-            return [worker.pid for worker in self._workers.values() if worker.pid and worker.is_alive()]
 
-
-@contextmanager
-def serving(address: str = ADDRESS) -> Iterator[tuple[WorkerPool, int]]:
-    """Serve a pool at ``HOST:PORT``; yields it with its port. Raises `RuntimeError` if the port is taken."""
-    pool = WorkerPool()
+def serve(address: str = ADDRESS) -> None:
+    """Serve a pool at ``HOST:PORT``, for ever; raises `RuntimeError` if the port is taken."""
     # Flink keeps its channel open and pings it between jobs.
     options = [("grpc.http2.max_ping_strikes", 0), ("grpc.so_reuseport", 0)]
     server = grpc.server(ThreadPoolExecutor(_CALLS), options=options)
-    beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
-    port = server.add_insecure_port(address)
+    beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(WorkerPool(), server)
+    server.add_insecure_port(address)
     server.start()
-    try:
-        yield pool, port
-    finally:
-        server.stop(0)
-
-
-def _main(address: str = ADDRESS) -> None:
-    set_up_logging()
-    with serving(address):
-        _log.info("the worker pool listens on %s", address)
-        threading.Event().wait()
+    _log.info("the worker pool listens on %s", address)
+    server.wait_for_termination()
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    set_up_logging()
+    serve(*sys.argv[1:])
