@@ -82,7 +82,7 @@ class FlinkMetrics:
     @property
     def rows_dropped(self) -> float:
         """How many rows Beam has dropped, as of the last look."""
-        return self.dropped._value.get()
+        return float(self.dropped._value.get())
 
     def look(self, client: FlinkClient, job: str) -> str | None:
         """Look at a job once, by its id; returns its state in lower case, None while Flink does not answer."""
