@@ -159,6 +159,9 @@ class _Driver:
             if state in _GONE:
                 logger.warning("the job is %s: another one goes on at the commits", state)
                 return
+            if self._flink is not None and self._flink.has_dropped:
+                logger.error("Beam has dropped rows for lateness, which must not be: another job reads them again")
+                return
             self.upkeep.step({one.key for one in listed})
             now = self._asked(self._source.discover)
             if now is not None and self._needs_another(listed, now):

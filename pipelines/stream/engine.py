@@ -40,6 +40,8 @@ def _flink(config: StreamConfig) -> list[str]:
         f"--checkpointing_interval={round(1000 * config.checkpoint_seconds)}",
         f"--max_bundle_size={config.bundle_batches}",
         f"--max_bundle_time_mills={round(1000 * config.bundle_seconds)}",
+        # Else what a bundle brings during a checkpoint is kept back, and the watermark is not.
+        "--finish_bundle_before_checkpointing",
     ]
 
 

@@ -119,6 +119,17 @@ class FlinkClient:
                 found[task] = sum(one["sum"] for one in self._get(path, get=",".join(known), agg="sum"))
         return found
 
+    def gauges(self, job: str, prefix: str) -> dict[str, float]:
+        """Return the gauges of Beam whose names start so, by what follows; of each the highest of its subtasks."""
+        found: dict[str, float] = {}
+        for task in self._tasks(job):
+            path = f"/jobs/{job}/vertices/{task}/subtasks/metrics"
+            known = [one["id"] for one in self._get(path) if prefix in one["id"]]
+            if known:
+                values = self._get(path, get=",".join(known), agg="max")
+                found |= {one["id"].rpartition(prefix)[2]: one["max"] for one in values}
+        return found
+
     def cancel(self, job: str) -> None:
         """Cancel a job; its tasks end soon after."""
         self._call("PATCH", f"/jobs/{job}")

@@ -8,6 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipelines.stream.flink import Checkpoints, FlinkAwayError, FlinkClient, Job, JobFailure, JobMissingError
+from pipelines.stream.reading import WATERMARK
 
 __all__ = ["STATES", "FlinkMetrics"]
 
@@ -54,6 +55,12 @@ class FlinkMetrics:
         self.watermark = gauge(
             "job_watermark_timestamp_seconds", "Event time up to which all tasks of the job have got, Unix time."
         )
+        self.partitions = Gauge(
+            "weir_pipeline_partition_watermark_timestamp_seconds",
+            "Event time up to which a partition of the topic is complete, Unix time; the lowest one holds the windows.",
+            ["partition"],
+            registry=registry,
+        )
         self.checkpoint = gauge(
             "checkpoint_timestamp_seconds",
             "When the newest checkpoint of the job was completed, before the first when the job started, Unix time.",
@@ -71,6 +78,11 @@ class FlinkMetrics:
         self._job, self._newest_failure_ms = "", 0
         self._seen: dict[str, float] = {}
         self._show("")
+
+    @property
+    def rows_dropped(self) -> float:
+        """How many rows Beam has dropped, as of the last look."""
+        return float(self.dropped._value.get())
 
     def look(self, client: FlinkClient, job: str) -> str | None:
         """Look at a job once, by its id; returns its state in lower case, None while Flink does not answer."""
@@ -95,7 +107,7 @@ class FlinkMetrics:
             # First, so that nothing is counted of a job that is gone by then.
             failures, checkpoints = client.failures(job), client.checkpoints(job)
             restarts, dropped = client.restarts(job), client.counters(job, _DROPPED)
-            watermarks = client.watermarks(job)
+            watermarks, partitions = client.watermarks(job), client.gauges(job, WATERMARK)
         except JobMissingError:
             return "missing"
         if job != self._job:
@@ -105,6 +117,8 @@ class FlinkMetrics:
         for task, rows in dropped.items():
             self._add(self.dropped, f"dropped {task}", rows)
         self._checkpoint(found, checkpoints)
+        for partition, milliseconds in partitions.items():
+            self.partitions.labels(partition).set(milliseconds / 1000)
         known = [value for value in watermarks.values() if value is not None]
         self.watermark.set(min(known) / 1000 if known and len(known) == len(watermarks) else math.nan)
         return found.state.lower()

@@ -62,11 +62,15 @@ def submit(
 
 
 class FlinkJob:
-    """The job of a name on Flink; whoever submitted it, as a driver that was killed leaves its job behind."""
+    """The job of a name on Flink; whoever submitted it, as a driver that was killed leaves its job behind.
+
+    `has_dropped` says whether Beam has dropped rows of it.
+    """
 
     def __init__(self, client: FlinkClient, name: str, metrics: FlinkMetrics) -> None:
         self._client, self._name, self._metrics = client, name, metrics
         self._id = ""
+        self.has_dropped = False
 
     def cancel_others(self) -> None:
         """Cancel the jobs of this name that run; two of them would be safe, but do everything twice."""
@@ -81,12 +85,15 @@ class FlinkJob:
             if time.monotonic() > end:
                 raise EngineError(f"Flink at {self._client.url} has no job {self._name}, though it was submitted")
             time.sleep(_PAUSE_SECONDS)
-        self._id = found[0].id
+        self._id, self.has_dropped = found[0].id, False
         logger.info("job %s runs as %s", self._id, self._name)
 
     def state(self) -> str | None:
         """Look at the job, and show what Flink says of it."""
-        return self._metrics.look(self._client, self._id)
+        before = self._metrics.rows_dropped
+        found = self._metrics.look(self._client, self._id)
+        self.has_dropped |= self._metrics.rows_dropped > before
+        return found
 
     def cancel(self) -> None:
         """Cancel the job, if it runs."""

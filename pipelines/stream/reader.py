@@ -16,16 +16,12 @@ from pipelines.kafka.lines import MessageLines, Taken
 from pipelines.stream.batch import Batch
 from pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
 from pipelines.stream.mark import Mark
-from pipelines.stream.reading import Reading
+from pipelines.stream.reading import WATERMARK, Reading
 from pipelines.stream.watermark import Watermark
 
-__all__ = ["NAMESPACE", "WATERMARK", "PartitionReader"]
+__all__ = ["PartitionReader"]
 
 logger = logging.getLogger(__name__)
-
-NAMESPACE: Final = "weir"
-WATERMARK: Final = "partition_watermark_ms_"
-"""The gauges of Beam with the watermark of each partition; its number follows."""
 
 _ANSWER_SECONDS: Final = 0.2
 
@@ -51,7 +47,7 @@ class PartitionReader(UnboundedReader):
         self._waiting: tuple[Batch, Taken, Asked[str]] | None = None
         self._current: Batch | None = None
         self._is_over = False
-        self._shown = Metrics.gauge(NAMESPACE, f"{WATERMARK}{reading.partition.number}")
+        self._shown = Metrics.gauge("weir", f"{WATERMARK}{reading.partition.number}")
 
     def start(self) -> bool:
         """Read the first batch, if there is one."""

@@ -1,11 +1,16 @@
 """What a reader is told of its partition."""
 
+from typing import Final
+
 from contracts import EventClock
 from contracts.models import FrozenModel
 from pipelines.config import PipelineConfig
 from pipelines.kafka.client import KafkaPartition
 
-__all__ = ["Reading"]
+__all__ = ["WATERMARK", "Reading"]
+
+WATERMARK: Final = "partition_watermark_ms_"
+"""The gauges of Beam with the watermark of each partition; its number follows."""
 
 
 class Reading(FrozenModel):

@@ -26,7 +26,7 @@ from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
 from tests.pipelines.kafka.support import config, line, new_topic
 from tests.pipelines.support import Event
-from weir.up.ports import free_port
+from tests.ports import free_port
 
 PATIENCE_SECONDS = 240
 OVER = {"FINISHED", "CANCELED", "FAILED"}

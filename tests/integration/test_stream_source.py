@@ -295,7 +295,7 @@ def test_a_broker_that_starts_again_is_read_on(tmp_path: Path) -> None:
         engine = Engine(begin(tmp_path, settings)[0])
         engine.read_to(30)
         with broker.killed():
-            pass
+            engine.step()
         broker.send(topic, values(range(30, 50)))
         engine.read_to(50)
         check_tiles(engine.batches, 0, 50)
