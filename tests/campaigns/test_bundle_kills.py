@@ -11,7 +11,8 @@ import pytest
 
 from contracts import BundleLog, BundleManifest, Store
 from contracts.verification import verify
-from serving.bundle import LoadedBundle, load_bundle
+from serving.bundle import LoadedBundle
+from serving.loading import load_bundle
 from tests.campaigns.tally import counting
 from tests.kills import KilledError, killed_at
 from tests.trainer.export.test_deltas import assert_published, turn

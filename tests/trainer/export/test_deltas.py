@@ -8,7 +8,7 @@ import torch
 
 from contracts import BundleLog, BundleManifest, Store
 from contracts.verification import verify
-from serving.bundle import load_bundle
+from serving.loading import load_bundle
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig

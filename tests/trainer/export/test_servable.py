@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from contracts import BundleFile, BundleLog, CorruptArtefactError, Store, WindowLog
-from serving.bundle import load_bundle
+from serving.loading import load_bundle
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
