@@ -41,7 +41,7 @@ def a_parameter_of_the_tower(state: TrainerState) -> None:
 
 
 def a_count(state: TrainerState) -> None:
-    state.counts[state.table.live[0]] += 1
+    state.frequencies.add(state.frequencies.memories[0].sketch.to_bytes(), state.frequencies.time_ms)
 
 
 def an_item(state: TrainerState) -> None:

@@ -40,14 +40,20 @@ def turn(state: TrainerState, *items: int, by: float = 2.0) -> None:
     for item in items:
         row = state.embeddings.weight[state.live[item]]
         row += by * row.norm() * torch.nn.functional.normalize(torch.arange(1.0, len(row) + 1), dim=0)
+    state.embeddings.touched.mark(state.table.live[list(items)])
     state.position.step += 1
 
 
 def replace_item(state: TrainerState, item: int, key: int, name: str) -> None:
     """Give an item's table row to another one."""
-    row = state.table.live[item]
+    set_item(state, state.table.live[item], key, name)
+
+
+def set_item(state: TrainerState, row: int, key: int, name: str) -> None:
+    """Give a table row to an item, or, for `PADDING_KEY`, to none."""
     state.table.keys[row], state.table.ids[row] = key, name
     state.table._index()
+    state.table.touched.mark(np.array([row]))
 
 
 def parent_of(manifest: BundleManifest) -> str | None:
@@ -101,8 +107,7 @@ def test_a_row_without_an_item_is_taken_by_a_later_one(store: Store, state: Trai
     second = export_bundle(store, state, keeper=keeper)
     assert (second.items, second.changed, second.removed) == (first.items - 1, 1, 1)
     assert_published(store, second, state)
-    state.table.keys[row], state.table.ids[row] = key, name
-    state.table._index()
+    set_item(state, row, key, name)
     state.position.step += 1
     third = export_bundle(store, state, keeper=keeper)
     assert (third.items, third.changed, third.removed) == (first.items, 1, 0)
@@ -206,6 +211,7 @@ def test_nan_is_never_built_on(store: Store, state: TrainerState) -> None:
     export_bundle(store, state, keeper=keeper)
     sound = state.embeddings.weight[state.live[3]].clone()
     state.embeddings.weight[state.live[3]] = torch.nan
+    state.embeddings.touched.mark(state.table.live[[3]])
     state.position.step += 1
     assert not export_bundle(store, state, keeper=keeper).promoted
     state.embeddings.weight[state.live[3]] = sound

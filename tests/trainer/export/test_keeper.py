@@ -45,6 +45,7 @@ def centroids(index: faiss.IndexIVF) -> np.ndarray:
 def move(state: TrainerState, item: int) -> None:
     """Turn an item's vector round."""
     state.embeddings.weight[state.live[item]] *= -1
+    state.embeddings.touched.mark(state.table.live[[item]])
     state.position.step += 1
 
 
