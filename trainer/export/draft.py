@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from contracts import PADDING_KEY, IndexInfo, ItemKeys
+from contracts import IndexInfo, ItemKeys
 from contracts.bundle_manifest import BundleRef
 from trainer.export.clusters import Assigned, Clusters
 from trainer.export.content import Content
@@ -58,6 +58,10 @@ class Delta:
     appended: npt.NDArray[np.float32] | None = None
     moved: float | None = None
 
+    def free(self) -> Rows:
+        """Return the rows without an item after it, ascending."""
+        return np.setdiff1d(np.union1d(self.parent.free, self.removed), self.places[self.items])
+
 
 @dataclass(frozen=True, eq=False)
 class Difference:
@@ -96,12 +100,8 @@ class Difference:
         items = np.flatnonzero((self.rows < 0) | self.moved | also)
         rows = self.rows.copy()
         new = np.flatnonzero(rows < 0)
-        free = self.removed
-        if len(new) > len(free):
-            empty = np.flatnonzero(self.kept.rows.keys == PADDING_KEY)
-            further = np.arange(len(self.kept.rows), len(self.kept.rows) + len(new))
-            free = np.concatenate([free, empty, further])
-        rows[new] = free[: len(new)]
+        further = np.arange(len(self.kept.rows), len(self.kept.rows) + len(new))
+        rows[new] = np.concatenate([self.removed, self.kept.free, further])[: len(new)]
         return items, rows, self.removed[len(new) :]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import faiss
+import numpy as np
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError
 from contracts.index_delta import takes_deltas
@@ -141,8 +142,10 @@ class Keeper:
         placed = placed_in(lists.clusters, content.vectors, known_lists(lists, difference))
         if calls_for_repair(placed):
             return None
-        self._train_outgrown(placed, empty, kind, content)
-        return delta_of(log, difference, content, info_for(content, placed), placed)
+        delta = delta_of(log, difference, content, info_for(content, placed), placed)
+        if delta is not None:
+            self._train_outgrown(placed, empty, kind, content)
+        return delta
 
     def _draft_whole(self, log: BundleLog, content: Content) -> Complete | Delta:
         difference, empty, kind = self._difference(content), *empty_for(content)
@@ -196,7 +199,8 @@ class Keeper:
         if draft.placed is not None and fit is not None:
             clusters = replace(draft.placed.clusters, fit=fit)
             lists = Lists(clusters, rows.item_rows, rows.vectors, lists_by_row(draft, draft.placed.assigned))
-        self._kept = Kept(servable.manifest, rows, lists)
+        free = draft.free() if isinstance(draft, Delta) else np.empty(0, np.int64)
+        self._kept = Kept(servable.manifest, rows, free, lists)
         self._servables = [servable, *self._servables][:_SERVABLES]
         self._fingerprint = draft.content.fingerprint
         draft.content.state.note_published(servable.manifest)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +12,7 @@ from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
 from contracts.layers import Layers
 from trainer.export.clusters import Assigned, Clusters, family
 from trainer.export.content import Content
+from trainer.export.searched import ListSearch
 from trainer.export.servable import Servable
 
 __all__ = ["ByRow", "Kept", "Lists", "have_moved", "rows_of"]
@@ -79,27 +79,29 @@ class Lists:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The newest bundle in memory; `lists` is None where its index has none that can be kept."""
+    """The newest bundle in memory; `free` are its rows without an item, ascending.
+
+    `lists` is None where its index has none that can be kept.
+    """
 
     manifest: BundleManifest
     rows: BundleRows
+    free: Rows
     lists: Lists | None
 
     @classmethod
     def of(cls, servable: Servable) -> Self:
         """Find out the lists of a bundle's rows; of one whose index does not say how it fits, none are kept."""
         manifest, rows, fit = servable.manifest, servable.rows, servable.manifest.index.fit
-        if fit is None:
-            return cls(manifest, rows, None)
-        empty: Any = faiss.clone_index(servable.index)
-        empty.reset()
-        clusters = Clusters(manifest.index.type, empty, fit)
-        live, lists = rows.live, _lists_of(servable.index, len(rows))
-        measured = clusters.measured(rows.vectors[live], lists[live])
+        live, index = rows.live, servable.index
+        free = np.setdiff1d(np.arange(len(rows)), live)
+        if fit is None or not isinstance(index, ListSearch):
+            return cls(manifest, rows, free, None)
+        clusters, lists = Clusters(manifest.index.type, index.empty(), fit), index.lists_of(len(rows))
         cosines = np.zeros(len(rows), np.float32)
-        cosines[live] = measured.cosines
+        cosines[live] = clusters.measured(rows.vectors[live], lists[live]).cosines
         by_row = ByRow.of(Assigned(lists, cosines))
-        return cls(manifest, rows, Lists(clusters, rows.item_rows, rows.vectors, by_row))
+        return cls(manifest, rows, free, Lists(clusters, rows.item_rows, rows.vectors, by_row))
 
     def moved(self, rows: Rows, content: Content, items: Rows, bound: float) -> npt.NDArray[np.bool_]:
         """Say which of a content's `items` (n,) differ from their published `rows` (n,), as vectors or embeddings."""
@@ -130,12 +132,3 @@ def have_moved(
 def _squares(vectors: Floats) -> Floats:
     squares: Floats = np.einsum("nd,nd->n", vectors, vectors)
     return squares
-
-
-def _lists_of(index: Any, rows: int) -> Rows:
-    """Return the list of each row of an IVF index, -1 where it has no such row."""
-    lists, inverted = np.full(rows, -1, np.int64), index.invlists
-    for number in range(index.nlist):
-        if size := inverted.list_size(number):
-            lists[faiss.rev_swig_ptr(inverted.get_ids(number), size)] = number
-    return lists
