@@ -115,7 +115,7 @@ class ListSearch:
 def _search_lists(
     index: Any, queries: Floats, k: int, coarse: tuple[npt.NDArray[np.int64], Floats], parameters: Any = None
 ) -> Found:
-    """Return the best `k` rows of an IVF index for queries (n, d) in the lists, with scores, that are chosen (n, nprobe).
+    """Return the best `k` rows for queries (n, d) in chosen lists (n, nprobe) of an IVF index, whose scores are given.
 
     FAISS's own wrapper takes no parameters.
     """
