@@ -119,7 +119,8 @@ class Content:
 @torch.no_grad()
 def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
     """Return the embeddings (2 + n, d) of the special rows and of `rows` (n,), and the vectors (n, d)."""
-    embeddings = state.item_vectors(TableRows(np.concatenate([np.arange(FIRST_ITEM), rows])))
+    # On the CPU, the vector of a row is the same, bit for bit, among however many others it is made.
+    embeddings = state.item_vectors(TableRows(np.concatenate([np.arange(FIRST_ITEM), rows]))).cpu()
     vectors = project(embeddings[FIRST_ITEM:], state.config.tower)
     return _array(embeddings), _array(vectors)
 
