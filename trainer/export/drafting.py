@@ -84,24 +84,27 @@ def delta_of(
         moves = kept.lists.assigned.take(difference.rows).lists != placed.assigned.lists
         appended = placed.clusters.centroids()[kept.lists.clusters.lists :]
     items, places, removed = difference.rows_for(moves)
-    described = len(kept.rows.vectors.over) + len(items)
-    if kept.manifest.depth >= content.state.config.bundle_chain or described > _MOST * len(kept.rows.vectors.base):
+    stored = _stored(log, kept.manifest)
+    if stored is None or kept.manifest.depth >= content.state.config.bundle_chain:
         return None
-    ref = _stored(log, kept.manifest)
-    if ref is None:
+    ref, described = stored
+    if described + len(items) > _MOST * len(kept.rows.vectors.base):
         return None
     return Delta(content, kept, ref, info, items, places, removed, placed, appended, difference.share)
 
 
-def _stored(log: BundleLog, kept: BundleManifest) -> BundleRef | None:
-    """Return what names the bundle that is kept; None where the store no longer has that one, or not its chain."""
+def _stored(log: BundleLog, kept: BundleManifest) -> tuple[BundleRef, int] | None:
+    """Return what names the bundle that is kept, and how many rows the deltas of its chain describe.
+
+    None where the store no longer has that bundle, or not its chain.
+    """
     try:
         manifest, ref = log.manifest_and_ref(kept.version)
-        log.chain(manifest)
+        chain = log.chain(manifest)
     except (CorruptArtefactError, FileNotFoundError) as error:
         logger.error("the next bundle is complete, the newest one cannot be built on: %s", error)
         return None
-    return ref if manifest == kept else None
+    return (ref, sum(one.changed for one in chain)) if manifest == kept else None
 
 
 def lists_by_row(draft: Complete | Delta, assigned: Assigned) -> ByRow:
