@@ -5,14 +5,14 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 RUNTIME := pipeline,trainer,serving,cpu
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign demo docs test lint format mutants bench deploy-check drill tools
+.PHONY: campaign demo docs test lint format mutants bench deploy-check drill tools engines engines-stop
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
 	$(BIN)/weir up --demo --once $(if $(LOG),--log "$(LOG)")
 
-test: .venv/dev.stamp  ## all tests
-	$(BIN)/pytest
+test: .venv/dev.stamp  ## all tests, a process for each core but at most four
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/dev.stamp .venv/buf/node_modules  ## style, types, import rules, generated code, the API as clients know it
 	$(BIN)/ruff check .
@@ -46,7 +46,14 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules  ## a policy scanner and the operator's types over deploy/
 	deploy/check.sh
 
-tools: .venv/tools/minio .venv/tools/kafka.stamp  ## real servers for tests: S3 (needs Go), Kafka (Java, Maven), Redis (apt); they skip without
+engines: .venv/runtime.stamp  ## Kafka on 127.0.0.1:19092 and Flink on 127.0.0.1:8081; needs Java 11 or 17 and Maven
+	$(BIN)/python -m deploy.engines start
+
+engines-stop: .venv/runtime.stamp  ## stops them
+	$(BIN)/python -m deploy.engines stop
+
+tools: .venv/tools/minio .venv/dev.stamp  ## real servers for tests: S3 (needs Go), Kafka and Flink (Java, Maven), Redis (apt); they skip without
+	@$(BIN)/python -m deploy.engines fetch --optional
 	@command -v redis-server > /dev/null || command -v valkey-server > /dev/null \
 	|| (apt-get update && apt-get install --yes --no-install-recommends redis-server) > /dev/null 2>&1 \
 	|| echo "tools: skipped, Redis cannot be installed: apt install redis-server"
@@ -55,12 +62,6 @@ tools: .venv/tools/minio .venv/tools/kafka.stamp  ## real servers for tests: S3 
 .venv/tools/minio:
 	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/minio/minio@$(MINIO); \
 	else echo "tools: skipped, there is no Go to build MinIO with"; fi
-
-.venv/tools/kafka.stamp: tests/integration/kafka-pom.xml
-	@mkdir -p $(@D)
-	@if command -v mvn > /dev/null && command -v java > /dev/null; then \
-	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.venv/tools/kafka && touch $@; \
-	else echo "tools: skipped, there are no Java and Maven to fetch Kafka with"; fi
 
 .venv/checkov/bin/checkov: | .venv/bin/python
 	$(BIN)/python -m venv .venv/checkov

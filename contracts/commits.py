@@ -7,7 +7,6 @@ predecessor's.
 """
 
 import secrets
-from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +21,7 @@ from contracts.format import ensure_format, read_format
 from contracts.history_files import HISTORIES, HistoryFile
 from contracts.horizon import RETENTION, Horizon, RetiredError, Retirement, stored_horizon
 from contracts.redaction import REDACTION, LetterFile, RedactedPane, RewrittenLetters
+from contracts.source_span import SPANS, SourceSpan
 from contracts.storage import Store, UnfitStoreError, checksum
 from contracts.window import WindowManifest
 
@@ -32,9 +32,7 @@ __all__ = [
     "CommitTakenError",
     "Cursor",
     "Head",
-    "Inherited",
     "LetterFile",
-    "SourceSpan",
     "requirements",
 ]
 
@@ -45,67 +43,8 @@ _LOOKS_PER_HEAD: Final = 16
 MOVED: Final = "moved"
 """Required by the last commit of a store that has moved, and by the commit with which the other store goes on."""
 
-KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION})
+KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION, SPANS})
 """What commits may require of a reader (`Commit.requires`) and this version supports."""
-
-
-class Inherited(Document):
-    """The rows of a partition that another store had counted before the log moved here.
-
-    A row at position x whose window there (of `window_ms`, starting at s) has x < counted[s] is in the panes that
-    were taken from that store.
-    """
-
-    window_ms: int
-    counted: dict[int, int] = Field(description="window start (ms) -> stop")
-
-
-class SourceSpan(Document):
-    """How far one source partition has been read as of a commit.
-
-    Positions are byte offsets (JSON Lines) or row numbers. Every row below `resume` is accounted for. Of the rows in
-    [resume, stop) those of windows committed since are (`LogState.counted`); the others are still in the log, and a
-    restart reads them again. `size` (bytes), `modified_ms` and `fingerprint` describe the file at that time. `dead`
-    counts its dead letters so far; `letters` are their files (name -> last position) that reach beyond `resume`, so
-    that a row that was refused once stays refused, and is counted once; `letter_checksums` are theirs. `inherited`
-    are rows from `resume` on that came with the windows of another store. Of a topic positions are offsets, `size`
-    is the offset at which the partition ended, `first` the one at which it was read first, and `skipped` counts the
-    messages without a value so far.
-    """
-
-    start: int
-    stop: int
-    resume: int
-    size: int
-    dead: int = 0
-    modified_ms: int | None = None
-    fingerprint: str = ""
-    letters: dict[str, int] = Field(default_factory=dict)
-    letter_checksums: dict[str, str] = Field(default_factory=dict)
-    inherited: tuple[Inherited, ...] = ()
-    first: int = 0
-    skipped: int = 0
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing below `stop` is left to count."""
-        return self.resume >= self.stop
-
-    def without_letters(self, gone: Collection[str]) -> "SourceSpan":
-        """Return the span without some files of dead letters."""
-        fields = {
-            name: {file: value for file, value in getattr(self, name).items() if file not in gone}
-            for name in ("letters", "letter_checksums")
-        }
-        return self.model_copy(update=fields)
-
-    def with_letters(self, new: Mapping[str, RewrittenLetters]) -> "SourceSpan":
-        """Return the span with other files of dead letters in place of some, by the name of the file before."""
-        letters, sums = dict(self.letters), dict(self.letter_checksums)
-        for name in new.keys() & letters.keys():
-            letters[new[name].name], sums[new[name].name] = letters.pop(name), new[name].checksum
-            sums.pop(name, None)
-        return self.model_copy(update={"letters": letters, "letter_checksums": sums})
 
 
 class Commit(Document):

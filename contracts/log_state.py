@@ -10,12 +10,13 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contracts.commits import Commit, CommitLog, Cursor, Head, SourceSpan
+from contracts.commits import Commit, CommitLog, Cursor, Head
 from contracts.documents import Document, read_document, write_document
 from contracts.errors import CorruptArtefactError
 from contracts.format import SketchParameters
 from contracts.history_files import HistoryFiles
 from contracts.horizon import Horizon, Retirement, snapshots
+from contracts.source_span import SourceSpan
 from contracts.storage import Store
 from contracts.window import WindowCounts
 
@@ -97,8 +98,9 @@ class LogState(BaseModel):
             before = self.sources.get(key)
             self.dead += span.dead - (before.dead if before else 0)
             self.sources[key], self.listed[key] = span, commit.number
-            counted = self.counted.get(key, {}) | {pane.start_ms: span.stop for pane in commit.panes}
-            self.counted[key] = {start: stop for start, stop in counted.items() if stop > span.resume}
+            counted = self.counted.get(key, {})
+            bounds = {at: max(counted.get(at, 0), span.bound(at)) for at in (pane.start_ms for pane in commit.panes)}
+            self.counted[key] = {start: stop for start, stop in (counted | bounds).items() if stop > span.resume}
         if commit.dropped:
             self.erasing = {name: since for name, since in self.erasing.items() if name not in commit.dropped}
         if commit.forgets:

@@ -14,7 +14,8 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from contracts import Commit, HistoryFiles, Store
 from pipelines.config import PipelineConfig
 from pipelines.positions import Run
-from pipelines.transforms.commit import CommitRun, Made, Start, WindowSketches
+from pipelines.run_commit import Made, Start, WindowSketches
+from pipelines.transforms.commit import CommitRun
 from pipelines.transforms.count import CountItemsAndUsers
 from pipelines.transforms.dead_letters import WriteDeadLetters
 from pipelines.transforms.deduplicate import Deduplicate, ShardWindow

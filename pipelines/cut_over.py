@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, CommitLog, CommitTakenError, LogState, SourceSpan, Store, read_format
-from contracts.commits import MOVED, Inherited
+from contracts import BundleLog, CommitLog, CommitTakenError, Inherited, LogState, SourceSpan, Store, read_format
+from contracts.commits import MOVED
 from logs import generation
 from pipelines.bare_commits import append
 from pipelines.config import PipelineConfig
@@ -123,5 +123,13 @@ def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> Sourc
     beyond = {start: stop for start, stop in counted.items() if stop > span.resume}
     inherited = (*span.inherited, Inherited(window_ms=window_ms, counted=beyond)) if beyond else span.inherited
     return span.model_copy(
-        update={"start": span.resume, "dead": 0, "letters": {}, "letter_checksums": {}, "inherited": inherited}
+        update={
+            "start": span.resume,
+            "dead": 0,
+            "letters": {},
+            "letter_checksums": {},
+            "inherited": inherited,
+            "counted": {},
+            "open": {},
+        }
     )

@@ -13,6 +13,7 @@ import logging
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 from threading import Lock
 from typing import Final
@@ -35,6 +36,8 @@ Bool = npt.NDArray[np.bool_]
 _NAME: Final = "state/item-keys"
 _HEADER: Final = struct.Struct("<qq")
 _PANES_BETWEEN_SAVES: Final = 64
+_KEPT_CHECKS: Final = 1 << 17
+"""Checks that a process keeps, at 200 bytes each."""
 COLLISION: Final = Fault(
     Reason.KEY_COLLISION,
     "the key of this item_id is that of another item: no accident, as a rule; "
@@ -44,8 +47,13 @@ COLLISION: Final = Fault(
 
 def checks_of(ids: list[str]) -> Int64:
     """Return the second hash of each id, (n,): 64 bits of BLAKE2b, unrelated to the key."""
-    digests = b"".join(hashlib.blake2b(raw.encode(), digest_size=8).digest() for raw in ids)
-    return np.frombuffer(digests, "<i8")
+    return np.frombuffer(b"".join(map(_digest, ids)), "<i8")
+
+
+@lru_cache(maxsize=_KEPT_CHECKS)
+def _digest(raw: str) -> bytes:
+    # A commit needs the check of an id three times, and most ids come again in the next one.
+    return hashlib.blake2b(raw.encode(), digest_size=8).digest()
 
 
 def _no_keys() -> Int64:

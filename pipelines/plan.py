@@ -38,6 +38,7 @@ __all__ = [
     "identify",
     "make_plan",
     "open_layout",
+    "refused_before",
 ]
 
 logger = logging.getLogger(__name__)
@@ -145,7 +146,11 @@ def make_plan(
         newest_ms=in_hand.newest_ms,
         pending=in_hand.pending,
         open_rows=in_hand.open_rows,
-        refused={r.partition.key: found for r in readings if (found := _refused(store, r, seen.known)) is not None},
+        refused={
+            one.partition.key: found
+            for one in readings
+            if (found := refused_before(store, seen.known.get(one.partition.key), one.start)) is not None
+        },
     )
     return RunPlan(run, tuple(readings), state.histories)
 
@@ -176,16 +181,18 @@ def identify(partitions: Iterable[Partition], state: LogState, in_hand: InHand) 
     return [partition for partition in found if partition is not None]
 
 
-def _refused(store: Store, reading: Planned, known: Mapping[str, SourceSpan]) -> Int64 | None:
-    """Return the positions of a partition's dead letters that may be read again; None without any."""
-    before = known.get(reading.partition.key)
+def refused_before(store: Store, before: SourceSpan | None, start: int) -> Int64 | None:
+    """Return the positions of a partition's dead letters that may be read again from `start` on; None without any.
+
+    Raises `CorruptArtefactError`.
+    """
     if before is None or not before.letters:
         return None
     positions: list[int] = []
     for name, last in before.letters.items():
         if last == END_OF_TIME:
             positions.append(WHOLE_FILE)
-        elif last >= reading.start:
+        elif last >= start:
             found = read_dead_letters(store, name, before.letter_checksums.get(name))
             if not found:
                 raise CorruptArtefactError(store.path(name), "a commit lists it, but it is missing")

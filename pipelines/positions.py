@@ -147,6 +147,9 @@ class Run:
         before = self.pending.get(key) or self.base.sources.get(key, _NOTHING)
         read = progress.partitions.get(key)
         stop = max(read.stop if read else 0, before.stop)
+        if read and read.stop < progress.wanted.get(key, 0):
+            # Cut short: what lies behind may have been read by an earlier process, but its rows are not at hand.
+            stop = max(read.stop, before.resume)
         still_open = (at for window, at in self._lowest(key, read) if not self.is_closed(window, progress))
         resume = min(still_open, default=stop)
         # A letter about the whole file ends when the file is read.

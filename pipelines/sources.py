@@ -16,7 +16,7 @@ from pipelines.kafka.metrics import TopicMetrics
 from pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings, identify
 from pipelines.positions import Listed
 
-__all__ = ["WINDOWS", "FileSource", "LogSource", "MovedStoreError", "Source", "log_source"]
+__all__ = ["WINDOWS", "FileSource", "LogSource", "MovedStoreError", "Source", "check_home", "log_source"]
 
 WINDOWS: Final = "windows"
 """The key of the windows of another store as a partition; that of a file ends with its suffix."""
@@ -80,15 +80,20 @@ class LogSource(Source[P]):
 
     def check(self, store: Store, state: LogState) -> None:
         """Refuse a store that has moved, or whose rebuild has not ended; raises `MovedStoreError`."""
-        if state.moved_to:
-            raise MovedStoreError(
-                f"{store.url}: has moved to {state.moved_to}: run the pipeline with --store {state.moved_to}"
-            )
-        if WINDOWS in state.sources and not state.moved_from:
-            raise MovedStoreError(
-                f"{store.url}: is being rebuilt from the windows of another store, which still takes in the log: "
-                f"run `weir rebuild --to {store.url} --cut-over` first, else rows would count twice"
-            )
+        check_home(store, state)
+
+
+def check_home(store: Store, state: LogState) -> None:
+    """Refuse a store whose log goes on in another one, or does not go on here yet; raises `MovedStoreError`."""
+    if state.moved_to:
+        raise MovedStoreError(
+            f"{store.url}: has moved to {state.moved_to}: run the pipeline with --store {state.moved_to}"
+        )
+    if WINDOWS in state.sources and not state.moved_from:
+        raise MovedStoreError(
+            f"{store.url}: is being rebuilt from the windows of another store, which still takes in the log: "
+            f"run `weir rebuild --to {store.url} --cut-over` first, else rows would count twice"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
 """What holds for all tests."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.campaigns import tally
+
 if TYPE_CHECKING:
+    from tests.integration.flink_cluster import Cluster
     from tests.integration.kafka_broker import Broker
 
 # A deadline would be a timed test, and machines that run tests are busy. On CI hypothesis has none by itself.
@@ -17,8 +20,37 @@ if not settings().derandomize:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Broker]":
-    """A real Kafka broker, one for all tests: each has topics of its own."""
+    """A real Kafka broker, one for all tests of a process: each test has topics of its own."""
     from tests.integration.kafka_broker import kafka  # noqa: PLC0415 - few tests need it
 
     with kafka(tmp_path_factory.mktemp("kafka")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
+    """A real Flink with its job server and workers, one for all tests."""
+    from tests.integration.flink_cluster import flink as cluster  # noqa: PLC0415 - few tests need it
+
+    with cluster(tmp_path_factory.mktemp("flink")) as running:
+        yield running
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Send what the campaigns of this process have counted to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["campaigns"] = tally.packed()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what a process has counted; one that died has sent nothing."""
+    tally.add(getattr(node, "workeroutput", {}).get("campaigns", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the table of what the campaigns have counted."""
+    if tally.ROWS:
+        terminalreporter.section("campaigns")
+        for line in tally.table():
+            terminalreporter.write_line(line)

@@ -19,7 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # exported without saying so
 
 from pipelines.kafka.address import Topic
-from pipelines.kafka.config import PASSWORD, KafkaConfig
+from pipelines.kafka.config import KEY_PASSWORD, PASSWORD, KafkaConfig
 from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, TopicMissingError
 
 __all__ = ["KafkaPartition", "TopicClient", "client_settings"]
@@ -70,6 +70,10 @@ def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
     }
     if config.ca_file is not None:
         found["ssl.ca.location"] = config.ca_file
+    if config.certificate_file is not None:
+        found |= {"ssl.certificate.location": config.certificate_file, "ssl.key.location": config.key_file}
+        if KEY_PASSWORD in os.environ:
+            found["ssl.key.password"] = os.environ[KEY_PASSWORD]
     if config.user is not None:
         found |= {"sasl.mechanism": config.sasl_mechanism, "sasl.username": config.user}
         found["sasl.password"] = _password(config)

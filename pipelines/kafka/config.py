@@ -7,10 +7,13 @@ from pydantic import Field, field_validator, model_validator
 
 from contracts.models import FrozenModel
 
-__all__ = ["PASSWORD", "KafkaConfig"]
+__all__ = ["KEY_PASSWORD", "PASSWORD", "KafkaConfig"]
 
 PASSWORD: Final = "WEIR_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable
 """The environment variable with the password, where no file has it."""
+
+KEY_PASSWORD: Final = "WEIR_KAFKA_KEY_PASSWORD"  # noqa: S105 - the name of a variable
+"""The environment variable with the password of the client's key, where that is encrypted."""
 
 _OURS: Final = {
     "bootstrap.servers": "pipeline.log",
@@ -20,6 +23,9 @@ _OURS: Final = {
     "sasl.username": "pipeline.kafka.user",
     "sasl.password": f"pipeline.kafka.password_file or the environment variable {PASSWORD}",
     "ssl.ca.location": "pipeline.kafka.ca_file",
+    "ssl.certificate.location": "pipeline.kafka.certificate_file",
+    "ssl.key.location": "pipeline.kafka.key_file",
+    "ssl.key.password": f"the environment variable {KEY_PASSWORD}",
     "auto.offset.reset": "pipeline.kafka.start",
     **dict.fromkeys(
         ("group.id", "enable.auto.commit", "enable.partition.eof", "isolation.level"), "weir: exactness depends on it"
@@ -67,6 +73,17 @@ class KafkaConfig(FrozenModel):
         min_length=1,
         description="certificates (PEM) that brokers are verified with; default: the system's",
     )
+    certificate_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="certificate (PEM) that shows brokers who this client is; needs key_file",
+    )
+    key_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the certificate's private key (PEM); if it is encrypted, "
+        f"the environment variable {KEY_PASSWORD} holds its password",
+    )
     options: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="further options of librdkafka's consumer, such as fetch.min.bytes"
     )
@@ -100,6 +117,15 @@ class KafkaConfig(FrozenModel):
                 f"security_protocol {self.security_protocol} knows no user: "
                 "it must be SASL_SSL or SASL_PLAINTEXT, or user and password_file must go"
             )
-        if self.ca_file and not self.security_protocol.endswith("SSL"):
-            raise ValueError(f"security_protocol {self.security_protocol} knows no ca_file: it must be SSL or SASL_SSL")
+        return self
+
+    @model_validator(mode="after")
+    def _has_certificates_with_tls(self) -> Self:
+        for name in ("ca_file", "certificate_file", "key_file"):
+            if getattr(self, name) and not self.security_protocol.endswith("SSL"):
+                raise ValueError(
+                    f"security_protocol {self.security_protocol} knows no {name}: it must be SSL or SASL_SSL"
+                )
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file belong together: give both, or neither")
         return self

@@ -21,7 +21,20 @@ from pipelines.progress import Claims, PartitionProgress, Progress
 from pipelines.transforms.read import PROGRESS
 from pipelines.transforms.validate import DEAD
 
-__all__ = ["OPEN", "Keyed", "Locate", "MergeProgress", "Piece", "Release", "Reopen", "before_retention", "runs_of"]
+__all__ = [
+    "OPEN",
+    "Keyed",
+    "Locate",
+    "MergeProgress",
+    "Piece",
+    "Release",
+    "Reopen",
+    "before_retention",
+    "by_shard",
+    "keyed",
+    "runs_of",
+    "without",
+]
 
 OPEN: Final = "open"
 """The tag of rows that wait for their window to close (`OpenRows`)."""
@@ -71,14 +84,15 @@ class Locate(beam.DoFn):
         seen = PartitionProgress(element.stop, element.dead, dict(zip(starts.tolist(), lowest.tolist(), strict=True)))
         progress = Progress(int(times.max(initial=-1)), {key: seen})
         if len(fresh):
-            keyed = _keyed(element.rows.take(pa.array(fresh)), self._run.secret)
+            rows = keyed(element.rows.take(pa.array(fresh)), self._run.secret)
             known = owners(self._store, base.cursor.sequence - 1)
-            progress.add(Progress(claims=claims) for claims in new_claims(keyed, known))
-            yield Keyed(key, windows, keyed)
+            progress.add(Progress(claims=claims) for claims in new_claims(rows, known))
+            yield Keyed(key, windows, rows)
         yield beam.pvalue.TaggedOutput(PROGRESS, progress)
 
 
-def _keyed(rows: pa.RecordBatch, secret: str) -> pa.RecordBatch:
+def keyed(rows: pa.RecordBatch, secret: str) -> pa.RecordBatch:
+    """Return valid interactions (`INTERACTION_SCHEMA`) with keys; of the ids only those of items are left."""
     if columns.USER_KEY in rows.schema.names:
         # From the windows of another store (`transforms.panes`), whose keys are those of this one.
         return rows
@@ -140,11 +154,11 @@ class Release(beam.DoFn):
     def process(self, element: Keyed, progress: Progress) -> Iterator[Any]:
         """Cut one batch."""
         if (horizon := self._run.base.horizon) is not None:
-            element, found = _without(element, element.windows < horizon.ms, before_retention(horizon))
+            element, found = without(element, element.windows < horizon.ms, before_retention(horizon))
             yield from found
         known = owners(self._store, self._run.base.cursor.sequence - 1)
         wrong = of_others(element.rows, known, self._claims(progress))
-        element, found = _without(element, wrong, COLLISION)
+        element, found = without(element, wrong, COLLISION)
         yield from found
         yield from self._cut(element, progress, known)
 
@@ -158,15 +172,8 @@ class Release(beam.DoFn):
     def _cut(self, element: Keyed, progress: Progress, known: KeyOwners) -> Iterator[Any]:
         closed = element.windows + self._run.window_ms <= self._run.watermark_ms(progress)
         yield from self._kept(element, np.flatnonzero(~closed), known)
-        users = element.rows.column(columns.USER_KEY).to_numpy()
-        shards = shards_of(UserKeys(users), self._shards)
-        order = np.lexsort((shards, element.windows))
-        order = order[closed[order]]
-        windows, shards = element.windows[order], shards[order]
-        for start, stop in runs_of(windows, shards):
-            # take, not slice: a slice would carry its whole parent between workers.
-            piece = Piece(element.partition, element.rows.take(pa.array(order[start:stop])))
-            yield TimestampedValue((int(shards[start]), piece), int(windows[start]) / 1000)
+        for window, shard, piece in by_shard(element, np.flatnonzero(closed), self._shards):
+            yield TimestampedValue((shard, piece), window / 1000)
 
     def _kept(self, element: Keyed, rows: Int64, known: KeyOwners) -> Iterator[Any]:
         order = rows[np.argsort(element.windows[rows], kind="stable")]
@@ -178,13 +185,25 @@ class Release(beam.DoFn):
             yield beam.pvalue.TaggedOutput(OPEN, found)
 
 
+def by_shard(element: Keyed, rows: Int64, shards: int) -> Iterator[tuple[int, int, Piece]]:
+    """Yield window start (ms), user shard and piece of the rows at some places (n,), in order of window and shard."""
+    windows = element.windows[rows]
+    of_row = shards_of(UserKeys(element.rows.column(columns.USER_KEY).to_numpy()[rows]), shards)
+    order = np.lexsort((of_row, windows))
+    windows, of_row, rows = windows[order], of_row[order], rows[order]
+    for start, stop in runs_of(windows, of_row):
+        # take, not slice: a slice would carry its whole parent between workers.
+        piece = Piece(element.partition, element.rows.take(pa.array(rows[start:stop])))
+        yield int(windows[start]), int(of_row[start]), piece
+
+
 def before_retention(horizon: Horizon) -> Fault:
     """Return what is wrong with an event whose window has retired."""
     allowed = f"windows before {horizon} have retired (pipeline.retention_days, weir retire)"
     return Fault(Reason.BEFORE_RETENTION, f"the event is too old: {allowed}")
 
 
-def _without(element: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault) -> tuple[Keyed, list[Any]]:
+def without(element: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault) -> tuple[Keyed, list[Any]]:
     """Return the other rows, and the letters of the wrong ones (n,) as tagged output."""
     if not wrong.any():
         return element, []

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -28,6 +29,19 @@ def counting(kind: str) -> Iterator[Row]:
         yield row
     finally:
         row.seconds += time.perf_counter() - started
+
+
+def packed() -> dict[str, dict[str, Any]]:
+    """Return the rows as plain values, which can be sent to another process."""
+    return {kind: asdict(row) for kind, row in ROWS.items()}
+
+
+def add(rows: dict[str, dict[str, Any]]) -> None:
+    """Add rows that another process has packed."""
+    for kind, values in rows.items():
+        row, other = ROWS.setdefault(kind, Row()), Row(**values)
+        for name in values:
+            setattr(row, name, getattr(row, name) + getattr(other, name))
 
 
 def table() -> list[str]:

@@ -13,7 +13,7 @@ from serving.client import RetrievalClient, RetrievalError, by_history
 from serving.config import ServingConfig
 from tests.campaigns import lives, size
 from tests.campaigns.tally import counting
-from tests.integration.object_store import free_port
+from tests.ports import free_port
 from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle
 

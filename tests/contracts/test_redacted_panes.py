@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from contracts import CommitLog, CorruptArtefactError, HistoryFile, LetterFile, LogState, Store, WindowLog
-from contracts.commits import KNOWN, Cursor, SourceSpan
+from contracts.commits import KNOWN, Cursor
 from contracts.redaction import REDACTION, RedactedPane, RewrittenLetters
+from contracts.source_span import SourceSpan
 from contracts.verification import verify
 from tests.contracts.panes import a_pane, retire_before
 

@@ -17,6 +17,7 @@ from deploy.monitoring import build
 from deploy.monitoring.grafana import scoped
 from deploy.monitoring.prometheus import asked, faster
 from pipelines.metrics import PipelineMetrics
+from pipelines.stream.flink_metrics import FlinkMetrics
 from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
 from serving.monitor.metrics import MonitorMetrics
 from serving.shared.metrics import FollowerMetrics
@@ -46,6 +47,7 @@ def exposed() -> list[CollectorRegistry]:
     for registry in (pipeline, serving, monitor, follower):
         ProcessCollector(registry=registry)
     PipelineMetrics(pipeline)
+    FlinkMetrics(pipeline)
     for kind in (RpcMetrics, RequestMetrics, HistoryMetrics, BundleMetrics):
         kind(serving)
     MonitorMetrics(monitor)

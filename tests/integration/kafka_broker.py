@@ -1,6 +1,6 @@
 """A real Kafka broker on loopback: one node without ZooKeeper, from the jars that `make tools` fetches.
 
-One of its listeners is encrypted and asks for a password.
+Two of its listeners are encrypted: one asks for a password, the other for a certificate.
 """
 
 import os
@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+from cryptography.hazmat.primitives.serialization.pkcs12 import load_key_and_certificates
 
-from tests.integration.object_store import free_port
+from deploy.engines.settings import EngineSettings
+from tests.ports import free_port
 
-JARS = Path(__file__).parents[2] / ".venv/tools/kafka"
 USER, PASSWORD = "reader", "something-long"
 _HEAP = "-Xmx256m"
 _LOGGING = """
@@ -33,12 +35,18 @@ log4j.appender.E.layout=org.apache.log4j.SimpleLayout
 class Broker:
     """A running broker.
 
-    `sasl` is the address of the listener with TLS and a password, `ca` the certificate that it can be verified with.
+    `sasl` is the address of the listener with TLS and a password, `mtls` of that which asks for a certificate, `ca` the
+    certificate that both can be verified with. `client` holds a client's certificate and its key, encrypted with
+    `PASSWORD`.
     """
 
     address: str
     sasl: str
+    mtls: str
     ca: Path
+    client: tuple[Path, Path]
+    log: Path
+    launch: "Callable[[], subprocess.Popen[bytes]]"
     process: "subprocess.Popen[bytes]"
 
     def url(self, topic: str) -> str:
@@ -115,11 +123,24 @@ class Broker:
         finally:
             self.process.send_signal(signal.SIGCONT)
 
+    @contextmanager
+    def killed(self) -> Iterator[None]:
+        """Let the broker be gone for a while, and its connections with it."""
+        self.process.kill()
+        self.process.wait(30)
+        try:
+            yield
+        finally:
+            self.process = self.launch()
+            _wait_for(self)
+
 
 def jars() -> Path | None:
     """The folder of the broker's jars: of `make tools`, or of an installed Kafka."""
     installed = [Path(os.environ["KAFKA_HOME"]) / "libs"] if "KAFKA_HOME" in os.environ else []
-    return next((folder for folder in [JARS, *installed] if any(folder.glob("kafka_2*.jar"))), None)
+    return next(
+        (folder for folder in [EngineSettings().kafka_jars, *installed] if any(folder.glob("kafka_2*.jar"))), None
+    )
 
 
 @contextmanager
@@ -128,10 +149,10 @@ def kafka(folder: Path) -> Iterator[Broker]:
     found = jars()
     if found is None or shutil.which("java") is None:
         pytest.skip("no Kafka: `make tools` fetches it where there are Java and Maven")
-    port, sasl, controller = free_port(), free_port(), free_port()
+    port, sasl, mtls, controller = (free_port() for _ in range(4))
     settings = folder / "server.properties"
-    ca = _make_certificate(folder)
-    settings.write_text(_settings(folder, port, sasl, controller))
+    ca, client = _make_certificate(folder, "broker"), _make_client(folder)
+    settings.write_text(_settings(folder, port, sasl, mtls, controller))
     (folder / "log4j.properties").write_text(_LOGGING)
     java = [
         "java",
@@ -141,17 +162,21 @@ def kafka(folder: Path) -> Iterator[Broker]:
         "-cp",
         f"{found}/*",
     ]
-    with (folder / "kafka.log").open("wb") as log:
-        made = [*java, "kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(settings)]
-        subprocess.run(made, check=True, stdout=log, stderr=log)
-        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log)
-    broker = Broker(f"127.0.0.1:{port}", f"127.0.0.1:{sasl}", ca, process)
+    made = [*java, "kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(settings)]
+    subprocess.run(made, check=True, capture_output=True)
+
+    def launch() -> "subprocess.Popen[bytes]":
+        with (folder / "kafka.log").open("ab") as log:
+            return subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log)
+
+    addresses = (f"127.0.0.1:{one}" for one in (port, sasl, mtls))
+    broker = Broker(*addresses, ca, client, folder / "kafka.log", launch, launch())
     try:
-        _wait_for(broker, folder / "kafka.log")
+        _wait_for(broker)
         yield broker
     finally:
-        process.kill()
-        process.wait(30)
+        broker.process.kill()
+        broker.process.wait(30)
 
 
 def ends(broker: Broker, topic: str, partition: int = 0) -> int:
@@ -162,33 +187,48 @@ def ends(broker: Broker, topic: str, partition: int = 0) -> int:
     return int(future.result(30).offset)
 
 
-def _make_certificate(folder: Path) -> Path:
-    """Make the broker's key and its certificate; keytool comes with Java."""
-    keys = ["-alias", "broker", "-keystore", f"{folder}/keys.p12", "-storepass", PASSWORD]
-    name = ["-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1", "-validity", "2"]
-    made = ["keytool", "-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-storetype", "PKCS12", *name, *keys]
+def _make_certificate(folder: Path, name: str) -> Path:
+    """Make a key in ``<name>.p12`` and its certificate; keytool comes with Java."""
+    keys = ["-alias", name, "-keystore", f"{folder}/{name}.p12", "-storepass", PASSWORD]
+    owner = ["-dname", f"CN={name}", "-ext", "san=ip:127.0.0.1", "-validity", "2"]
+    made = ["keytool", "-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-storetype", "PKCS12", *owner, *keys]
     subprocess.run(made, check=True, capture_output=True)
-    ca = folder / "ca.pem"
-    subprocess.run(["keytool", "-exportcert", "-rfc", "-file", str(ca), *keys], check=True, capture_output=True)
-    return ca
+    certificate = folder / f"{name}.pem"
+    exported = ["keytool", "-exportcert", "-rfc", "-file", str(certificate), *keys]
+    subprocess.run(exported, check=True, capture_output=True)
+    return certificate
 
 
-def _settings(folder: Path, port: int, sasl: int, controller: int) -> str:
+def _make_client(folder: Path) -> tuple[Path, Path]:
+    """Make a client's certificate, and its encrypted key as PEM, which keytool cannot write."""
+    certificate, secret = _make_certificate(folder, "client"), PASSWORD.encode()
+    key, _, _ = load_key_and_certificates((folder / "client.p12").read_bytes(), secret)
+    assert key is not None
+    file = folder / "client-key.pem"
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(secret)))
+    return certificate, file
+
+
+def _settings(folder: Path, port: int, sasl: int, mtls: int, controller: int) -> str:
     login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    offered = f"PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl},MTLS://127.0.0.1:{mtls}"
     return f"""
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl}
+listeners={offered},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={offered}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,MTLS:SSL
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl.plain.sasl.jaas.config={login} required user_{USER}="{PASSWORD}";
-listener.name.sasl.ssl.keystore.type=PKCS12
-listener.name.sasl.ssl.keystore.location={folder}/keys.p12
-listener.name.sasl.ssl.keystore.password={PASSWORD}
+ssl.keystore.type=PKCS12
+ssl.keystore.location={folder}/broker.p12
+ssl.keystore.password={PASSWORD}
+listener.name.mtls.ssl.client.auth=required
+listener.name.mtls.ssl.truststore.type=PEM
+listener.name.mtls.ssl.truststore.location={folder}/client.pem
 log.dirs={folder}/data
 log.retention.ms=-1
 auto.create.topics.enable=false
@@ -203,12 +243,12 @@ log.cleaner.backoff.ms=200
 """
 
 
-def _wait_for(broker: Broker, log: Path) -> None:
+def _wait_for(broker: Broker) -> None:
     for _ in range(600):
-        assert broker.process.poll() is None, f"Kafka has ended: {log.read_text()[-2000:]}"
+        assert broker.process.poll() is None, f"Kafka has ended: {broker.log.read_text()[-2000:]}"
         try:
             broker.admin().list_topics(timeout=1)
         except Exception:  # noqa: BLE001, S112 - it is not up yet
             continue
         return
-    raise AssertionError(f"Kafka does not answer: {log.read_text()[-2000:]}")
+    raise AssertionError(f"Kafka does not answer: {broker.log.read_text()[-2000:]}")

@@ -11,14 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 BINARY = Path(__file__).parents[2] / ".venv/tools/minio"
 USER, PASSWORD = "someone", "something-long"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

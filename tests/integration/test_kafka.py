@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from contracts import CommitLog, LogState, Store
 from pipelines.bare_commits import append
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
+from pipelines.kafka.config import KEY_PASSWORD
 from pipelines.kafka.config import PASSWORD as PASSWORD_VARIABLE
-from pipelines.kafka.errors import BrokerAwayError, StoppedPartitionError, TopicMissingError
+from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, StoppedPartitionError, TopicMissingError
 from tests.integration.kafka_broker import PASSWORD, USER, Broker, ends
 from tests.pipelines import support
 from tests.pipelines.kafka.support import config, line, new_topic, now, once, spans, values
@@ -59,6 +60,17 @@ def test_a_small_run_reads_in_micro_batches_without_late_events(tmp_path: Path, 
     summary = once(store, config(tmp_path, broker, topic, run_bytes=12_000, chunk_rows=10, allowed_lateness_seconds=60))
     assert summary.runs > 2
     assert (summary.valid, summary.late) == (250, 0)
+
+
+def test_a_new_process_with_small_runs_reads_all_that_waited(tmp_path: Path, broker: Broker) -> None:
+    topic, store, stop = new_topic(broker), at(tmp_path), threading.Event()
+    settings = config(tmp_path, broker, topic, chunk_rows=3, run_bytes=1000, allowed_lateness_seconds=5)
+    broker.send(topic, [*values(range(10)), *values(range(114, 115)), *values(range(100, 110))])
+    whole = settings.model_copy(update={"run_bytes": 1 << 20})
+    ingest(store, whole, follow=True, stop=stop, report=lambda _: stop.set(), registry=CollectorRegistry())
+    assert spans(store) == {0: (10, 21)}
+    summary = once(store, settings.model_copy(update={"allowed_lateness_seconds": 0}))
+    assert (summary.valid, spans(store)) == (11, {0: (21, 21)})
 
 
 def test_a_bad_message_is_a_dead_letter_with_partition_and_offset(tmp_path: Path, broker: Broker) -> None:
@@ -248,19 +260,25 @@ def test_what_happens_to_the_topic_is_noticed_while_following(tmp_path: Path, br
     support.check_counts(store)
 
 
+@pytest.mark.parametrize("away", [Broker.away, Broker.killed], ids=["hangs", "is killed"])
 def test_a_broker_that_is_away_stops_nothing_and_closes_no_window(
-    tmp_path: Path, broker: Broker, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    broker: Broker,
+    caplog: pytest.LogCaptureFixture,
+    away: Callable[[Broker], AbstractContextManager[None]],
 ) -> None:
     topic, store, registry = new_topic(broker, 2), at(tmp_path), CollectorRegistry()
-    settings = config(tmp_path, broker, topic, idle_seconds=2, kafka={"timeout_seconds": 0.5}, chunk_rows=10)
+    settings = config(tmp_path, broker, topic, idle_seconds=6, kafka={"timeout_seconds": 0.5}, chunk_rows=10)
     broker.send(topic, values(range(25), "a"), 0)
     with following(store, settings, registry) as stop, caplog.at_level(logging.WARNING):
-        wait_until(lambda: metric(registry, "weir_pipeline_window_sequence") == 0)
-        with broker.away():
+        wait_until(lambda: LogState.open(store).counts.events > 0)
+        committed = LogState.open(store)
+        assert committed.counts.events < 25, "a window is open"
+        with away(broker):
             wait_until(lambda: metric(registry, "weir_pipeline_brokers_away") == 1)
             # Longer than after which an idle log is flushed.
-            time.sleep(4)
-            assert metric(registry, "weir_pipeline_window_sequence") == 0
+            time.sleep(7)
+            assert LogState.open(store).cursor == committed.cursor
         wait_until(lambda: metric(registry, "weir_pipeline_brokers_away") == 0)
         broker.send(topic, values(range(25, 40), "b"), 1)
         wait_until(lambda: LogState.open(store).counts.events == 40)
@@ -291,6 +309,24 @@ def test_a_user_logs_in_with_a_password_over_tls(
     unknown = settings.model_copy(update={"kafka": settings.kafka.model_copy(update={"ca_file": None})})
     with pytest.raises(BrokerAwayError, match="certificate"):
         once(store, unknown)
+    assert once(store, settings).valid == 5
+
+
+def test_a_client_shows_its_certificate_and_its_key_stays_encrypted(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, store = new_topic(broker), at(tmp_path)
+    broker.send(topic, values(range(5)))
+    tls = {"security_protocol": "SSL", "ca_file": str(broker.ca), "timeout_seconds": 3}
+    shown = dict(zip(("certificate_file", "key_file"), map(str, broker.client), strict=True))
+    where = f"kafka://{broker.mtls}/{topic}"
+    with pytest.raises(BrokerAwayError, match="certificate"):
+        once(store, config(tmp_path, broker, topic, log=where, kafka=tls))
+    settings = config(tmp_path, broker, topic, log=where, kafka=tls | shown)
+    monkeypatch.setenv(KEY_PASSWORD, "wrong")
+    with pytest.raises(KafkaSettingsError, match=r"ssl\.key"):
+        once(store, settings)
+    monkeypatch.setenv(KEY_PASSWORD, PASSWORD)
     assert once(store, settings).valid == 5
 
 

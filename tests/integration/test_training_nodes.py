@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,15 +13,10 @@ from pathlib import Path
 
 from contracts import BundleLog, Store
 from tests.integration.test_training_restart import CONFIG, ENVIRONMENT, final, started
+from tests.ports import free_port
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.state.checkpoint import CheckpointLog
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @dataclass

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from contracts import BundleLog, Store
-from tests.integration.test_training_nodes import free_port
 from tests.integration.test_training_restart import CONFIG, ENVIRONMENT, ROOT, wait_until
+from tests.ports import free_port
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.state.checkpoint import CheckpointLog
 

@@ -38,7 +38,7 @@ def test_every_kind_of_file_that_holds_a_user_is_named(store: Store) -> None:
     [
         ("logs/server.log", b"refused a request of ann-7\n"),
         ("state/odd", b"\0\0" + hash_id("ann-7").to_bytes(8, "little", signed=True) + b"\0"),
-        ("log/a.jsonl.gz", gzip.compress(b'{"user_id": "ann-7"}\n')),
+        ("log/a.jsonl.gz", gzip.compress(b'{"user_id": "ann-7"}\n', mtime=0)),
         ("windows/x/.part.tmp", b"PAR1 torn"),
         ("checkpoints/1/0.bin", b"\xff\0" + hash_id("ann-7").to_bytes(8, "little", signed=True)),
     ],

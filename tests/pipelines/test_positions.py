@@ -2,8 +2,7 @@ from typing import Any
 
 import numpy as np
 
-from contracts import LetterFile, SourceSpan
-from contracts.commits import Inherited
+from contracts import Inherited, LetterFile, SourceSpan
 from logs import Format, Partition
 from pipelines.open_rows import OpenRows
 from pipelines.positions import END_OF_TIME, Base, Run
@@ -77,6 +76,13 @@ def test_rows_in_hand_hold_the_position_of_partitions_that_are_not_read() -> Non
 
 def test_stop_never_goes_back() -> None:
     assert a_run().spans(Progress(-1, {"a": PartitionProgress(200)}), {})["a"].stop == 300
+
+
+def test_a_reading_that_is_cut_short_claims_nothing_behind_its_end() -> None:
+    found = a_run().spans(Progress(900, {"a": PartitionProgress(200)}, wanted={"a": 1000}), {})["a"]
+    assert (found.stop, found.resume) == (200, 200)
+    found = a_run().spans(Progress(900, {"a": PartitionProgress(100)}, wanted={"a": 1000}), {})["a"]
+    assert (found.stop, found.resume) == (100, 100)
 
 
 def test_a_letter_about_a_whole_file_ends_when_the_file_is_read() -> None:

@@ -19,7 +19,7 @@ from trainer.items.table import PADDING
 from trainer.ranking.cases import Cases, Ints
 from trainer.towers import project
 
-__all__ = ["Ranked", "Scores", "Seen", "rank", "rank_of", "user_vectors"]
+__all__ = ["Ranked", "Scores", "Seen", "distinct", "highest", "rank", "rank_of", "user_vectors"]
 
 Scores = Callable[[Tensor], Tensor]
 """From numbers of cases (n,), int64 on the CPU, to scores (n, I) of all items by code, on any device."""
@@ -29,6 +29,9 @@ Seen = Callable[[Ints], tuple[Ints, Ints]]
 
 _BLOCK_SCORES: Final = 1 << 21
 """Scores per block: 8 MB, and up to twenty times as much with the temporary tensors where all are tied."""
+
+_GROUP: Final = 16
+"""Columns per group of `highest`."""
 
 
 def rank_of(scores: Tensor, target: Tensor, excluded: Tensor | None = None) -> Tensor:
@@ -41,19 +44,48 @@ def rank_of(scores: Tensor, target: Tensor, excluded: Tensor | None = None) -> T
     target
         Columns, (n,).
     excluded
-        Booleans (n, V): columns that are left out of the ranking, other than the target.
+        Columns (n, L), -1 for none, in any order and possibly repeated: they are left out of the ranking, other than
+        the target.
     """
     own = scores.gather(1, target[:, None])
-    columns, ranks = torch.arange(scores.shape[1], device=scores.device), []
-    # Temporary tensors of all rows would be larger than the scores, and new memory costs more than the comparisons.
-    size = max(1, _BLOCK_SCORES // scores.shape[1])
-    for part in (slice(first, first + size) for first in range(0, len(scores), size)):
-        above = (scores[part] == own[part]) & (columns < target[part, None])
-        above |= scores[part] > own[part]
-        if excluded is not None:
-            above &= ~excluded[part]
-        ranks.append(above.sum(1) + 1)
-    return torch.where(own[:, 0].isfinite(), torch.cat([target[:0], *ranks]), scores.shape[1] + 1)
+    # One pass over a row, into memory that stays: new memory for all rows would cost more than the comparisons.
+    above = torch.empty(scores.shape[1], dtype=torch.bool, device=scores.device)
+    ranks = torch.ones_like(target)
+    for row, column in enumerate(target.tolist()):
+        torch.ge(scores[row, :column], own[row], out=above[:column])
+        torch.gt(scores[row, column:], own[row], out=above[column:])
+        ranks[row] += above.count_nonzero()
+    if excluded is not None:
+        hidden = distinct(excluded)
+        values, column = scores.gather(1, hidden.clamp(min=0)), target[:, None]
+        ranks -= ((hidden >= 0) & ((values > own) | (values == own) & (hidden < column))).sum(1)
+    return ranks.where(own[:, 0].isfinite(), scores.shape[1] + 1)
+
+
+def distinct(columns: Tensor) -> Tensor:
+    """Return columns (n, L) with -1 in place of all but one of those that a row repeats; their order changes."""
+    ordered = columns.sort(1)[0]
+    repeated = functional.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
+    return ordered.masked_fill(repeated, -1)
+
+
+def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the highest scores and their columns, (n, min(k, V)), best first; as in `torch.topk`, ties go anyhow.
+
+    The k highest are among the k groups of columns whose maxima are highest, and the columns of no group.
+    """
+    k, groups = min(k, scores.shape[1]), scores.shape[1] // _GROUP
+    if groups < _GROUP * k:
+        best = scores.topk(k)
+        return best.values, best.indices
+    # A group is every `groups`-th column, so that maxima of whole rows are taken at once.
+    within = torch.arange(_GROUP, device=scores.device)[:, None] * groups
+    maxima = scores[:, : _GROUP * groups].view(-1, _GROUP, groups).amax(1)
+    columns = (maxima.topk(k, sorted=False).indices[:, None, :] + within).flatten(1)
+    rest = torch.arange(_GROUP * groups, scores.shape[1], device=scores.device)
+    columns = torch.cat([columns, rest.expand(len(scores), -1)], 1)
+    best = scores.gather(1, columns).topk(k)
+    return best.values, columns.gather(1, best.indices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +190,8 @@ def _without(values: Tensor, hidden: tuple[Ints, Ints], relevant: tuple[Ints, In
 def _first(values: Tensor, depth: int) -> Ints:
     """Return the columns of the highest values, (n, at most depth), ties by column; -1 for those at -inf."""
     width = min(depth, values.shape[1])
-    best, order = values.topk(min(depth + 1, values.shape[1]))
-    # topk breaks ties arbitrarily. Only rows that have some pay for the exact order.
+    best, order = highest(values, depth + 1)
+    # `highest` breaks ties arbitrarily. Only rows that have some pay for the exact order.
     tied = ((best[:, 1:] == best[:, :-1]) & (best[:, 1:] > -torch.inf)).any(1)
     if tied.any():
         order[tied] = _keys(values[tied]).topk(best.shape[1]).indices

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from contracts import WindowManifest
-from trainer.items.table import FIRST_ITEM, TableRows
-from trainer.ranking import MetricSums, rank_of, user_vectors
+from trainer.items.table import FIRST_ITEM, PADDING
+from trainer.ranking import MetricSums, distinct, highest, rank_of, user_vectors
 from trainer.ranks.workers import Workers
 from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
@@ -20,7 +19,13 @@ from trainer.towers import project
 
 __all__ = ["ScoredBlock", "evaluate", "scored_blocks"]
 
-_ROWS: Final = 256
+_BLOCK: Final = 1 << 25
+"""Scores held at a time, 128 MB, unless the bounds of its rows say otherwise."""
+_FEWEST_ROWS: Final = 16
+"""Fewer make the product of the matrices slow."""
+
+_MOST_ROWS: Final = 256
+"""More gain nothing."""
 
 
 @torch.no_grad()
@@ -63,17 +68,16 @@ def _metric_sums(state: TrainerState, examples: Examples) -> MetricSums:
     sums = MetricSums(state.config.evaluation_k)
     for block in scored_blocks(state, examples):
         sums.add(block.ranks(), block.ranks_in(places))
-        shown = block.scores if block.seen is None else block.scores.masked_fill(block.seen, -torch.inf)
-        sums.add_recommended(shown.topk(min(max(sums.cutoffs), len(live)))[1], log_q, counts)
+        sums.add_recommended(block.best(max(sums.cutoffs)), log_q, counts)
     return sums
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredBlock:
-    """Scores (n, V) of the table's items for n examples.
+    """Scores (n, V) of the table's items for n examples; the next block takes their memory.
 
-    `targets` (n,) are the columns of their positives, -1 for an item without a row; `seen` (n, V) marks the items to
-    leave out of the rankings.
+    `targets` (n,) are the columns of their positives, -1 for an item without a row; `seen` (n, L) those of the items to
+    leave out of the rankings, possibly repeated, -1 for none.
     """
 
     scores: Tensor
@@ -89,8 +93,18 @@ class ScoredBlock:
         """Return the ranks (n,) of the positives where all rows have the same order: `places` (V,), from 1."""
         own = places[self.targets.clamp(min=0)]
         if self.seen is not None:
-            own = own - (self.seen & (places < own[:, None])).sum(1)
+            seen = distinct(self.seen)
+            own = own - ((seen >= 0) & (places[seen.clamp(min=0)] < own[:, None])).sum(1)
         return own.masked_fill(self.targets < 0, len(places) + 1)
+
+    def best(self, k: int) -> Tensor:
+        """Return the columns (n, min(k, V)) of the highest scores, best first; those seen come after all others."""
+        if self.seen is None:
+            return highest(self.scores, k)[1]
+        values, columns = highest(self.scores, k + self.seen.shape[1])
+        hidden = (columns[:, :, None] == self.seen[:, None, :]).any(2)
+        order = values.masked_fill(hidden, -torch.inf).topk(min(k, columns.shape[1])).indices
+        return columns.gather(1, order)
 
 
 @torch.no_grad()
@@ -98,16 +112,23 @@ def scored_blocks(state: TrainerState, examples: Examples) -> Iterator[ScoredBlo
     """Score all items of the table for the examples, block by block; with `evaluation_filter_seen`, mark those seen."""
     state.tower.eval()
     config, live = state.config.tower, state.live
-    vectors = state.item_vectors(TableRows(np.arange(state.table.capacity)))
-    items = project(vectors[live], config)
+    items = project(state.item_vectors(state.table.live), config)
     column = torch.full((state.table.capacity,), -1, device=state.device)
     column[live] = torch.arange(len(live), device=state.device)
-    for first in range(0, len(examples), _ROWS):
-        part = examples.take(torch.arange(first, min(first + _ROWS, len(examples))))
+    rows = min(max(_BLOCK // len(live), _FEWEST_ROWS), _MOST_ROWS)
+    memory = items.new_empty(min(rows, len(examples)), len(live))
+    for first in range(0, len(examples), rows):
+        part = examples.take(torch.arange(first, min(first + rows, len(examples))))
         histories, positives = part.histories.to(state.device), part.positives.to(state.device)
-        scores = user_vectors(state.tower, config, vectors, histories) @ items.T
-        seen = None
-        if state.config.evaluation_filter_seen:
-            rows = torch.zeros(len(part), len(vectors), dtype=torch.bool, device=state.device)
-            seen = rows.scatter_(1, histories, value=True)[:, live]
+        scores = torch.mm(_users(state, histories), items.T, out=memory[: len(part)])
+        seen = column[histories] if state.config.evaluation_filter_seen else None
         yield ScoredBlock(scores, column[positives], seen)
+
+
+def _users(state: TrainerState, histories: Tensor) -> Tensor:
+    """Return the vectors (n, d) of users with these histories (n, L), from the vectors of their items alone."""
+    padding = histories.new_full((1,), PADDING)
+    # Ascending, so that padding is first and keeps its number.
+    rows, places = torch.unique(torch.cat([padding, histories.flatten()]), return_inverse=True)
+    vectors = state.compose(state.embeddings.weight[rows], rows)
+    return user_vectors(state.tower, state.config.tower, vectors, places[1:].view_as(histories))

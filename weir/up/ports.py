@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from weir.config import Settings, SettingsError
 
-__all__ = ["PORTS", "busy_ports", "free_port", "with_ports"]
+__all__ = ["PORTS", "busy_ports", "free_port", "is_free", "with_ports"]
 
 PORTS: Final = {
     "serving.port": "gRPC",
@@ -46,7 +46,7 @@ def busy_ports(settings: Settings) -> list[str]:
     return [
         f"port {port} ({PORTS[key]}, {key}) is in use"
         for key, port in _ports(settings).items()
-        if not _is_free(_host(settings, key), port)
+        if not is_free(_host(settings, key), port)
     ]
 
 
@@ -68,7 +68,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
+    """Return whether a server can take the port."""
     with closing(socket.socket()) as probe:
         # As servers do: a port in TIME_WAIT of an earlier process is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

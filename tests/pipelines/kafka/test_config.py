@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from pipelines.kafka.address import Topic
 from pipelines.kafka.client import TopicClient, client_settings
-from pipelines.kafka.config import PASSWORD, KafkaConfig
+from pipelines.kafka.config import KEY_PASSWORD, PASSWORD, KafkaConfig
 from pipelines.kafka.errors import KafkaSettingsError
 
 TOPIC = Topic(("127.0.0.1:1",), "clicks")
@@ -22,6 +22,10 @@ TOPIC = Topic(("127.0.0.1:1",), "clicks")
         ({"user": "me"}, "knows no user"),
         ({"password_file": "f"}, "knows no user"),
         ({"ca_file": "ca.pem"}, "knows no ca_file"),
+        ({"certificate_file": "me.pem", "key_file": "key.pem"}, "knows no certificate_file"),
+        ({"security_protocol": "SSL", "certificate_file": "me.pem"}, "certificate_file and key_file belong together"),
+        ({"security_protocol": "SASL_SSL", "user": "me", "key_file": "key.pem"}, "belong together"),
+        ({"options": {"ssl.key.password": "secret"}}, KEY_PASSWORD),
         ({"options": {"isolation.level": "read_uncommitted"}}, "isolation.level is not for options"),
         ({"options": {"group.id": "mine"}}, "exactness depends on it"),
         ({"options": {"sasl.password": "secret"}}, PASSWORD),
@@ -54,6 +58,17 @@ def test_the_password_comes_from_a_file_or_the_environment(tmp_path: Path, monke
         client_settings(TOPIC, config.model_copy(update={"password_file": str(tmp_path / "missing")}))
 
 
+def test_a_client_has_a_certificate_and_its_key_may_have_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_PASSWORD, raising=False)
+    config = KafkaConfig(security_protocol="SSL", certificate_file="me.pem", key_file="key.pem")
+    found = client_settings(TOPIC, config)
+    assert (found["ssl.certificate.location"], found["ssl.key.location"]) == ("me.pem", "key.pem")
+    assert "ssl.key.password" not in found
+    monkeypatch.setenv(KEY_PASSWORD, "from the environment")
+    assert client_settings(TOPIC, config)["ssl.key.password"] == "from the environment"
+    assert "ssl.key.password" not in client_settings(TOPIC, KafkaConfig(security_protocol="SSL"))
+
+
 def test_options_that_librdkafka_does_not_know_are_named() -> None:
     with pytest.raises(KafkaSettingsError, match=r"no\.such\.option"):
         TopicClient(TOPIC, KafkaConfig(options={"no.such.option": 1}))
@@ -62,3 +77,5 @@ def test_options_that_librdkafka_does_not_know_are_named() -> None:
 def test_certificates_that_are_missing_are_named() -> None:
     with pytest.raises(KafkaSettingsError, match=r"ssl\.ca\.location"):
         TopicClient(TOPIC, KafkaConfig(security_protocol="SSL", ca_file="/missing.pem"))
+    with pytest.raises(KafkaSettingsError, match=r"ssl\.certificate\.location"):
+        TopicClient(TOPIC, KafkaConfig(security_protocol="SSL", certificate_file="/missing.pem", key_file="/k.pem"))

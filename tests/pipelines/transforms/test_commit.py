@@ -22,7 +22,8 @@ from pipelines.config import PipelineConfig
 from pipelines.open_rows import OpenRows
 from pipelines.positions import Base, Run
 from pipelines.progress import LettersWritten, PartitionProgress, Progress
-from pipelines.transforms.commit import CommitRun, Made, RunOutcome, Start
+from pipelines.run_commit import Made, Start
+from pipelines.transforms.commit import CommitRun, RunOutcome
 from pipelines.transforms.write import ShardReport
 from sketches import CountMinSketch
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.object_store import free_port
+from tests.ports import free_port
 
 __all__ = ["RedisServer"]
 

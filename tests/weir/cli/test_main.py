@@ -126,7 +126,7 @@ def test_no_server_is_told_in_one_line(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         target = f"127.0.0.1:{probe.getsockname()[1]}"
-    output = run("query", "anna-0", "--target", target, "--store", str(tmp_path), status=1)
+        output = run("query", "anna-0", "--target", target, "--store", str(tmp_path), status=1)
     assert output.startswith("weir: no server answers: start one with `weir up` or `weir serve`")
     assert len(output.strip().splitlines()) == 1
 

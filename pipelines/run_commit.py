@@ -1,0 +1,160 @@
+"""All that a run has made, as one commit; whoever makes the parts, the commit is made the same way."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from contracts import (
+    ITEMS_SCHEMA,
+    Commit,
+    FileEntry,
+    HistoryFile,
+    SourceSpan,
+    Store,
+    WindowCounts,
+    WindowManifest,
+    WindowName,
+    columns,
+)
+from contracts.artefacts import write_table
+from contracts.commits import requirements
+from contracts.history_files import HISTORIES
+from contracts.source_span import SPANS
+from pipelines.committed_panes import panes_before
+from pipelines.config import PipelineConfig
+from pipelines.item_features import newest_known
+from pipelines.open_rows import OpenRows
+from pipelines.positions import Run
+from pipelines.progress import LettersWritten
+from pipelines.transforms.count import SketchCoder, empty_sketch
+from pipelines.transforms.write import ShardReport
+
+__all__ = ["Made", "RunCommit", "RunParts", "Start", "WindowSketches"]
+
+
+@dataclass(frozen=True)
+class WindowSketches:
+    """The encoded sketches of the window that starts at `start_ms`."""
+
+    start_ms: int
+    items: bytes
+    users: bytes
+
+
+class Start:
+    """Comes with every run, so that one without a row is completed, too."""
+
+
+Made: TypeAlias = ShardReport | WindowSketches | HistoryFile | LettersWritten | OpenRows | Start
+"""What the transforms of a run hand to its commit."""
+
+
+@dataclass
+class _Pane:
+    """All that has been made of one pane."""
+
+    name: WindowName
+    reports: list[ShardReport] = field(default_factory=list)
+    sketches: WindowSketches | None = None
+
+
+@dataclass
+class RunParts:
+    """All that a run has made, sorted: panes by window start, files of dead letters by partition."""
+
+    panes: dict[int, _Pane] = field(default_factory=dict)
+    letters: dict[str, list[LettersWritten]] = field(default_factory=lambda: defaultdict(list))
+    open_rows: list[OpenRows] = field(default_factory=list)
+    histories: list[HistoryFile] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, elements: Iterable[Made], store: Store, run: Run) -> "RunParts":
+        """Sort what the transforms have made."""
+        parts = cls()
+        for element in elements:
+            if isinstance(element, ShardReport):
+                parts.panes.setdefault(element.name.start_ms, _Pane(element.name)).reports.append(element)
+            elif isinstance(element, WindowSketches):
+                name = run.name(element.start_ms, panes_before(store, run.base.cursor, element.start_ms))
+                parts.panes.setdefault(element.start_ms, _Pane(name)).sketches = element
+            elif isinstance(element, LettersWritten):
+                parts.letters[element.file.partition].append(element)
+            elif isinstance(element, OpenRows):
+                parts.open_rows.append(element)
+            elif isinstance(element, HistoryFile):
+                parts.histories.append(element)
+        return parts
+
+
+@dataclass(frozen=True)
+class RunCommit:
+    """Makes the commit of a run."""
+
+    store: Store
+    run: Run
+    config: PipelineConfig
+
+    def of(self, parts: RunParts, spans: dict[str, SourceSpan]) -> Commit:
+        """Write what only the whole run knows, and return the commit; panes are listed in order of time."""
+        at, now = self.run.base.cursor, time.time()
+        panes = sorted(parts.panes.values(), key=lambda pane: pane.name)
+        return Commit(
+            number=at.number,
+            writer=self.run.id,
+            predecessor=at.checksum,
+            committed_at=now,
+            sequence=at.sequence,
+            panes=tuple(self._manifest(pane, at.sequence + place, now) for place, pane in enumerate(panes)),
+            sources=spans,
+            letters=tuple(one.file for key in sorted(parts.letters) for one in parts.letters[key]),
+            covered=at.sequence + len(panes) if panes else 0,
+            histories=tuple(sorted(parts.histories, key=lambda file: file.shard)),
+            redaction=self.run.base.redaction,
+            requires=requirements(*_required(panes, spans), redaction=self.run.base.redaction),
+        )
+
+    def _manifest(self, pane: _Pane, sequence: int, now: float) -> WindowManifest:
+        files = sorted((report.file for report in pane.reports if report.file), key=lambda file: file.name)
+        return WindowManifest(
+            sequence=sequence,
+            start_ms=pane.name.start_ms,
+            end_ms=pane.name.end_ms,
+            pane=pane.name.pane,
+            previous=panes_before(self.store, self.run.base.cursor, pane.name.start_ms).commit,
+            attempt=self.run.id,
+            min_event_ms=min(report.min_event_ms for report in pane.reports),
+            max_event_ms=max(report.max_event_ms for report in pane.reports),
+            committed_at=now,
+            counts=sum((report.counts for report in pane.reports), WindowCounts()),
+            history_length=self.config.history_length,
+            sketch=self.config.sketch.parameters(),
+            item_features=self.config.item_features,
+            files=(*files, self._write_items(pane), *self._write_sketches(pane)),
+        )
+
+    def _write_items(self, pane: _Pane) -> FileEntry:
+        found = pa.concat_tables([report.items for report in pane.reports])
+        merged = found.group_by(columns.ITEM_KEY).aggregate([(columns.ITEM_ID, "min"), (columns.COUNT, "sum")])
+        items = merged.rename_columns(ITEMS_SCHEMA.names).cast(ITEMS_SCHEMA).sort_by(columns.ITEM_KEY)
+        observed = [report.features for report in pane.reports if report.features is not None]
+        items = newest_known(items, observed, self.config.item_features)
+        return write_table(self.store, f"{pane.name.folder(self.run.id)}/{WindowName.items()}", items)
+
+    def _write_sketches(self, pane: _Pane) -> list[FileEntry]:
+        empty = SketchCoder().encode(empty_sketch(self.config.sketch))
+        found = pane.sketches or WindowSketches(pane.name.start_ms, empty, empty)
+        encoded = {WindowName.sketch(): found.items, WindowName.user_sketch(): found.users}
+        folder = pane.name.folder(self.run.id)
+        return [
+            self.store.write(f"{folder}/{name}", SketchCoder().decode(data).to_bytes())
+            for name, data in encoded.items()
+        ]
+
+
+def _required(panes: list[_Pane], spans: dict[str, SourceSpan]) -> list[str]:
+    wanted = [HISTORIES] if panes else []
+    return [*wanted, SPANS] if any(span.counted for span in spans.values()) else wanted

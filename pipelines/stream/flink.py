@@ -1,0 +1,163 @@
+"""Asks Flink about its jobs, over its REST API (Flink 1.17 and later)."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from contracts import UserError
+
+__all__ = ["REST", "Checkpoints", "FlinkAwayError", "FlinkClient", "Job", "JobFailure", "JobMissingError", "cause"]
+
+REST: Final = "http://127.0.0.1:8081"
+_NO_WATERMARK: Final = -(2**63)
+_LAST_WATERMARK: Final = 2**63 - 1
+
+
+class FlinkAwayError(UserError):
+    """Flink does not answer, or not as Flink does."""
+
+
+class JobMissingError(UserError):
+    """Flink knows no such job: its JobManager has forgotten it, or never had it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job; `state` is Flink's, such as ``RUNNING`` or ``RESTARTING``."""
+
+    id: str
+    name: str
+    state: str
+    start_ms: int
+
+
+@dataclass(frozen=True)
+class JobFailure:
+    """Why the tasks of a job were stopped once: the task that failed, empty if none did, and the first cause."""
+
+    at_ms: int
+    task: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """How many of a job's checkpoints were completed and failed, and the newest completed one, None before the first.
+
+    `bytes` counts what the newest one stored, `milliseconds` how long it took.
+    """
+
+    completed: int
+    failed: int
+    at_ms: int | None
+    bytes: int | None
+    milliseconds: int | None
+
+
+class FlinkClient:
+    """A client of one JobManager; calls raise `FlinkAwayError`, those about a job `JobMissingError`, too."""
+
+    def __init__(self, url: str = REST, timeout: float = 5.0) -> None:
+        self.url, self._timeout = url.rstrip("/"), timeout
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs that Flink remembers, the newest first."""
+        found = self._get("/jobs/overview")["jobs"]
+        return sorted(map(_job, found), key=lambda job: job.start_ms, reverse=True)
+
+    def job(self, job: str) -> Job:
+        """Return a job by its id."""
+        return _job(self._get(f"/jobs/{job}"))
+
+    def failures(self, job: str) -> list[JobFailure]:
+        """Return the newest failures of a job (16 by default of Flink), the newest first."""
+        found = self._get(f"/jobs/{job}/exceptions")["exceptionHistory"]["entries"]
+        return [JobFailure(one["timestamp"], one.get("taskName") or "", cause(one["stacktrace"])) for one in found]
+
+    def restarts(self, job: str) -> int:
+        """Return how often a job was restarted; 0 until Flink has gathered it."""
+        found = self._get(f"/jobs/{job}/metrics", get="numRestarts")
+        return int(found[0]["value"]) if found else 0
+
+    def checkpoints(self, job: str) -> Checkpoints:
+        """Return the state of a job's checkpoints."""
+        found = self._get(f"/jobs/{job}/checkpoints")
+        newest = found["latest"]["completed"] or {}
+        return Checkpoints(
+            found["counts"]["completed"],
+            found["counts"]["failed"],
+            newest.get("latest_ack_timestamp"),
+            newest.get("state_size"),
+            newest.get("end_to_end_duration"),
+        )
+
+    def watermarks(self, job: str) -> dict[str, int | None]:
+        """Return the input watermark (event time, ms) of each task by id, None where there is none yet.
+
+        Tasks that have no input, or whose input has ended, are left out.
+        """
+        lowest: dict[str, int | None] = {}
+        for task in self._tasks(job):
+            values = [int(one["value"]) for one in self._get(f"/jobs/{job}/vertices/{task}/watermarks")]
+            if values and min(values) < _LAST_WATERMARK:
+                lowest[task] = None if min(values) == _NO_WATERMARK else min(values)
+        return lowest
+
+    def counters(self, job: str, name: str) -> dict[str, float]:
+        """Return a counter of Beam, summed over the subtasks of each task since its last start, by task id."""
+        found: dict[str, float] = {}
+        for task in self._tasks(job):
+            path = f"/jobs/{job}/vertices/{task}/subtasks/metrics"
+            known = [one["id"] for one in self._get(path) if one["id"].endswith(f"_{name}")]
+            if known:
+                found[task] = sum(one["sum"] for one in self._get(path, get=",".join(known), agg="sum"))
+        return found
+
+    def cancel(self, job: str) -> None:
+        """Cancel a job; its tasks end soon after."""
+        self._call("PATCH", f"/jobs/{job}")
+
+    def _tasks(self, job: str) -> Iterator[str]:
+        return (task["id"] for task in self._get(f"/jobs/{job}")["vertices"])
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        return self._call("GET", f"{path}?{urlencode(parameters)}" if parameters else path)
+
+    @retry(
+        retry=retry_if_exception_type(FlinkAwayError),
+        stop=stop_after_attempt(3),
+        wait=wait_random_exponential(0.1, 1),
+        reraise=True,
+    )
+    def _call(self, method: str, path: str) -> Any:
+        request = urllib.request.Request(self.url + path, method=method)  # noqa: S310 - the address in the settings
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as answer:  # noqa: S310 - the same
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                raise JobMissingError(f"Flink at {self.url} knows no {path}") from None
+            raise FlinkAwayError(f"Flink at {self.url} answers {error.code} to {path}") from None
+        except (OSError, ValueError) as error:
+            raise FlinkAwayError(f"Flink at {self.url} does not answer: {error}") from error
+
+
+def cause(trace: str) -> str:
+    """Return the line of a Java stack trace that says what happened first; that of Python, if a worker raised."""
+    _, is_python, raised = trace.rpartition("Traceback (most recent call last):\n")
+    if is_python:
+        lines = [line for line in raised.partition("\n\tat ")[0].splitlines() if line and not line[0].isspace()]
+        if lines:
+            return lines[-1]
+    lines = [line for line in trace.splitlines() if line and not line[0].isspace()]
+    return lines[-1].removeprefix("Caused by: ") if lines else ""
+
+
+def _job(found: dict[str, Any]) -> Job:
+    return Job(found["jid"], found["name"], found["state"], found["start-time"])

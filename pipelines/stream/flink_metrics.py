@@ -1,0 +1,140 @@
+"""What Flink says of the job, for Prometheus: workers and engine are invisible to the driver otherwise."""
+
+import logging
+import math
+import time
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from pipelines.stream.flink import Checkpoints, FlinkAwayError, FlinkClient, Job, JobFailure, JobMissingError
+
+__all__ = ["STATES", "FlinkMetrics"]
+
+STATES: Final = (
+    "initializing",
+    "created",
+    "running",
+    "restarting",
+    "failing",
+    "failed",
+    "cancelling",
+    "canceled",
+    "finished",
+    "suspended",
+    "reconciling",
+    "missing",
+)
+"""The states of a job: Flink's, and ``missing`` where Flink has forgotten it."""
+
+_DROPPED: Final = "droppedDueToLateness"
+"""The counter in which Beam puts rows that came after their window was gone."""
+
+_log = logging.getLogger(__name__)
+
+
+class FlinkMetrics:
+    """The metrics of the job that a driver follows, one look after the other."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            made = Gauge(f"weir_pipeline_{name}", text, registry=registry)
+            made.set(math.nan)
+            return made
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"weir_pipeline_{name}", text, registry=registry)
+
+        self.away = gauge("engine_away", "1 while Flink does not answer.")
+        self.state = Gauge("weir_pipeline_job_state", "1 for the state of the job.", ["state"], registry=registry)
+        self.restarts = counter("job_restarts_total", "Times that Flink has restarted the job.")
+        self.failures = counter(
+            "job_failures_total", "Exceptions that have stopped the tasks of the job; the log has the newest."
+        )
+        self.watermark = gauge(
+            "job_watermark_timestamp_seconds", "Event time up to which all tasks of the job have got, Unix time."
+        )
+        self.checkpoint = gauge(
+            "checkpoint_timestamp_seconds",
+            "When the newest checkpoint of the job was completed, before the first when the job started, Unix time.",
+        )
+        self.checkpoint_bytes = gauge("checkpoint_bytes", "Size of the newest completed checkpoint.")
+        self.checkpoint_seconds = gauge("checkpoint_duration_seconds", "Time that the newest checkpoint took.")
+        self.checkpoint_failures = counter(
+            "checkpoint_failures_total", "Checkpoints of the job that were not completed."
+        )
+        self.dropped = counter(
+            "dropped_late_rows_total", "Rows that Beam dropped because their window was gone: no commit has them."
+        )
+        self._created_ms = 1000 * time.time()
+        self._is_away = False
+        self._job, self._newest_failure_ms = "", 0
+        self._seen: dict[str, float] = {}
+        self._show("")
+
+    def look(self, client: FlinkClient, job: str) -> str | None:
+        """Look at a job once, by its id; returns its state in lower case, None while Flink does not answer."""
+        try:
+            state = self._look(client, job)
+        except FlinkAwayError as error:
+            if not self._is_away:
+                _log.warning("%s", error)
+            self._is_away = True
+            self.away.set(1)
+            # The last state may no longer be true.
+            self._show("")
+            return None
+        self._is_away = False
+        self.away.set(0)
+        self._show(state)
+        return state
+
+    def _look(self, client: FlinkClient, job: str) -> str:
+        try:
+            found = client.job(job)
+            # First, so that nothing is counted of a job that is gone by then.
+            failures, checkpoints = client.failures(job), client.checkpoints(job)
+            restarts, dropped = client.restarts(job), client.counters(job, _DROPPED)
+            watermarks = client.watermarks(job)
+        except JobMissingError:
+            return "missing"
+        if job != self._job:
+            self._begin(found, failures, checkpoints, restarts)
+        self._fail(failures)
+        self._add(self.restarts, "restarts", restarts)
+        for task, rows in dropped.items():
+            self._add(self.dropped, f"dropped {task}", rows)
+        self._checkpoint(found, checkpoints)
+        known = [value for value in watermarks.values() if value is not None]
+        self.watermark.set(min(known) / 1000 if known and len(known) == len(watermarks) else math.nan)
+        return found.state.lower()
+
+    def _begin(self, job: Job, failures: list[JobFailure], checkpoints: Checkpoints, restarts: int) -> None:
+        """Take another job: what happened to it before this process is not counted."""
+        self._job, self._seen, self._newest_failure_ms = job.id, {}, 0
+        if job.start_ms < self._created_ms:
+            self._seen = {"restarts": restarts, "failed checkpoints": checkpoints.failed}
+            self._newest_failure_ms = max((one.at_ms for one in failures), default=0)
+
+    def _fail(self, failures: list[JobFailure]) -> None:
+        new = [one for one in failures if one.at_ms > self._newest_failure_ms]
+        if new:
+            self.failures.inc(len(new))
+            self._newest_failure_ms = new[0].at_ms
+            _log.error("the job has failed in %s: %s", new[0].task or "no task", new[0].cause)
+
+    def _checkpoint(self, job: Job, found: Checkpoints) -> None:
+        self._add(self.checkpoint_failures, "failed checkpoints", found.failed)
+        self.checkpoint.set((found.at_ms or job.start_ms) / 1000)
+        self.checkpoint_bytes.set(math.nan if found.bytes is None else found.bytes)
+        self.checkpoint_seconds.set(math.nan if found.milliseconds is None else found.milliseconds / 1000)
+
+    def _add(self, counter: Counter, name: str, value: float) -> None:
+        """Add what a counter of Flink has grown by; it starts at 0 again with each attempt of a task."""
+        before = self._seen.get(name, 0)
+        counter.inc(value - before if value >= before else value)
+        self._seen[name] = value
+
+    def _show(self, state: str) -> None:
+        for name in STATES:
+            self.state.labels(name).set(name == state)

@@ -1,0 +1,126 @@
+"""How counters of Flink, which start again and can be forgotten, become counters of the process."""
+
+import time
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from pipelines.stream.flink import Checkpoints, FlinkClient, Job, JobFailure
+from pipelines.stream.flink_metrics import STATES, FlinkMetrics
+
+
+@dataclass
+class Told(FlinkClient):
+    """Says of the job what it was told to say."""
+
+    start_ms: int = field(default_factory=lambda: 1000 * int(time.time() + 60))
+    state: str = "RUNNING"
+    restarted: int = 0
+    dropped: dict[str, float] = field(default_factory=dict)
+    raised: list[JobFailure] = field(default_factory=list)
+    marks: dict[str, int | None] = field(default_factory=dict)
+    kept: Checkpoints = field(default_factory=lambda: Checkpoints(0, 0, None, None, None))
+
+    def job(self, job: str) -> Job:
+        return Job(job, "weir", self.state, self.start_ms)
+
+    def restarts(self, job: str) -> int:
+        return self.restarted
+
+    def failures(self, job: str) -> list[JobFailure]:
+        return self.raised
+
+    def counters(self, job: str, name: str) -> dict[str, float]:
+        return self.dropped
+
+    def watermarks(self, job: str) -> dict[str, int | None]:
+        return self.marks
+
+    def checkpoints(self, job: str) -> Checkpoints:
+        return self.kept
+
+
+class Shown:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = FlinkMetrics(self.registry)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"weir_pipeline_{name}", labels)
+
+
+def increase(readings: list[int]) -> int:
+    """What Prometheus takes for the increase of a counter that may start again."""
+    return sum(new - old if new >= old else new for old, new in zip([0, *readings], readings, strict=False))
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=12))
+def test_counters_that_start_again_with_each_attempt_never_fall(readings: list[tuple[int, int]]) -> None:
+    shown, told = Shown(), Told()
+    for first, second in readings:
+        told.dropped = {"one": float(first), "two": float(second)}
+        shown.metrics.look(told, "a")
+    expected = sum(increase([pair[task] for pair in readings]) for task in (0, 1))
+    assert shown.value("dropped_late_rows_total") == expected
+
+
+@given(st.lists(st.integers(1, 4), max_size=8))
+def test_each_failure_is_counted_once_though_flink_lists_it_again(bursts: list[int]) -> None:
+    shown, told = Shown(), Told()
+    for burst in bursts:
+        newest = told.raised[0].at_ms if told.raised else 0
+        fresh = [JobFailure(newest + number, "task", "ValueError") for number in range(burst, 0, -1)]
+        told.raised = (fresh + told.raised)[:16]
+        shown.metrics.look(told, "a")
+        shown.metrics.look(told, "a")
+    assert shown.value("job_failures_total") == sum(bursts)
+
+
+def test_of_a_job_that_is_older_than_the_process_only_what_comes_is_counted() -> None:
+    told = Told(start_ms=0, restarted=7, raised=[JobFailure(5, "", "old")], kept=Checkpoints(9, 3, 5000, 10, 20))
+    shown = Shown()
+    shown.metrics.look(told, "a")
+    assert [shown.value(f"{name}_total") for name in ("job_restarts", "job_failures", "checkpoint_failures")] == [0] * 3
+    told.restarted, told.raised = 8, [JobFailure(6, "", "new"), *told.raised]
+    shown.metrics.look(told, "a")
+    assert [shown.value(f"{name}_total") for name in ("job_restarts", "job_failures")] == [1, 1]
+
+
+def test_a_job_after_another_adds_to_the_same_counters() -> None:
+    shown, told = Shown(), Told(restarted=3)
+    shown.metrics.look(told, "a")
+    told.restarted = 2
+    shown.metrics.look(told, "b")
+    assert shown.value("job_restarts_total") == 5
+
+
+def test_the_age_of_the_first_checkpoint_counts_from_the_start_of_the_job() -> None:
+    shown, told = Shown(), Told(start_ms=50_000)
+    shown.metrics.look(told, "a")
+    assert shown.value("checkpoint_timestamp_seconds") == 50
+    told.kept = Checkpoints(1, 0, 70_000, 1234, 500)
+    shown.metrics.look(told, "a")
+    found = [shown.value(f"checkpoint_{name}") for name in ("timestamp_seconds", "bytes", "duration_seconds")]
+    assert found == [70, 1234, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"), [({"a": 5000, "b": 3000}, 3), ({"a": 5000, "b": None}, None), ({}, None)]
+)
+def test_the_watermark_is_the_lowest_and_unknown_until_all_tasks_have_one(
+    marks: dict[str, int | None], expected: int | None
+) -> None:
+    shown = Shown()
+    shown.metrics.look(Told(marks=marks), "a")
+    found = shown.value("job_watermark_timestamp_seconds")
+    assert found == expected or (expected is None and found != found)  # noqa: PLR0124 - NaN
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "RESTARTING", "FAILED", "CANCELLING"])
+def test_one_state_is_shown(state: str) -> None:
+    shown = Shown()
+    assert shown.metrics.look(Told(state=state), "a") == state.lower()
+    assert [name for name in STATES if shown.value("job_state", state=name)] == [state.lower()]
