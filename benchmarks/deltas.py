@@ -140,6 +140,7 @@ class Stream:
         for some in np.array_split(chosen, len(chosen) // 100_000 + 1):
             rows = self.state.live[torch.from_numpy(some)]
             self.state.embeddings.weight[rows] = torch.from_numpy(self.world.around(self.topic[some]))
+            self.state.embeddings.touched.mark(rows.numpy())
         self.state.position.step += 1
 
     def come(self) -> None:

@@ -15,8 +15,8 @@ from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys
 from contracts.bundle_delta import BundleDelta
 from contracts.bundle_files import BundleFiles
 from contracts.bundle_rows import BundleRows
-from contracts.index_delta import apply_delta, with_row_ids
 from trainer.export.cases import Cases
+from trainer.export.searched import Searched, searched
 
 __all__ = ["Servable"]
 
@@ -37,7 +37,7 @@ class Servable:
 
     manifest: BundleManifest
     tower: ReferenceEvaluator
-    index: Any
+    index: Searched
     rows: BundleRows
 
     @classmethod
@@ -51,13 +51,13 @@ class Servable:
         if first is not None and len(chain) == 1:
             return first
         if first is not None:
-            rows, index = first.rows, faiss.clone_index(with_row_ids(first.index))
+            rows, index = first.rows, first.index
         else:
-            rows, index = BundleRows.read(chain[0]), chain[0].decode(BundleFile.INDEX, _index)
+            rows, index = BundleRows.read(chain[0]), searched(chain[0].decode(BundleFile.INDEX, _index))
         for files in chain[1:]:
-            delta, index = BundleDelta.read(files), with_row_ids(index)
+            delta = BundleDelta.read(files)
             rows = rows.changed(files, delta)
-            files.guarded(BundleFile.LISTS, partial(apply_delta, index, delta))
+            index = files.guarded(BundleFile.LISTS, partial(index.changed, delta))
         tower = BundleFiles(log, manifest).decode(BundleFile.TOWER, _tower)
         return cls(manifest, tower, index, rows)
 
