@@ -1,4 +1,4 @@
-"""A bundle as it is served: its own ids, tower and index, read back from its files."""
+"""A bundle as it is served: its own ids, tower and index, read back from its files and run by the same libraries."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,8 +8,7 @@ from typing import Any, Final
 import faiss
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx.reference import ReferenceEvaluator
+import onnxruntime
 
 from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys
 from contracts.bundle_delta import BundleDelta
@@ -36,7 +35,7 @@ class Servable:
     """A bundle that answers."""
 
     manifest: BundleManifest
-    tower: ReferenceEvaluator
+    tower: onnxruntime.InferenceSession
     index: Searched
     rows: BundleRows
 
@@ -86,7 +85,7 @@ class Servable:
     def _users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, d) as they are searched with."""
         rows, mask = self.rows.item_rows.tower_inputs(histories, self.manifest.history_length)
-        (users,) = self.tower.run(None, {"history": self.rows.embeddings[rows], "mask": mask})
+        (users,) = self.tower.run(["user"], {"history": self.rows.embeddings[rows], "mask": mask})
         if self.manifest.metric == "cosine":
             users = users / np.maximum(np.linalg.norm(users, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return np.ascontiguousarray(users, np.float32)
@@ -96,5 +95,8 @@ def _index(data: bytes) -> Any:
     return faiss.deserialize_index(np.frombuffer(data, np.uint8))
 
 
-def _tower(data: bytes) -> ReferenceEvaluator:
-    return ReferenceEvaluator(onnx.ModelProto.FromString(data))
+def _tower(data: bytes) -> onnxruntime.InferenceSession:
+    """Return what runs the tower as the server does; in one thread, since the ranks of a machine share its cores."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
