@@ -51,6 +51,8 @@ def submit(
     store: Store, config: PipelineConfig, stream: StreamConfig, sources: Sequence[PartitionSource], name: str
 ) -> beam.runners.runner.PipelineResult:
     """Hand the pipeline of a stream to its engine, which runs it without end; raises `EngineError`."""
+    # Beam's parser does not know the runner's options, passes them on, and warns of each.
+    logging.getLogger("apache_beam.options.pipeline_options").setLevel(logging.ERROR)
     # Given its options, Beam does not look at this process's own command line.
     pipeline = beam.Pipeline(options=PipelineOptions(pipeline_options(stream, name)))
     _ = pipeline | "Read" >> ReadPartitions(sources, stream) | "Windows" >> BatchesToCommits(store, config)

@@ -1,6 +1,7 @@
 """The reader of one partition: messages to batches, validated, with the watermark between them."""
 
 import logging
+import time
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = ["PartitionReader"]
 logger = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 0.2
+_DOUBT_SECONDS: Final = 5.0
 
 
 class PartitionReader(UnboundedReader):
@@ -46,6 +48,8 @@ class PartitionReader(UnboundedReader):
         self._validator = Validator(config)
         self._waiting: tuple[Batch, Taken, Asked[str]] | None = None
         self._current: Batch | None = None
+        self._question: Asked[str] | None = None
+        self._next_question = 0.0
         self._is_over = False
         self._shown = Metrics.gauge("weir", f"{WATERMARK}{reading.partition.number}")
 
@@ -117,6 +121,25 @@ class PartitionReader(UnboundedReader):
         until = consumer.silent_until(self._at)
         if until is not None:
             self._watermark.silent(self._reading.clock.event_ms(until))
+        self._doubt(consumer)
+
+    def _doubt(self, consumer: PartitionConsumer) -> None:
+        """Ask now and then whether the topic is still there; a new one may have fewer partitions."""
+        if self._question is None:
+            if time.monotonic() >= self._next_question:
+                self._question = consumer.client.ask_topic_id()
+                self._next_question = time.monotonic() + _DOUBT_SECONDS
+            return
+        question, self._question = self._question, None
+        try:
+            topic_id = question.answer()
+        except BrokerAwayError as error:
+            logger.debug("%s", error)
+            return
+        if topic_id is None:
+            self._question = question
+        elif topic_id != self._reading.partition.topic_id:
+            self._end("its topic was deleted and created again")
 
     def _end(self, why: str) -> None:
         logger.error("%s ends: %s", self._reading.partition.name, why)

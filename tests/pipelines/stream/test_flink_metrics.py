@@ -22,6 +22,7 @@ class Told(FlinkClient):
     dropped: dict[str, float] = field(default_factory=dict)
     raised: list[JobFailure] = field(default_factory=list)
     marks: dict[str, int | None] = field(default_factory=dict)
+    partitions: dict[str, float] = field(default_factory=dict)
     kept: Checkpoints = field(default_factory=lambda: Checkpoints(0, 0, None, None, None))
 
     def job(self, job: str) -> Job:
@@ -38,6 +39,9 @@ class Told(FlinkClient):
 
     def watermarks(self, job: str) -> dict[str, int | None]:
         return self.marks
+
+    def gauges(self, job: str, prefix: str) -> dict[str, float]:
+        return self.partitions
 
     def checkpoints(self, job: str) -> Checkpoints:
         return self.kept
@@ -124,3 +128,21 @@ def test_one_state_is_shown(state: str) -> None:
     shown = Shown()
     assert shown.metrics.look(Told(state=state), "a") == state.lower()
     assert [name for name in STATES if shown.value("job_state", state=name)] == [state.lower()]
+
+
+def test_each_partition_shows_its_watermark() -> None:
+    shown, told = Shown(), Told(partitions={"0": 1500.0, "1": 9000.0})
+    shown.metrics.look(told, "a")
+    told.partitions["0"] = 2500.0
+    shown.metrics.look(told, "a")
+    found = [shown.value("partition_watermark_timestamp_seconds", partition=one) for one in ("0", "1")]
+    assert found == [2.5, 9.0]
+
+
+def test_rows_that_were_dropped_are_told_apart_from_those_of_before() -> None:
+    shown, told = Shown(), Told(dropped={"one": 0.0})
+    shown.metrics.look(told, "a")
+    assert shown.metrics.rows_dropped == 0
+    told.dropped = {"one": 3.0}
+    shown.metrics.look(told, "a")
+    assert shown.metrics.rows_dropped == 3

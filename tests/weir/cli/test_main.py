@@ -17,8 +17,8 @@ from weir.config import Settings
 RUNNER = CliRunner()
 
 COMMANDS = [
-    *("up", "query", "click", "ingest", "train", "train-worker", "export", "promote", "serve", "histories", "monitor"),
-    *("verify", "retire", "forget", "migrate", "rebuild", "generate", "replay", "evaluate", "bench losses"),
+    *("up", "query", "click", "ingest", "stream", "train", "train-worker", "export", "promote", "serve", "histories"),
+    *("monitor", "verify", "retire", "forget", "migrate", "rebuild", "generate", "replay", "evaluate", "bench losses"),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
 ]
 WITHOUT_SETTINGS = {"generate", "config schema"}
