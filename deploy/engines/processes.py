@@ -175,7 +175,7 @@ def _are_gone(services: Sequence[Service], seconds: float) -> bool:
 
 
 def _becomes_free(port: int) -> bool:
-    """Return whether a server can take a port, now or soon: a process that was killed still holds its own for a moment."""
+    """Return whether a server can take a port, now or soon: a killed process holds its own for a moment."""
     end = time.monotonic() + _RELEASE_SECONDS
     while not is_free(HOST, port):
         if time.monotonic() > end:
