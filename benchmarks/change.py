@@ -79,11 +79,13 @@ def trainer(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
 
 
 def index(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
-    """Yield exports of moved items, and what the server does with them."""
+    """Yield exports of moved items, and what a server pays for them, either way."""
     for items in scaled(ITEMS):
         [found] = rows(output("deltas", "--items", items, "--share", MOVED / items, "--rounds", 4))
         yield Cost("bundle, export of a delta", items, float(found["export CPU s"]), float(found["written MB"]))
-        yield Cost("bundle, server takes a delta", items, float(found["apply CPU s"]))
+    for found in rows(output("takes", "run", *repeated("--items", scaled(ITEMS)), "--moved", MOVED)):
+        part = f"bundle, server takes a delta ({found['how']})"
+        yield Cost(part, int(found["items"]), float(found["CPU, s"]), memory=float(found["memory, MB"]))
 
 
 def server(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
@@ -126,9 +128,10 @@ def draw(found: dict[str, list[Cost]], picture: Path) -> None:
     for number, (part, costs) in enumerate(found.items()):
         sizes = [cost.stored / costs[0].stored for cost in costs]
         largest = max(largest, *sizes)
-        axes.plot(
-            sizes, [cost.cpu / costs[0].cpu for cost in costs], "o-", label=part, markersize=4, color=f"C{number}"
-        )
+        growth = [cost.cpu / costs[0].cpu for cost in costs]
+        # There are ten colours.
+        style, colour = "os"[number // 10] + "-", f"C{number % 10}"
+        axes.plot(sizes, growth, style, label=part, markersize=4, color=colour)
     axes.plot([1, largest], [1, largest], "k--", linewidth=1, label="if all that is stored were rewritten")
     axes.axhspan(1 / FLAT, FLAT, color="0.9", zorder=0)
     axes.set(xscale="log", yscale="log", xlabel="stored, as a multiple of the smallest store", ylim=(0.3, 100))

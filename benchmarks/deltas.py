@@ -9,7 +9,8 @@ item comes; in the last three rounds those that move go to 20 new topics instead
 round, and a ``weir serve`` of its own process serves it. The columns are medians over the rounds that were deltas:
 
 - export: CPU-seconds of `export_bundle`, which compares, writes and judges; written: of the bundle.
-- apply: CPU-seconds of the server from one version to the next; visible: seconds from the promotion to the first answer
+- apply: CPU-seconds of the server from one version to the next, which wait for the export and answer the client that
+  asks (`benchmarks.takes` measures the delta alone); visible: seconds from the promotion to the first answer
   that has the new item, by a client that asks without pause.
 - query: CPU of a search with the settings of the bundle, against that of the first, complete bundle.
 - recall@100 of the index, on 200 queries around the topics of the round, against that of the first bundle on its own:
@@ -24,7 +25,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 import faiss
 import numpy as np
@@ -127,11 +128,19 @@ class Stream:
         self.place(np.arange(self.items))
         self.recent = Newest(self.store, self.config)
 
+    @classmethod
+    def of(cls, store: Store, items: int, dimension: int) -> Self:
+        """Make a store, and a state of so many items."""
+        ensure_format(store, StoreFormat(layout=Layout(window_ms=3_600_000, user_shards=1, sketch={})))
+        tower = TowerConfig(kind="mean_pooling", dimension=dimension, history_length=4)
+        return cls(store, items, TrainerConfig(device="cpu", tower=tower, gate_tolerance=1.0), World(dimension))
+
     def place(self, chosen: I64) -> None:
         """Put items where their topics are."""
         for some in np.array_split(chosen, len(chosen) // 100_000 + 1):
             rows = self.state.live[torch.from_numpy(some)]
             self.state.embeddings.weight[rows] = torch.from_numpy(self.world.around(self.topic[some]))
+            self.state.embeddings.touched.mark(rows.numpy())
         self.state.position.step += 1
 
     def come(self) -> None:
@@ -251,6 +260,8 @@ def main(
     rounds: Annotated[int, typer.Option(help="rounds with drift")] = 20,
     dimension: Annotated[int, typer.Option(help="of vectors")] = 64,
     folder: Annotated[Path | None, typer.Option(help="where stores are written, and removed")] = None,
+    *,
+    deltas: Annotated[str, typer.Option(help="how the server takes them: auto, clone or in_place")] = "auto",
 ) -> None:
     """Measure and print, a stream at a time."""
     torch.set_num_threads(1)
@@ -260,22 +271,20 @@ def main(
         for part in share:
             path = Path(tempfile.mkdtemp(prefix="weir-deltas-", dir=folder))
             try:
-                measure(Store(str(path)), count, part, rounds, dimension)
+                measure(Stream.of(Store(str(path)), count, dimension), part, rounds, f"serving.deltas={deltas}")
             finally:
                 shutil.rmtree(path)
 
 
-def measure(store: Store, items: int, share: float, rounds: int, dimension: int) -> None:
-    """Print the row of one stream."""
-    ensure_format(store, StoreFormat(layout=Layout(window_ms=3_600_000, user_shards=1, sketch={})))
-    tower = TowerConfig(kind="mean_pooling", dimension=dimension, history_length=4)
-    stream = Stream(store, items, TrainerConfig(device="cpu", tower=tower, gate_tolerance=1.0), World(dimension))
+def measure(stream: Stream, share: float, rounds: int, setting: str) -> None:
+    """Print the row of one stream, for a server with a setting."""
+    store = stream.store
     made, export = stream.export(np.arange(TOPICS))
     first = Round(made, export, 0, 0, *stream.found(made, np.arange(TOPICS)))
-    with started(store) as (process, target, *_), RetrievalClient(target, timeout=60) as client:
+    with started(store, setting) as (process, target, *_), RetrievalClient(target, timeout=60) as client:
         found = list(rounds_of(stream, Watch(store, process, client), share, rounds))
         peaks = status("VmHWM") / 2**30, status("VmHWM", process) / 2**30
-    report(items, share, first, found)
+    report(stream.items, share, first, found)
     print(f"memory, peak: trainer {peaks[0]:.2f} GiB, server {peaks[1]:.2f} GiB", flush=True)
 
 

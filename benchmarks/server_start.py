@@ -129,13 +129,16 @@ def prepare(store: Store, users: int, shape: Shape) -> None:
 
 
 @contextmanager
-def started(store: Store) -> Iterator[tuple[int, str, float, float]]:
-    """Run ``weir serve``; yields process, address, and the seconds and CPU seconds until it was SERVING."""
+def started(store: Store, *settings: str) -> Iterator[tuple[int, str, float, float]]:
+    """Run ``weir serve`` with settings (``key=value``).
+
+    Yields process, address, and the seconds and CPU seconds until it was SERVING.
+    """
     begin = time.monotonic()
     command = [sys.executable, "-m", "weir", "serve", "--store", store.url, "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--set", "serving.metrics_port=0"], stderr=subprocess.PIPE, text=True, bufsize=1
-    )
+    for setting in ("serving.metrics_port=0", *settings):
+        command += ["--set", setting]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1)
     try:
         line = next(line for line in process.stderr or () if "ready: gRPC on" in line)
         ready, spent = time.monotonic() - begin, cpu_seconds(process.pid)

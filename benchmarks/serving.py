@@ -39,8 +39,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.harness import command_line, head, row, status
 from benchmarks.states import filled, item_id
 from contracts import BundleLog, Store
-from serving.bundle import LoadedBundle, load_bundle
+from serving.bundle import LoadedBundle
 from serving.client import RetrievalClient, RetrievalError, by_history
+from serving.loading import load_bundle
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.index import factory

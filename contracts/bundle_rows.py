@@ -1,10 +1,9 @@
 """What a bundle holds for each row of its index: ids, keys, vectors, embeddings and popularity."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from contracts import columns
 from contracts.bundle_delta import BundleDelta
@@ -16,6 +15,8 @@ from contracts.layers import Layers
 
 __all__ = ["BundleRows"]
 
+_NONE: Final = np.empty(0, np.int64)
+
 
 @dataclass(frozen=True, eq=False)
 class BundleRows:
@@ -26,8 +27,8 @@ class BundleRows:
     """
 
     ids: Layers[np.object_]
-    keys: ItemKeys
-    popularity: npt.NDArray[np.float64]
+    keys: Layers[np.int64]
+    popularity: Layers[np.float64]
     vectors: Layers[np.float32]
     embeddings: Layers[np.float32]
     item_rows: ItemRows
@@ -41,8 +42,8 @@ class BundleRows:
         keys = ItemKeys(items[columns.ITEM_KEY].to_numpy())
         return cls(
             ids=Layers.of(np.array(items[columns.ITEM_ID].to_pylist(), dtype=object)),
-            keys=keys,
-            popularity=items[columns.POPULARITY].to_numpy(),
+            keys=Layers.of(keys),
+            popularity=Layers.of(items[columns.POPULARITY].to_numpy()),
             vectors=Layers.of(files.matrix(BundleFile.VECTORS, (count, width))),
             embeddings=Layers.of(files.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width))),
             item_rows=ItemRows.of(keys),
@@ -54,7 +55,7 @@ class BundleRows:
     @property
     def live(self) -> IndexRows:
         """The rows that hold an item, ascending."""
-        return IndexRows(np.flatnonzero(self.keys != PADDING_KEY))
+        return IndexRows(np.flatnonzero(self.keys[np.arange(len(self))] != PADDING_KEY))
 
     def changed(self, files: BundleFiles, delta: BundleDelta) -> "BundleRows":
         """Return the rows after a delta; raises `CorruptArtefactError` where it does not fit."""
@@ -65,26 +66,30 @@ class BundleRows:
         there = bool((gone >= 0).all() and (gone < len(self)).all() and (self.keys[gone] != PADDING_KEY).all())
         apart = there and len(np.unique(np.concatenate([rows, gone]))) == len(rows) + len(gone)
         files.require(BundleFile.REMOVED, apart, "names rows twice, without an item, or among the changed ones")
-        keys, popularity = np.full(size, PADDING_KEY, np.int64), np.full(size, -np.inf)
-        keys[: len(self)], popularity[: len(self)] = self.keys, self.popularity
-        before = keys[rows]
-        keys[gone], popularity[gone] = PADDING_KEY, -np.inf
-        keys[rows], popularity[rows] = delta.keys, delta.popularity
-        other = before != delta.keys
-        replaced = before[other & (before != PADDING_KEY)]
-        left = ItemKeys(np.concatenate([self.keys[gone], replaced]))
-        item_rows = self.item_rows.replaced(left, ItemKeys(delta.keys[other]), IndexRows(rows[other]))
-        distinct = bool((item_rows.keys[1:] > item_rows.keys[:-1]).all())
-        files.require(BundleFile.ITEMS, distinct, "adds an item that is there already")
-        count = f"makes {len(item_rows.keys)} items, the manifest says {files.manifest.items}"
-        files.require(BundleFile.ITEMS, len(item_rows.keys) == files.manifest.items, count)
-        special = np.arange(FIRST_ITEM_ROW)
-        embedded = np.concatenate([special, rows + FIRST_ITEM_ROW])
+        item_rows = self._items_after(files, delta)
+        both = np.concatenate([rows, gone])
+        no_keys, no_counts = np.full(len(gone), PADDING_KEY, np.int64), np.full(len(gone), -np.inf)
+        embedded = np.concatenate([np.arange(FIRST_ITEM_ROW), rows + FIRST_ITEM_ROW])
         return BundleRows(
             ids=self.ids.replaced(rows, delta.ids, gone),
-            keys=ItemKeys(keys),
-            popularity=popularity,
+            keys=self.keys.replaced(both, np.concatenate([delta.keys, no_keys]), _NONE),
+            popularity=self.popularity.replaced(both, np.concatenate([delta.popularity, no_counts]), _NONE),
             vectors=self.vectors.replaced(rows, delta.vectors, gone),
             embeddings=self.embeddings.replaced(embedded, delta.embeddings, gone + FIRST_ITEM_ROW),
             item_rows=item_rows,
         )
+
+    def _items_after(self, files: BundleFiles, delta: BundleDelta) -> ItemRows:
+        """Return the rows of keys after a delta whose rows fit."""
+        before = np.full(len(delta.rows), PADDING_KEY, np.int64)
+        old = delta.rows < len(self)
+        before[old] = self.keys[delta.rows[old]]
+        other = before != delta.keys
+        replaced = before[other & (before != PADDING_KEY)]
+        left = self.item_rows.without(ItemKeys(np.concatenate([self.keys[delta.removed], replaced])))
+        came = ItemKeys(delta.keys[other])
+        files.require(BundleFile.ITEMS, bool((left.look_up(came) < 0).all()), "adds an item that is there already")
+        found = left.including(came, IndexRows(delta.rows[other]))
+        count = f"makes {len(found)} items, the manifest says {files.manifest.items}"
+        files.require(BundleFile.ITEMS, len(found) == files.manifest.items, count)
+        return found

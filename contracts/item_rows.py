@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from contracts.bundle_manifest import IndexRows
 from contracts.keys import PADDING_KEY, ItemKeys
+from contracts.overlay import Overlay
 
 __all__ = ["FIRST_ITEM_ROW", "ItemRows"]
 
@@ -19,32 +20,44 @@ FIRST_ITEM_ROW: Final = 2
 
 @dataclass(frozen=True, eq=False)
 class ItemRows:
-    """The items of a bundle: `keys` (items,), ascending, and the index row of each, `rows` (items,)."""
+    """The `count` items of a bundle: at first `keys` (n,), ascending, with the index row of each, `rows` (n,).
+
+    `later` has the rows of keys that have come since, or have another row; -1: they are gone.
+    """
 
     keys: ItemKeys
     rows: IndexRows
+    later: Overlay[np.int64]
+    count: int
 
     @classmethod
     def of(cls, keys: ItemKeys) -> "ItemRows":
         """Index the keys (items,) of ``items.parquet``, which are in order of index row."""
         order = np.argsort(keys)
-        return cls(ItemKeys(keys[order]), IndexRows(order))
+        return cls(ItemKeys(keys[order]), IndexRows(order), Overlay.empty(order), len(keys))
 
-    def replaced(self, gone: ItemKeys, came: ItemKeys, rows: IndexRows) -> "ItemRows":
-        """Return these items without the keys `gone`, and with the keys `came` (n,) at their `rows` (n,)."""
-        leaving = np.searchsorted(self.keys, gone)
-        left, left_rows = np.delete(self.keys, leaving), np.delete(self.rows, leaving)
-        order = np.argsort(came)
-        places = np.searchsorted(left, came[order])
-        keys = ItemKeys(np.insert(left, places, came[order]))
-        return ItemRows(keys, IndexRows(np.insert(left_rows, places, rows[order])))
+    def __len__(self) -> int:
+        return self.count
+
+    def without(self, keys: ItemKeys) -> "ItemRows":
+        """Return these items without some of them, by their distinct keys (n,)."""
+        gone = self.later.replaced(keys, np.full(len(keys), -1))
+        return ItemRows(self.keys, self.rows, gone, self.count - len(keys))
+
+    def including(self, keys: ItemKeys, rows: IndexRows) -> "ItemRows":
+        """Return these items and further ones, by their distinct keys (n,), at their rows (n,)."""
+        return ItemRows(self.keys, self.rows, self.later.replaced(keys, rows), self.count + len(keys))
 
     def look_up(self, keys: ItemKeys) -> IndexRows:
         """Return the index row of each key, in the shape of `keys`; -1 for padding and for unknown items."""
-        if not len(self.keys):
-            return IndexRows(np.full(keys.shape, -1, np.int64))
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return IndexRows(np.where(self.keys[place] == keys, self.rows[place], -1))
+        found = np.full(keys.shape, -1, np.int64)
+        if len(self.keys):
+            place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+            found = np.where(self.keys[place] == keys, self.rows[place], -1)
+        if len(self.later):
+            place, late = self.later.find(keys)
+            found = np.where(late, self.later.values[place], found)
+        return IndexRows(found)
 
     def tower_inputs(self, histories: ItemKeys, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return what the user tower reads of histories (n, any length), left-padded, oldest first.

@@ -6,51 +6,66 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from contracts.overlay import Overlay
+
 __all__ = ["Layers"]
 
+Rows = npt.NDArray[np.int64]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
 class Layers(Generic[Scalar]):
-    """The values of rows: `base` (n, ...), and `over` (m, ...) with what came later.
+    """The values of `count` rows: `base` (n, ...), and on it `over`, with what came later.
 
-    `places` (rows,) int32 says where each row is: below n in `base`, from n on in `over`; -1: nowhere. None: all rows
-    are those of the base. Nothing is ever changed in place.
+    The rows `gone`, ascending, have no value. Nothing is ever changed in place, and a change costs what has changed
+    since the base, not what the base holds.
     """
 
     base: npt.NDArray[Scalar]
-    over: npt.NDArray[Scalar]
-    places: npt.NDArray[np.int32] | None = None
+    over: Overlay[Scalar]
+    gone: Rows
+    count: int
 
     @classmethod
     def of(cls, base: npt.NDArray[Scalar]) -> "Layers[Scalar]":
         """Return the rows of an array."""
-        return cls(base, base[:0])
+        return cls(base, Overlay.empty(base), np.empty(0, np.int64), len(base))
 
     def __len__(self) -> int:
-        return len(self.base if self.places is None else self.places)
+        return self.count
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the values of rows of any shape, or of one row."""
-        if self.places is None:
+        """Return the values of rows of any shape, or of one row; of a row that is gone, nothing of use."""
+        if not len(self.over):
             return self.base[rows]
-        places = self.places[rows]
-        if not np.ndim(places):
-            return self.base[places] if places < len(self.base) else self.over[places - len(self.base)]
+        places, late = self.over.find(rows)
+        if not np.ndim(rows):
+            return self.over.values[places] if late else self.base[rows]
         found = np.empty((*places.shape, *self.base.shape[1:]), self.base.dtype)
-        early = places < len(self.base)
-        found[early] = self.base[places[early]]
-        found[~early] = self.over[places[~early] - len(self.base)]
+        found[~late] = self.base[rows[~late]]
+        found[late] = self.over.values[places[late]]
         return found
 
-    def replaced(
-        self, rows: npt.NDArray[np.int64], values: npt.NDArray[Scalar], gone: npt.NDArray[np.int64]
-    ) -> "Layers[Scalar]":
+    def in_base(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Say which rows of the base, of any shape, still have their value there."""
+        there = ~self.over.find(rows)[1]
+        if len(self.gone):
+            places = np.minimum(np.searchsorted(self.gone, rows), len(self.gone) - 1)
+            there &= self.gone[places] != rows
+        return there
+
+    @property
+    def left(self) -> int:
+        """How many rows still have their value in the base."""
+        size = len(self.base)
+        return size - int(np.searchsorted(self.over.keys, size)) - int(np.searchsorted(self.gone, size))
+
+    def replaced(self, rows: Rows, values: npt.NDArray[Scalar], gone: Rows) -> "Layers[Scalar]":
         """Return these rows without `gone`, and with `values` (m, ...) at distinct `rows` (m,), new ones among them."""
-        known = np.arange(len(self.base), dtype=np.int32) if self.places is None else self.places
-        places = np.full(max(len(known), int(rows.max(initial=-1)) + 1), -1, np.int32)
-        places[: len(known)] = known
-        places[gone] = -1
-        places[rows] = len(self.base) + len(self.over) + np.arange(len(rows))
-        return Layers(self.base, np.concatenate([self.over, values]), places)
+        return Layers(
+            self.base,
+            self.over.without(gone).replaced(rows, values),
+            np.setdiff1d(np.concatenate([self.gone, gone]), rows),
+            max(self.count, int(rows.max(initial=-1)) + 1),
+        )

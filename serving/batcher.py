@@ -3,7 +3,8 @@
 Tower and search belong to that thread alone (GPU indexes demand it). It fires at once when it is idle; what comes
 while it is busy waits and is answered together, so batches grow with the load and no query waits for others. A full
 queue refuses at once. Jobs whose client has gone or whose deadline has passed are dropped when the batch forms.
-Expensive jobs are run part by part, in turn with batches of cheap ones (`serving.lanes`).
+Expensive jobs are run part by part, in turn with batches of cheap ones (`serving.lanes`). What changes the index is run
+between two batches.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from concurrent.futures import Future
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from serving.errors import DeadlinePassedError, ShuttingDownError
 from serving.lanes import Job, Lanes, Outcome, Part
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 
 TaskT = TypeVar("TaskT")
 AnswerT = TypeVar("AnswerT")
+Made = TypeVar("Made")
 
 Result: TypeAlias = tuple[Job[TaskT, AnswerT], Outcome[list[AnswerT]] | Exception]
 
@@ -70,6 +73,8 @@ class Batcher(Generic[TaskT, AnswerT]):
         self._lanes: Lanes[TaskT, AnswerT] = Lanes(max_batch, max_cost, limit)
         self._running: list[Job[TaskT, AnswerT]] = []
         self._running_since = 0.0
+        self._changes: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._changing_since: float | None = None
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="weir-search", daemon=True)
@@ -91,11 +96,27 @@ class Batcher(Generic[TaskT, AnswerT]):
             self._changed.notify()
         return await job.future
 
+    def between(self, change: Callable[[], Made]) -> Made:
+        """Run a change between two batches, before what waits, and return what it returns.
+
+        A job of which some parts are answered starts again: all parts of an answer see the same. Raises
+        `ShuttingDownError`, and whatever the change raises.
+        """
+        done: Future[Made] = Future()
+        with self._changed:
+            if self._closed:
+                raise ShuttingDownError
+            self._changes.append((change, done))
+            self._changed.notify()
+        return done.result()
+
     def problem(self, bound: float) -> str | None:
         """Return why nothing is answered: the thread has ended, or its batch takes more than `bound` seconds."""
         if not self._thread.is_alive():
             return "the thread that searches has ended"
-        running, since = self._running, self._running_since
+        changing, running, since = self._changing_since, self._running, self._running_since
+        if changing is not None and (seconds := time.monotonic() - changing) > bound:
+            return f"a change of the index has been running for {seconds:.0f} s, more than {bound:g} s"
         if running and (seconds := time.monotonic() - since) > bound:
             return f"a batch of {len(running)} requests has been running for {seconds:.0f} s, more than {bound:g} s"
         return None
@@ -119,16 +140,37 @@ class Batcher(Generic[TaskT, AnswerT]):
         with self._changed:
             self._closed = True
             left = [*self._running, *self._lanes.clear()]
+            changes = list(self._changes)
             self._observer.depth(0)
+        for _, done in changes:
+            done.set_exception(ShuttingDownError())
         _deliver([(job, ShuttingDownError()) for job in left])
 
     def _next(self) -> list[Job[TaskT, AnswerT]]:
         """Wait for jobs and take as many as fit; none means closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._changes or self._lanes or self._closed)
+                if not self._changes:
+                    batch = self._lanes.take()
+                    self._observer.depth(self._lanes.waiting)
+                    return batch
+                change, done = self._changes.popleft()
+            self._change(change, done)
+
+    def _change(self, change: Callable[[], Any], done: Future[Any]) -> None:
+        self._changing_since = time.monotonic()
+        try:
+            done.set_result(change())
+        except Exception as error:  # noqa: BLE001 - it belongs to who asked for the change
+            done.set_exception(error)
+        except BaseException:  # this thread ends
+            done.set_exception(ShuttingDownError())
+            raise
+        self._changing_since = None
         with self._changed:
-            self._changed.wait_for(lambda: self._lanes or self._closed)
-            batch = self._lanes.take()
+            self._lanes.restart()
             self._observer.depth(self._lanes.waiting)
-            return batch
 
     def _answer(self, batch: list[Job[TaskT, AnswerT]]) -> None:
         now = time.monotonic()
@@ -167,8 +209,7 @@ class Batcher(Generic[TaskT, AnswerT]):
 
     def _advanced(self, job: Job[TaskT, AnswerT], answer: AnswerT) -> Result[TaskT, AnswerT] | None:
         """Note the answer to a job's next part; return the job once it was the last."""
-        job.parts.popleft()
-        job.answers.append(answer)
+        job.advance(answer)
         if job.parts:
             with self._changed:
                 self._lanes.put_back(job)

@@ -110,7 +110,10 @@ class Retrieval:
 
 @dataclass(frozen=True)
 class Info:
-    """What is served; times are seconds since 1970."""
+    """What is served; times are seconds since 1970.
+
+    `delta_updates` is ``in_place`` where a call that waits may be answered from the next version, else ``beside``.
+    """
 
     bundle_version: str
     sketch_version: str
@@ -126,6 +129,7 @@ class Info:
     limits: dict[str, int]
     software_version: str
     bundle_software_version: str
+    delta_updates: str = "unspecified"
 
 
 def by_user(user_id: str, k: int | None = None) -> pb.Query:
@@ -228,6 +232,7 @@ class RetrievalClient:
             limits={limit.name: getattr(answer.limits, limit.name) for limit in pb.Limits.DESCRIPTOR.fields},
             software_version=answer.software_version,
             bundle_software_version=answer.bundle_software_version,
+            delta_updates=pb.DeltaUpdates.Name(answer.delta_updates).removeprefix("DELTA_UPDATES_").lower(),
         )
 
     def _call(self, method: Any, request: Any) -> Any:

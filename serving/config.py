@@ -90,6 +90,18 @@ class ServingConfig(FrozenModel):
     max_request_bytes: int = Field(
         default=16 << 20, ge=1 << 16, description="larger requests are refused unread, bytes"
     )
+    deltas: Literal["auto", "clone", "in_place"] = Field(
+        default="auto",
+        description="how a delta bundle is taken: clone, on a copy of the index beside the served one; in_place, in "
+        "the served index between two batches, at a cost that follows the change; auto: in_place, but clone for more "
+        "than 20,000 changed rows, which would hold up queries, where memory has room for two indexes",
+    )
+    memory_bytes: int | None = Field(
+        default=None,
+        ge=1 << 28,
+        description="memory that the process may use; null: the limit of its control group (container), else the "
+        "machine's. Where two bundles do not fit, the served one is dropped before another complete one is read",
+    )
     cache_dir: Path | None = Field(
         default=None,
         description="folder for history files that are fetched from an object store; null: weir-cache-UID in the "

@@ -89,12 +89,12 @@ class QueueFullError(RequestError):
 
 
 class NoBundleError(RequestError):
-    """No bundle has been loaded yet."""
+    """No bundle is loaded: the first has not been promoted, or the one that was is read again."""
 
     reason = "NO_BUNDLE"
 
     def __init__(self) -> None:
-        super().__init__("no bundle has been loaded yet; the server answers once the first is promoted")
+        super().__init__("no bundle is loaded; the server answers once it has read the promoted one")
 
 
 class ShuttingDownError(RequestError):
@@ -113,7 +113,8 @@ class BundleVersionNotLoadedError(RequestError):
 
     def __init__(self, wanted: str, loaded: str) -> None:
         wanted = wanted if len(wanted) <= _LONGEST_ECHO else f"{wanted[:_LONGEST_ECHO]}..."
-        super().__init__(f"bundle_version {wanted!r} is not loaded; the loaded one is {loaded!r}")
+        remedy = "pin that, or leave bundle_version empty"
+        super().__init__(f"bundle_version {wanted!r} is not loaded; the loaded one is {loaded!r}: {remedy}")
         self.wanted, self.loaded = wanted, loaded
 
     @property

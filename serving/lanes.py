@@ -33,7 +33,7 @@ class Outcome(Generic[AnswerT]):
 
 @dataclass(eq=False)
 class Job(Generic[TaskT, AnswerT]):
-    """A request in the queue: the parts that are left, and the answers to the others.
+    """A request in the queue: the parts that are left, those that are `done`, and the answers to them.
 
     It is of use until `deadline` on the monotonic clock; `queued` are the seconds until its first batch.
     """
@@ -42,6 +42,7 @@ class Job(Generic[TaskT, AnswerT]):
     deadline: float
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Outcome[list[AnswerT]]]
+    done: list[Part[TaskT]] = field(default_factory=list)
     answers: list[AnswerT] = field(default_factory=list)
     arrived: float = field(default_factory=time.monotonic)
     queued: float = 0.0
@@ -55,6 +56,17 @@ class Job(Generic[TaskT, AnswerT]):
     def cost(self) -> float:
         """Their estimated cost."""
         return sum(part.cost for part in self.parts)
+
+    def advance(self, answer: AnswerT) -> None:
+        """Note the answer to the next part."""
+        self.done.append(self.parts.popleft())
+        self.answers.append(answer)
+
+    def restart(self) -> None:
+        """Forget the answers: all parts wait again."""
+        self.parts.extendleft(reversed(self.done))
+        self.done.clear()
+        self.answers.clear()
 
 
 class Lane(Generic[TaskT, AnswerT]):
@@ -90,6 +102,12 @@ class Lane(Generic[TaskT, AnswerT]):
             batch.append(self._jobs.popleft())
             self.waiting -= batch[-1].size
         return batch
+
+    def restart(self) -> None:
+        """Let every job begin with its first part again."""
+        for job in self._jobs:
+            job.restart()
+        self.waiting = sum(job.size for job in self._jobs)
 
     def clear(self) -> list[Job[TaskT, AnswerT]]:
         """Remove and return all jobs."""
@@ -138,6 +156,11 @@ class Lanes(Generic[TaskT, AnswerT]):
         cheap = bool(self._cheap) and not (self._cheap_was_last and self._expensive)
         self._cheap_was_last = cheap
         return (self._cheap if cheap else self._expensive).take(self._max_batch, self._max_cost)
+
+    def restart(self) -> None:
+        """Let every job begin with its first part again."""
+        self._cheap.restart()
+        self._expensive.restart()
 
     def clear(self) -> list[Job[TaskT, AnswerT]]:
         """Remove and return all jobs."""

@@ -1,6 +1,7 @@
 """Exact search over a bundle that deltas have changed, without a copy of its vectors."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,8 @@ _MARGIN: Final = 16
 
 def exact_index(vectors: Layers[np.float32]) -> Exact:
     """Return exact search over the rows of a bundle."""
-    return ExactIndex(vectors.base) if vectors.places is None else LayeredIndex(vectors)
+    changed = len(vectors.over) or len(vectors.gone)
+    return LayeredIndex(vectors) if changed else ExactIndex(vectors.base)
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,10 @@ class LayeredIndex:
     """
 
     vectors: Layers[np.float32]
-    _current: npt.NDArray[np.bool_] = field(init=False)
-    _late_rows: IndexRows = field(init=False)
-    _late: ExactIndex = field(init=False)
 
-    def __post_init__(self) -> None:
-        places, count = self.vectors.places, len(self.vectors.base)
-        if places is None:
-            places = np.arange(count, dtype=np.int32)
-        late = np.flatnonzero(places >= count)
-        # A row that holds what the base has holds it at its own place: only deltas move rows.
-        object.__setattr__(self, "_current", places[:count] == np.arange(count))
-        object.__setattr__(self, "_late_rows", IndexRows(late))
-        object.__setattr__(self, "_late", ExactIndex(np.ascontiguousarray(self.vectors.over[places[late] - count])))
+    @cached_property
+    def _late(self) -> ExactIndex:
+        return ExactIndex(self.vectors.over.values)
 
     @property
     def lists(self) -> int:
@@ -55,18 +48,18 @@ class LayeredIndex:
         """Return the best `k` rows for each query."""
         base, late = self._search_base(queries, k), self._late.search(queries, k)
         scores = np.concatenate([base.scores, late.scores], axis=1)
-        rows = np.concatenate([base.rows, self._late_rows[late.rows]], axis=1)
-        best = np.argsort(-scores, axis=1, kind="stable")[:, : min(k, int(self._current.sum()) + len(self._late_rows))]
+        rows = np.concatenate([base.rows, self.vectors.over.keys[late.rows]], axis=1)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : min(k, self.vectors.left + len(self.vectors.over))]
         return Found(np.take_along_axis(scores, best, 1), IndexRows(np.take_along_axis(rows, best, 1)))
 
     def _search_base(self, queries: Floats, k: int) -> Found:
         """Return up to `k` current rows of the base for each query; -1, at minus infinity, where there are fewer."""
-        base, count = ExactIndex(self.vectors.base), len(self._current)
-        wanted = min(k, int(self._current.sum()))
-        fetched = min(int(wanted * count / max(self._current.sum(), 1)) + _MARGIN, count)
+        base, count, left = ExactIndex(self.vectors.base), len(self.vectors.base), self.vectors.left
+        wanted = min(k, left)
+        fetched = min(int(wanted * count / max(left, 1)) + _MARGIN, count)
         while True:
             found = base.search(queries, fetched)
-            current = self._current[found.rows]
+            current = self.vectors.in_base(found.rows)
             if fetched == count or (current.sum(axis=1) >= wanted).all():
                 break
             fetched = min(2 * fetched, count)

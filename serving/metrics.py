@@ -156,6 +156,32 @@ class BundleMetrics:
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300),
             registry=registry,
         )
+        self.pause_seconds = Histogram(
+            "weir_bundle_delta_pause_seconds",
+            "Seconds for which queries waited while a delta was taken in place.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.deltas = Counter(
+            "weir_bundle_deltas", "Versions reached by deltas from the one before.", ("how",), registry=registry
+        )
+        for how in ("clone", "in_place"):
+            self.deltas.labels(how)
+        self.damaged = Counter(
+            "weir_bundle_damaged",
+            "Changes in place that failed midway; the server reads the promoted bundle as at its start.",
+            registry=registry,
+        )
+        self.dropped = Counter(
+            "weir_bundle_dropped",
+            "Bundles dropped before the next one was read, because memory has no room for both.",
+            registry=registry,
+        )
+
+    def nothing(self) -> None:
+        """Note that no bundle is served."""
+        self.info.clear()
+        self.items.set(0)
 
     def served(self, bundle: LoadedBundle, before: LoadedBundle | None, happened: float) -> None:
         """Describe the bundle that is served from now on, and when its newest event happened (wall clock)."""

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from contracts import ItemKeys, Key
 from serving.bundle import LoadedBundle
+from serving.errors import BundleVersionNotLoadedError
 
 __all__ = ["Answer", "ByEmbedding", "ByHistory", "ByItem", "ByUser", "Hits", "Query", "Source", "Task", "joined"]
 
@@ -63,7 +64,8 @@ def _no_keys() -> ItemKeys:
 class Task:
     """One request, tied to the bundle it was checked against.
 
-    `allowed` (None: every item) and `excluded` are item keys; without `find` only vectors are made.
+    `allowed` (None: every item) and `excluded` are item keys; without `find` only vectors are made. Where it is
+    `pinned`, no other bundle answers.
     """
 
     bundle: LoadedBundle
@@ -75,6 +77,17 @@ class Task:
     excluded: ItemKeys = field(default_factory=_no_keys)
     allowed: ItemKeys | None = None
     find: bool = True
+    pinned: bool = False
+
+    def answering(self) -> LoadedBundle:
+        """Return the bundle that answers: a later one where a delta was taken in place while the request waited.
+
+        Raises `BundleVersionNotLoadedError` or `NoBundleError`.
+        """
+        bundle = self.bundle.answering()
+        if self.pinned and bundle is not self.bundle:
+            raise BundleVersionNotLoadedError(self.bundle.version, bundle.version)
+        return bundle
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,16 +111,18 @@ class Hits:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer to a task, and the seconds that its batch took."""
+    """The answer to a task from one `version`, and the seconds that its batch took."""
 
+    version: str
     hits: list[Hits]
     tower_seconds: float
     search_seconds: float
 
 
 def joined(answers: Sequence[Answer]) -> Answer:
-    """Return the answers to the parts of a task as one."""
+    """Return the answers to the parts of a task, all of one version, as one."""
     return Answer(
+        answers[0].version,
         [hits for answer in answers for hits in answer.hits],
         sum(answer.tower_seconds for answer in answers),
         sum(answer.search_seconds for answer in answers),

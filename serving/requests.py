@@ -58,6 +58,7 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
         exclude_seen=request.exclude_seen,
         excluded=excluded,
         allowed=allowed if len(allowed) else None,
+        pinned=bool(request.bundle_version),
     )
     check.cost(task)
     return task
@@ -70,7 +71,7 @@ def embed_task(request: pb.EmbedRequest, bundle: LoadedBundle, limits: LimitsCon
     check.total(item_ids(request, limits.max_queries))
     queries = check.queries(request.queries, with_k=False)
     check.raise_if_any()
-    return Task(bundle=bundle, queries=queries, find=False)
+    return Task(bundle=bundle, queries=queries, find=False, pinned=bool(request.bundle_version))
 
 
 def _require_version(wanted: str, bundle: LoadedBundle) -> None:

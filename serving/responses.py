@@ -75,6 +75,7 @@ def info_response(bundle: LoadedBundle, config: ServingConfig) -> pb.GetInfoResp
         ),
         software_version=version("weir"),
         bundle_software_version=manifest.software_version,
+        delta_updates=pb.DELTA_UPDATES_IN_PLACE if bundle.changeable else pb.DELTA_UPDATES_BESIDE,
     )
 
 

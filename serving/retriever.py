@@ -60,9 +60,10 @@ class Retriever:
         """Return one answer per task, in order."""
         faiss.omp_set_num_threads(self.threads)  # OpenMP keeps this per thread
         answers: dict[int, Answer] = {}
-        for numbers in _grouped(range(len(tasks)), lambda number: id(tasks[number].bundle)):
+        bundles = [task.answering() for task in tasks]
+        for numbers in _grouped(range(len(tasks)), lambda number: id(bundles[number])):
             group = [tasks[number] for number in numbers]
-            answers.update(zip(numbers, _Batch(group[0].bundle, self.histories).answer(group), strict=True))
+            answers.update(zip(numbers, _Batch(bundles[numbers[0]], self.histories).answer(group), strict=True))
         return [answers[number] for number in range(len(tasks))]
 
 
@@ -80,8 +81,8 @@ class _Batch:
         planned = time.monotonic()
         hits = self.find(plans, vectors)
         found = time.monotonic()
-        rest = iter(hits)
-        return [Answer([next(rest) for _ in task.queries], planned - start, found - planned) for task in tasks]
+        rest, version, tower, search = iter(hits), self.bundle.version, planned - start, found - planned
+        return [Answer(version, [next(rest) for _ in task.queries], tower, search) for task in tasks]
 
     def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[_Plan], Floats]:
         """Return the plans and the query vectors, (places, dimension)."""
@@ -182,10 +183,11 @@ class _Batch:
 
     def popular(self, plan: _Plan) -> tuple[Floats, IndexRows]:
         allowed = self.allowed(plan.task)
-        rows = self.bundle.popular
-        if allowed is not None:
-            rows = IndexRows(allowed[np.argsort(-self.bundle.popularity[allowed], kind="stable")])
-        rows = IndexRows(rows[: _wanted(plan)])
+        wanted = min(_wanted(plan), self.bundle.items)
+        if allowed is None:
+            rows = self.bundle.popular.first(wanted)
+        else:
+            rows = IndexRows(allowed[np.argsort(-self.bundle.popularity[allowed], kind="stable")][:wanted])
         return _kept(plan, Found(self.bundle.popularity[rows].astype(np.float32), rows), None)
 
     def allowed(self, task: Task) -> IndexRows | None:

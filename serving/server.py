@@ -28,8 +28,10 @@ from serving.config import ServingConfig
 from serving.daemon import in_daemon
 from serving.decoding import DecodingInterceptor
 from serving.histories import FollowedHistories
+from serving.in_place import DeltaPolicy
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
+from serving.memory import Memory
 from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
 from serving.problems import Problems
 from serving.queries import Answer, Task
@@ -93,7 +95,6 @@ class Server:
         ProcessCollector(registry=self.registry)
         self.metrics = RequestMetrics(self.registry)
         self.calls = MetricsInterceptor(RpcMetrics(self.registry))
-        self.watcher = BundleWatcher(self.store, BundleMetrics(self.registry), config.device, config.threads)
         self.histories = self._histories()
         self.health = health.aio.HealthServicer()
         self.following: list[asyncio.Task[None]] = []
@@ -101,6 +102,7 @@ class Server:
         self._problems, self._fetch_problems = Problems(log), Problems(log)
         self._ill = ""
         self._where = ""
+        self._ready = False
         self.batcher: Batcher[Task, Answer] = Batcher(
             Retriever(self.histories, config.threads),
             self.metrics,
@@ -108,6 +110,14 @@ class Server:
             max_cost=config.max_batch_cost,
             limit=config.queue_queries,
             retry_after=config.retry_after_seconds,
+        )
+        self.watcher = BundleWatcher(
+            self.store,
+            BundleMetrics(self.registry),
+            config.device,
+            config.threads,
+            DeltaPolicy(config.deltas, Memory.found(config.memory_bytes)),
+            self.batcher.between,
         )
 
     def _histories(self) -> "FollowedHistories | SharedHistories":
@@ -194,10 +204,12 @@ class Server:
 
     async def _refresh_bundle(self) -> None:
         await self._looked.wait()
-        first = self.watcher.bundle is None
-        if await asyncio.to_thread(self.watcher.refresh) and first:
-            await self._healthy(_STATUS.SERVING)
-            log.info("ready: %s", self._where)
+        await asyncio.to_thread(self.watcher.refresh)
+        ready = self.watcher.bundle is not None
+        if ready != self._ready:
+            self._ready = ready
+            await self._healthy(_STATUS.SERVING if ready else _STATUS.NOT_SERVING)
+            log.info("ready: %s" if ready else "not ready, there is no bundle to serve: %s", self._where)
 
     def _catch_up(self) -> None:
         try:

@@ -57,12 +57,12 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         def build() -> Task:
             return retrieve_task(request, self._bundle(), self._config.limits)
 
-        task, outcome = await self._answer(request, build, context)
+        _, outcome = await self._answer(request, build, context)
         hits = outcome.answer.hits
         self._metrics.fallbacks.inc(sum(found.fallback for found in hits))
 
         def response() -> pb.RetrieveResponse:
-            return retrieve_response(task.bundle.version, hits, self._seconds(start, outcome))
+            return retrieve_response(outcome.answer.version, hits, self._seconds(start, outcome))
 
         return await self._made(response, sum(len(found.ids) for found in hits))
 
@@ -77,7 +77,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         hits = outcome.answer.hits
 
         def response() -> pb.EmbedResponse:
-            return embed_response(task.bundle.version, hits, self._seconds(start, outcome))
+            return embed_response(outcome.answer.version, hits, self._seconds(start, outcome))
 
         return await self._made(response, len(hits) * task.bundle.manifest.dimension)
 

@@ -1,12 +1,20 @@
-"""Follows ``bundles/CURRENT``: loads what is promoted and swaps it in; what cannot be loaded changes nothing."""
+"""Follows ``bundles/CURRENT``: loads what is promoted and swaps it in; what cannot be loaded changes nothing.
+
+Two things leave nothing to serve until the next refresh has read the promoted bundle as at the start: a change in place
+that fails midway, and a bundle for which memory has no room beside the served one.
+"""
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from contracts import BundleLog, CorruptArtefactError, EventClock, Store
-from serving.bundle import LoadedBundle, load_bundle
-from serving.index import Device
+from serving.bundle import LoadedBundle
+from serving.in_place import Change, DamagedIndexError, DeltaPolicy
+from serving.index import Device, pick_gpu
+from serving.loading import Route
+from serving.memory import Memory, reading_bytes
 from serving.metrics import BundleMetrics
 from serving.problems import Problems
 
@@ -19,6 +27,8 @@ log = logging.getLogger(__name__)
 class BundleWatcher:
     """Holds the served bundle in `bundle`; readers take the reference once per request.
 
+    `between` runs a change while nothing is searched (`serving.batcher.Batcher.between`).
+
     One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
     rewritten, so it would fail again. A store that cannot be read is asked again at the next call.
     """
@@ -27,6 +37,8 @@ class BundleWatcher:
     metrics: BundleMetrics
     device: Device = "cpu"
     threads: int = 1
+    policy: DeltaPolicy = field(default_factory=lambda: DeltaPolicy("auto", Memory.found()))
+    between: Callable[[Callable[[], LoadedBundle]], LoadedBundle] = lambda change: change()
     bundle: LoadedBundle | None = None
     _refused: str | None = field(default=None, init=False)
     _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
@@ -39,7 +51,7 @@ class BundleWatcher:
             if version is None or version == self._refused or (self.bundle and self.bundle.version == version):
                 self._problems.over()
                 return False
-            self._swap(version)
+            swapped = self._swap(version)
         except CorruptArtefactError as error:
             self._refused = version or self._refused
             self._complain(error, version)
@@ -47,19 +59,70 @@ class BundleWatcher:
             self._complain(error, version)
         else:
             self._problems.over()
-            return True
+            return swapped
         return False
 
-    def _swap(self, version: str) -> None:
-        start = time.perf_counter()
-        loaded = load_bundle(BundleLog(self.store), version, self.device, self.threads, self.bundle)
+    def _swap(self, version: str) -> bool:
+        """Swap in a version; say no where there was no room for it yet."""
+        start, before = time.perf_counter(), self.bundle
+        route = Route.find(BundleLog(self.store), version, None if pick_gpu(self.device) else before)
+        if before is not None and route.served is None and not self._fits(route, before):
+            self._drop(route, before)
+            return False
+        loaded = self._reached(route)
         seconds = time.perf_counter() - start
-        happened = self._happened(loaded.manifest.max_event_ms)
-        before, self.bundle = self.bundle, loaded
         self._refused = None
         self.metrics.load_seconds.observe(seconds)
-        self.metrics.served(loaded, before, happened)
+        self.metrics.served(loaded, before, self._happened(loaded.manifest.max_event_ms))
         log.info("serving bundle %s: %d items, loaded in %.2f s", version, loaded.items, seconds)
+        return True
+
+    def _reached(self, route: Route) -> LoadedBundle:
+        """Swap in a version, by a change in place or loaded beside the served one."""
+        start = self.policy.in_place(route)
+        if start is not None:
+            loaded = self._take(Change.prepare(start, route, self.threads))
+        else:
+            loaded = self.bundle = route.load(self.device, self.threads, places=self.policy.places)
+        if route.served is not None:
+            self.metrics.deltas.labels("clone" if start is None else "in_place").inc()
+        return loaded
+
+    def _take(self, change: Change) -> LoadedBundle:
+        """Change the served index, and swap, between two batches."""
+
+        def take() -> LoadedBundle:
+            start = time.perf_counter()
+            self.bundle = taken = change.take()
+            self.metrics.pause_seconds.observe(time.perf_counter() - start)
+            return taken
+
+        try:
+            return self.between(take)
+        except DamagedIndexError:
+            self._serve_nothing()
+            self.metrics.damaged.inc()
+            raise
+
+    def _fits(self, route: Route, before: LoadedBundle) -> bool:
+        """Say whether memory has room for a version beside the served one, and for a file that is read."""
+        reading = max(reading_bytes(files.manifest) for files in route.chain)
+        return self.policy.memory.holds(before.size, route.size, reading)
+
+    def _drop(self, route: Route, before: LoadedBundle) -> None:
+        """Serve nothing, so that the next refresh can read a version; its files are verified first."""
+        for files in route.chain:
+            for entry in files.manifest.files:
+                files.log.read(files.manifest, entry.name)
+        self._serve_nothing()
+        self.metrics.dropped.inc()
+        gib = (before.size + route.size) / 2**30
+        name = files.manifest.version
+        log.warning("%s is dropped before %s is read: both would take %.1f GiB", before.version, name, gib)
+
+    def _serve_nothing(self) -> None:
+        self.bundle = None
+        self.metrics.nothing()
 
     def _happened(self, event_ms: int) -> float:
         """Return when an event happened by the wall clock; NaN where the clock cannot be read: it is a metric."""

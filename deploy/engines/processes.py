@@ -25,6 +25,7 @@ __all__ = ["EngineError", "Service", "is_listening", "start", "stop"]
 _MARK = "ENGINES_SERVICE"
 _TAIL_LINES = 12
 _GRACE_SECONDS = 15
+_RELEASE_SECONDS = 3
 
 
 class EngineError(UserError):
@@ -79,7 +80,7 @@ class Service:
     def launch(self) -> None:
         """Start it; raises `EngineError` where a port is taken."""
         for port, setting in self.ports.items():
-            if not is_free(HOST, port):
+            if not _becomes_free(port):
                 raise EngineError(
                     f"{self.name} cannot start: port {port} is in use by another program "
                     f"(`ss -ltnp` names it); {setting} takes another port"
@@ -167,6 +168,16 @@ def is_listening(port: int) -> bool:
 def _are_gone(services: Sequence[Service], seconds: float) -> bool:
     end = time.monotonic() + seconds
     while any(service.processes() for service in services):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _becomes_free(port: int) -> bool:
+    """Return whether a server can take a port, now or soon: a killed process holds its own for a moment."""
+    end = time.monotonic() + _RELEASE_SECONDS
+    while not is_free(HOST, port):
         if time.monotonic() > end:
             return False
         time.sleep(0.1)

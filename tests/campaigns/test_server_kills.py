@@ -72,11 +72,13 @@ def test_killed_under_load_its_answers_come_from_one_bundle_and_it_comes_back(tm
     store = Store(str(tmp_path / "store"))
     catalogues = {f"v{number}": catalogue(number) for number in range(3)}
     for version, made in catalogues.items():
-        manifest = write_bundle(store, version, made, promote=False)
-    # One more is a delta: a server applies it to the one before, or reads both.
-    change = Change(list(range(10, 40)), {60: "v3-new"}, [])
-    catalogues["v3"] = changed(catalogues["v2"], change)
-    write_delta(store, "v3", manifest, catalogues["v3"], change, promote=False)
+        lists = {"index": "IVF4,Flat", "parameters": {"nprobe": 4}} if version == "v2" else {}
+        manifest = write_bundle(store, version, made, promote=False, **lists)
+    # Two more are deltas: a server takes them in the index of the one before, or reads the chain.
+    for number in (3, 4):
+        change = Change(list(range(10, 40)), {57 + number: f"v{number}-new"}, [], number)
+        catalogues[f"v{number}"] = changed(catalogues[f"v{number - 1}"], change)
+        manifest = write_delta(store, f"v{number}", manifest, catalogues[f"v{number}"], change, promote=False)
     rng, log = random.Random(3), BundleLog(store)
     log.promote("v0")
     settings = ServingConfig(port=free_port(), metrics_port=0, poll_seconds=0.02)

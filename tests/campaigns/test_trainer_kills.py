@@ -9,7 +9,7 @@ import numpy as np
 from contracts import BundleLog, Store
 from contracts.checkpoint import read_checkpoint_mark
 from contracts.verification import verify
-from serving.bundle import load_bundle
+from serving.loading import load_bundle
 from tests.campaigns import lives, size
 from tests.campaigns.tally import counting
 from tests.trainer.support import same_tensors

@@ -13,7 +13,7 @@ from contracts import BundleLog, EventClock, LogState, Store, WindowLog, hash_id
 from contracts.verification import verify
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
-from serving.bundle import load_bundle
+from serving.loading import load_bundle
 from serving.metrics import BundleMetrics
 from serving.monitor.results import Examples, Freshness, WindowRecall, recorded, save
 from serving.watcher import BundleWatcher

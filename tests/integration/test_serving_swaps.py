@@ -5,15 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
-from contracts import BundleFile, BundleLog, Store
-from serving.client import RetrievalClient, by_history, by_item
+from contracts import BundleFile, BundleLog, BundleManifest, Store
+from serving.client import Hits, RetrievalClient, RetrievalError, by_history, by_item
+from tests.serving.deltas import Change, changed, dense, write_delta
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 
 SWAPS = 50
+DELTAS = 30
 DIMENSIONS = (6, 8)
 """Bundles differ in dimension too: a tower of one with an index of another could not even run."""
 
@@ -92,6 +95,98 @@ def test_fifty_swaps_under_load(store: Store) -> None:
         assert len(set.union(*(load.versions for load in loads))) > SWAPS // 2
 
 
+@dataclass
+class Chain:
+    """Deltas of one bundle, and what each version answers by brute force."""
+
+    store: Store
+    newest: BundleManifest
+    catalogues: dict[str, Catalogue]
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    @classmethod
+    def started(cls, store: Store) -> "Chain":
+        made = Catalogue.random(items=120, dimension=6, seed=1)
+        manifest = write_bundle(store, "v000", made, index="IVF4,SQfp16", parameters={"nprobe": 4})
+        return cls(store, manifest, {"v000": made})
+
+    def extend(self) -> str:
+        """Write and promote a delta that moves half of the items, adds some and takes some away."""
+        version, before = f"v{len(self.catalogues):03d}", self.catalogues[self.newest.version]
+        live = self.random.permutation([row for row, name in enumerate(before.ids) if name and row > 2]).tolist()
+        size = len(before.ids)
+        new = {row: f"new-{version}-{row}" for row in [*live[:2], size, size + 1]}
+        change = Change(live[10:60], new, sorted(live[2:6]), len(self.catalogues))
+        self.catalogues[version] = changed(before, change)
+        self.newest = write_delta(self.store, version, self.newest, self.catalogues[version], change)
+        return version
+
+    def wrong(self, version: str, history: list[str], hits: Hits) -> str | None:
+        """Say what is wrong with the answer of a version to a history."""
+        made = dense(self.catalogues[version])
+        user = made.user(history)
+        scores = [float(made.vectors[made.ids.index(one)] @ user) for one in hits.item_ids if one in made.ids]
+        exact = np.sort(made.vectors @ user)[::-1][:5]
+        # The index holds halves of floats, and ranks as these do.
+        if len(scores) == 5 and np.allclose(hits.scores, scores, atol=2e-3) and np.allclose(scores, exact, atol=2e-3):
+            return None
+        return f"{version} gave {hits} to {history}, not {made.top(user, 5)}"
+
+
+@dataclass
+class ChainLoad(Load):
+    """Asks single queries, and requests that are run in parts, and compares each answer with its version's."""
+
+    chain: Chain | None = None
+    large: bool = False
+
+    def check(self, client: RetrievalClient) -> None:
+        assert self.chain is not None
+        histories = [[f"item-{number % 3}", f"item-{number % 2}"] for number in range(40 if self.large else 1)]
+        answer = client.retrieve([by_history(history, 5) for history in histories])
+        self.answers += 1
+        self.versions.add(answer.bundle_version)
+        for history, hits in zip(histories, answer.hits, strict=True):
+            if problem := self.chain.wrong(answer.bundle_version, history, hits):
+                self.wrong.append(problem)
+
+
+@pytest.mark.parametrize("how", ["in_place", "clone"])
+def test_thirty_deltas_under_load(store: Store, how: str) -> None:
+    chain = Chain.started(store)
+    # A batch may cost little: requests of many queries are run in many parts, with others in between.
+    with ServerProcess(store, poll_seconds=0.02, deltas=how, max_batch_cost=1000) as server:
+        server.serving("v000")
+        done = threading.Event()
+        loads = [ChainLoad(server.target, done, chain=chain, large=large) for large in (False, True, True)]
+        with ThreadPoolExecutor(3) as pool:
+            running = [pool.submit(load) for load in loads]
+            try:
+                for _ in range(DELTAS):
+                    server.said(f"serving bundle {chain.extend()}:")
+                    assert not [load.result() for load in running if load.done()]
+            finally:
+                done.set()
+        for load in running:
+            load.result()  # a failed request would raise here
+        assert [problem for load in loads for problem in load.wrong] == []
+        assert server.metric("weir_bundle_deltas_total", f'how="{how}"') == DELTAS
+        assert server.metric("weir_bundle_delta_pause_seconds_count") == (DELTAS if how == "in_place" else 0)
+        answered = server.metric("grpc_server_handled_total", 'grpc_method="Retrieve"')
+        assert answered == sum(load.answers for load in loads)
+        assert len(set.union(*(load.versions for load in loads))) > DELTAS // 2
+        with RetrievalClient(server.target) as client:
+            assert client.info().delta_updates == ("in_place" if how == "in_place" else "beside")
+            with pytest.raises(RetrievalError, match=r"BUNDLE_VERSION_NOT_LOADED.*pin that, or leave") as refused:
+                client.retrieve([by_item("item-1")], bundle_version="v000")
+            assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
+            # Back to the first version, which only a complete load can reach.
+            BundleLog(store).promote("v000")
+            server.serving("v000")
+            answer = client.retrieve([by_history(["item-1"], 5)], bundle_version="v000")
+            assert chain.wrong("v000", ["item-1"], answer.hits[0]) is None
+
+
 def test_a_damaged_bundle_changes_nothing(store: Store, catalogue: Catalogue) -> None:
     write_bundle(store, "v1", catalogue)
     with ServerProcess(store) as server, RetrievalClient(server.target) as client:
@@ -122,3 +217,15 @@ def test_answers_over_the_wire_are_the_brute_force_ones(store: Store) -> None:
             scores = np.sort(made.vectors @ user)[::-1][:20]
             np.testing.assert_allclose(hits.scores, scores, rtol=1e-4, atol=1e-5)
             assert hits.item_ids == made.top(user, 20) == also.item_ids
+
+
+def test_without_room_for_two_bundles_the_server_is_away_while_it_reads_one(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    with ServerProcess(store, memory_bytes=1 << 28) as server, RetrievalClient(server.target) as client:
+        server.serving("v1")
+        write_bundle(store, "v2", Catalogue.random(seed=9))
+        server.said("v1 is dropped before v2 is read: both would take")
+        server.said("not ready, there is no bundle to serve")
+        server.serving("v2")
+        assert client.retrieve([by_history(["item-1"], 10)]).bundle_version == "v2"
+        assert server.metric("weir_bundle_dropped_total") == 1

@@ -2,6 +2,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
@@ -373,3 +374,124 @@ def test_when_the_thread_ends_everybody_is_told() -> None:
             await core.double(1, 1)
 
     asyncio.run(scenario())
+
+
+class Halves:
+    """Answers parts with the state of an index; the first batch waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.state, self.seen = "old", list[tuple[str, int]]()
+        self.started, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, tasks: Sequence[int]) -> list[str]:
+        self.seen += [(self.state, task) for task in tasks]
+        self.started.set()
+        assert self.go.wait(10)
+        return [f"{self.state} {task}" for task in tasks]
+
+    def change(self) -> int:
+        self.state = "new"
+        return threading.get_ident()
+
+
+@contextmanager
+def halves(run: Halves) -> Iterator[tuple["Batcher[int, str]", Recorder]]:
+    recorder = Recorder()
+    core = Batcher(run, recorder, max_batch=100, max_cost=100, limit=100, retry_after=0.5)
+    try:
+        yield core, recorder
+    finally:
+        run.go.set()
+        core.close()
+
+
+def test_a_change_runs_between_two_batches_and_what_was_half_answered_starts_again() -> None:
+    async def scenario() -> None:
+        run = Halves()
+        with halves(run) as (core, recorder):
+            large = asyncio.create_task(core.submit([Part(number, 10, 90) for number in (1, 2, 3)]))
+            assert await asyncio.to_thread(run.started.wait, 10)
+            small = asyncio.create_task(core.submit([Part(9, 1, 1)]))
+            changing = asyncio.create_task(asyncio.to_thread(core.between, run.change))
+            while not core._changes:
+                await asyncio.sleep(0.001)
+            assert run.state == "old"
+            run.go.set()
+            owner = await changing
+            assert owner != threading.get_ident()
+            assert (await large).answer == ["new 1", "new 2", "new 3"]
+            assert (await small).answer == ["new 9"]
+        # The change came before what had waited for longer; the part that had been answered was asked again.
+        assert run.seen[0] == ("old", 1)
+        assert sorted(run.seen[1:]) == [("new", 1), ("new", 2), ("new", 3), ("new", 9)]
+        assert recorder.depths[-1] == 0
+        assert max(recorder.depths) == 31
+
+    asyncio.run(scenario())
+
+
+def test_a_change_that_fails_is_told_to_who_asked_for_it_and_queries_go_on() -> None:
+    async def scenario() -> None:
+        run = Halves()
+        run.go.set()
+        with halves(run) as (core, _):
+
+            def fail() -> None:
+                raise RuntimeError("midway")
+
+            with pytest.raises(RuntimeError, match="midway"):
+                await asyncio.to_thread(core.between, fail)
+            assert (await core.submit([Part(1, 1)])).answer == ["old 1"]
+            assert core.problem(10) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_change_that_hangs_is_a_problem() -> None:
+    run, hold, held = Halves(), threading.Event(), threading.Event()
+    run.go.set()
+
+    def hang() -> None:
+        held.set()
+        assert hold.wait(10)
+
+    with halves(run) as (core, _):
+        changing = threading.Thread(target=core.between, args=(hang,))
+        changing.start()
+        assert held.wait(10)
+        time.sleep(0.05)
+        assert "a change of the index has been running for 0 s, more than 0.01 s" in str(core.problem(0.01))
+        hold.set()
+        changing.join()
+        assert core.problem(0.01) is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_closed_batcher_takes_no_change_and_refuses_those_that_wait() -> None:
+    run, held, hold = Halves(), threading.Event(), threading.Event()
+    run.go.set()
+    refused = list[Exception]()
+
+    def ask(core: "Batcher[int, str]") -> None:
+        try:
+            core.between(run.change)
+        except ShuttingDownError as error:
+            refused.append(error)
+
+    def end() -> None:
+        held.set()
+        assert hold.wait(10)
+        raise SystemExit  # the thread ends
+
+    with halves(run) as (core, _):
+        ended: Future[None] = Future()
+        core._changes.append((end, ended))
+        waiting = threading.Thread(target=ask, args=(core,))
+        waiting.start()
+        assert held.wait(10)
+        hold.set()
+        waiting.join(10)
+        assert isinstance(ended.exception(10), ShuttingDownError)
+        assert len(refused) == 1
+        ask(core)
+        assert len(refused) == 2

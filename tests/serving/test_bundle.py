@@ -7,9 +7,9 @@ import pytest
 
 from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store, hash_id
 from contracts.documents import write_document
-from serving.bundle import load_bundle
 from serving.errors import IncompatibleBundleError
 from serving.index import AnnIndex, ExactIndex
+from serving.loading import load_bundle
 from tests.serving.support import Catalogue, mean_tower, write_bundle
 
 FILES = [BundleFile.INDEX, BundleFile.ITEMS, BundleFile.EMBEDDINGS, BundleFile.VECTORS, BundleFile.TOWER]
@@ -26,7 +26,7 @@ def test_rows_are_found_by_key(store: Store, catalogue: Catalogue) -> None:
     np.testing.assert_array_equal(every, np.arange(len(catalogue.ids)))
     np.testing.assert_array_equal(bundle.rows_of(keys("nobody", "", "item-7")), [-1, -1, 7])
     assert bundle.ids[7] == "item-7"
-    assert bundle.ids[bundle.popular[:5]].tolist() == catalogue.most_popular(5)
+    assert bundle.ids[bundle.popular.first(5)].tolist() == catalogue.most_popular(5)
 
 
 @pytest.mark.parametrize("history", [["item-1"], ["item-1", "nobody"], [f"item-{i}" for i in range(9)]])

@@ -60,5 +60,5 @@ def test_parts_are_the_task_in_order_and_no_dearer_than_allowed(lengths: list[in
 
 def test_the_answers_to_parts_are_one_answer() -> None:
     hits = [Hits([str(number)], [1.0], [], None) for number in range(3)]
-    whole = joined([Answer(hits[:2], 1.0, 2.0), Answer(hits[2:], 0.5, 0.25)])
+    whole = joined([Answer("v1", hits[:2], 1.0, 2.0), Answer("v1", hits[2:], 0.5, 0.25)])
     assert (whole.hits, whole.tower_seconds, whole.search_seconds) == (hits, 1.5, 2.25)

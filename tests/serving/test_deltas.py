@@ -8,56 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store, hash_id
-from serving.bundle import LoadedBundle, load_bundle
+from contracts import BundleFile, BundleLog, CorruptArtefactError, Store
 from serving.errors import IncompatibleBundleError
 from serving.index import AnnIndex
-from tests.serving.deltas import Change, changed, dense, write_array, write_delta, write_same_centroids
+from serving.loading import load_bundle
+from tests.serving.deltas import (
+    KINDS,
+    Change,
+    assert_same,
+    base,
+    changed,
+    dense,
+    drawn,
+    write_array,
+    write_delta,
+    write_same_centroids,
+)
 from tests.serving.support import Catalogue, write_bundle
-
-KINDS = ["Flat", "IVF4,Flat", "IVF4,SQfp16"]
-QUERIES = np.random.default_rng(3).standard_normal((6, 8)).astype(np.float32)
-
-
-def base(store: Store, kind: str = "Flat", items: int = 40) -> tuple[BundleManifest, Catalogue]:
-    catalogue = Catalogue.random(items=items)
-    return write_bundle(
-        store, "v0", catalogue, index=kind, parameters={"nprobe": 2} if "IVF" in kind else {}
-    ), catalogue
-
-
-def drawn(catalogue: Catalogue, rng: np.random.Generator, number: int) -> Change:
-    """Return a random change: some items move, some go, some come into their rows, into empty ones and beyond."""
-    live = [row for row, name in enumerate(catalogue.ids) if name]
-    empty = [row for row, name in enumerate(catalogue.ids) if not name]
-    picked = rng.permutation(live).tolist()
-    moved, gone = picked[: rng.integers(0, 9)], picked[9 : 9 + rng.integers(0, 6)]
-    taken = [*gone[: rng.integers(0, len(gone) + 1)], *empty[: rng.integers(0, len(empty) + 1)]]
-    taken += range(len(catalogue.ids), len(catalogue.ids) + int(rng.integers(0, 4)))
-    return Change(moved, {row: f"new-{number}-{row}" for row in taken}, sorted(set(gone) - set(taken)), number)
-
-
-def assert_same(one: LoadedBundle, other: LoadedBundle, ids: list[str]) -> None:
-    """Compare all that a server asks of a bundle; rows differ, what they hold must not."""
-    assert one.items == other.items == len(ids)
-    for k in (1, 7, len(ids)):
-        for name in ("index", "exact"):
-            mine, theirs = getattr(one, name).search(QUERIES, k), getattr(other, name).search(QUERIES, k)
-            np.testing.assert_allclose(mine.scores, theirs.scores, atol=1e-6)
-            for mine_row, theirs_row in zip(mine.rows, theirs.rows, strict=True):
-                found = one.ids[mine_row[mine_row >= 0]].tolist()
-                assert found == other.ids[theirs_row[theirs_row >= 0]].tolist()
-    keys = np.array([hash_id(name) for name in [*ids, "nobody"]], np.int64)
-    mine, theirs = one.rows_of(keys), other.rows_of(keys)
-    assert one.ids[mine[:-1]].tolist() == ids
-    assert mine[-1] == -1
-    np.testing.assert_array_equal(one.exact.vectors[mine[:-1]], other.exact.vectors[theirs[:-1]])
-    some = mine[: len(ids) // 2]
-    among = one.exact.search_among(QUERIES, 5, some)
-    scores = other.exact.search_among(QUERIES, 5, theirs[: len(ids) // 2]).scores
-    np.testing.assert_allclose(among.scores, scores, atol=1e-6)
-    np.testing.assert_allclose(one.users(keys[None, :3]), other.users(keys[None, :3]), atol=1e-6)
-    assert one.ids[one.popular].tolist() == other.ids[other.popular].tolist()
 
 
 @settings(max_examples=25, deadline=None)

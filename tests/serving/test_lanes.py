@@ -80,3 +80,20 @@ def test_every_part_is_taken_once_in_order_within_bounds(costs: list[list[float]
                 queue.put_back(each)
     assert list(taken.values()) == costs
     assert queue.waiting == 0
+
+
+def test_what_starts_again_waits_with_all_its_parts_in_order() -> None:
+    queue = lanes()
+    half, whole = job(6, 7, 8, size=2), job(9, size=3)
+    queue.admit(half, 0.1)
+    [taken] = queue.take()
+    assert taken is half
+    for number in range(2):
+        half.advance(f"answer {number}")
+    queue.put_back(half)
+    queue.admit(whole, 0.1)
+    assert (queue.waiting, half.answers, len(half.parts)) == (5, ["answer 0", "answer 1"], 1)
+    queue.restart()
+    assert (queue.waiting, half.answers, half.done) == (9, [], [])
+    assert [part.cost for part in half.parts] == [6, 7, 8]
+    assert [each.size for each in queue.clear()] == [6, 3]

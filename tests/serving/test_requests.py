@@ -57,12 +57,16 @@ def test_a_request_becomes_a_task() -> None:
     assert task.excluded.tolist() == [hash_id("y"), hash_id("z")]
     assert task.allowed is not None
     assert task.allowed.tolist() == [hash_id("x")]
+    assert task.pinned
+    assert embed_task(pb.EmbedRequest(queries=[ANN], bundle_version="v1"), BUNDLE, LIMITS).pinned
 
 
 def test_what_is_left_out_means_no_restriction() -> None:
     task = retrieve_task(pb.RetrieveRequest(queries=[ANN]), BUNDLE, LIMITS)
     assert (task.exact, task.nprobe, task.threshold, task.exclude_seen, task.allowed) == (False, 0, None, False, None)
     assert not len(task.excluded)
+    assert not task.pinned
+    assert not embed_task(pb.EmbedRequest(queries=[ANN]), BUNDLE, LIMITS).pinned
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts import BundleLog, Store, hash_id
-from serving.bundle import LoadedBundle, load_bundle
+from serving.bundle import LoadedBundle
 from serving.index import AnnIndex, Found
+from serving.loading import load_bundle
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
 from serving.retriever import Retriever
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window

@@ -2,7 +2,7 @@ import asyncio
 import logging
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import faiss
@@ -12,12 +12,15 @@ from grpc_health.v1 import health_pb2
 from prometheus_client import CollectorRegistry
 
 from contracts import Store
+from serving.bundle import LoadedBundle
 from serving.config import ServingConfig
 from serving.cost import parts_of
+from serving.errors import NoBundleError
 from serving.histories import FollowedHistories
-from serving.index import Found
+from serving.index import AnnIndex, Found
 from serving.queries import ByEmbedding, Query, Task
 from serving.server import LIVENESS, Server, _allow_files, serve
+from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 
@@ -200,3 +203,52 @@ def test_open_files_are_allowed_as_far_as_possible(caplog: pytest.LogCaptureFixt
             assert "raise `ulimit -n`" in caplog.text
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def readiness(server: Server) -> int | None:
+    return server.health._server_status.get("")
+
+
+def test_a_server_whose_index_is_damaged_is_not_ready_until_it_has_read_the_bundle_again(
+    store: Store, catalogue: Catalogue, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = write_bundle(store, "v1", catalogue, index="IVF4,Flat", parameters={"nprobe": 4})
+    change = Change([3, 4], {200: "new"}, [5])
+    owner = list[str]()
+
+    def losing_a_row(take: Callable[[], LoadedBundle]) -> LoadedBundle:
+        served = server.watcher.bundle
+        assert served is not None
+        assert isinstance(served.index, AnnIndex)
+        served.index.index.remove_ids(faiss.IDSelectorArray(np.array([77])))
+
+        def noting() -> LoadedBundle:
+            owner.append(threading.current_thread().name)
+            return take()
+
+        return server.batcher.between(noting)
+
+    async def scenario() -> None:
+        server._looked.set()
+        await server._refresh_bundle()
+        assert readiness(server) == SERVING
+        write_delta(store, "v2", first, changed(catalogue, change), change)
+        server.watcher.between = losing_a_row
+        waiting = Task(server.watcher.bundle, (Query(ByEmbedding(np.ones(8, np.float32)), 3),))
+        await server._refresh_bundle()
+        assert readiness(server) == NOT_SERVING
+        with pytest.raises(NoBundleError):
+            await server.batcher.submit(parts_of(waiting, 1000))
+        await server._refresh_bundle()
+        assert readiness(server) == SERVING
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    assert owner == ["weir-search"]
+    assert server.watcher.bundle is not None
+    assert server.watcher.bundle.version == "v2"
+    assert [text.partition(":")[0] for text in caplog.messages if "ready" in text] == [
+        "ready",
+        "not ready, there is no bundle to serve",
+        "ready",
+    ]

@@ -21,10 +21,11 @@ from prometheus_client import CollectorRegistry
 from contracts import BundleLog, Store
 from serving.aside import Aside
 from serving.batcher import Batcher
-from serving.bundle import LoadedBundle, load_bundle
+from serving.bundle import LoadedBundle
 from serving.config import LimitsConfig, ServingConfig
 from serving.decoding import DecodingInterceptor
 from serving.interceptor import MetricsInterceptor
+from serving.loading import load_bundle
 from serving.metrics import RequestMetrics, RpcMetrics
 from serving.queries import Answer, Task
 from serving.retriever import Retriever

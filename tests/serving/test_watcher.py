@@ -1,12 +1,20 @@
 import gc
 import logging
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
+import faiss
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleFile, BundleLog, EventClock, Store
+from serving.bundle import LoadedBundle
+from serving.in_place import DeltaPolicy
+from serving.index import AnnIndex
+from serving.memory import Memory
 from serving.metrics import BundleMetrics
 from serving.watcher import BundleWatcher
 from tests.serving.deltas import Change, changed, write_delta
@@ -16,6 +24,10 @@ from tests.serving.support import Catalogue, write_bundle
 def watcher(store: Store) -> tuple[BundleWatcher, CollectorRegistry]:
     registry = CollectorRegistry()
     return BundleWatcher(store, BundleMetrics(registry)), registry
+
+
+def policy(how: Literal["auto", "clone", "in_place"], limit: int = 1 << 40) -> DeltaPolicy:
+    return DeltaPolicy(how, Memory(limit))
 
 
 def damage(store: Store, version: str) -> None:
@@ -191,7 +203,7 @@ def test_a_delta_is_applied_beside_what_is_served_and_a_damaged_one_is_not(
     store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = write_bundle(store, "v1", catalogue, index="IVF4,Flat", parameters={"nprobe": 4})
-    watcher = BundleWatcher(store, BundleMetrics(CollectorRegistry()))
+    watcher = BundleWatcher(store, BundleMetrics(CollectorRegistry()), policy=policy("clone"))
     assert watcher.refresh()
     before = watcher.bundle
     change = Change([3, 4], {200: "new"}, [5])
@@ -217,4 +229,102 @@ def test_a_delta_is_applied_beside_what_is_served_and_a_damaged_one_is_not(
     assert watcher.bundle.items == 200
     BundleLog(store).promote("v2")
     assert watcher.refresh()
-    assert watcher.bundle.rows_of(served.rows.keys).tolist()[200] == 200
+    assert watcher.bundle.rows_of(served.rows.keys[np.arange(201)]).tolist()[200] == 200
+
+
+def with_delta(store: Store, catalogue: Catalogue) -> None:
+    first = write_bundle(store, "v1", catalogue, index="IVF4,Flat", parameters={"nprobe": 4})
+    change = Change([3, 4], {200: "new"}, [5])
+    write_delta(store, "v2", first, changed(catalogue, change), change, promote=False)
+
+
+def test_a_delta_is_taken_in_place_and_an_older_version_is_loaded(store: Store, catalogue: Catalogue) -> None:
+    with_delta(store, catalogue)
+    registry, log = CollectorRegistry(), BundleLog(store)
+    watcher = BundleWatcher(store, BundleMetrics(registry))
+    watcher.refresh()
+    before = watcher.bundle
+    log.promote("v2")
+    assert watcher.refresh()
+    served = watcher.bundle
+    assert before is not None
+    assert served is not None
+    assert before.answering() is served
+    assert served.index is not before.index
+    assert isinstance(served.index, AnnIndex)
+    assert isinstance(before.index, AnnIndex)
+    assert served.index.index is before.index.index
+    assert registry.get_sample_value("weir_bundle_delta_pause_seconds_count") == 1
+    assert registry.get_sample_value("weir_bundle_deltas_total", {"how": "in_place"}) == 1
+    assert registry.get_sample_value("weir_bundle_deltas_total", {"how": "clone"}) == 0
+    log.promote("v1")
+    assert watcher.refresh()
+    assert watcher.bundle is not None
+    assert (watcher.bundle.version, served.answering()) == ("v1", served)
+    assert registry.get_sample_value("weir_bundle_delta_pause_seconds_count") == 1
+
+
+def test_a_damaged_delta_is_not_taken_in_place(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_delta(store, catalogue)
+    follower, registry = watcher(store)
+    follower.refresh()
+    served = follower.bundle
+    damage(store, "v2")
+    BundleLog(store).promote("v2")
+    assert not follower.refresh()
+    assert follower.bundle is served
+    assert served is not None
+    assert served.answering() is served
+    assert "bundle v2 is refused, v1 stays" in caplog.text
+    assert registry.get_sample_value("weir_bundle_damaged_total") == 0
+
+
+def test_after_a_change_that_failed_midway_the_promoted_bundle_is_read_anew(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_delta(store, catalogue)
+    follower, registry = watcher(store)
+    follower.refresh()
+    served = follower.bundle
+    assert served is not None
+
+    def losing_a_row(change: Callable[[], LoadedBundle]) -> LoadedBundle:
+        assert isinstance(served.index, AnnIndex)
+        served.index.index.remove_ids(faiss.IDSelectorArray(np.array([77])))
+        return change()
+
+    follower.between = losing_a_row
+    BundleLog(store).promote("v2")
+    assert not follower.refresh()
+    assert follower.bundle is None
+    assert "bundle v2 is refused, none stays" in caplog.text
+    assert registry.get_sample_value("weir_bundle_damaged_total") == 1
+    assert registry.get_sample_value("weir_index_items") == 0
+    assert follower.refresh()
+    assert follower.bundle is not None
+    assert (follower.bundle.version, follower.bundle.items) == ("v2", 200)
+
+
+def test_without_room_for_two_the_served_bundle_goes_before_another_complete_one_is_read(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_delta(store, catalogue)
+    registry, log = CollectorRegistry(), BundleLog(store)
+    follower = BundleWatcher(store, BundleMetrics(registry), policy=policy("auto", 1 << 20))
+    assert follower.refresh()
+    log.promote("v2")
+    assert follower.refresh()  # a delta needs no room
+    write_bundle(store, "v3", catalogue, index="IVF4,Flat")
+    damage(store, "v3")
+    assert not follower.refresh()
+    assert follower.bundle is not None
+    assert "bundle v3 is refused, v2 stays" in caplog.text
+    write_bundle(store, "v4", catalogue, index="IVF4,Flat")
+    assert not follower.refresh()
+    assert follower.bundle is None
+    assert "v2 is dropped before v4 is read" in caplog.text
+    assert follower.refresh()
+    assert follower.bundle.version == "v4"
+    assert registry.get_sample_value("weir_bundle_dropped_total") == 1

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
 from trainer.export.cases import Cases, RecentCases
-from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta
 from trainer.export.errors import ExportError
 from trainer.export.files import write_complete, write_delta
@@ -76,7 +75,7 @@ class _Export:
 
     def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, keeper: Keeper) -> None:
         self.store, self.state, self.recent, self.gate, self.keeper = store, state, recent, gate, keeper
-        self.log, self.content = BundleLog(store), Content.of(state)
+        self.log, self.content = BundleLog(store), keeper.content(state)
 
     def existing(self) -> BundleManifest | None:
         """Return the manifest if this bundle exists already; a damaged one is written again."""
@@ -95,7 +94,7 @@ class _Export:
     def write(self) -> BundleManifest:
         """Write the files, ask the gate, and commit the bundle."""
         draft = self.keeper.draft(self.log, self.content)
-        manifest, servable, verdict = self._judge(self._manifest(draft))
+        manifest, servable, verdict = self._judge(self._manifest(draft), draft)
         sentence = verdict.sentence
         if verdict.promoted and (pinned := _pinned(self.log)):
             sentence = f"held: {pinned}; otherwise {sentence}"
@@ -132,7 +131,7 @@ class _Export:
             trained_sequence=max(at.trained_sequence, 0),
             trained_window=at.trained_window,
             max_event_ms=at.max_event_ms,
-            items=len(self.content.vectors),
+            items=len(self.state.table),
             dimension=tower.dimension,
             metric="cosine" if tower.normalised else "inner_product",
             history_length=tower.history_length,
@@ -145,7 +144,7 @@ class _Export:
             files=(),
         )
         if isinstance(draft, Complete):
-            return manifest.model_copy(update={"files": write_complete(self.store, manifest, self.content, draft)})
+            return manifest.model_copy(update={"files": write_complete(self.store, manifest, draft)})
         parent = draft.parent.manifest
         return manifest.model_copy(
             update={
@@ -155,11 +154,13 @@ class _Export:
                 "depth": parent.depth + 1,
                 "changed": len(draft.items),
                 "removed": len(draft.removed),
-                "files": write_delta(self.store, manifest, self.content, draft),
+                "files": write_delta(self.store, manifest, draft),
             }
         )
 
-    def _judge(self, candidate: BundleManifest) -> tuple[BundleManifest, Servable | None, Verdict]:
+    def _judge(
+        self, candidate: BundleManifest, draft: Complete | Delta
+    ) -> tuple[BundleManifest, Servable | None, Verdict]:
         """Ask the gate, and add what was measured to the manifest; return also what answered, if it was asked.
 
         Raises `CorruptArtefactError` where the candidate itself cannot be read back.
@@ -168,8 +169,9 @@ class _Export:
             return candidate, None, self.gate.before(fault, Evidence())
         cases = self.recent.up_to(self.state.position.trained_sequence)
         servable = self.keeper.read(self.log, candidate)
-        candidate, new = _with_recall(candidate, servable, cases), servable.hits(cases, self.gate.cutoff)
-        return candidate, servable, self._verdict(new, cases)
+        if self.keeper.is_recall_due(draft):
+            candidate = _with_recall(candidate, servable, cases)
+        return candidate, servable, self._verdict(servable.hits(cases, self.gate.cutoff), cases)
 
     def _verdict(self, new: npt.NDArray[np.bool_], cases: Cases) -> Verdict:
         """Compare the candidate's hits with those of the promoted bundle."""

@@ -43,12 +43,9 @@ class Assigned(NamedTuple):
     lists: npt.NDArray[np.int64]
     cosines: Floats
 
-    def take(self, rows: npt.NDArray[np.int64]) -> "Assigned":
-        """Return those of some items; -1 means an item without a list, at cosine 0."""
-        known = rows >= 0
-        lists, cosines = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.float32)
-        lists[known], cosines[known] = self.lists[rows[known]], self.cosines[rows[known]]
-        return Assigned(lists, cosines)
+    def take(self, chosen: npt.NDArray[np.int64]) -> "Assigned":
+        """Return those of the `chosen` items (m,)."""
+        return Assigned(self.lists[chosen], self.cosines[chosen])
 
 
 def family(kind: str) -> str:

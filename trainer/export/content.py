@@ -1,4 +1,4 @@
-"""The arrays of a bundle, and the name that follows from them."""
+"""What an export reads of a state, and the name that follows from it."""
 
 import json
 from dataclasses import dataclass
@@ -10,13 +10,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 import xxhash
+from torch import Tensor
 
-from contracts import BUNDLE_ITEMS_SCHEMA, ItemKeys, columns
-from trainer.items.table import FIRST_ITEM, TableRows
+from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, ItemKeys, columns
+from trainer.export.fingerprint import Fingerprint
+from trainer.items.rows import FIRST_ITEM, Reader, TableRows
+from trainer.state.codec import flatten
 from trainer.state.trainer_state import TrainerState
 from trainer.towers import project
 
 __all__ = ["Content"]
+
+Floats = npt.NDArray[np.float32]
 
 _DIGITS: Final = 8
 """Of the digest in a name: only bundles of one position in the stream need to differ."""
@@ -24,19 +29,51 @@ _DIGITS: Final = 8
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """The arrays of a state's bundle: `embeddings` (2 + items, d) and `vectors` (items, d), in order of table rows."""
+    """What a bundle takes from a state: of all items, or of those whose table rows were touched.
+
+    `embeddings` (2 + n, d) begin with the two special rows, and `vectors` (n, d) have none; both are in the order of
+    `rows` (n,), table rows that items own, ascending. `touched` are all rows that were looked at and `left` the keys of
+    items that these do not hold any more; None where the content is whole.
+    """
 
     state: TrainerState
-    embeddings: npt.NDArray[np.float32]
-    vectors: npt.NDArray[np.float32]
+    rows: TableRows
+    embeddings: Floats
+    vectors: Floats
+    fingerprint: Fingerprint
+    touched: TableRows | None = None
+    left: ItemKeys | None = None
 
     @classmethod
-    @torch.no_grad()
     def of(cls, state: TrainerState) -> "Content":
-        """Read a state."""
-        embeddings = state.item_vectors(TableRows(np.concatenate([np.arange(FIRST_ITEM), state.table.live])))
-        vectors = project(embeddings[FIRST_ITEM:], state.config.tower)
-        return cls(state, embeddings.float().cpu().numpy(), vectors.float().cpu().numpy())
+        """Read a whole state."""
+        table, rows = state.table, TableRows(state.table.live.copy())
+        embeddings, vectors = _read(state, rows)
+        keys = ItemKeys(table.keys[rows])
+        fingerprint = Fingerprint.of(table.capacity, rows, keys, embeddings[FIRST_ITEM:])
+        return cls(state, rows, embeddings, vectors, fingerprint)
+
+    @classmethod
+    def since(cls, state: TrainerState, fingerprint: Fingerprint) -> "Content":
+        """Read the rows touched since the fingerprint was taken, and bring it up to date."""
+        table, touched = state.table, state.touched(Reader.BUNDLE)
+        rows = TableRows(touched[table.keys[touched] != PADDING_KEY])
+        embeddings, vectors = _read(state, rows)
+        fingerprint.grow(table.capacity)
+        left = fingerprint.update(touched, rows, ItemKeys(table.keys[rows]), embeddings[FIRST_ITEM:])
+        return cls(state, rows, embeddings, vectors, fingerprint, touched, left)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds all items."""
+        return self.touched is None
+
+    def whole(self) -> "Content":
+        """Return the content of all items."""
+        if self.is_whole:
+            return self
+        rows = TableRows(self.state.table.live.copy())
+        return Content(self.state, rows, *_read(self.state, rows), self.fingerprint)
 
     @cached_property
     def version(self) -> str:
@@ -50,13 +87,13 @@ class Content:
 
     @property
     def keys(self) -> ItemKeys:
-        """The items' keys, (items,)."""
-        return ItemKeys(self.state.table.keys[self.state.table.live])
+        """The items' keys, (n,)."""
+        return ItemKeys(self.state.table.keys[self.rows])
 
     def items(self, chosen: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> pa.Table:
         """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`) with the `chosen` items (m,) at index rows `rows` (m,)."""
         table = self.state.table
-        places = table.live[chosen]
+        places = self.rows[chosen]
         values: dict[str, Any] = {
             columns.ROW: rows.astype(np.int32),
             columns.ITEM_ID: table.ids[places].tolist(),
@@ -66,13 +103,28 @@ class Content:
         return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)
 
     def _digest(self) -> str:
-        config, digest = self.state.config, xxhash.xxh3_128()
-        settings = config.defining() | {"index": config.index, "nprobe": config.nprobe}
-        digest.update(json.dumps(settings, sort_keys=True).encode())
-        for name, value in sorted(self.state.tower.state_dict().items()):
+        state, digest = self.state, xxhash.xxh3_128()
+        settings = state.config.defining() | {"index": state.config.index, "nprobe": state.config.nprobe}
+        # Counts follow from keys and frequencies.
+        numbers = {"items": self.fingerprint.value, "time_ms": state.frequencies.time_ms}
+        digest.update(json.dumps(settings | numbers, sort_keys=True).encode())
+        parts = flatten({"tower": state.tower, "frequencies": state.frequencies})
+        for name, value in sorted(parts.items()):
             digest.update(name.encode())
-            digest.update(np.ascontiguousarray(value.detach().float().cpu().numpy()).data)
-        live = self.state.table.live
-        for array in (self.embeddings, self.vectors, self.state.table.keys[live], self.state.counts[live]):
-            digest.update(np.ascontiguousarray(array).data)
+            digest.update(np.ascontiguousarray(_array(value)).data)
+        digest.update(np.ascontiguousarray(self.embeddings[:FIRST_ITEM]).data)
         return str(digest.hexdigest()[:_DIGITS])
+
+
+@torch.no_grad()
+def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
+    """Return the embeddings (2 + n, d) of the special rows and of `rows` (n,), and the vectors (n, d)."""
+    # On the CPU, the vector of a row is the same, bit for bit, among however many others it is made.
+    embeddings = state.item_vectors(TableRows(np.concatenate([np.arange(FIRST_ITEM), rows]))).cpu()
+    vectors = project(embeddings[FIRST_ITEM:], state.config.tower)
+    return _array(embeddings), _array(vectors)
+
+
+def _array(value: Tensor) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
+    return found

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexInfo
+from contracts import IndexInfo, ItemKeys
 from contracts.bundle_manifest import BundleRef
 from trainer.export.clusters import Assigned, Clusters
 from trainer.export.content import Content
 from trainer.export.kept import Kept, rows_of
+from trainer.items.rows import SHARED
 
 __all__ = ["Complete", "Delta", "Difference", "Placed"]
 
@@ -26,8 +27,12 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Complete:
-    """An index over all items of a content, in order; `placed` where its lists can be kept, `moved` as `Difference`."""
+    """An index over all items of a whole content, in order; `placed` where its lists can be kept.
 
+    `moved` is `Difference.share`.
+    """
+
+    content: Content
     index: Any
     info: IndexInfo
     placed: Placed | None = None
@@ -36,12 +41,13 @@ class Complete:
 
 @dataclass(frozen=True, eq=False)
 class Delta:
-    """The `items` (m,) of a content to publish, the rows of all of its items, `places` (n,), and the rows to remove.
+    """The `items` (m,) of a content to publish, the rows of its n items, `places` (n,), and the rows to remove.
 
     `parent` is what they change, stored as `ref` says. `placed` where the index has lists, `appended` (c, d) the
     centroids that a repair has added.
     """
 
+    content: Content
     parent: Kept
     ref: BundleRef
     info: IndexInfo
@@ -52,47 +58,63 @@ class Delta:
     appended: npt.NDArray[np.float32] | None = None
     moved: float | None = None
 
+    def free(self) -> Rows:
+        """Return the rows without an item after it, ascending."""
+        return np.setdiff1d(np.union1d(self.parent.free, self.removed), self.places[self.items])
+
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """How a content differs from the bundle that is kept.
+    """How a state differs from the bundle that is kept, found in a content: all of its items, or those touched since.
 
-    `rows` (items,) are the published rows of the content's items, -1 for new ones; `moved` (items,) are those that are
-    off by more than the bound; `removed` are rows whose items are gone.
+    `rows` (n,) are the published rows of the content's items, -1 for new ones; `moved` (n,) are those that are off by
+    more than the bound; `removed` are rows whose items are gone, ascending; `items` counts those of the state.
     """
 
     kept: Kept
     rows: Rows
     moved: npt.NDArray[np.bool_]
     removed: Rows
+    items: int
 
     @classmethod
     def of(cls, kept: Kept, content: Content, bound: float) -> Self:
-        """Compare every item."""
+        """Compare every item of a content."""
         rows = rows_of(kept.rows.item_rows, content.keys)
         there = np.flatnonzero(rows >= 0)
         moved = np.zeros(len(rows), np.bool_)
         moved[there] = kept.moved(rows[there], content, there, bound)
-        is_gone = np.zeros(len(kept.rows), np.bool_)
-        is_gone[kept.rows.live] = True
-        is_gone[rows[there]] = False
-        return cls(kept, rows, moved, np.flatnonzero(is_gone))
+        removed = _missing(kept, rows[there]) if content.left is None else _gone(kept, content, content.left)
+        return cls(kept, rows, moved, removed, len(content.state.table))
 
     @property
     def share(self) -> float:
-        """The share of the content's items that are new or have moved."""
-        return float(((self.rows < 0) | self.moved).mean())
+        """The share of all items that are new or have moved."""
+        return np.count_nonzero((self.rows < 0) | self.moved) / self.items
 
     def rows_for(self, also: npt.NDArray[np.bool_]) -> tuple[Rows, Rows, Rows]:
-        """Return the items to publish, `also` (n,) among them, the rows of all items (n,), and the rows to remove.
+        """Return the items to publish, `also` (n,) among them, the rows of the n items, and the rows to remove.
 
         New items take the rows of those that are gone, then rows that are empty, then further ones.
         """
         items = np.flatnonzero((self.rows < 0) | self.moved | also)
         rows = self.rows.copy()
         new = np.flatnonzero(rows < 0)
-        is_live = np.zeros(len(self.kept.rows), np.bool_)
-        is_live[self.kept.rows.live] = True
         further = np.arange(len(self.kept.rows), len(self.kept.rows) + len(new))
-        rows[new] = np.concatenate([self.removed, np.flatnonzero(~is_live), further])[: len(new)]
+        rows[new] = np.concatenate([self.removed, self.kept.free, further])[: len(new)]
         return items, rows, self.removed[len(new) :]
+
+
+def _missing(kept: Kept, there: Rows) -> Rows:
+    """Return the rows that hold items, but none of those that are `there` (n,)."""
+    is_gone = np.zeros(len(kept.rows), np.bool_)
+    is_gone[kept.rows.live] = True
+    is_gone[there] = False
+    return np.flatnonzero(is_gone)
+
+
+def _gone(kept: Kept, content: Content, left: ItemKeys) -> Rows:
+    """Return the rows of items, among those that have `left` their table rows, that have got no other one."""
+    gone = ItemKeys(left[content.state.table.rows(left) == SHARED])
+    rows = rows_of(kept.rows.item_rows, gone)
+    return np.sort(rows[rows >= 0])

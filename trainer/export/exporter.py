@@ -138,6 +138,7 @@ class Exporter:
             self.metrics.outcomes.labels("failed").inc()
             return
         self._seconds = self.clock() - started
+        self.metrics.compared.set(self._keeper.compared)
         self.metrics.exported(self.newest, self._seconds, EventClock.of(self.store), pinned=pinned)
 
     def _is_pinned(self) -> bool:

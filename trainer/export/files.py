@@ -16,9 +16,10 @@ from trainer.export.tower import tower_to_onnx
 __all__ = ["write_complete", "write_delta"]
 
 
-def write_complete(store: Store, manifest: BundleManifest, content: Content, draft: Complete) -> tuple[FileEntry, ...]:
+def write_complete(store: Store, manifest: BundleManifest, draft: Complete) -> tuple[FileEntry, ...]:
     """Write the files of a complete bundle."""
-    every, folder = np.arange(len(content.vectors)), manifest.folder
+    content, folder = draft.content, manifest.folder
+    every = np.arange(len(content.vectors))
     return (
         store.write(f"{folder}/{BundleFile.INDEX}", serialised(draft.index), rows=len(every)),
         write_table(store, f"{folder}/{BundleFile.ITEMS}", content.items(every, every)),
@@ -28,9 +29,9 @@ def write_complete(store: Store, manifest: BundleManifest, content: Content, dra
     )
 
 
-def write_delta(store: Store, manifest: BundleManifest, content: Content, draft: Delta) -> tuple[FileEntry, ...]:
+def write_delta(store: Store, manifest: BundleManifest, draft: Delta) -> tuple[FileEntry, ...]:
     """Write the files of a delta."""
-    items, folder = draft.items, manifest.folder
+    content, items, folder = draft.content, draft.items, manifest.folder
     embedded = np.concatenate([np.arange(FIRST_ITEM_ROW), items + FIRST_ITEM_ROW])
     files = [
         write_table(store, f"{folder}/{BundleFile.ITEMS}", content.items(items, draft.places[items])),

@@ -13,27 +13,39 @@ from typing import Any, Final
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexFit, IndexInfo
-from contracts.bundle_manifest import BundleRef
+from contracts import BundleLog, BundleManifest, CorruptArtefactError
 from contracts.index_delta import takes_deltas
-from trainer.export.clusters import Assigned, Clusters
+from trainer.export.clusters import Clusters
 from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta, Difference, Placed
+from trainer.export.drafting import (
+    calls_for_repair,
+    complete,
+    delta_of,
+    empty_for,
+    filled,
+    info_for,
+    known_lists,
+    lists_by_row,
+    placed_in,
+    repaired_in,
+    without_lists,
+)
 from trainer.export.errors import ListsAwaitedError
-from trainer.export.fit import is_outgrown, is_unfit, may_repair
-from trainer.export.index import empty_index, factory, info_of
+from trainer.export.fingerprint import Fingerprint
+from trainer.export.fit import is_outgrown
 from trainer.export.kept import Kept, Lists
 from trainer.export.servable import Servable
 from trainer.export.training import Training
+from trainer.state.trainer_state import TrainerState
 
 __all__ = ["Keeper"]
 
 logger = logging.getLogger(__name__)
 
-_MOST: Final = 0.25
-"""Rows that the deltas of a chain may describe together, as a share of the complete bundle's."""
+_MEASURED: Final = 1 / 32
+"""Rows published since the recall of the index was measured, as a share of all, at which it is measured again."""
 
 _SERVABLES: Final = 3
 """Bundles in memory, at most: the newest, the promoted and the one confirmed last."""
@@ -44,15 +56,18 @@ class Keeper:
     """Drafts each export from the one before; one thread calls it.
 
     With `beside`, an export without any lists does not train them itself: it raises `ListsAwaitedError`, and they are
-    trained beside the stream.
+    trained beside the stream. `compared` is the share of all items that the newest export has looked at.
     """
 
     clock: Callable[[], float] = time.time
     beside: bool = False
+    compared: float = 1.0
     _kept: Kept | None = None
     _training: Training | None = None
     _awaited: bool = False
     _servables: list[Servable] = field(default_factory=list)
+    _fingerprint: Fingerprint | None = None
+    _unmeasured: int = 0
 
     def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
         """Return a bundle that answers, as `Servable.open`; those used last stay in memory."""
@@ -88,8 +103,20 @@ class Keeper:
         """Go on from what the store holds."""
         self._kept = None
 
+    def content(self, state: TrainerState) -> Content:
+        """Read of a state what an export has to compare.
+
+        That is the rows touched since the bundle that is kept, where this keeper has exported it from the same state;
+        otherwise, and where a step moves items that it does not touch, the whole table.
+        """
+        before, self._fingerprint = self._fingerprint, None
+        is_known = self._kept is not None and state.published == self._kept.manifest
+        if before is None or not is_known or state.featured is not None:
+            return Content.of(state)
+        return Content.since(state, before)
+
     def draft(self, log: BundleLog, content: Content) -> Complete | Delta:
-        """Return what to write for a content.
+        """Return what to write for a content; where touched rows do not suffice for it, of the whole one.
 
         Raises
         ------
@@ -99,34 +126,47 @@ class Keeper:
             From FAISS, for a factory string that it does not know or that asks for more items than there are.
         """
         self.resume(log)
-        difference = self._difference(content)
-        return replace(self._draft(log, content, difference), moved=difference.share if difference else None)
+        drafted = None if content.is_whole else self._draft_touched(log, content)
+        return drafted or self._draft_whole(log, content.whole())
 
-    def _draft(self, log: BundleLog, content: Content, difference: Difference | None) -> Complete | Delta:
-        config, vectors = content.state.config, content.vectors
-        kind = factory(len(vectors), config.index)
-        empty = empty_index(vectors.shape[1], kind)
+    def _draft_touched(self, log: BundleLog, content: Content) -> Delta | None:
+        """Return the delta of the rows that were touched; None where it takes the whole table to go on."""
+        difference, empty, kind = self._difference(content), *empty_for(content)
+        if difference is None:
+            return None
         if not isinstance(empty, faiss.IndexIVF) or not takes_deltas(empty):
-            delta = None
-            if difference is not None and takes_deltas(empty) and difference.kept.manifest.index.type == kind:
-                delta = _delta(log, difference, content, info_of(empty, kind, config.nprobe))
-            return delta or _complete(empty, kind, content)
+            return without_lists(log, difference, content, empty, kind)
+        lists = difference.kept.lists
+        if lists is None or not lists.suits(empty, kind, content.state.config.index) or self._has_trained:
+            return None
+        placed = placed_in(lists.clusters, content.vectors, known_lists(lists, difference))
+        if calls_for_repair(placed):
+            return None
+        delta = delta_of(log, difference, content, info_for(content, placed), placed)
+        if delta is not None:
+            self._train_outgrown(placed, empty, kind, content)
+        return delta
+
+    def _draft_whole(self, log: BundleLog, content: Content) -> Complete | Delta:
+        difference, empty, kind = self._difference(content), *empty_for(content)
+        if not isinstance(empty, faiss.IndexIVF) or not takes_deltas(empty):
+            delta = without_lists(log, difference, content, empty, kind) if difference else None
+            return delta or complete(empty, kind, content, difference)
         trained = self._trained()
         lists = trained or (difference.kept.lists if difference else None)
-        if lists is None or not lists.suits(empty, kind, config.index):
+        if lists is None or not lists.suits(empty, kind, content.state.config.index):
             self._await_lists(empty, kind, content)
-            return _filled(content, Placed(*Clusters.trained(empty, kind, vectors)))
+            return filled(content, Placed(*Clusters.trained(empty, kind, content.vectors)), difference)
         if trained is not None or difference is None:
-            known, difference = lists.known(content.keys, vectors, config.publish_bound), None
+            known = lists.known(content.keys, content.vectors, content.state.config.publish_bound)
         else:
-            known = lists.assigned.take(np.where(difference.moved, -1, difference.rows))
-        placed = _placed(lists.clusters, vectors, known)
-        if self._training is None and self._is_outgrown(placed.clusters.fit, content):
-            self._training = Training(empty, kind, content.keys, vectors)
+            known = known_lists(lists, difference)
+        placed = repaired_in(placed_in(lists.clusters, content.vectors, known), content.vectors)
+        self._train_outgrown(placed, empty, kind, content)
         delta = None
-        if difference is not None:
-            delta = _delta(log, difference, content, _info(content, placed), placed)
-        return delta or _filled(content, placed)
+        if trained is None and difference is not None:
+            delta = delta_of(log, difference, content, info_for(content, placed), placed)
+        return delta or filled(content, placed, difference)
 
     def _await_lists(self, empty: Any, kind: str, content: Content) -> None:
         """Let lists be trained beside the stream, and leave; once, so that an export can tell why that failed."""
@@ -135,20 +175,35 @@ class Keeper:
             self._training = self._training or Training(empty, kind, content.keys, content.vectors)
             raise ListsAwaitedError("the lists of the index are trained beside the stream, the export comes then")
 
+    def is_recall_due(self, draft: Complete | Delta) -> bool:
+        """Say whether to compare the index with exact search, which costs what the catalogue holds.
+
+        With a delta of touched rows, only once so many rows were published since the last time that it costs little
+        more than these.
+        """
+        if isinstance(draft, Complete) or draft.content.is_whole or draft.info.fit is None:
+            return True
+        published = self._unmeasured + len(draft.items)
+        return draft.info.fit.recall is None or published >= _MEASURED * len(draft.content.state.table)
+
     def note(self, draft: Complete | Delta, servable: Servable | None) -> None:
         """Go on from a bundle that was written; without one that answers, from what the store holds."""
+        self.compared = len(draft.content.rows) / len(draft.content.state.table)
         if servable is None:
             self._kept = None
             return
         self._awaited = False
+        is_measured, published = self.is_recall_due(draft), len(draft.items) if isinstance(draft, Delta) else 0
+        self._unmeasured = 0 if is_measured else self._unmeasured + published
         rows, lists, fit = servable.rows, None, servable.manifest.index.fit
         if draft.placed is not None and fit is not None:
-            clusters, assigned = draft.placed
-            if isinstance(draft, Delta):
-                assigned = _by_row(assigned, draft.places, len(rows))
-            lists = Lists(replace(clusters, fit=fit), rows.item_rows, rows.vectors, assigned)
-        self._kept = Kept(servable.manifest, rows, lists)
+            clusters = replace(draft.placed.clusters, fit=fit)
+            lists = Lists(clusters, rows.item_rows, rows.vectors, lists_by_row(draft, draft.placed.assigned))
+        free = draft.free() if isinstance(draft, Delta) else np.empty(0, np.int64)
+        self._kept = Kept(servable.manifest, rows, free, lists)
         self._servables = [servable, *self._servables][:_SERVABLES]
+        self._fingerprint = draft.content.fingerprint
+        draft.content.state.note_published(servable.manifest)
 
     def _difference(self, content: Content) -> Difference | None:
         """Compare with what is kept, unless that is of another shape."""
@@ -159,79 +214,20 @@ class Keeper:
             return None
         return Difference.of(kept, content, content.state.config.publish_bound)
 
-    def _is_outgrown(self, fit: IndexFit, content: Content) -> bool:
-        every = content.state.config.index_training_every_seconds
-        return is_outgrown(fit, len(content.vectors), self.clock(), every)
+    def _train_outgrown(self, placed: Placed, empty: Any, kind: str, content: Content) -> None:
+        """Train all lists anew beside the stream, if it is time."""
+        items, every = len(content.state.table), content.state.config.index_training_every_seconds
+        if self._training is None and is_outgrown(placed.clusters.fit, items, self.clock(), every):
+            whole = content.whole()
+            self._training = Training(empty, kind, whole.keys, whole.vectors)
+
+    @property
+    def _has_trained(self) -> bool:
+        return self._training is not None and not self._training.running
 
     def _trained(self) -> Lists | None:
         """Return what the training beside the stream has made, once."""
-        if self._training is None or self._training.running:
+        if self._training is None or not self._has_trained:
             return None
         result, self._training = self._training.result, None
         return result
-
-
-def _complete(empty: Any, kind: str, content: Content) -> Complete:
-    empty.train(content.vectors)
-    empty.add(content.vectors)
-    return Complete(empty, info_of(empty, kind, content.state.config.nprobe))
-
-
-def _filled(content: Content, placed: Placed) -> Complete:
-    index = placed.clusters.filled(content.vectors, placed.assigned.lists)
-    info = info_of(index, placed.clusters.kind, content.state.config.nprobe, placed.clusters.fit)
-    return Complete(index, info, placed)
-
-
-def _info(content: Content, placed: Placed) -> IndexInfo:
-    clusters = placed.clusters
-    return info_of(clusters.empty, clusters.kind, content.state.config.nprobe, clusters.fit)
-
-
-def _delta(
-    log: BundleLog, difference: Difference, content: Content, info: IndexInfo, placed: Placed | None = None
-) -> Delta | None:
-    """Return the delta that publishes a difference; None where a complete bundle is due."""
-    kept, moves, appended = difference.kept, np.zeros(len(difference.rows), np.bool_), None
-    if kept.lists is not None and placed is not None:
-        moves = kept.lists.assigned.take(difference.rows).lists != placed.assigned.lists
-        appended = placed.clusters.centroids()[kept.lists.clusters.lists :]
-    items, places, removed = difference.rows_for(moves)
-    described = len(kept.rows.vectors.over) + len(items)
-    if kept.manifest.depth >= content.state.config.bundle_chain or described > _MOST * len(kept.rows.vectors.base):
-        return None
-    ref = _stored(log, kept.manifest)
-    return None if ref is None else Delta(kept, ref, info, items, places, removed, placed, appended)
-
-
-def _stored(log: BundleLog, kept: BundleManifest) -> BundleRef | None:
-    """Return what names the bundle that is kept; None where the store no longer has that one, or not its chain."""
-    try:
-        manifest, ref = log.manifest_and_ref(kept.version)
-        log.chain(manifest)
-    except (CorruptArtefactError, FileNotFoundError) as error:
-        logger.error("the next bundle is complete, the newest one cannot be built on: %s", error)
-        return None
-    return ref if manifest == kept else None
-
-
-def _by_row(assigned: Assigned, places: npt.NDArray[np.int64], rows: int) -> Assigned:
-    """Return the lists of items by their rows, `places` (n,), of so many `rows`."""
-    lists, cosines = np.full(rows, -1, np.int64), np.zeros(rows, np.float32)
-    lists[places], cosines[places] = assigned
-    return Assigned(lists, cosines)
-
-
-def _placed(clusters: Clusters, vectors: npt.NDArray[np.float32], known: Assigned) -> Placed:
-    """Assign what has no list, and repair the lists if that shows them to fit badly."""
-    changed = np.flatnonzero(known.lists < 0)
-    found = clusters.assign(vectors[changed])
-    known.lists[changed], known.cosines[changed] = found
-    unfit = float((found.cosines < clusters.fit.cosine).mean()) if len(changed) else 0.0
-    clusters = replace(clusters, fit=clusters.fit.model_copy(update={"changed": len(changed), "unfit": unfit}))
-    if not is_unfit(clusters.fit) or not may_repair(clusters.fit):
-        return Placed(clusters, known)
-    repaired = clusters.repaired(vectors, known)
-    if repaired is not None:
-        logger.info("of %d items %.0f %% fit no list: now there are %d", len(changed), 100 * unfit, repaired[0].lists)
-    return Placed(*(repaired or (clusters, known)))

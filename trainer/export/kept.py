@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
@@ -13,9 +12,10 @@ from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
 from contracts.layers import Layers
 from trainer.export.clusters import Assigned, Clusters, family
 from trainer.export.content import Content
+from trainer.export.searched import ListSearch
 from trainer.export.servable import Servable
 
-__all__ = ["Kept", "Lists", "have_moved", "rows_of"]
+__all__ = ["ByRow", "Kept", "Lists", "have_moved", "rows_of"]
 
 _BLOCK: Final = 1 << 14
 """Rows compared at once: they stay in the processor's cache."""
@@ -25,13 +25,38 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
+class ByRow:
+    """The list of each row of an index, and the cosine of its vector and the list's centroid; never changed."""
+
+    lists: Layers[np.int64]
+    cosines: Layers[np.float32]
+
+    @classmethod
+    def of(cls, assigned: Assigned) -> Self:
+        """Take over those of all rows, in order."""
+        return cls(Layers.of(assigned.lists), Layers.of(assigned.cosines))
+
+    def take(self, rows: Rows) -> Assigned:
+        """Return those of rows (n,) that hold items; -1 means an item without a row: it has list -1, at cosine 0."""
+        known = rows >= 0
+        lists, cosines = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.float32)
+        lists[known], cosines[known] = self.lists[rows[known]], self.cosines[rows[known]]
+        return Assigned(lists, cosines)
+
+    def replaced(self, rows: Rows, assigned: Assigned, gone: Rows) -> "ByRow":
+        """Return these without the rows `gone`, and with those of `rows` (m,), new ones among them."""
+        lists = self.lists.replaced(rows, assigned.lists, gone)
+        return ByRow(lists, self.cosines.replaced(rows, assigned.cosines, gone))
+
+
+@dataclass(frozen=True, eq=False)
 class Lists:
     """The lists of an IVF index, the items by row that they were given for, and the list of each row."""
 
     clusters: Clusters
     item_rows: ItemRows
     vectors: Layers[np.float32]
-    assigned: Assigned
+    assigned: ByRow
 
     def suits(self, empty: Any, kind: str, wanted: str) -> bool:
         """Say whether the lists can go on: for the same kind of index; of as many lists, where a number is wanted."""
@@ -54,26 +79,29 @@ class Lists:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The newest bundle in memory; `lists` is None where its index has none that can be kept."""
+    """The newest bundle in memory; `free` are its rows without an item, ascending.
+
+    `lists` is None where its index has none that can be kept.
+    """
 
     manifest: BundleManifest
     rows: BundleRows
+    free: Rows
     lists: Lists | None
 
     @classmethod
     def of(cls, servable: Servable) -> Self:
         """Find out the lists of a bundle's rows; of one whose index does not say how it fits, none are kept."""
         manifest, rows, fit = servable.manifest, servable.rows, servable.manifest.index.fit
-        if fit is None:
-            return cls(manifest, rows, None)
-        empty: Any = faiss.clone_index(servable.index)
-        empty.reset()
-        clusters = Clusters(manifest.index.type, empty, fit)
-        live, lists = rows.live, _lists_of(servable.index, len(rows))
-        measured = clusters.measured(rows.vectors[live], lists[live])
+        live, index = rows.live, servable.index
+        free = np.setdiff1d(np.arange(len(rows)), live)
+        if fit is None or not isinstance(index, ListSearch):
+            return cls(manifest, rows, free, None)
+        clusters, lists = Clusters(manifest.index.type, index.empty(), fit), index.lists_of(len(rows))
         cosines = np.zeros(len(rows), np.float32)
-        cosines[live] = measured.cosines
-        return cls(manifest, rows, Lists(clusters, rows.item_rows, rows.vectors, Assigned(lists, cosines)))
+        cosines[live] = clusters.measured(rows.vectors[live], lists[live]).cosines
+        by_row = ByRow.of(Assigned(lists, cosines))
+        return cls(manifest, rows, free, Lists(clusters, rows.item_rows, rows.vectors, by_row))
 
     def moved(self, rows: Rows, content: Content, items: Rows, bound: float) -> npt.NDArray[np.bool_]:
         """Say which of a content's `items` (n,) differ from their published `rows` (n,), as vectors or embeddings."""
@@ -104,12 +132,3 @@ def have_moved(
 def _squares(vectors: Floats) -> Floats:
     squares: Floats = np.einsum("nd,nd->n", vectors, vectors)
     return squares
-
-
-def _lists_of(index: Any, rows: int) -> Rows:
-    """Return the list of each row of an IVF index, -1 where it has no such row."""
-    lists, inverted = np.full(rows, -1, np.int64), index.invlists
-    for number in range(index.nlist):
-        if size := inverted.list_size(number):
-            lists[faiss.rev_swig_ptr(inverted.get_ids(number), size)] = number
-    return lists

@@ -1,4 +1,4 @@
-"""A bundle as it is served: its own ids, tower and index, read back from its files."""
+"""A bundle as it is served: its own ids, tower and index, read back from its files and run by the same libraries."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,15 +8,14 @@ from typing import Any, Final
 import faiss
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx.reference import ReferenceEvaluator
+import onnxruntime
 
 from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys
 from contracts.bundle_delta import BundleDelta
 from contracts.bundle_files import BundleFiles
 from contracts.bundle_rows import BundleRows
-from contracts.index_delta import apply_delta, with_row_ids
 from trainer.export.cases import Cases
+from trainer.export.searched import Searched, searched
 
 __all__ = ["Servable"]
 
@@ -36,8 +35,8 @@ class Servable:
     """A bundle that answers."""
 
     manifest: BundleManifest
-    tower: ReferenceEvaluator
-    index: Any
+    tower: onnxruntime.InferenceSession
+    index: Searched
     rows: BundleRows
 
     @classmethod
@@ -51,13 +50,13 @@ class Servable:
         if first is not None and len(chain) == 1:
             return first
         if first is not None:
-            rows, index = first.rows, faiss.clone_index(with_row_ids(first.index))
+            rows, index = first.rows, first.index
         else:
-            rows, index = BundleRows.read(chain[0]), chain[0].decode(BundleFile.INDEX, _index)
+            rows, index = BundleRows.read(chain[0]), searched(chain[0].decode(BundleFile.INDEX, _index))
         for files in chain[1:]:
-            delta, index = BundleDelta.read(files), with_row_ids(index)
+            delta = BundleDelta.read(files)
             rows = rows.changed(files, delta)
-            files.guarded(BundleFile.LISTS, partial(apply_delta, index, delta))
+            index = files.guarded(BundleFile.LISTS, partial(index.changed, delta))
         tower = BundleFiles(log, manifest).decode(BundleFile.TOWER, _tower)
         return cls(manifest, tower, index, rows)
 
@@ -86,7 +85,7 @@ class Servable:
     def _users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, d) as they are searched with."""
         rows, mask = self.rows.item_rows.tower_inputs(histories, self.manifest.history_length)
-        (users,) = self.tower.run(None, {"history": self.rows.embeddings[rows], "mask": mask})
+        (users,) = self.tower.run(["user"], {"history": self.rows.embeddings[rows], "mask": mask})
         if self.manifest.metric == "cosine":
             users = users / np.maximum(np.linalg.norm(users, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return np.ascontiguousarray(users, np.float32)
@@ -96,5 +95,8 @@ def _index(data: bytes) -> Any:
     return faiss.deserialize_index(np.frombuffer(data, np.uint8))
 
 
-def _tower(data: bytes) -> ReferenceEvaluator:
-    return ReferenceEvaluator(onnx.ModelProto.FromString(data))
+def _tower(data: bytes) -> onnxruntime.InferenceSession:
+    """Return what runs the tower as the server does; in one thread, since the ranks of a machine share its cores."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])

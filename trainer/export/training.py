@@ -14,7 +14,7 @@ from contracts import ItemKeys
 from contracts.item_rows import ItemRows
 from contracts.layers import Layers
 from trainer.export.clusters import Clusters
-from trainer.export.kept import Lists
+from trainer.export.kept import ByRow, Lists
 
 __all__ = ["Training"]
 
@@ -59,5 +59,5 @@ class Training:
         except Exception:
             logger.exception("the lists of the index could not be trained; the old ones stay")
             return
-        self._lists = Lists(clusters, ItemRows.of(keys), Layers.of(vectors), assigned)
+        self._lists = Lists(clusters, ItemRows.of(keys), Layers.of(vectors), ByRow.of(assigned))
         logger.info("%s is trained on %d items; the next export takes it", kind, len(vectors))

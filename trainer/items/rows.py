@@ -1,11 +1,12 @@
 """Rows of the item table, and which of them have changed."""
 
+from enum import IntEnum
 from typing import Final, NewType
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FIRST_ITEM", "PADDING", "SHARED", "TableRows", "TouchedRows", "no_rows"]
+__all__ = ["FIRST_ITEM", "PADDING", "SHARED", "Reader", "TableRows", "TouchedRows", "no_rows"]
 
 TableRows = NewType("TableRows", npt.NDArray[np.int64])
 """Rows of the item table, of any shape; the rows of an index are others (`contracts.IndexRows`)."""
@@ -24,8 +25,15 @@ def no_rows() -> TableRows:
     return TableRows(np.empty(0, np.int64))
 
 
+class Reader(IntEnum):
+    """Who asks which rows have changed, and begins again at moments of its own; the values are bits."""
+
+    CHECKPOINT = 1
+    BUNDLE = 2
+
+
 class TouchedRows:
-    """The rows that have changed since the last `clear`; each call costs what was touched, not the table.
+    """The rows that have changed since each reader's last `clear`; a call costs what was touched, not the table.
 
     Parameters
     ----------
@@ -34,26 +42,28 @@ class TouchedRows:
     """
 
     def __init__(self, capacity: int) -> None:
-        self._marked = np.zeros(capacity, np.bool_)
-        self._parts: list[npt.NDArray[np.int64]] = []
+        self._marked = np.zeros(capacity, np.uint8)
+        self._parts: dict[Reader, list[npt.NDArray[np.int64]]] = {reader: [] for reader in Reader}
 
     def mark(self, rows: npt.NDArray[np.int64]) -> None:
         """Note that rows (n,), repeated or not, have changed."""
-        new = rows[~self._marked[rows]]
-        if len(new):
-            self._marked[new] = True
-            self._parts.append(new)
+        for reader, parts in self._parts.items():
+            new = rows[self._marked[rows] & reader == 0]
+            if len(new):
+                self._marked[new] |= np.uint8(reader)
+                parts.append(new)
 
     def grow(self, capacity: int) -> None:
         """Append rows that have not changed, up to `capacity`."""
         self._marked = np.pad(self._marked, (0, capacity - len(self._marked)))
 
-    def rows(self) -> TableRows:
+    def rows(self, reader: Reader) -> TableRows:
         """Return the rows that have changed, ascending, (n,)."""
-        return TableRows(np.unique(np.concatenate(self._parts))) if self._parts else no_rows()
+        parts = self._parts[reader]
+        return TableRows(np.unique(np.concatenate(parts))) if parts else no_rows()
 
-    def clear(self) -> None:
-        """Begin again: no row has changed."""
-        for part in self._parts:
-            self._marked[part] = False
-        self._parts = []
+    def clear(self, reader: Reader) -> None:
+        """Begin again: for this reader, no row has changed."""
+        for part in self._parts[reader]:
+            self._marked[part] &= np.uint8(~reader & 0xFF)
+        self._parts[reader] = []

@@ -27,7 +27,7 @@ from contracts.checkpoint import (
 )
 from contracts.documents import write_document
 from trainer.config import TrainerConfig
-from trainer.items.rows import TableRows, no_rows
+from trainer.items.rows import Reader, TableRows, no_rows
 from trainer.ranks.workers import Workers
 from trainer.state.saved import SavedChain, SavedRows
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
@@ -79,12 +79,12 @@ class CheckpointLog:
         entry = self._write(name, state, tensors, before.links[-1].checkpoint if before else None)
         checkpoint = CheckpointRef(name=name, checksum=entry.checksum)
         state.saved = (before or SavedChain(state.layout(), ())).extended(checkpoint, rows)
-        state.clear_touched()
+        state.clear_touched(Reader.CHECKPOINT)
         self._retire()
 
     def _before(self, state: TrainerState) -> tuple[SavedChain | None, TableRows]:
         """Return the chain that a delta would continue, None for a whole checkpoint, and the rows that it holds."""
-        found = state.saved.continued(state.layout(), state.touched) if state.saved else None
+        found = state.saved.continued(state.layout(), state.touched(Reader.CHECKPOINT)) if state.saved else None
         if found is None or not all(self._is_there(link.checkpoint) for link in found[0].links):
             return None, no_rows()
         return found

@@ -12,12 +12,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from contracts import ItemKeys, UserKeys, WindowManifest
+from contracts import BundleManifest, ItemKeys, UserKeys, WindowManifest
 from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
-from trainer.items.rows import TableRows, no_rows
+from trainer.items.rows import Reader, TableRows, no_rows
 from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
@@ -38,7 +38,8 @@ _STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequen
 class TrainerState:
     """The model, its optimisers, the item table, the frequencies and the position in the stream.
 
-    `saved` is the newest checkpoint of it, which the next one may continue.
+    `saved` is the newest checkpoint of it, which the next one may continue. `published` is the bundle since which the
+    touched rows are known; None after a start: no checkpoint holds it.
     """
 
     config: TrainerConfig
@@ -53,6 +54,7 @@ class TrainerState:
     cache: ItemCache | None = None
     featured: FeaturedItems | None = None
     saved: SavedChain | None = None
+    published: BundleManifest | None = None
     counts: npt.NDArray[np.float64] = field(init=False)
     item_counts: Tensor = field(init=False)
     log_q: Tensor = field(init=False)
@@ -195,16 +197,20 @@ class TrainerState:
         """Return the same with the lines of some table rows (n,) only, which are the tensor ``rows``."""
         return {"rows": torch.from_numpy(rows)} | flatten(self._parts(), rows) | {"progress": self._progress()}
 
-    @property
-    def touched(self) -> TableRows:
-        """The table rows of which anything has changed since `clear_touched`, ascending, (n,)."""
+    def touched(self, reader: Reader) -> TableRows:
+        """Return the table rows of which anything has changed since a reader's `clear_touched`, ascending, (n,)."""
         # Features and the cache change for no other rows than those of the table and the embeddings.
-        return TableRows(np.union1d(self.table.touched.rows(), self.embeddings.touched.rows()))
+        return TableRows(np.union1d(self.table.touched.rows(reader), self.embeddings.touched.rows(reader)))
 
-    def clear_touched(self) -> None:
-        """Begin again: no row has changed."""
-        self.table.touched.clear()
-        self.embeddings.touched.clear()
+    def clear_touched(self, reader: Reader) -> None:
+        """Begin again: for this reader, no row has changed."""
+        self.table.touched.clear(reader)
+        self.embeddings.touched.clear(reader)
+
+    def note_published(self, manifest: BundleManifest) -> None:
+        """Let the rows touched for `Reader.BUNDLE` be those since this bundle."""
+        self.published = manifest
+        self.clear_touched(Reader.BUNDLE)
 
     def layout(self) -> Layout:
         """Return the table's capacity, and what it has a line for: only in states that agree can rows be exchanged."""
@@ -249,7 +255,7 @@ class TrainerState:
         state._load_progress(progress)
         for delta in deltas:
             state._load_rows(delta)
-        state.clear_touched()
+        state.clear_touched(Reader.CHECKPOINT)
         state.refresh_frequencies()
         return state
 

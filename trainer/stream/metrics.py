@@ -105,6 +105,11 @@ class TrainerMetrics:
             "Items of the newest bundle that are new or off by more than the bound since they were last published.",
             registry=registry,
         )
+        self.compared = Gauge(
+            "weir_trainer_bundle_compared_ratio",
+            "Items that the newest export compared with what is published; 1: all, not only those touched since.",
+            registry=registry,
+        )
         self.outcomes = Counter(
             "weir_bundle_exports",
             "Exports by outcome: promoted, held, pinned or failed.",

@@ -25,16 +25,16 @@ _MARK: Final = "state/demo"
 """Marks the store of a demo, whose data `--once` may remove."""
 
 _SMALL: Final[dict[str, Any]] = {
-    "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.2},
+    "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.1},
     "trainer": {
         "batch_size": 128,
         "tower": {"dimension": 32, "history_length": 20, "layers": 1, "heads": 2},
         "negatives": {"uniform": 128},
         "evaluation_examples": 500,
         "export_every_windows": 1,
-        "poll_seconds": 0.1,
+        "poll_seconds": 0.05,
     },
-    "serving": {"poll_seconds": 0.1},
+    "serving": {"poll_seconds": 0.05},
     "monitor": {"examples_per_window": 200, "queries_per_request": 32},
 }
 _LARGE_LOG: Final = 400_000

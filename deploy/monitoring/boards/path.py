@@ -121,8 +121,11 @@ BOARD = board(
             ),
             chart(
                 "Items that moved",
-                {"moved": "max (weir_trainer_bundle_moved_ratio{})"},
-                "New, or off by more than the bound since they were last published.",
+                {
+                    "moved": "max (weir_trainer_bundle_moved_ratio{})",
+                    "compared": "max (weir_trainer_bundle_compared_ratio{})",
+                },
+                "New, or off by more than the bound since they were last published; of those that were compared.",
                 unit="percentunit",
             ),
             chart("Deltas since a complete bundle", {"deltas": "max (weir_trainer_bundle_chain{})"}),

@@ -75,12 +75,5 @@ def test_a_few_misfits_are_no_reason_for_a_repair(known: tuple[np.ndarray, Clust
     assert clusters.repaired(items[:500], assigned.take(np.arange(500))) is None
 
 
-def test_items_without_a_row_have_no_list(known: tuple[np.ndarray, Clusters, Assigned]) -> None:
-    _, _, assigned = known
-    taken = assigned.take(np.array([5, -1, 2]))
-    assert taken.lists.tolist() == [assigned.lists[5], -1, assigned.lists[2]]
-    assert taken.cosines[1] == 0
-
-
 def test_the_number_of_lists_does_not_make_another_kind() -> None:
     assert family("IVF894,SQfp16") == family("IVF1000,SQfp16") != family("IVF894,Flat")

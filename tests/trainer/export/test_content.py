@@ -9,6 +9,7 @@ from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export.content import Content
+from trainer.items.rows import Reader
 from trainer.state.trainer_state import TrainerState
 
 
@@ -41,7 +42,7 @@ def a_parameter_of_the_tower(state: TrainerState) -> None:
 
 
 def a_count(state: TrainerState) -> None:
-    state.counts[state.table.live[0]] += 1
+    state.frequencies.add(state.frequencies.memories[0].sketch.to_bytes(), state.frequencies.time_ms)
 
 
 def an_item(state: TrainerState) -> None:
@@ -83,3 +84,19 @@ def test_settings_that_only_say_when_and_where_change_no_name(state: TrainerStat
     before = Content.of(state).version
     other_settings(bundles_kept=9, metrics_port=9999, gate_tolerance=0.1)(state)
     assert Content.of(state).version == before
+
+
+def test_touched_rows_give_the_lines_and_the_name_of_a_whole_content(state: TrainerState) -> None:
+    before = Content.of(state)
+    state.clear_touched(Reader.BUNDLE)
+    assert Content.since(state, before.fingerprint).version == before.version
+    touched = state.live[[3, 9, 40]].numpy()
+    state.embeddings.adagrad_step(torch.from_numpy(touched), torch.ones(3, state.embeddings.weight.shape[1]), 0.1)
+    part, whole = Content.since(state, before.fingerprint), Content.of(state)
+    assert (part.is_whole, whole.is_whole) == (False, True)
+    assert part.version == whole.version != before.version
+    chosen = np.searchsorted(whole.rows, touched)
+    assert part.keys.tolist() == whole.keys[chosen].tolist()
+    np.testing.assert_array_equal(part.vectors, whole.vectors[chosen])
+    np.testing.assert_array_equal(part.embeddings, whole.embeddings[[0, 1, *(chosen + 2)]])
+    np.testing.assert_array_equal(part.whole().vectors, whole.vectors)

@@ -8,7 +8,7 @@ import torch
 
 from contracts import BundleLog, BundleManifest, Store
 from contracts.verification import verify
-from serving.bundle import load_bundle
+from serving.loading import load_bundle
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
@@ -40,14 +40,22 @@ def turn(state: TrainerState, *items: int, by: float = 2.0) -> None:
     for item in items:
         row = state.embeddings.weight[state.live[item]]
         row += by * row.norm() * torch.nn.functional.normalize(torch.arange(1.0, len(row) + 1), dim=0)
+    state.embeddings.touched.mark(state.table.live[list(items)])
     state.position.step += 1
 
 
 def replace_item(state: TrainerState, item: int, key: int, name: str) -> None:
     """Give an item's table row to another one."""
-    row = state.table.live[item]
+    set_item(state, state.table.live[item], key, name)
+
+
+def set_item(state: TrainerState, row: int, key: int, name: str) -> None:
+    """Give a table row to an item, or, for `PADDING_KEY`, to none."""
     state.table.keys[row], state.table.ids[row] = key, name
+    touched = state.table.touched
     state.table._index()
+    state.table.touched = touched
+    touched.mark(np.array([row]))
 
 
 def parent_of(manifest: BundleManifest) -> str | None:
@@ -101,13 +109,27 @@ def test_a_row_without_an_item_is_taken_by_a_later_one(store: Store, state: Trai
     second = export_bundle(store, state, keeper=keeper)
     assert (second.items, second.changed, second.removed) == (first.items - 1, 1, 1)
     assert_published(store, second, state)
-    state.table.keys[row], state.table.ids[row] = key, name
-    state.table._index()
+    set_item(state, row, key, name)
     state.position.step += 1
     third = export_bundle(store, state, keeper=keeper)
     assert (third.items, third.changed, third.removed) == (first.items, 1, 0)
     assert_published(store, third, state)
     assert len(load_bundle(BundleLog(store), third.version).rows) == first.items
+
+
+def test_an_item_that_has_got_another_table_row_is_neither_new_nor_gone(store: Store, state: TrainerState) -> None:
+    """It has expired and come back between two exports, and its row belongs to another one."""
+    keeper = Keeper()
+    first = export_bundle(store, state, keeper=keeper)
+    row, other = state.table.live[4], state.table.live[-1] + 1
+    set_item(state, other, int(state.table.keys[row]), str(state.table.ids[row]))
+    state.embeddings.weight[other] = state.embeddings.weight[row]
+    set_item(state, row, 12345, "another")
+    turn(state, 4)
+    second = export_bundle(store, state, keeper=keeper)
+    assert (second.changed, second.removed, second.items) == (1, 0, first.items + 1)
+    assert keeper.compared == 2 / second.items
+    assert_published(store, second, state)
 
 
 def test_what_is_off_by_less_than_the_bound_is_not_published(store: Store, state: TrainerState) -> None:
@@ -206,6 +228,7 @@ def test_nan_is_never_built_on(store: Store, state: TrainerState) -> None:
     export_bundle(store, state, keeper=keeper)
     sound = state.embeddings.weight[state.live[3]].clone()
     state.embeddings.weight[state.live[3]] = torch.nan
+    state.embeddings.touched.mark(state.table.live[[3]])
     state.position.step += 1
     assert not export_bundle(store, state, keeper=keeper).promoted
     state.embeddings.weight[state.live[3]] = sound

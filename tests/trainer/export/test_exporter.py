@@ -42,6 +42,8 @@ def test_bundles_come_every_few_windows(store: Store, config: TrainerConfig, sta
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "promoted"}) == 2
     facts = {"version": str(BundleLog(store).current()), "window": "", "index": "Flat", "promoted": "true"}
     assert registry.get_sample_value("weir_bundle_exported_info", facts) == 1
+    # The second one had nothing to compare: no row was touched.
+    assert registry.get_sample_value("weir_trainer_bundle_compared_ratio") == 0
 
 
 def test_or_when_enough_time_has_passed_even_without_a_further_window(

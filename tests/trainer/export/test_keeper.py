@@ -15,6 +15,7 @@ from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.index import empty_index
 from trainer.export.keeper import Keeper
+from trainer.export.servable import Servable
 from trainer.export.training import Training
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
@@ -45,6 +46,7 @@ def centroids(index: faiss.IndexIVF) -> np.ndarray:
 def move(state: TrainerState, item: int) -> None:
     """Turn an item's vector round."""
     state.embeddings.weight[state.live[item]] *= -1
+    state.embeddings.touched.mark(state.table.live[[item]])
     state.position.step += 1
 
 
@@ -108,6 +110,24 @@ def test_a_training_beside_is_taken_by_a_later_export(store: Store, state: Train
     # What moved since the start of the training has been assigned.
     assert third.index.fit.changed == 1
     assert index_of(store, third).ntotal == third.items
+
+
+def test_recall_is_measured_once_enough_rows_were_published(
+    store: Store, state: TrainerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in 32 of 60 items are two; a process that starts measures at once."""
+    figures = iter([0.9, 0.89, 0.88, 0.87])
+    monkeypatch.setattr(Servable, "index_recall", lambda *_: next(figures))
+    state.config = TrainerConfig.model_validate({**state.config.model_dump(), "bundle_chain": 16})
+    keeper, found = Keeper(), []
+    for item in range(5):
+        fit = export_bundle(store, state, keeper=keeper).index.fit
+        found.append(fit and fit.recall)
+        move(state, item)
+    assert found == [0.9, 0.9, 0.89, 0.89, 0.88]
+    fit = export_bundle(store, state, keeper=Keeper()).index.fit
+    assert fit is not None
+    assert (fit.recall, fit.recall_trained) == (0.87, 0.9)
 
 
 def test_a_training_gives_way_to_the_stream() -> None:

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.layers import Layers
-from trainer.export.kept import have_moved
+from trainer.export.clusters import Assigned
+from trainer.export.kept import ByRow, have_moved
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.01, 0.2]))
@@ -23,3 +24,12 @@ def test_what_is_no_number_has_moved() -> None:
     old = np.ones((1, 2), np.float32)
     assert have_moved(Layers.of(old), np.array([0]), np.full((1, 2), np.nan, np.float32), np.array([0]), 0.5).all()
     assert not have_moved(Layers.of(old), np.array([0]), old, np.array([0]), 0.0).any()
+
+
+def test_lists_by_row_follow_changes_and_items_without_a_row_have_none() -> None:
+    first = ByRow.of(Assigned(np.array([4, 7, 2]), np.array([0.5, 0.25, 1.0], np.float32)))
+    later = first.replaced(np.array([2, 3]), Assigned(np.array([9, 1]), np.ones(2, np.float32)), np.array([0]))
+    for by_row, lists, cosines in [(first, [7, -1, 2], [0.25, 0, 1]), (later, [7, -1, 9], [0.25, 0, 1])]:
+        taken = by_row.take(np.array([1, -1, 2]))
+        assert (taken.lists.tolist(), taken.cosines.tolist()) == (lists, cosines)
+    assert later.take(np.array([3])).lists.tolist() == [1]

@@ -7,6 +7,7 @@ from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export.content import Content
 from trainer.export.soundness import fault_of
+from trainer.items.rows import Reader
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
@@ -48,3 +49,14 @@ def test_one_number_that_is_not_sound_is_found_wherever_it_is(state: TrainerStat
         assert fault_of(Content.of(state)) == f"{name} contains NaN or infinity, or its norm overflows"
         place.copy_(before)
     assert fault_of(Content.of(state)) is None
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_of_touched_rows_one_number_that_is_not_sound_is_found(state: TrainerState, bad: float) -> None:
+    state.featured, whole = None, Content.of(state)
+    state.clear_touched(Reader.BUNDLE)
+    state.embeddings.touched.mark(state.table.live[[3, 7]])
+    assert fault_of(Content.since(state, whole.fingerprint)) is None
+    state.embeddings.weight[state.live[7], 2] = bad
+    found = fault_of(Content.since(state, whole.fingerprint))
+    assert found == "embeddings.weight contains NaN or infinity, or its norm overflows"

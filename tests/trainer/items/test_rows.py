@@ -2,24 +2,25 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items.rows import TouchedRows
+from trainer.items.rows import Reader, TouchedRows
 
-CALLS = st.lists(st.one_of(st.lists(st.integers(0, 9)), st.just("clear"), st.just("grow")), max_size=20)
+CALLS = st.lists(st.one_of(st.lists(st.integers(0, 9)), st.sampled_from(Reader), st.just("grow")), max_size=20)
 
 
 @given(CALLS)
-def test_touched_rows_are_what_a_set_would_hold(calls: list[list[int] | str]) -> None:
-    touched, held, capacity = TouchedRows(10), set[int](), 10
+def test_touched_rows_are_what_a_set_of_each_reader_would_hold(calls: list[list[int] | Reader | str]) -> None:
+    touched, held, capacity = TouchedRows(10), {reader: set[int]() for reader in Reader}, 10
     for call in calls:
-        if call == "clear":
-            touched.clear()
-            held.clear()
-        elif call == "grow":
+        if isinstance(call, Reader):
+            touched.clear(call)
+            held[call].clear()
+            continue
+        if call == "grow":
             capacity *= 2
             touched.grow(capacity)
-            touched.mark(np.array([capacity - 1]))
-            held.add(capacity - 1)
-        else:
-            touched.mark(np.array(call, np.int64))
-            held.update(map(int, call))
-        assert touched.rows().tolist() == sorted(held)
+        marked = [capacity - 1] if call == "grow" else list(map(int, call))
+        touched.mark(np.array(marked, np.int64))
+        for rows in held.values():
+            rows.update(marked)
+        for reader, rows in held.items():
+            assert touched.rows(reader).tolist() == sorted(rows)

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from contracts import PADDING_KEY
 from tests.trainer.items.simple_table import SimpleTable
+from trainer.items.rows import Reader
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED, ItemTable
 
 # A history of updates: at each time some keys occur, and what is older than a limit expires first.
@@ -118,11 +119,11 @@ def test_the_rows_that_were_touched_make_a_later_table_of_an_earlier_one(
     for number, listed in enumerate(windows):
         if number == since:
             earlier.load_state_dict(table.state_dict())
-            table.touched.clear()
+            table.touched.clear(Reader.CHECKPOINT)
         table.touch(np.array(listed, np.int64), number)
         table.expire(number - 1)
         table.admit(np.array(listed, np.int64), np.array([f"id{key}" for key in listed], object), number)
-    rows = table.touched.rows()
+    rows = table.touched.rows(Reader.CHECKPOINT)
     earlier.load_rows(rows, table.state_of(rows))
     assert earlier.live.tolist() == table.live.tolist()
     for name, value in table.state_dict().items():

@@ -1,12 +1,14 @@
 import numpy as np
 import torch
 
-from contracts import Store, hash_id
+from contracts import BundleManifest, Store, hash_id
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
+from trainer.items.rows import Reader
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
 
@@ -120,3 +122,21 @@ def test_the_cache_of_a_table_that_lost_all_items_begins_anew(writer: WindowWrit
     for _ in range(5):
         assert torch.isin(state.cache.items, state.live).all()
         state.cache.redraw()
+
+
+def test_rows_touched_since_a_bundle_outlive_checkpoints_and_no_restart(store: Store, config: TrainerConfig) -> None:
+    synthetic(WindowWriter(store), windows=1)
+    state = absorbed(store, config)
+    manifest = BundleManifest.model_construct(version="one")
+    state.note_published(manifest)
+    assert state.touched(Reader.BUNDLE).tolist() == []
+    assert set(state.table.live) <= set(state.touched(Reader.CHECKPOINT))
+    train_step(state, batches_of(store, state)[0], Workers())
+    touched = state.touched(Reader.BUNDLE).tolist()
+    assert touched
+    CheckpointLog(store).save(state, Workers())
+    assert state.touched(Reader.CHECKPOINT).tolist() == []
+    assert (state.published, state.touched(Reader.BUNDLE).tolist()) == (manifest, touched)
+    loaded = CheckpointLog(store).load(config, Workers())
+    assert loaded is not None
+    assert loaded.published is None

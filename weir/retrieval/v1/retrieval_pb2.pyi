@@ -21,6 +21,36 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _DeltaUpdates:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DeltaUpdatesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeltaUpdates.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DELTA_UPDATES_UNSPECIFIED: _DeltaUpdates.ValueType  # 0
+    """Not said."""
+    DELTA_UPDATES_BESIDE: _DeltaUpdates.ValueType  # 1
+    """Beside the loaded version. A call is answered from the version that was loaded when it arrived."""
+    DELTA_UPDATES_IN_PLACE: _DeltaUpdates.ValueType  # 2
+    """In the loaded version itself, except for large changes. A call that waits meanwhile is answered from the new version;
+    pinned to the one before, it is refused with BUNDLE_VERSION_NOT_LOADED.
+    """
+
+class DeltaUpdates(_DeltaUpdates, metaclass=_DeltaUpdatesEnumTypeWrapper):
+    """DeltaUpdates says how a server takes a new version that is a change of the loaded one. Only the loaded version can be
+    pinned, in any case.
+    """
+
+DELTA_UPDATES_UNSPECIFIED: DeltaUpdates.ValueType  # 0
+"""Not said."""
+DELTA_UPDATES_BESIDE: DeltaUpdates.ValueType  # 1
+"""Beside the loaded version. A call is answered from the version that was loaded when it arrived."""
+DELTA_UPDATES_IN_PLACE: DeltaUpdates.ValueType  # 2
+"""In the loaded version itself, except for large changes. A call that waits meanwhile is answered from the new version;
+pinned to the one before, it is refused with BUNDLE_VERSION_NOT_LOADED.
+"""
+Global___DeltaUpdates: _TypeAlias = DeltaUpdates  # noqa: Y015
+
 class _Metric:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -62,7 +92,9 @@ class RetrieveRequest(_message.Message):
     negative events (Hits.seen_bounded says when some are missing), or the items of a given history.
     """
     bundle_version: _builtins.str
-    """Answer only from this bundle; any if empty."""
+    """Answer only from this bundle; any if empty. Only the loaded one can answer: see GetInfoResponse.delta_updates for
+    calls that wait while another one takes its place.
+    """
     @_builtins.property
     def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Query]:
         """From one query up to Limits.max_queries."""
@@ -556,6 +588,7 @@ class GetInfoResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     BUNDLE_SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
+    DELTA_UPDATES_FIELD_NUMBER: _builtins.int
     bundle_version: _builtins.str
     """The loaded bundle."""
     sketch_version: _builtins.str
@@ -572,6 +605,8 @@ class GetInfoResponse(_message.Message):
     """Version of the server."""
     bundle_software_version: _builtins.str
     """Version of the software that made the bundle."""
+    delta_updates: Global___DeltaUpdates.ValueType
+    """How this server takes the next version, where that is a change of the loaded one."""
     @_builtins.property
     def index(self) -> Global___Index:
         """The index and its default parameters."""
@@ -608,10 +643,11 @@ class GetInfoResponse(_message.Message):
         limits: Global___Limits | None = ...,
         software_version: _builtins.str = ...,
         bundle_software_version: _builtins.str = ...,
+        delta_updates: Global___DeltaUpdates.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "limits", b"limits", "max_event_time", b"max_event_time", "servable_time", b"servable_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_software_version", b"bundle_software_version", "bundle_version", b"bundle_version", "dimension", b"dimension", "evaluation", b"evaluation", "index", b"index", "items", b"items", "limits", b"limits", "max_event_time", b"max_event_time", "metric", b"metric", "servable_time", b"servable_time", "sketch_version", b"sketch_version", "software_version", b"software_version", "trained_sequence", b"trained_sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_software_version", b"bundle_software_version", "bundle_version", b"bundle_version", "delta_updates", b"delta_updates", "dimension", b"dimension", "evaluation", b"evaluation", "index", b"index", "items", b"items", "limits", b"limits", "max_event_time", b"max_event_time", "metric", b"metric", "servable_time", b"servable_time", "sketch_version", b"sketch_version", "software_version", b"software_version", "trained_sequence", b"trained_sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

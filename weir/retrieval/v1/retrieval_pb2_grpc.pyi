@@ -40,7 +40,7 @@ class RetrievalServiceStub:
       INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
       UNIMPLEMENTED        TAGS_NOT_SUPPORTED         the filter uses tags
       RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
-      UNAVAILABLE          NO_BUNDLE                  nothing has been loaded yet
+      UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
       UNAVAILABLE          SHUTTING_DOWN              ask another replica
       FAILED_PRECONDITION  BUNDLE_VERSION_NOT_LOADED  the pinned version is not the one loaded
       DEADLINE_EXCEEDED    DEADLINE_PASSED            the deadline passed before the search, which was not done
@@ -75,7 +75,7 @@ class RetrievalServiceAsyncStub(RetrievalServiceStub):
       INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
       UNIMPLEMENTED        TAGS_NOT_SUPPORTED         the filter uses tags
       RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
-      UNAVAILABLE          NO_BUNDLE                  nothing has been loaded yet
+      UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
       UNAVAILABLE          SHUTTING_DOWN              ask another replica
       FAILED_PRECONDITION  BUNDLE_VERSION_NOT_LOADED  the pinned version is not the one loaded
       DEADLINE_EXCEEDED    DEADLINE_PASSED            the deadline passed before the search, which was not done
@@ -106,7 +106,7 @@ class RetrievalServiceServicer(metaclass=_abc_1.ABCMeta):
       INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
       UNIMPLEMENTED        TAGS_NOT_SUPPORTED         the filter uses tags
       RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
-      UNAVAILABLE          NO_BUNDLE                  nothing has been loaded yet
+      UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
       UNAVAILABLE          SHUTTING_DOWN              ask another replica
       FAILED_PRECONDITION  BUNDLE_VERSION_NOT_LOADED  the pinned version is not the one loaded
       DEADLINE_EXCEEDED    DEADLINE_PASSED            the deadline passed before the search, which was not done

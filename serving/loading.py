@@ -1,0 +1,184 @@
+"""From the store to a bundle in memory, beside what is served.
+
+Loading verifies every checksum, then that the files fit together, then runs tower and search once, so that faults show
+before the first request. What a delta does not change, it shares with the version before, except for the index, which
+is copied; `serving.in_place` changes it without a copy.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from contracts import BundleFile, BundleLog, ItemKeys, read_format
+from contracts.bundle_delta import BundleDelta
+from contracts.bundle_files import BundleFiles
+from contracts.bundle_rows import BundleRows
+from contracts.index_delta import apply_delta, keep_places, with_row_ids
+from serving.bundle import LoadedBundle
+from serving.index import AnnIndex, Device, Exact, Index, on_device, pick_gpu
+from serving.layered import exact_index
+from serving.memory import bundle_bytes
+from serving.popular import Popular
+from serving.tower import Tower
+
+__all__ = ["Route", "assembled", "load_bundle"]
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Route:
+    """How a version is reached: by the deltas of `chain`, from the `served` bundle, or from a complete one (None)."""
+
+    served: LoadedBundle | None
+    chain: list[BundleFiles]
+
+    @classmethod
+    def find(cls, log: BundleLog, version: str, served: LoadedBundle | None) -> Self:
+        """Read the manifests of a version, back to the served bundle if it builds on that; raises as `load_bundle`."""
+        known = [] if served is None else [served.manifest]
+        chain = [BundleFiles(log, one) for one in log.chain(log.manifest(version), known)]
+        return cls(served if chain[0].manifest in known else None, chain)
+
+    @property
+    def deltas(self) -> list[BundleFiles]:
+        """The files of what leads to the version."""
+        return self.chain[1:]
+
+    @property
+    def changes(self) -> int:
+        """Rows that the deltas change, add and remove."""
+        return sum(files.manifest.changed + files.manifest.removed for files in self.deltas)
+
+    @property
+    def size(self) -> int:
+        """Estimate the version's memory in bytes."""
+        before = self.served.size if self.served else bundle_bytes(self.chain[0].manifest)
+        return before + sum(bundle_bytes(files.manifest) for files in self.deltas)
+
+    def load(self, device: Device, threads: int, *, places: bool = False) -> LoadedBundle:
+        """Read, verify and warm up the version; raises as `load_bundle`."""
+        before = self.served.popular if self.served else None
+        parts = _copied(self.served) if self.served else _read(self.chain[0], device)
+        for files in self.deltas:
+            parts = _changed(parts, files)
+        exact, last = exact_index(parts.rows.vectors), self.chain[-1]
+        index = _placed(parts.index, exact, last, device)
+        if places and isinstance(index, AnnIndex) and index.keep is None:
+            keep_places(index.index)
+        loaded = assembled(last, parts.rows, exact, index, before=before, threads=threads, search=True)
+        return replace(loaded, size=self.size)
+
+
+def load_bundle(
+    log: BundleLog,
+    version: str,
+    device: Device = "cpu",
+    threads: int = 1,
+    served: LoadedBundle | None = None,
+    *,
+    places: bool = False,
+) -> LoadedBundle:
+    """Read, verify and warm up one version.
+
+    Where it builds on the bundle that is `served`, only the deltas since are read, and nothing of the served one is
+    changed; otherwise its whole chain is. With `places`, deltas can be taken in place afterwards (`serving.in_place`).
+
+    Raises
+    ------
+    CorruptArtefactError
+        Where a file is not what the manifest says; as `IncompatibleBundleError` where it is, and still of no use.
+    FileNotFoundError
+        Where there is no such bundle.
+    """
+    known = None if pick_gpu(device) else served
+    return Route.find(log, version, known).load(device, threads, places=places)
+
+
+class _Parts(NamedTuple):
+    """What deltas change: the rows, and the FAISS index in this process's memory; None: the rows are searched."""
+
+    rows: BundleRows
+    index: Any
+
+
+def _copied(served: LoadedBundle) -> _Parts:
+    """Return the parts of a bundle; of the rows, what deltas do not change stays shared."""
+    index = served.index
+    return _Parts(served.rows, faiss.clone_index(index.index) if isinstance(index, AnnIndex) else None)
+
+
+def _read(files: BundleFiles, device: Device) -> _Parts:
+    """Read a complete bundle."""
+    rows = BundleRows.read(files)
+    index = files.decode(BundleFile.INDEX, lambda data: faiss.deserialize_index(np.frombuffer(data, np.uint8)))
+    shape, wanted = (int(index.ntotal), int(index.d)), rows.vectors.base.shape
+    files.require(BundleFile.INDEX, shape == wanted, f"holds {shape} vectors, not {wanted}")
+    by_inner_product = index.metric_type == faiss.METRIC_INNER_PRODUCT
+    files.require(BundleFile.INDEX, by_inner_product, "does not search by inner product")
+    # A flat index on the CPU holds the same vectors as exact search: one copy is enough.
+    return _Parts(rows, None if files.manifest.index.type == "Flat" and not pick_gpu(device) else index)
+
+
+def _changed(parts: _Parts, files: BundleFiles) -> _Parts:
+    """Apply a delta: to new rows, and to the index in place."""
+    delta = BundleDelta.read(files)
+    rows, index = parts.rows.changed(files, delta), parts.index
+    if index is not None:
+        index = with_row_ids(index)
+        files.guarded(BundleFile.LISTS, partial(apply_delta, index, delta))
+        count = f"leave {index.ntotal} vectors in the index, the manifest says {files.manifest.items}"
+        files.require(BundleFile.LISTS, index.ntotal == files.manifest.items, count)
+    return _Parts(rows, index)
+
+
+def _placed(index: Any, exact: Exact, files: BundleFiles, device: Device) -> Index:
+    """Return the index on its device; exact search where that holds the same vectors."""
+    info = files.manifest.index
+    if index is None:
+        return exact
+    ann: AnnIndex = files.guarded(BundleFile.INDEX, partial(on_device, index, info.parameters, device))
+    return exact if info.type == "Flat" and ann.keep is None else ann
+
+
+def assembled(
+    files: BundleFiles,
+    rows: BundleRows,
+    exact: Exact,
+    index: Index,
+    *,
+    before: Popular | None,
+    threads: int,
+    search: bool,
+) -> LoadedBundle:
+    """Put parts together with the tower of `files`, and run that; with `search`, run the index, too."""
+    bundle = LoadedBundle(
+        manifest=files.manifest,
+        tower=files.decode(BundleFile.TOWER, lambda data: Tower(data, threads)),
+        index=index,
+        exact=exact,
+        rows=rows,
+        popular=Popular.of(rows.popularity, before),
+        key_secret=found.key_secret if (found := read_format(files.log.store)) else "",
+    )
+    for batch in (1, 2):
+        users = _warm_users(files, bundle, batch)
+        if search and bundle.items:
+            bundle.index.search(users, 1)
+    return bundle
+
+
+def _warm_users(files: BundleFiles, bundle: LoadedBundle, batch: int) -> Floats:
+    """Run the tower on the first items that the base of the bundle has; raises `IncompatibleBundleError`."""
+    manifest = bundle.manifest
+    known = bundle.item_rows.keys[: manifest.history_length]
+    history = ItemKeys(np.broadcast_to(known, (batch, len(known))))
+    users: Floats = files.guarded(BundleFile.TOWER, partial(bundle.users, history))
+    good = users.shape == (batch, manifest.dimension) and bool(np.isfinite(users).all())
+    problem = f"gives vectors of shape {users.shape} or values that are not finite"
+    files.require(BundleFile.TOWER, good, problem)
+    return users

@@ -1,0 +1,72 @@
+"""What FAISS does with lists that grow, move and are looked up; it promises none of this."""
+
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from contracts.index_delta import append_lists, keep_places, keeps_places
+
+VECTORS = np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
+KINDS = ["IVF4,Flat", "IVF4,SQfp16", "IVF4,SQ8"]
+
+
+def built(kind: str) -> Any:
+    index = faiss.index_factory(8, kind, faiss.METRIC_INNER_PRODUCT)
+    index.train(VECTORS)
+    index.add(VECTORS)
+    index.nprobe = 4
+    return index
+
+
+def contents(index: Any) -> list[tuple[list[int], bytes]]:
+    """Return the ids and codes of each list."""
+    found = []
+    for number in range(index.nlist):
+        size = index.invlists.list_size(number)
+        if size:
+            ids = faiss.rev_swig_ptr(index.invlists.get_ids(number), size).tolist()
+            codes = faiss.rev_swig_ptr(index.invlists.get_codes(number), size * index.code_size).tobytes()
+            found.append((ids, codes))
+        else:
+            found.append(([], b""))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("places", [False, True])
+def test_lists_are_appended_and_the_others_stay(kind: str, places: bool) -> None:
+    index = built(kind)
+    if places:
+        keep_places(index)
+    before, found = contents(index), index.search(VECTORS[:5], 10)
+    append_lists(index, VECTORS[:3])
+    index.nprobe = 7
+    assert contents(index) == [*before, *[([], b"")] * 3]
+    for mine, theirs in zip(index.search(VECTORS[:5], 10), found, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    again = faiss.deserialize_index(faiss.serialize_index(index))
+    assert contents(again) == contents(index)
+    np.testing.assert_array_equal(again.quantizer.reconstruct(4), VECTORS[0])
+    np.testing.assert_array_equal(index.quantizer.reconstruct(6), VECTORS[2])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_that_keeps_places_holds_the_same_and_removes_by_number(kind: str) -> None:
+    index = built(kind)
+    before = contents(index)
+    keep_places(index)
+    assert keeps_places(index)
+    assert keeps_places(faiss.clone_index(index))
+    assert contents(index) == before
+    assert index.remove_ids(faiss.IDSelectorArray(np.array([7, 299, 0, 1000]))) == 3
+    left = sorted(row for ids, _ in contents(index) for row in ids)
+    assert left == sorted(set(range(300)) - {0, 7, 299})
+
+
+@pytest.mark.parametrize("kind", ["Flat", "HNSW8", "IVF4,PQ4x4fs"])
+def test_what_takes_no_deltas_or_has_no_lists_keeps_no_places(kind: str) -> None:
+    index = built(kind) if kind.startswith("IVF") else faiss.index_factory(8, kind, faiss.METRIC_INNER_PRODUCT)
+    keep_places(index)
+    assert not keeps_places(index)

@@ -1,0 +1,148 @@
+"""Exports of the rows that were touched, against exports that compare every item: both publish the same."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts import BundleLog, BundleManifest, Store, WindowLog
+from contracts.verification import verify
+from tests.trainer.export.test_deltas import assert_published
+from tests.trainer.support import absorb
+from tests.trainer.windows import FEATURES, WindowWriter
+from trainer.config import TrainerConfig
+from trainer.export import export_bundle
+from trainer.export.cases import RecentCases
+from trainer.export.keeper import Keeper
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Examples, batches, read_positives
+from trainer.step.seeds import Purpose, generator
+from trainer.step.step import train_step
+
+HOUR = 3_600_000
+WINDOWS = 14
+
+
+def a_stream(store: Store, seed: int, features: dict[str, dict[str, Any]] | None = None) -> None:
+    """Commit five windows with 200 items each, then small ones, in which a few items come and most do not occur."""
+    draw, writer = np.random.default_rng(seed), WindowWriter(store)
+    writer.features = features or {}
+    for number in range(WINDOWS):
+        count, few = (400, (200 * number, 200 * number + 200)) if number < 5 else (int(draw.integers(5, 40)), (0, 1200))
+        items = draw.integers(*few, count)
+        users, times = draw.integers(0, 30, count), number * HOUR + np.sort(draw.integers(0, HOUR, count))
+        span = (number * HOUR, (number + 1) * HOUR)
+        writer.commit([f"u{user}" for user in users], [f"i{item}" for item in items], times, span=span)
+
+
+def learn(state: TrainerState, log: WindowLog, sequence: int) -> None:
+    manifest = log.committed()[sequence]
+    absorb(state, log, manifest)
+    found = read_positives(log, manifest, state.config.tower.history_length)
+    examples = Examples.of(found, state.table, state.users).admitted()
+    for batch in batches(examples, state.config.batch_size, generator(state.config.seed, Purpose.SHUFFLE, sequence)):
+        train_step(state, batch, Workers())
+    state.position.trained_window, state.position.trained_sequence = str(manifest.name), sequence
+    state.position.max_event_ms = manifest.max_event_ms
+
+
+def reopened(store: Store, state: TrainerState) -> TrainerState:
+    """Return the state as a process has it that starts from a checkpoint."""
+    checkpoints = CheckpointLog(store)
+    checkpoints.save(state, Workers())
+    found = checkpoints.load(state.config, Workers())
+    assert found is not None
+    return found
+
+
+def facts(manifest: BundleManifest) -> dict[str, object]:
+    """Return all of a manifest that does not say when it was made."""
+    kept = manifest.model_dump(exclude={"created_at", "parent", "index"})
+    fit = manifest.index.fit
+    lists = None if fit is None else (fit.changed, fit.unfit, fit.repairs, fit.trained_items)
+    return kept | {"index": manifest.index.type, "parent": manifest.parent and manifest.parent.version, "fit": lists}
+
+
+def both(tmp_path: Path, config: TrainerConfig, seed: int) -> Iterator[tuple[Keeper, BundleManifest, BundleManifest]]:
+    """Yield the exports of a process that goes on, now and then from a checkpoint, and of one that starts each time.
+
+    Exports begin with the whole catalogue, so that no index is outgrown: lists that are trained beside a process do not
+    outlive it. Not every window is exported, and checkpoints are saved at other moments than bundles.
+    """
+    windows, first, second = (Store(str(tmp_path / name)) for name in ("windows", "first", "second"))
+    log, draw = WindowLog(windows), np.random.default_rng(seed)
+    state, keeper = TrainerState.fresh(config), Keeper()
+    # Without events no recall is measured: it would be at different moments, and may call for a repair.
+    recent = RecentCases(Store(str(tmp_path / "none")), config)
+    for sequence in range(WINDOWS):
+        learn(state, log, sequence)
+        if draw.random() < 0.3:
+            CheckpointLog(first).save(state, Workers())
+        if sequence < 4 or (sequence < WINDOWS - 1 and draw.random() < 0.3):
+            continue
+        touched = export_bundle(first, state, recent, keeper=keeper)
+        every = export_bundle(second, reopened(second, state), recent, keeper=Keeper())
+        assert_published(first, touched, state, bound=config.publish_bound)
+        yield keeper, touched, every
+        if draw.random() < 0.2:
+            state, keeper = reopened(first, state), Keeper()
+    assert verify(first).findings == []
+    assert BundleLog(first).versions() == BundleLog(second).versions()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("index", "bound"), [("auto", 0.0), ("auto", 0.05), ("IVF8,SQfp16", 0.05)])
+def test_what_is_published_is_what_a_comparison_of_every_item_publishes(
+    tmp_path: Path, config: TrainerConfig, index: str, bound: float, seed: int
+) -> None:
+    """Rows move, come, go, and change hands: through expiry, negatives from all of the catalogue, and restarts."""
+    a_stream(Store(str(tmp_path / "windows")), seed)
+    changed = config.model_dump() | {
+        "index": index,
+        "publish_bound": bound,
+        "item_ttl_seconds": 8 * HOUR / 1000,
+        "bundles_kept": 99,
+        "bundle_chain": 5,
+    }
+    changed["negatives"]["uniform"] = 4
+    compared, made = [], []
+    for keeper, touched, every in both(tmp_path, TrainerConfig.model_validate(changed), seed):
+        assert facts(touched) == facts(every)
+        compared.append(keeper.compared)
+        made.append(touched)
+    assert sum(share < 1 for share in compared) >= 2
+    assert any(one.removed for one in made)
+
+
+def test_where_an_item_tower_moves_all_items_every_item_is_compared(tmp_path: Path, config: TrainerConfig) -> None:
+    a_stream(Store(str(tmp_path / "windows")), 0, FEATURES)
+    changed = TrainerConfig.model_validate(config.model_dump() | {"publish_bound": 0.05, "bundles_kept": 99})
+    for keeper, touched, every in both(tmp_path, changed, 0):
+        assert facts(touched) == facts(every)
+        assert keeper.compared == 1
+
+
+def test_an_export_that_fails_is_followed_by_a_comparison_of_every_item(
+    store: Store, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of what it had looked at is taken as published."""
+    a_stream(store, 0)
+    log, state, keeper = WindowLog(store), TrainerState.fresh(config), Keeper()
+    for sequence in range(5):
+        learn(state, log, sequence)
+    compared = []
+    for sequence in range(5, 8):
+        learn(state, log, sequence)
+        if sequence == 7:
+            with monkeypatch.context() as patch:
+                patch.setattr(BundleLog, "commit", lambda *_: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    export_bundle(store, state, keeper=keeper)
+        made = export_bundle(store, state, keeper=keeper)
+        compared.append(keeper.compared == 1)
+        assert_published(store, made, state)
+    assert compared == [True, False, True]

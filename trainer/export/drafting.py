@@ -1,0 +1,145 @@
+"""What an export is drafted from: lists for a content's items, indexes of all items, and the delta of a difference."""
+
+import logging
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo
+from contracts.bundle_manifest import BundleRef
+from contracts.index_delta import takes_deltas
+from trainer.export.clusters import Assigned, Clusters
+from trainer.export.content import Content
+from trainer.export.draft import Complete, Delta, Difference, Placed
+from trainer.export.fit import is_unfit, may_repair
+from trainer.export.index import empty_index, factory, info_of
+from trainer.export.kept import ByRow, Lists
+
+__all__ = [
+    "calls_for_repair",
+    "complete",
+    "delta_of",
+    "empty_for",
+    "filled",
+    "info_for",
+    "known_lists",
+    "lists_by_row",
+    "placed_in",
+    "repaired_in",
+    "without_lists",
+]
+
+logger = logging.getLogger(__name__)
+
+_MOST: Final = 0.25
+"""Rows that the deltas of a chain may describe together, as a share of the complete bundle's."""
+
+
+def empty_for(content: Content) -> tuple[Any, str]:
+    """Return an untrained index for all items of a state, and its factory string."""
+    config = content.state.config
+    kind = factory(len(content.state.table), config.index)
+    return empty_index(config.tower.dimension, kind), kind
+
+
+def without_lists(log: BundleLog, difference: Difference, content: Content, empty: Any, kind: str) -> Delta | None:
+    """Return the delta for an index without lists; None where a complete bundle is due."""
+    if not takes_deltas(empty) or difference.kept.manifest.index.type != kind:
+        return None
+    return delta_of(log, difference, content, info_of(empty, kind, content.state.config.nprobe))
+
+
+def complete(empty: Any, kind: str, content: Content, difference: Difference | None) -> Complete:
+    """Return a complete bundle of a whole content whose index has no lists that are kept."""
+    empty.train(content.vectors)
+    empty.add(content.vectors)
+    return Complete(content, empty, info_of(empty, kind, content.state.config.nprobe), moved=_share(difference))
+
+
+def filled(content: Content, placed: Placed, difference: Difference | None) -> Complete:
+    """Return a complete bundle of a whole content, with all items in their lists."""
+    index = placed.clusters.filled(content.vectors, placed.assigned.lists)
+    info = info_of(index, placed.clusters.kind, content.state.config.nprobe, placed.clusters.fit)
+    return Complete(content, index, info, placed, _share(difference))
+
+
+def _share(difference: Difference | None) -> float | None:
+    return None if difference is None else difference.share
+
+
+def info_for(content: Content, placed: Placed) -> IndexInfo:
+    """Return what an index with these lists is."""
+    clusters = placed.clusters
+    return info_of(clusters.empty, clusters.kind, content.state.config.nprobe, clusters.fit)
+
+
+def delta_of(
+    log: BundleLog, difference: Difference, content: Content, info: IndexInfo, placed: Placed | None = None
+) -> Delta | None:
+    """Return the delta that publishes a difference; None where a complete bundle is due."""
+    kept, moves, appended = difference.kept, np.zeros(len(difference.rows), np.bool_), None
+    if kept.lists is not None and placed is not None:
+        moves = kept.lists.assigned.take(difference.rows).lists != placed.assigned.lists
+        appended = placed.clusters.centroids()[kept.lists.clusters.lists :]
+    items, places, removed = difference.rows_for(moves)
+    stored = _stored(log, kept.manifest)
+    if stored is None or kept.manifest.depth >= content.state.config.bundle_chain:
+        return None
+    ref, described = stored
+    if described + len(items) > _MOST * len(kept.rows.vectors.base):
+        return None
+    return Delta(content, kept, ref, info, items, places, removed, placed, appended, difference.share)
+
+
+def _stored(log: BundleLog, kept: BundleManifest) -> tuple[BundleRef, int] | None:
+    """Return what names the bundle that is kept, and how many rows the deltas of its chain describe.
+
+    None where the store no longer has that bundle, or not its chain.
+    """
+    try:
+        manifest, ref = log.manifest_and_ref(kept.version)
+        chain = log.chain(manifest)
+    except (CorruptArtefactError, FileNotFoundError) as error:
+        logger.error("the next bundle is complete, the newest one cannot be built on: %s", error)
+        return None
+    return (ref, sum(one.changed for one in chain)) if manifest == kept else None
+
+
+def lists_by_row(draft: Complete | Delta, assigned: Assigned) -> ByRow:
+    """Return the lists by row after a draft, given those of its content's items."""
+    if isinstance(draft, Complete) or draft.parent.lists is None:
+        return ByRow.of(assigned)
+    return draft.parent.lists.assigned.replaced(draft.places[draft.items], assigned.take(draft.items), draft.removed)
+
+
+def known_lists(lists: Lists, difference: Difference) -> Assigned:
+    """Return the lists of a content's items, those that have not moved; -1 for the others."""
+    return lists.assigned.take(np.where(difference.moved, -1, difference.rows))
+
+
+def placed_in(clusters: Clusters, vectors: npt.NDArray[np.float32], known: Assigned) -> Placed:
+    """Assign what has no list, and note how well that fits."""
+    changed = np.flatnonzero(known.lists < 0)
+    found = clusters.assign(vectors[changed])
+    known.lists[changed], known.cosines[changed] = found
+    unfit = float((found.cosines < clusters.fit.cosine).mean()) if len(changed) else 0.0
+    fit = clusters.fit.model_copy(update={"changed": len(changed), "unfit": unfit})
+    return Placed(replace(clusters, fit=fit), known)
+
+
+def calls_for_repair(placed: Placed) -> bool:
+    """Say whether the lists are shown to fit badly, and may still be repaired."""
+    return is_unfit(placed.clusters.fit) and may_repair(placed.clusters.fit)
+
+
+def repaired_in(placed: Placed, vectors: npt.NDArray[np.float32]) -> Placed:
+    """Repair the lists of all items if they are shown to fit badly."""
+    clusters, known = placed
+    repaired = clusters.repaired(vectors, known) if calls_for_repair(placed) else None
+    if repaired is None:
+        return placed
+    changed, unfit = clusters.fit.changed, clusters.fit.unfit
+    logger.info("of %d items %.0f %% fit no list: now there are %d", changed, 100 * unfit, repaired[0].lists)
+    return Placed(*repaired)

@@ -1,0 +1,73 @@
+"""A fingerprint of what all rows of the item table hold, kept up to date by the rows that were touched.
+
+Each row has a hash of its item's key and embedding; the fingerprint is their sum modulo 2^64. So it follows from the
+items alone, in whatever order they came, and a touched row costs a subtraction and an addition.
+"""
+
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from contracts import PADDING_KEY, ItemKeys
+from trainer.items.rows import TableRows
+
+__all__ = ["Fingerprint"]
+
+Floats = npt.NDArray[np.float32]
+
+
+class Fingerprint:
+    """What table rows held when they were last looked at: the `keys` (capacity,) of their items, and a hash of each.
+
+    Parameters
+    ----------
+    capacity
+        Rows of the table; at first none holds an item.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.keys = ItemKeys(np.full(capacity, PADDING_KEY, np.int64))
+        self._hashes = np.zeros(capacity, np.uint64)
+        self._total = 0
+
+    @classmethod
+    def of(cls, capacity: int, rows: TableRows, keys: ItemKeys, embeddings: Floats) -> Self:
+        """Return that of a whole table, whose items own `rows` (n,), with `keys` (n,) and `embeddings` (n, d)."""
+        found = cls(capacity)
+        found.update(rows, rows, keys, embeddings)
+        return found
+
+    @property
+    def value(self) -> int:
+        """The sum of all hashes, below 2^64."""
+        return self._total
+
+    def update(self, touched: TableRows, rows: TableRows, keys: ItemKeys, embeddings: Floats) -> ItemKeys:
+        """Look at the `touched` rows again; return the keys of items that these do not hold any more, (m,).
+
+        Of the touched rows, items own `rows` (n,), ascending, with `keys` (n,) and `embeddings` (n, d).
+        """
+        before, then = self.keys[touched], self._sum(touched)
+        self.keys[touched], self._hashes[touched] = PADDING_KEY, 0
+        self.keys[rows], self._hashes[rows] = keys, _hashes(keys, embeddings)
+        self._total = (self._total + self._sum(touched) - then) % 2**64
+        return ItemKeys(before[(before != PADDING_KEY) & (before != self.keys[touched])])
+
+    def grow(self, capacity: int) -> None:
+        """Append rows without an item, up to `capacity`."""
+        missing = capacity - len(self.keys)
+        if missing:
+            self.keys = ItemKeys(np.concatenate([self.keys, np.full(missing, PADDING_KEY, np.int64)]))
+            self._hashes = np.concatenate([self._hashes, np.zeros(missing, np.uint64)])
+
+    def _sum(self, rows: TableRows) -> int:
+        return int(self._hashes[rows].sum(dtype=np.uint64))
+
+
+def _hashes(keys: ItemKeys, embeddings: Floats) -> npt.NDArray[np.uint64]:
+    """Return a hash of each embedding (n, d), seeded with its item's key."""
+    lines, seeds = np.ascontiguousarray(embeddings), keys.view(np.uint64).tolist()
+    found = (xxhash.xxh3_64_intdigest(line, seed) for line, seed in zip(lines, seeds, strict=True))
+    return np.fromiter(found, np.uint64, len(keys))

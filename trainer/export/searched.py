@@ -1,0 +1,133 @@
+"""The index of a bundle as the trainer searches it: of a version that builds on another, with what has changed beside.
+
+The newest, the promoted and the confirmed bundle answer at the same time, and each is mostly the one before. So an
+index with lists is never copied: a version adds a small index of the rows that came later, and leaves those that are
+out of date out of the search. Both parts search the same lists, so together they find what one index would, up to ties.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from contracts import IndexRows
+from contracts.bundle_delta import BundleDelta
+from contracts.index_delta import apply_delta, takes_deltas, with_row_ids
+
+__all__ = ["Found", "ListSearch", "Searched", "searched"]
+
+_faiss: Any = faiss  # its stubs lack these
+Floats = npt.NDArray[np.float32]
+Found = tuple[Floats, IndexRows]
+"""Scores (n, k), descending, and the rows that they belong to, (n, k), -1 where there is no more."""
+
+
+class Searched(Protocol):
+    """An index of one version."""
+
+    def search(self, queries: Floats, k: int) -> Found:
+        """Return the best `k` rows for each of the queries (n, d)."""
+
+    def changed(self, delta: BundleDelta) -> "Searched":
+        """Return the index after a delta, as `apply_delta`; this one stays as it is."""
+
+
+def searched(index: Any) -> Searched:
+    """Return the index of a complete bundle for searching."""
+    has_lists = faiss.try_extract_index_ivf(index) is not None
+    return ListSearch.of(index) if has_lists and takes_deltas(index) else _Copied(index)
+
+
+@dataclass(frozen=True, eq=False)
+class _Copied:
+    """Any index; a change costs a copy."""
+
+    index: Any
+
+    def search(self, queries: Floats, k: int) -> Found:
+        scores, rows = self.index.search(queries, k)
+        return scores, IndexRows(rows)
+
+    def changed(self, delta: BundleDelta) -> Self:
+        index = with_row_ids(faiss.clone_index(with_row_ids(self.index)))
+        apply_delta(index, delta)
+        return type(self)(index)
+
+
+@dataclass(frozen=True, eq=False)
+class ListSearch:
+    """An IVF index, `base`, and `over` (IVF) with rows that came later; `over` has all lists, those of a repair too.
+
+    Of the rows in the base, the bits of `outdated` are those to leave out. Nothing is changed in place.
+    """
+
+    base: Any
+    over: Any
+    outdated: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, index: Any) -> Self:
+        """Return an index to which nothing has come yet."""
+        over: Any = faiss.clone_index(index)
+        over.reset()
+        return cls(index, over, np.zeros(-(-index.ntotal // 8), np.uint8))
+
+    def empty(self) -> Any:
+        """Return a trained index with all lists and no items."""
+        index: Any = faiss.clone_index(self.over)
+        index.reset()
+        return index
+
+    def search(self, queries: Floats, k: int) -> Found:
+        """Return the best `k` rows for each of the queries (n, d)."""
+        scores, lists = self.over.quantizer.search(queries, self.over.nprobe)
+        in_base = np.where(lists < self.base.nlist, lists, -1)
+        current = _faiss.IDSelectorNot(_faiss.IDSelectorBitmap(self.outdated))
+        only_current = _faiss.SearchParametersIVF(sel=current, nprobe=self.over.nprobe)
+        parts = [
+            _search_lists(self.over, queries, k, (lists, scores)),
+            _search_lists(self.base, queries, k, (in_base, scores), only_current),
+        ]
+        both, rows = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
+        best = np.argsort(-both, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(both, best, 1), IndexRows(np.take_along_axis(rows, best, 1))
+
+    def changed(self, delta: BundleDelta) -> Self:
+        """Return the index after a delta; raises as `apply_delta`."""
+        over: Any = faiss.clone_index(self.over)
+        apply_delta(over, delta)
+        rows, outdated = np.concatenate([delta.rows, delta.removed]), self.outdated.copy()
+        old = rows[rows < 8 * len(outdated)]
+        np.bitwise_or.at(outdated, old // 8, np.left_shift(1, old % 8).astype(np.uint8))
+        return type(self)(self.base, over, outdated)
+
+    def lists_of(self, rows: int) -> npt.NDArray[np.int64]:
+        """Return the list of each of so many rows, -1 where it has no such row."""
+        lists = np.full(rows, -1, np.int64)
+        _note_lists(lists, self.base)
+        lists[np.flatnonzero(np.unpackbits(self.outdated, bitorder="little")[:rows])] = -1
+        _note_lists(lists, self.over)
+        return lists
+
+
+def _search_lists(
+    index: Any, queries: Floats, k: int, coarse: tuple[npt.NDArray[np.int64], Floats], parameters: Any = None
+) -> Found:
+    """Return the best `k` rows for queries (n, d) in chosen lists (n, nprobe) of an IVF index, whose scores are given.
+
+    FAISS's own wrapper takes no parameters.
+    """
+    scores, rows = np.empty((len(queries), k), np.float32), IndexRows(np.empty((len(queries), k), np.int64))
+    arrays = map(_faiss.swig_ptr, (np.ascontiguousarray(queries, np.float32), *coarse, scores, rows))
+    at, lists_at, coarse_at, scores_at, rows_at = arrays
+    index.search_preassigned_c(len(queries), at, k, lists_at, coarse_at, scores_at, rows_at, False, parameters)  # noqa: FBT003
+    return scores, rows
+
+
+def _note_lists(lists: npt.NDArray[np.int64], index: Any) -> None:
+    """Set the list of each row that an IVF index holds."""
+    for number in range(index.nlist):
+        if size := index.invlists.list_size(number):
+            lists[faiss.rev_swig_ptr(index.invlists.get_ids(number), size)] = number
