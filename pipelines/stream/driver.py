@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 _GONE: Final = {"finished", "missing"}
 """The job is over, and another one can go on: all its partitions have ended, or Flink has forgotten it."""
+_ENDING_SECONDS: Final = 30.0
+"""Time for readers to find that their topic is gone, and for their last windows."""
 _BROKEN: Final = {"failed", "canceled"}
 
 
@@ -97,6 +99,7 @@ class _Driver:
     stop: threading.Event
     total: IngestSummary = field(default_factory=IngestSummary, init=False)
     _waits: bool = field(default=False, init=False)
+    _gone_since: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._metrics = PipelineMetrics(self.registry)
@@ -149,6 +152,7 @@ class _Driver:
 
     def _watch(self, job: RunningJob, listed: list[KafkaPartition]) -> None:
         """Look after a job until another one has to take its place; raises `JobEndedError`."""
+        self._gone_since = None
         while not self.stop.wait(self.settings.watch_seconds):
             state = job.state()
             self._follow()
@@ -170,8 +174,7 @@ class _Driver:
     def _needs_another(self, listed: list[KafkaPartition], now: list[KafkaPartition]) -> bool:
         """Say whether the job reads something else than there is now; shows how far it is behind."""
         if {one.topic_id for one in now} != {one.topic_id for one in listed}:
-            # The job ends by itself, when all that it has read is committed: the brokers no longer have it.
-            return False
+            return self._has_committed_all(listed)
         read = {key: span.stop for key, span in self._state.sources.items()}
         for one in self._source.identify(now, self._state, InHand(reached=read)):
             self._metrics.topic.unread.labels(str(one.number)).set(max(0, one.size - read.get(one.key, one.size)))
@@ -181,6 +184,17 @@ class _Driver:
         lost = [self._state.sources[key] for key in self._source.stopped]
         # Where a partition goes on is committed between two jobs, when all that was read of it is committed.
         return bool(lost) and self.config.kafka.accept_gap and all(span.is_done for span in lost)
+
+    def _has_committed_all(self, listed: list[KafkaPartition]) -> bool:
+        """Say whether a job whose topic is gone has committed what it had read: the brokers no longer have it.
+
+        Its readers have ended by then, so that all of its windows are complete; Flink keeps such a job running.
+        """
+        if self._gone_since is None:
+            logger.warning("the topic was created anew: another job reads it when all of the old one is committed")
+            self._gone_since = time.monotonic()
+        done = all(self._state.sources[one.key].is_done for one in listed if one.key in self._state.sources)
+        return done and time.monotonic() - self._gone_since >= _ENDING_SECONDS
 
     def _asked(self, question: Callable[[], T]) -> T | None:
         """Return what the brokers answer; None while nobody answers, or the topic does not exist."""
