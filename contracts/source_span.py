@@ -8,13 +8,10 @@ from pydantic import Field
 from contracts.documents import Document
 from contracts.redaction import RewrittenLetters
 
-__all__ = ["SPANS", "UNLISTED", "Inherited", "SourceSpan"]
+__all__ = ["SPANS", "Inherited", "SourceSpan"]
 
 SPANS: Final = "spans"
 """Required by a commit in which `SourceSpan.counted` says less than `SourceSpan.stop`."""
-
-UNLISTED: Final = -1
-"""The key, in `SourceSpan.open`, of rows of which nobody has listed the windows."""
 
 
 class Inherited(Document):
@@ -61,10 +58,13 @@ class SourceSpan(Document):
         description="window start (ms) of a pane of the commit -> position below which its rows are counted, "
         "where that is not `stop`",
     )
-    open: dict[int, int] = Field(
+    open: dict[int, dict[int, int]] = Field(
         default_factory=dict,
-        description="window start (ms) -> lowest position below `stop` at which a row of it may wait; -1: any window",
+        description="window start (ms) -> of each batch with rows of it that wait, the highest position -> the lowest",
     )
+    unlisted: int | None = Field(default=None, description="position from which on rows of any window may wait")
+    job: str = Field(default="", description="the job of an engine that read it last, empty for a bounded run")
+    reached: int = Field(default=0, description="position up to which that job has read, `stop` at most")
 
     @property
     def is_done(self) -> bool:
@@ -72,9 +72,11 @@ class SourceSpan(Document):
         return self.resume >= self.stop
 
     @property
-    def waiting(self) -> dict[int, int]:
-        """`open`; where nobody has listed the windows of the rows that wait, they may be of any."""
-        return self.open or ({} if self.is_done else {UNLISTED: self.resume})
+    def listed(self) -> int:
+        """The position below which `open` lists all rows that wait: `resume` where nobody has listed any."""
+        if self.unlisted is not None:
+            return self.unlisted
+        return self.stop if self.open else self.resume
 
     def bound(self, start_ms: int) -> int:
         """Return the position below which a window is counted, if the commit has a pane of it."""

@@ -131,5 +131,7 @@ def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> Sourc
             "inherited": inherited,
             "counted": {},
             "open": {},
+            "unlisted": None,
+            "job": "",
         }
     )

@@ -142,7 +142,16 @@ class TopicSource(LogSource[KafkaPartition]):
         if start < one.first:
             before = seen.known[one.key]
             key, at, lost = one.key, one.first, one.first - start
-            span = before.model_copy(update={"stop": max(at, before.stop), "resume": at, "counted": {}, "open": {}})
+            span = before.model_copy(
+                update={
+                    "stop": max(at, before.stop),
+                    "resume": at,
+                    "counted": {},
+                    "open": {},
+                    "unlisted": None,
+                    "job": "",
+                }
+            )
         else:
             key, at, lost = _renewed(one.key), one.size, start - one.size
             span = SourceSpan(start=0, stop=at, resume=at, size=one.size, first=at)

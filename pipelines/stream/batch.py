@@ -13,13 +13,15 @@ __all__ = ["Batch"]
 class Batch:
     """Positions [start, stop) of a partition: valid rows (`INTERACTION_SCHEMA`), dead letters, and nothing else.
 
-    `start` is the `stop` of the batch before, so that batches tile a partition: positions without a message and
-    messages without a value (at the positions `skipped`) belong to the batch that passed over them. `watermark_ms` is
-    the watermark of the partition before the batch (event time), and the Beam time of the element. `size` is the
-    position at which the partition ended when the batch was read.
+    `job` is the one that reads it; restarted by its engine it is the same. `start` is the `stop` of the batch before,
+    so that batches tile a partition: positions without a message and messages without a value (at the positions
+    `skipped`) belong to the batch that passed over them. `watermark_ms` is the watermark of the partition before the
+    batch (event time), and the Beam time of the element. `size` is the position at which the partition ended when the
+    batch was read.
     """
 
     partition: str
+    job: str
     start: int
     stop: int
     watermark_ms: int

@@ -70,6 +70,8 @@ def commit_window(store: Store, config: PipelineConfig, start_ms: int, slices: l
     ------
     OutOfOrderError
         If a window before has to be committed first.
+    MissingRowsError
+        If rows that were announced did not come with their window.
     BusyStoreError, CommitTakenError
         If other writers do not let it through for two minutes.
     MovedStoreError
@@ -142,7 +144,7 @@ class _Attempt:
 
     def _moves(self, key: str, span: SourceSpan) -> bool:
         before = self.run.base.sources[key]
-        return (span.stop, span.waiting) != (before.stop, before.waiting)
+        return (span.stop, span.open, span.unlisted) != (before.stop, before.open, before.unlisted)
 
 
 _lock = Lock()

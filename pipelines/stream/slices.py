@@ -21,13 +21,13 @@ __all__ = ["Scatter", "Slice", "Tile", "slices_of"]
 class Tile:
     """Positions [start, stop) of a partition, which have been read whole.
 
-    `open` says of which later windows rows are among them: window start (ms) -> lowest position.
+    `open` says of which later windows rows are among them: window start (ms) -> lowest and highest position.
     """
 
     start: int
     stop: int
     size: int
-    open: dict[int, int]
+    open: dict[int, tuple[int, int]]
     letters: tuple[DeadLetter, ...]
     skipped: Int64
 
@@ -36,11 +36,12 @@ class Tile:
 class Slice:
     """Keyed rows of a batch, of the window in which it comes and, where they are late, of earlier ones.
 
-    `stop` is that of the batch. The slice in the window of the partition's watermark carries the `tile`; it comes even
-    without a row.
+    `job` and `stop` are those of the batch. The slice in the window of the partition's watermark carries the `tile`;
+    it comes even without a row.
     """
 
     partition: str
+    job: str
     stop: int
     rows: pa.RecordBatch
     tile: Tile | None = None
@@ -76,9 +77,13 @@ def slices_of(batch: Batch, window_ms: int, secret: str) -> Iterator[tuple[int, 
     order = np.argsort(windows, kind="stable")
     runs = {int(windows[order[start]]): order[start:stop] for start, stop in runs_of(windows[order])}
     rows, positions = keyed(batch.rows, secret), batch.rows.column(columns.POSITION).to_numpy()
-    waiting = {start_ms: int(positions[places].min()) for start_ms, places in runs.items() if start_ms > home}
+    waiting = {start_ms: _ends(positions[places]) for start_ms, places in runs.items() if start_ms > home}
     tile = Tile(batch.start, batch.stop, batch.size, waiting, batch.letters, batch.skipped)
     for start_ms, places in ({home: np.empty(0, np.int64)} | runs).items():
         # take, not slice: a slice would carry its whole parent between workers.
         found = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
-        yield start_ms, Slice(batch.partition, batch.stop, found, tile if start_ms == home else None)
+        yield start_ms, Slice(batch.partition, batch.job, batch.stop, found, tile if start_ms == home else None)
+
+
+def _ends(positions: Int64) -> tuple[int, int]:
+    return int(positions.min()), int(positions.max())

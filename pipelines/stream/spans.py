@@ -8,28 +8,37 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from contracts import SourceSpan
-from contracts.source_span import UNLISTED
+import numpy as np
+
+from contracts import SourceSpan, columns
+from logs import Int64
 from pipelines.progress import LettersWritten
 from pipelines.stream.slices import Slice, Tile
 
-__all__ = ["Coverage", "OutOfOrderError", "with_letters"]
+__all__ = ["Coverage", "MissingRowsError", "OutOfOrderError", "with_letters"]
 
 
 class OutOfOrderError(Exception):
     """The engine brought a window before one that the commits need first; it has to bring them again."""
 
 
+class MissingRowsError(Exception):
+    """The engine has lost rows on the way, or dropped them: only a job that starts at the commits brings them."""
+
+
 @dataclass(frozen=True)
 class Coverage:
     """What the slices of one window say of a partition: its tiles in order, and the position up to which they reach.
 
-    Of windows up to this one, every row below `reach` came with it or before.
+    Of windows up to this one, every row below `reach` came with it or before; `came` (n,) are the positions of the rows
+    that came with it, in ascending order.
     """
 
     partition: str
+    job: str
     tiles: tuple[Tile, ...]
     reach: int
+    came: Int64
 
     @classmethod
     def of(cls, slices: Iterable[Slice]) -> dict[str, "Coverage"]:
@@ -45,7 +54,10 @@ class Coverage:
         for before, tile in pairwise(tiles):
             if tile.start != before.stop:
                 raise OutOfOrderError(f"{key}: positions [{tile.start}, {tile.stop}) came after {before.stop}")
-        return cls(key, tuple(tiles), max(one.stop for one in slices))
+        positions = [one.rows.column(columns.POSITION).to_numpy() for one in slices]
+        return cls(
+            key, slices[0].job, tuple(tiles), max(one.stop for one in slices), np.sort(np.concatenate(positions))
+        )
 
     def after(
         self, before: SourceSpan, counted: Mapping[int, int], start_ms: int, panes: Collection[int]
@@ -53,43 +65,87 @@ class Coverage:
         """Return how far the partition is read after the window that starts at `start_ms`.
 
         `before` and `counted` (window start in ms -> position) are what the commits say, `panes` the starts (ms) of
-        the windows that get a pane. Raises `OutOfOrderError`.
+        the windows that get a pane. Raises `OutOfOrderError` or `MissingRowsError`.
         """
-        stop = max([before.stop, *(tile.stop for tile in self.tiles)])
-        if self.reach > stop or (self.tiles and self.tiles[0].start > before.stop):
-            first = self.tiles[0].start if self.tiles else self.reach
-            raise OutOfOrderError(f"{self.partition}: positions from {first} on came, the commits end at {before.stop}")
-        waiting = _waiting(before, counted, self, start_ms)
+        reached = self._reached(before)
+        stop = max(before.stop, reached)
+        waiting = _Waiting.of(before, counted)
+        waiting.close(self, start_ms)
+        waiting.announce(self.tiles)
         return before.model_copy(
             update={
                 "start": before.resume,
                 "stop": stop,
-                "resume": min(waiting.values(), default=stop),
+                "resume": waiting.lowest(stop),
+                "job": self.job,
+                "reached": reached,
                 "size": max([before.size, *(tile.size for tile in self.tiles)]),
                 "skipped": before.skipped + sum(int((tile.skipped >= before.stop).sum()) for tile in self.tiles),
                 "counted": dict.fromkeys(panes, self.reach) if self.reach < stop else {},
-                "open": waiting,
+                "open": {at: dict(sorted(batches.items())) for at, batches in sorted(waiting.open.items()) if batches},
+                "unlisted": waiting.unlisted if waiting.unlisted < before.stop else None,
             }
         )
 
+    def _reached(self, before: SourceSpan) -> int:
+        """Return the position up to which the job has read; raises `OutOfOrderError` where something lies between."""
+        is_next = self.job == before.job
+        # Who goes on after another has to start where rows wait that only the other one had.
+        end = before.reached if is_next else before.resume
+        first = self.tiles[0].start if self.tiles else end
+        found = max([before.reached if is_next else 0, *(tile.stop for tile in self.tiles)])
+        if first > end or self.reach > found:
+            raise OutOfOrderError(
+                f"{self.partition}: positions {first} to {self.reach} came, {end} is next; another job or run has "
+                "committed meanwhile, or a window before is missing"
+            )
+        return found
 
-def _waiting(before: SourceSpan, counted: Mapping[int, int], seen: Coverage, start_ms: int) -> dict[int, int]:
-    """Return window start (ms) -> the lowest position at which a row of it may still wait (`SourceSpan.open`)."""
-    found = dict(before.waiting)
-    unlisted = found.pop(UNLISTED, before.stop)
-    for at in [at for at in found if at <= start_ms]:
-        found[at] = max(found[at], seen.reach)
-    # Of positions below, it is known already which rows wait.
-    known = min(before.stop, unlisted)
-    for tile in seen.tiles:
-        for at, position in tile.open.items():
-            lowest = max(position, known, counted.get(at, 0))
-            if lowest < tile.stop:
-                found[at] = min(lowest, found.get(at, lowest))
-    found = {at: position for at, position in found.items() if at > start_ms or position < before.stop}
-    if seen.tiles and seen.tiles[0].start <= unlisted:
-        unlisted = max(unlisted, seen.tiles[-1].stop)
-    return found if unlisted >= before.stop else found | {UNLISTED: unlisted}
+
+@dataclass
+class _Waiting:
+    """The rows that wait for their window, as `SourceSpan.open` has them; those from `unlisted` on are not all listed.
+
+    `resume` and `counted` are those before the window.
+    """
+
+    resume: int
+    stop: int
+    counted: Mapping[int, int]
+    open: dict[int, dict[int, int]]
+    unlisted: int
+
+    @classmethod
+    def of(cls, span: SourceSpan, counted: Mapping[int, int]) -> "_Waiting":
+        opened = {at: dict(batches) for at, batches in span.open.items()}
+        return cls(span.resume, span.stop, counted, opened, span.listed)
+
+    def close(self, seen: Coverage, start_ms: int) -> None:
+        """Take the windows up to one as complete, as far as its slices reach; raises `MissingRowsError`."""
+        came = set(seen.came.tolist())
+        for at in [at for at in self.open if at <= start_ms]:
+            waiting = {last: first for last, first in self.open[at].items() if last >= self.counted.get(at, 0)}
+            missing = [last for last in waiting if last < seen.reach and last not in came]
+            if missing:
+                raise MissingRowsError(f"{seen.partition}: the row at {min(missing)} did not come with its window")
+            # Where another job has read further, the rows behind are still on their way there.
+            self.open[at] = {last: max(first, seen.reach) for last, first in waiting.items() if last >= seen.reach}
+
+    def announce(self, tiles: tuple[Tile, ...]) -> None:
+        """Take in which rows of later windows wait among what was read."""
+        for tile in tiles:
+            for at, (first, last) in tile.open.items():
+                least = max(self.resume, self.counted.get(at, 0))
+                if last >= least:
+                    batches = self.open.setdefault(at, {})
+                    batches[last] = min(max(first, least), batches.get(last, last))
+        if tiles and tiles[0].start <= self.unlisted:
+            self.unlisted = max(self.unlisted, tiles[-1].stop)
+
+    def lowest(self, stop: int) -> int:
+        """Return the lowest position at which a row may wait, `stop` if none does."""
+        firsts = (first for batches in self.open.values() for first in batches.values())
+        return min([stop, *firsts, *([self.unlisted] if self.unlisted < self.stop else [])])
 
 
 def with_letters(span: SourceSpan, new: Iterable[LettersWritten]) -> SourceSpan:

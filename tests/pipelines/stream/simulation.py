@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from secrets import token_hex
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,7 @@ class Partition:
     def size(self) -> int:
         return max(self.rows, default=-1) + 1
 
-    def batch(self, start: int, stop: int, watermark_ms: int) -> Batch:
+    def batch(self, start: int, stop: int, watermark_ms: int, job: str = "job") -> Batch:
         inside = {at: row for at, row in self.rows.items() if start <= at < stop}
         letters = tuple(
             DeadLetter.of(self.key, at, Fault(Reason.MALFORMED_JSON, row), row.encode())
@@ -43,7 +44,7 @@ class Partition:
         skipped = np.array([at for at, row in inside.items() if row is None], np.int64)
         rows = [_row(at, row) for at, row in inside.items() if isinstance(row, Event)]
         valid = pa.RecordBatch.from_pylist(rows, INTERACTION_SCHEMA)
-        return Batch(self.key, start, stop, watermark_ms, self.size, valid, letters, skipped)
+        return Batch(self.key, job, start, stop, watermark_ms, self.size, valid, letters, skipped)
 
 
 def _row(position: int, event: Event) -> dict[str, object]:
@@ -89,6 +90,7 @@ class Job:
     watermarks: dict[str, int] = field(default_factory=dict)
     windows: dict[int, list[Slice]] = field(default_factory=lambda: defaultdict(list))
     brought: list[tuple[int, list[Slice]]] = field(default_factory=list)
+    name: str = field(default_factory=lambda: token_hex(4))
 
     def __post_init__(self) -> None:
         state = LogState.open(self.store)
@@ -106,7 +108,7 @@ class Job:
             start = self.at[one.key]
             stop = one.size if to_end else min(one.size, start + self.random.randrange(1, 30))
             if stop > start:
-                self._take(one.batch(start, stop, self.watermarks[one.key]))
+                self._take(one.batch(start, stop, self.watermarks[one.key], self.name))
                 self.at[one.key] = stop
 
     def _take(self, batch: Batch) -> None:

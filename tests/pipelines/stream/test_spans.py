@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
+from secrets import token_hex
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +13,15 @@ from hypothesis import strategies as st
 
 from contracts import SourceSpan
 from contracts.redaction import LetterFile
-from contracts.source_span import UNLISTED
 from pipelines.progress import LettersWritten
 from pipelines.stream.slices import Slice, Tile
-from pipelines.stream.spans import Coverage, OutOfOrderError, with_letters
+from pipelines.stream.spans import Coverage, MissingRowsError, OutOfOrderError, with_letters
 
-NO_ROWS = pa.record_batch({})
 NOBODY = np.empty(0, np.int64)
+
+
+def at_positions(positions: list[int]) -> pa.RecordBatch:
+    return pa.record_batch({"position": pa.array(positions, pa.int64())})
 
 
 @dataclass
@@ -43,7 +46,7 @@ class Model:
         assert {at for at in range(len(self.of)) if self.is_counted(at)} == self.rows
         waits = [at for at in range(span.stop) if at not in self.rows]
         for at in waits:
-            assert min(span.waiting.get(key, span.stop) for key in (self.of[at], UNLISTED)) <= at
+            assert any(low <= at <= high for high, low in span.open.get(self.of[at], {}).items()) or at >= span.listed
         assert span.resume <= min(waits, default=span.stop)
 
     def run(self, stop: int, closed: int) -> None:
@@ -55,46 +58,53 @@ class Model:
 
 @dataclass
 class Job:
-    """What one job has read and not brought: rows by the window that they come with, and tiles."""
+    """What one job has read and not brought, by the window that it comes with; its engine may lose slices."""
 
     model: Model
     at: int
     watermark: int
-    rows: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    tiles: dict[int, list[Tile]] = field(default_factory=lambda: defaultdict(list))
+    slices: dict[int, list[Slice]] = field(default_factory=lambda: defaultdict(list))
+    loses: Random | None = None
+    name: str = field(default_factory=lambda: token_hex(4))
 
     def read(self, stop: int) -> None:
         home, of = self.watermark, self.model.of
-        waiting: dict[int, int] = {}
+        parts = defaultdict[int, list[int]](list, {home: []})
         for at in range(self.at, stop):
-            self.rows[max(of[at], home)].append((at, stop))
-            if of[at] > home:
-                waiting.setdefault(of[at], at)
-        self.tiles[home].append(Tile(self.at, stop, stop, waiting, (), NOBODY))
+            parts[max(of[at], home)].append(at)
+        later = {at: (part[0], part[-1]) for at, part in parts.items() if at > home}
+        tile = Tile(self.at, stop, stop, later, (), NOBODY)
+        for window, part in parts.items():
+            self.slices[window].append(
+                Slice("p", self.name, stop, at_positions(part), tile if window == home else None)
+            )
         self.at = stop
 
     def bring(self, window: int) -> None:
-        rows, tiles = self.rows.pop(window, []), self.tiles.pop(window, [])
-        slices = [Slice("p", stop, NO_ROWS) for _, stop in rows] + [Slice("p", t.stop, NO_ROWS, t) for t in tiles]
+        slices = self.slices.pop(window, [])
+        if self.loses and slices and self.loses.random() < 0.2:
+            slices.pop(self.loses.randrange(len(slices)))
         if slices:
-            model, new = self.model, {at for at, _ in rows if not self.model.is_counted(at)}
-            seen = Coverage.of(slices)["p"]
+            model, seen = self.model, Coverage.of(slices)["p"]
+            new = {at for at in seen.came.tolist() if not model.is_counted(at)}
             model.commit(new, seen.after(model.span, model.counted, window, {model.of[at] for at in new}))
 
 
+@pytest.mark.parametrize("loses", [False, True])
 @settings(max_examples=400, deadline=None)
-@given(st.integers(0, 1 << 32))
-def test_the_commits_say_of_every_row_whether_it_is_counted_whoever_has_written_them(seed: int) -> None:
+@given(seed=st.integers(0, 1 << 32))
+def test_the_commits_say_of_every_row_whether_it_is_counted_whoever_has_written_them(seed: int, loses: bool) -> None:
     random = Random(seed)
+    lossy = random if loses else None
     size = random.randrange(2, 40)
     model = Model([max(0, at // 5 + random.randrange(-3, 4)) for at in range(size)])
-    jobs = [Job(model, 0, 0)]
+    jobs = [Job(model, 0, 0, loses=lossy)]
     for _ in range(random.randrange(60)):
         job, chance = random.choice(jobs), random.random()
         if chance < 0.1:
             jobs = [
                 *random.sample(jobs, k=random.randrange(len(jobs) + 1)),
-                Job(model, model.span.resume, job.watermark),
+                Job(model, model.span.resume, job.watermark, loses=lossy),
             ]
         elif chance < 0.15:
             model.run(random.randrange(model.span.resume, size + 1), random.randrange(10))
@@ -106,16 +116,16 @@ def test_the_commits_say_of_every_row_whether_it_is_counted_whoever_has_written_
                 for window in range(job.watermark, to):
                     job.bring(window)
                 job.watermark = to
-            except OutOfOrderError:
-                # A bounded run has read again, and not as far as the job.
-                jobs[jobs.index(job)] = Job(model, model.span.resume, job.watermark)
+            except (OutOfOrderError, MissingRowsError):
+                # A bounded run has read again, and not as far as the job; or the engine has lost something.
+                jobs[jobs.index(job)] = Job(model, model.span.resume, job.watermark, loses=lossy)
     for watermark in (0, 20):
         last = Job(model, model.span.resume, watermark)
         last.read(size)
         for window in range(21):
             last.bring(window)
     assert model.rows == set(range(size))
-    assert (model.span.stop, model.span.resume, model.span.waiting) == (size, size, {})
+    assert (model.span.stop, model.span.resume, model.span.open, model.span.unlisted) == (size, size, {}, None)
 
 
 @settings(max_examples=100, deadline=None)
@@ -126,24 +136,25 @@ def test_one_job_alone_resumes_at_the_lowest_row_that_waits(offsets: list[int], 
     job = Job(model, 0, 0)
     for window in range(20):
         job.read(random.randrange(job.at, len(offsets) + 1))
-        brought = dict(job.rows), {at: [*tiles] for at, tiles in job.tiles.items()}
+        brought = {at: [*slices] for at, slices in job.slices.items()}
         job.bring(window)
         job.watermark = window + 1
         waits = [at for at in range(model.span.stop) if at not in model.rows]
         assert model.span.resume == min(waits, default=model.span.stop)
         # What comes again changes nothing, and is not refused.
         before = model.span
-        again = Job(model, job.at, window, *brought)
+        again = Job(model, job.at, window, brought, name=job.name)
         again.bring(window)
-        assert (model.span.stop, model.span.waiting) == (before.stop, before.waiting)
+        assert (model.span.stop, model.span.open, model.span.unlisted) == (before.stop, before.open, before.unlisted)
 
 
 def tile(start: int, stop: int, **changes: object) -> Tile:
-    return Tile(**{"start": start, "stop": stop, "size": stop, "open": {}, "letters": (), "skipped": NOBODY} | changes)
+    fields = {"start": start, "stop": stop, "size": stop, "open": {}, "letters": (), "skipped": NOBODY}
+    return Tile(**fields | changes)
 
 
-def slices(*tiles: Tile) -> list[Slice]:
-    return [Slice("p", one.stop, NO_ROWS, one) for one in tiles]
+def slices(*tiles: Tile, job: str = "j") -> list[Slice]:
+    return [Slice("p", job, one.stop, at_positions([]), one) for one in tiles]
 
 
 def test_a_hole_between_two_tiles_is_refused() -> None:
@@ -151,11 +162,30 @@ def test_a_hole_between_two_tiles_is_refused() -> None:
         Coverage.of(slices(tile(0, 5), tile(6, 9)))
 
 
-@pytest.mark.parametrize("one", [slices(tile(6, 9)), [Slice("p", 9, NO_ROWS)]])
-def test_what_lies_beyond_the_commits_is_refused(one: list[Slice]) -> None:
-    before = SourceSpan(start=0, stop=5, resume=5, size=5)
-    with pytest.raises(OutOfOrderError, match="the commits end at 5"):
-        Coverage.of(one)["p"].after(before, {}, 0, ())
+def test_a_slice_of_a_batch_that_no_commit_has_is_refused() -> None:
+    before = SourceSpan(start=0, stop=5, resume=5, size=5, job="j", reached=5)
+    with pytest.raises(OutOfOrderError, match="positions 5 to 9 came, 5 is next"):
+        Coverage.of([Slice("p", "j", 9, at_positions([]))])["p"].after(before, {}, 0, ())
+
+
+@pytest.mark.parametrize(("job", "start"), [("j", 6), ("other", 4)])
+def test_a_job_goes_on_where_it_was_and_another_one_where_rows_wait(job: str, start: int) -> None:
+    before = SourceSpan(start=0, stop=7, resume=3, size=7, job="j", reached=5)
+    assert Coverage.of(slices(tile(start - 1, 9), job=job))["p"].after(before, {}, 0, ()).stop == 9
+    with pytest.raises(OutOfOrderError, match=f"positions {start} to 9 came, {start - 1} is next"):
+        Coverage.of(slices(tile(start, 9), job=job))["p"].after(before, {}, 0, ())
+
+
+def test_a_row_that_was_announced_has_to_come_with_its_window() -> None:
+    before = SourceSpan(start=0, stop=9, resume=3, size=9, job="j", reached=9, open={10: {4: 3, 7: 7}, 20: {8: 8}})
+    came = [Slice("p", "j", 5, at_positions([3, 4])), *slices(tile(9, 12))]
+    with pytest.raises(MissingRowsError, match="the row at 7 did not come"):
+        Coverage.of(came)["p"].after(before, {}, 10, {10})
+    came.append(Slice("p", "j", 9, at_positions([7])))
+    found = Coverage.of(came)["p"].after(before, {}, 10, {10})
+    assert (found.stop, found.resume, found.open) == (12, 8, {20: {8: 8}})
+    # What another job has counted does not come again.
+    assert Coverage.of(came[:2])["p"].after(before, {10: 8}, 10, {10}).open == {20: {8: 8}}
 
 
 def test_messages_without_a_value_count_once() -> None:
