@@ -212,7 +212,7 @@ def _read(spent: dict[str, float], config: PipelineConfig, lines: list[bytes], s
     with _timed(spent, "decode and validate"):
         block = Block(BlockId("p", start), Lines(lines, np.arange(start, stop)), (), stop)
         rows = Validator(config).validate(block)[0].rows
-    return Batch("p", start, stop, watermark, stop, rows, (), np.empty(0, np.int64))
+    return Batch("p", "job", start, stop, watermark, stop, rows, (), np.empty(0, np.int64))
 
 
 @contextmanager

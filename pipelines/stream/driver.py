@@ -163,8 +163,8 @@ class _Driver:
             if state in _GONE:
                 logger.warning("the job is %s: another one goes on at the commits", state)
                 return
-            if self._flink is not None and self._flink.has_dropped:
-                logger.error("Beam has dropped rows for lateness, which must not be: another job reads them again")
+            if self._flink is not None and self._flink.flaw:
+                logger.error("%s: another job goes on at the commits", self._flink.flaw)
                 return
             self.upkeep.step({one.key for one in listed})
             now = self._asked(self._source.discover)

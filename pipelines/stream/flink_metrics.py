@@ -76,6 +76,7 @@ class FlinkMetrics:
         self._created_ms = 1000 * time.time()
         self._is_away = False
         self._job, self._newest_failure_ms = "", 0
+        self.newest_failure = ""
         self._seen: dict[str, float] = {}
         self._show("")
 
@@ -125,7 +126,7 @@ class FlinkMetrics:
 
     def _begin(self, job: Job, failures: list[JobFailure], checkpoints: Checkpoints, restarts: int) -> None:
         """Take another job: what happened to it before this process is not counted."""
-        self._job, self._seen, self._newest_failure_ms = job.id, {}, 0
+        self._job, self._seen, self._newest_failure_ms, self.newest_failure = job.id, {}, 0, ""
         if job.start_ms < self._created_ms:
             self._seen = {"restarts": restarts, "failed checkpoints": checkpoints.failed}
             self._newest_failure_ms = max((one.at_ms for one in failures), default=0)
@@ -134,7 +135,7 @@ class FlinkMetrics:
         new = [one for one in failures if one.at_ms > self._newest_failure_ms]
         if new:
             self.failures.inc(len(new))
-            self._newest_failure_ms = new[0].at_ms
+            self._newest_failure_ms, self.newest_failure = new[0].at_ms, new[0].cause
             _log.error("the job has failed in %s: %s", new[0].task or "no task", new[0].cause)
 
     def _checkpoint(self, job: Job, found: Checkpoints) -> None:

@@ -18,12 +18,15 @@ from pipelines.stream.engine import pipeline_options
 from pipelines.stream.flink import FlinkClient, Job
 from pipelines.stream.flink_metrics import FlinkMetrics
 from pipelines.stream.source import PartitionSource, ReadPartitions
+from pipelines.stream.spans import MissingRowsError, OutOfOrderError
 
 __all__ = ["EngineError", "FlinkJob", "JobEndedError", "PlainJob", "RunningJob", "submit"]
 
 logger = logging.getLogger(__name__)
 
 _OVER: Final = {"finished", "failed", "canceled"}
+_REFUSALS: Final = (MissingRowsError.__name__, OutOfOrderError.__name__)
+"""What the committer raises where its engine brings something else than the commits need, now and whenever it tries."""
 _APPEARS_SECONDS: Final = 180.0
 _ENDS_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.25
@@ -66,13 +69,13 @@ def submit(
 class FlinkJob:
     """The job of a name on Flink; whoever submitted it, as a driver that was killed leaves its job behind.
 
-    `has_dropped` says whether Beam has dropped rows of it.
+    `flaw` is why it cannot go on and a job that starts at the commits can, empty as long as there is nothing.
     """
 
     def __init__(self, client: FlinkClient, name: str, metrics: FlinkMetrics) -> None:
         self._client, self._name, self._metrics = client, name, metrics
         self._id = ""
-        self.has_dropped = False
+        self.flaw = ""
 
     def cancel_others(self) -> None:
         """Cancel the jobs of this name that run; two of them would be safe, but do everything twice."""
@@ -87,14 +90,17 @@ class FlinkJob:
             if time.monotonic() > end:
                 raise EngineError(f"Flink at {self._client.url} has no job {self._name}, though it was submitted")
             time.sleep(_PAUSE_SECONDS)
-        self._id, self.has_dropped = found[0].id, False
+        self._id, self.flaw = found[0].id, ""
         logger.info("job %s runs as %s", self._id, self._name)
 
     def state(self) -> str | None:
         """Look at the job, and show what Flink says of it."""
         before = self._metrics.rows_dropped
         found = self._metrics.look(self._client, self._id)
-        self.has_dropped |= self._metrics.rows_dropped > before
+        if any(name in self._metrics.newest_failure for name in _REFUSALS):
+            self.flaw = self._metrics.newest_failure
+        if self._metrics.rows_dropped > before:
+            self.flaw = "Beam has dropped rows for lateness, which must not be"
         return found
 
     def cancel(self) -> None:

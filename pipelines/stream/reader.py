@@ -94,6 +94,7 @@ class PartitionReader(UnboundedReader):
         valid, letters = self._validator.validate(Block(BlockId(key, self._at), lines, faults, found.stop))
         return Batch(
             partition=key,
+            job=self._reading.job,
             start=self._at,
             stop=found.stop,
             watermark_ms=self._watermark.ms,

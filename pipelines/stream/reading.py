@@ -16,9 +16,11 @@ WATERMARK: Final = "partition_watermark_ms_"
 class Reading(FrozenModel):
     """What to read of a partition: from offset `start` on, where its watermark is `watermark_ms` (event time).
 
-    `clock` is the one of the store, `batch_messages` the most that is read at once.
+    `job` names the job among all that read for the store, `clock` is the one of the store, `batch_messages` the most
+    that is read at once.
     """
 
+    job: str
     partition: KafkaPartition
     start: int
     watermark_ms: int

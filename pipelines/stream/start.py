@@ -1,6 +1,7 @@
 """Where a stream starts: at the commits, which say it of every partition; of new ones they are made to say it first."""
 
 from collections.abc import Iterable
+from secrets import token_hex
 
 from contracts import CommitLog, CommitTakenError, EventClock, LogState, Store
 from pipelines.bare_commits import append
@@ -37,11 +38,15 @@ def sources(
     stream: StreamConfig,
     clock: EventClock,
 ) -> list[PartitionSource]:
-    """Return partitions from where the commits are; all have a start (`commit_starts`), `clock` is the store's."""
-    watermark_ms = first_watermark(state, config.window_ms)
+    """Return partitions for a new job, from where the commits are.
+
+    All have a start (`commit_starts`); `clock` is the store's.
+    """
+    watermark_ms, job = first_watermark(state, config.window_ms), token_hex(8)
     return [
         PartitionSource(
             Reading(
+                job=job,
                 partition=one,
                 start=state.sources[one.key].resume,
                 watermark_ms=watermark_ms,

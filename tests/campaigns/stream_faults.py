@@ -152,13 +152,19 @@ class Stream:
         for name in self.services:
             self.kill_service(name)
 
+    def kill_job_manager(self) -> None:
+        """Kill the JobManager; without high availability its TaskManager is lost with it."""
+        self.kill_service("jobmanager")
+        self.kill_service("taskmanager")
+
     def faults(self) -> dict[str, Callable[[], None]]:
         """Name -> fault, the most frequent ones of a real cluster first."""
-        services = ("taskmanager", "worker-pool", "jobmanager", "kafka", "job-server")
+        services = ("taskmanager", "worker-pool", "kafka", "job-server")
         return {
             "worker": self.kill_worker,
             "committer": self.kill_committer,
             **{name: partial(self.kill_service, name) for name in services},
+            "jobmanager": self.kill_job_manager,
             "driver": self.kill_driver,
             "everything": self.kill_everything,
         }
@@ -201,8 +207,10 @@ def producing(stream: Stream, events: int, per_second: int) -> Iterator["subproc
     assert process.returncode == 0
 
 
-def recovered(stream: Stream, since: int, seconds: float) -> float:
-    """Wait for a commit beyond `since` and return how long it took."""
-    started = time.monotonic()
+def recovered(stream: Stream, fault: Callable[[], None], seconds: float) -> float:
+    """Cause a fault, start again what has ended, and return after how many seconds the next commit comes."""
+    fault()
+    since, started = stream.newest(), time.monotonic()
+    stream.heal()
     wait_until(lambda: stream.newest() > since, seconds)
     return time.monotonic() - started

@@ -28,10 +28,7 @@ def test_killed_part_by_part_a_stream_accounts_for_every_offset_once(tmp_path: P
                 if number == kills // 3:
                     stream.another_job()
                 with counting(f"kills: stream, {name}") as row:
-                    before = stream.newest()
-                    fault()
-                    stream.heal()
-                    took = recovered(stream, before, PATIENCE)
+                    took = recovered(stream, fault, PATIENCE)
                     row.faults, row.without_effect = row.faults + 1, row.without_effect + 1
                 with (tmp_path / "recoveries.jsonl").open("a") as file:
                     file.write(json.dumps({"fault": name, "seconds": round(took, 1)}) + "\n")

@@ -25,6 +25,7 @@ def test_a_source_is_the_same_bytes_wherever_it_has_been(
     settings: dict[str, object], start: int, watermark_ms: int, speed: float
 ) -> None:
     reading = Reading(
+        job="j",
         partition=KafkaPartition("kafka/c/topic/id/3", "topic", 3, 0, 9, "id"),
         start=start,
         watermark_ms=watermark_ms,
