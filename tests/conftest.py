@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
 if not settings().derandomize:
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
+
+
+# Without a handler, the first record (Beam has one at its import) would set up one for a file that pytest closes.
+logging.getLogger().addHandler(logging.NullHandler())
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    """Put back what a command has set up: its records would go to a file that is closed by then."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ _MARK = "ENGINES_SERVICE"
 _TAIL_LINES = 12
 _GRACE_SECONDS = 15
 _RELEASE_SECONDS = 3
+_LOOKS = 5
 
 
 class EngineError(UserError):
@@ -129,7 +130,7 @@ def _await_answers(service: Service, seconds: float) -> None:
     """Wait until a service answers; raises `EngineError` if it ends or does not answer in time."""
 
     def is_up() -> bool:
-        if not service.runs():
+        if _has_ended(service):
             raise EngineError(f"{service.name} has ended: {service.log} ends with\n{_tail(service.log)}")
         return service.answers()
 
@@ -169,6 +170,15 @@ def _are_gone(services: Sequence[Service], seconds: float) -> bool:
     end = time.monotonic() + seconds
     while any(service.processes() for service in services):
         if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _has_ended(service: Service) -> bool:
+    """Return whether a service does not run; while a process loads another program, nobody sees its environment."""
+    for _ in range(_LOOKS):
+        if service.runs():
             return False
         time.sleep(0.1)
     return True

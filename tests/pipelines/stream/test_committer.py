@@ -18,6 +18,7 @@ from pipelines.sources import MovedStoreError
 from pipelines.stream.committer import UnknownPartitionError, commit_window
 from pipelines.stream.slices import Slice, slices_of
 from pipelines.stream.spans import OutOfOrderError
+from pipelines.transforms import split
 from tests.logs.files import ORIGIN, Event
 from tests.pipelines.stream.simulation import Job, Partition, random_log, settings, start, truth
 from tests.pipelines.support import (
@@ -177,7 +178,7 @@ def test_rows_of_windows_that_have_retired_are_dead_letters(tmp_path: Path) -> N
 
 def test_an_item_with_the_key_of_another_is_a_dead_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, config, log = a_store(tmp_path)
-    monkeypatch.setattr("pipelines.transforms.split.hash_ids", lambda ids, _: np.zeros(len(ids), np.int64))
+    monkeypatch.setattr(split, "hash_ids", lambda ids, _: np.zeros(len(ids), np.int64))
     for start_ms, one in windows(log, config, 0, 6).items():
         commit_window(store, config, start_ms, [one])
     assert len(dead_letters(store)) == 5
