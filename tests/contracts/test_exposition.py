@@ -102,6 +102,8 @@ def test_idle_connections_do_not_keep_prometheus_out(registry: CollectorRegistry
 def test_who_takes_too_long_is_cut_off_without_a_word(
     registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    # What goes to the log is no word on standard error, wherever another test has left the log.
+    monkeypatch.setattr(exposition.logger, "propagate", False)
     monkeypatch.setattr(exposition, "CONNECTION_SECONDS", 0.3)
     with exposed(registry, "127.0.0.1", 0) as where, idle(port_of(where), 1, says=b"GET /metrics HT") as [slow]:
         ends = time.monotonic() + 3
@@ -116,6 +118,8 @@ def test_who_takes_too_long_is_cut_off_without_a_word(
 def test_who_does_not_read_the_answer_is_cut_off_without_a_word(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    # What goes to the log is no word on standard error, wherever another test has left the log.
+    monkeypatch.setattr(exposition.logger, "propagate", False)
     monkeypatch.setattr(exposition, "CONNECTION_SECONDS", 0.3)
     large = CollectorRegistry()
     filled = Counter("weir_long", "Long.", ("name",), registry=large)

@@ -11,6 +11,7 @@ from contracts import CommitLog, LogState, Store
 from contracts.verification import verify
 from pipelines.attempts import GRACE_SECONDS, is_marked, mark, new_run
 from pipelines.ingest import ingest
+from pipelines.keeper import HistoryKeeper
 from pipelines.lock import only_writer
 from pipelines.merging import MOST_DELTAS
 from pipelines.stream.upkeep import Upkeep
@@ -44,7 +45,7 @@ def test_histories_are_merged_while_others_commit(tmp_path: Path, monkeypatch: p
         """A run that leaves the merging to others, as a worker does."""
         with monkeypatch.context() as patch:
             for name in ("settle", "keep"):
-                patch.setattr(f"pipelines.keeper.HistoryKeeper.{name}", lambda _: None)
+                patch.setattr(HistoryKeeper, name, lambda _: None)
             return bring_in(tmp_path, number)
 
     for number in range(RUNS):
