@@ -1,7 +1,7 @@
 """Commit under an engine: the slices of one window to one commit, whatever others have committed meanwhile.
 
 The engine may bring a window twice, two jobs may run on one store, and a worker that counts as dead may still be at
-work. So nothing here trusts the engine: what is accounted for is judged by the commits, anew for each try.
+work. So nothing here trusts the engine: what is accounted for is judged by the commits, again for each try.
 """
 
 import logging

@@ -124,7 +124,7 @@ class PartitionConsumer:
             return
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise LostError(error.str())
-        # librdkafka may have given the partition up: it is assigned anew.
+        # librdkafka may have given the partition up: it is assigned again.
         self._at = self._problem = None
         if error.code() != self._said:
             self._said = error.code()

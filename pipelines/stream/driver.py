@@ -191,7 +191,7 @@ class _Driver:
         Its readers have ended by then, so that all of its windows are complete; Flink keeps such a job running.
         """
         if self._gone_since is None:
-            logger.warning("the topic was created anew: another job reads it when all of the old one is committed")
+            logger.warning("the topic was created again: another job reads it when all of the old one is committed")
             self._gone_since = time.monotonic()
         done = all(self._state.sources[one.key].is_done for one in listed if one.key in self._state.sources)
         return done and time.monotonic() - self._gone_since >= _ENDING_SECONDS

@@ -1,4 +1,4 @@
-"""What a reader is told of its partition."""
+"""What a reader has to know about its partition."""
 
 from typing import Final
 

@@ -215,7 +215,7 @@ class Keeper:
         return Difference.of(kept, content, content.state.config.publish_bound)
 
     def _train_outgrown(self, placed: Placed, empty: Any, kind: str, content: Content) -> None:
-        """Train all lists anew beside the stream, if it is time."""
+        """Train all lists again beside the stream, if it is time."""
         items, every = len(content.state.table), content.state.config.index_training_every_seconds
         if self._training is None and is_outgrown(placed.clusters.fit, items, self.clock(), every):
             whole = content.whole()

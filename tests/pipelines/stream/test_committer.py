@@ -73,7 +73,7 @@ def test_whatever_the_engine_does_every_row_is_accounted_for_once(
             except OutOfOrderError:
                 jobs[jobs.index(job)] = Job(store, config, log, random)
         if random.random() < 0.08:
-            # A job starts anew; the one before may be dead, or only thought so.
+            # A job starts again; the one before may be dead, or only thought so.
             jobs = [*random.sample(jobs, k=random.randrange(len(jobs) + 1)), Job(store, config, log, random)]
     last = Job(store, config, log, random)
     last.read(to_end=True)

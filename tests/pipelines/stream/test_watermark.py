@@ -72,7 +72,7 @@ def test_silence_is_what_answers_in_an_unbroken_series_say(idle: float, steps: l
             silence.broken()
             series = []
             continue
-        # An outage that is longer than what counts as idle starts it anew.
+        # An outage that is longer than what counts as idle starts it again.
         if series and now - series[-1] > max(idle, UNASKED_SECONDS):
             series = []
         series.append(now)
