@@ -31,6 +31,8 @@ __all__ = ["CommitWindow", "UnknownPartitionError", "commit_window"]
 
 logger = logging.getLogger(__name__)
 
+_TOLD: Final = ("stop", "open", "unlisted", "job", "reached")
+"""What a commit says of a partition besides its rows."""
 _PATIENCE_SECONDS: Final = 120.0
 """For so long a window waits for another writer; then the engine brings it again."""
 
@@ -143,8 +145,9 @@ class _Attempt:
         }
 
     def _moves(self, key: str, span: SourceSpan) -> bool:
+        """Say whether there is more to say of a partition than before; who reads it now, too, else that job cannot go on."""
         before = self.run.base.sources[key]
-        return (span.stop, span.open, span.unlisted) != (before.stop, before.open, before.unlisted)
+        return any(getattr(span, name) != getattr(before, name) for name in _TOLD)
 
 
 _lock = Lock()

@@ -31,7 +31,7 @@ class Coverage:
     """What the slices of one window say of a partition: its tiles in order, and the position up to which they reach.
 
     Of windows up to this one, every row below `reach` came with it or before; `came` (n,) are the positions of the rows
-    that came with it, in ascending order.
+    that came with it.
     """
 
     partition: str
@@ -55,9 +55,7 @@ class Coverage:
             if tile.start != before.stop:
                 raise OutOfOrderError(f"{key}: positions [{tile.start}, {tile.stop}) came after {before.stop}")
         positions = [one.rows.column(columns.POSITION).to_numpy() for one in slices]
-        return cls(
-            key, slices[0].job, tuple(tiles), max(one.stop for one in slices), np.sort(np.concatenate(positions))
-        )
+        return cls(key, slices[0].job, tuple(tiles), max(one.stop for one in slices), np.concatenate(positions))
 
     def after(
         self, before: SourceSpan, counted: Mapping[int, int], start_ms: int, panes: Collection[int]
@@ -67,6 +65,9 @@ class Coverage:
         `before` and `counted` (window start in ms -> position) are what the commits say, `panes` the starts (ms) of
         the windows that get a pane. Raises `OutOfOrderError` or `MissingRowsError`.
         """
+        if self.reach <= before.resume:
+            # All of it is accounted for: a job that is behind says nothing, and takes nothing over.
+            return before.model_copy(update={"start": before.resume, "counted": self._bounds(panes, before.stop)})
         reached = self._reached(before)
         stop = max(before.stop, reached)
         waiting = _Waiting.of(before, counted)
@@ -81,11 +82,14 @@ class Coverage:
                 "reached": reached,
                 "size": max([before.size, *(tile.size for tile in self.tiles)]),
                 "skipped": before.skipped + sum(int((tile.skipped >= before.stop).sum()) for tile in self.tiles),
-                "counted": dict.fromkeys(panes, self.reach) if self.reach < stop else {},
+                "counted": self._bounds(panes, stop),
                 "open": {at: dict(sorted(batches.items())) for at, batches in sorted(waiting.open.items()) if batches},
                 "unlisted": waiting.unlisted if waiting.unlisted < before.stop else None,
             }
         )
+
+    def _bounds(self, panes: Collection[int], stop: int) -> dict[int, int]:
+        return dict.fromkeys(panes, self.reach) if self.reach < stop else {}
 
     def _reached(self, before: SourceSpan) -> int:
         """Return the position up to which the job has read; raises `OutOfOrderError` where something lies between."""
