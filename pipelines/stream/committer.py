@@ -145,7 +145,7 @@ class _Attempt:
         }
 
     def _moves(self, key: str, span: SourceSpan) -> bool:
-        """Say whether there is more to say of a partition than before; who reads it now, too, else that job cannot go on."""
+        """Say whether there is more to say than before; who reads it, too, else that job cannot go on."""
         before = self.run.base.sources[key]
         return any(getattr(span, name) != getattr(before, name) for name in _TOLD)
 
