@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -96,7 +97,7 @@ def test_a_taken_port_is_named_with_the_setting_that_moves_it_and_nothing_stays(
 def test_what_is_running_keeps_its_port_and_its_processes(tmp_path: Path) -> None:
     port = free_port()
     listens = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(1000)"
-    one = service(tmp_path, command=("python", "-c", listens), ports={port: "ENGINES_PORT"})
+    one = service(tmp_path, command=(sys.executable, "-c", listens), ports={port: "ENGINES_PORT"})
     with stopped(one):
         assert start([one], 10) == [one]
         pids = one.processes()
