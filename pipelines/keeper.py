@@ -41,22 +41,30 @@ class HistoryKeeper:
         """
         broken = broken_shards(self.store, self.config, self.state)
         if error is not None:
-            broken |= self._named(error)
+            broken |= self._named(str(error))
             if not broken:
                 raise error
+        self._build(broken)
+        if self.store.exists(_OLD):
+            self.store.remove(_OLD)
+
+    def mend(self, failure: str) -> bool:
+        """Build the histories whose files a failure names, if it names any; returns whether it does."""
+        broken = self._named(failure)
+        self._build(broken)
+        return bool(broken)
+
+    def _named(self, failure: str) -> dict[int, str]:
+        """Return the shard whose file a failure names, in the store or in the cache."""
+        return {file.shard: failure for file in self.state.histories.files if Path(file.name).name in failure}
+
+    def _build(self, broken: dict[int, str]) -> None:
         while broken:
             self._check_windows(broken)
             for problem in sorted(set(broken.values())):
                 logger.warning("%s: histories are built from the windows (%s)", self.store.path(""), problem)
             self._rebuild(list(broken))
             broken = broken_shards(self.store, self.config, self.state)
-        if self.store.exists(_OLD):
-            self.store.remove(_OLD)
-
-    def _named(self, error: CorruptArtefactError) -> dict[int, str]:
-        """Return the shard whose file an error names, in the store or in the cache."""
-        last = Path(error.path).name
-        return {file.shard: str(error) for file in self.state.histories.files if last.endswith(Path(file.name).name)}
 
     def _check_windows(self, broken: Mapping[int, str]) -> None:
         """Refuse to build histories from a part of the windows: they would forget what has retired."""

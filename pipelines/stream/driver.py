@@ -152,7 +152,7 @@ class _Driver:
 
     def _watch(self, job: RunningJob, listed: list[KafkaPartition]) -> None:
         """Look after a job until another one has to take its place; raises `JobEndedError`."""
-        self._gone_since = None
+        self._gone_since, mended = None, ""
         while not self.stop.wait(self.settings.watch_seconds):
             state = job.state()
             self._follow()
@@ -166,6 +166,8 @@ class _Driver:
             if self._flink is not None and self._flink.flaw:
                 logger.error("%s: another job goes on at the commits", self._flink.flaw)
                 return
+            if self._flink is not None and self._flink.failure != mended and self.upkeep.mend(self._flink.failure):
+                mended = self._flink.failure
             self.upkeep.step({one.key for one in listed})
             now = self._asked(self._source.discover)
             if now is not None and self._needs_another(listed, now):

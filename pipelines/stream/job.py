@@ -77,6 +77,11 @@ class FlinkJob:
         self._id = ""
         self.flaw = ""
 
+    @property
+    def failure(self) -> str:
+        """What stopped its tasks last, empty before the first failure."""
+        return self._metrics.newest_failure
+
     def cancel_others(self) -> None:
         """Cancel the jobs of this name that run; two of them would be safe, but do everything twice."""
         for job in self._running():

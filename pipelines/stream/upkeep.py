@@ -47,6 +47,16 @@ class Upkeep:
             self._next_sweep = time.monotonic() + _SWEEP_SECONDS
             self._histories.repair()
 
+    def mend(self, failure: str) -> bool:
+        """Build the histories whose files a failure of a worker names; False while somebody else commits."""
+        try:
+            with only_writer(self.store):
+                self.state.catch_up(self._log)
+                self._histories.mend(failure)
+        except (BusyStoreError, CommitTakenError):
+            return False
+        return True
+
     def step(self, partitions: set[str]) -> None:
         """Do what is due, unless a window is being committed right now; `partitions` are the keys of the topic."""
         try:

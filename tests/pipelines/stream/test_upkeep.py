@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, LogState, Store
+from contracts import CommitLog, CorruptArtefactError, LogState, Store
 from contracts.verification import verify
 from pipelines.attempts import GRACE_SECONDS, is_marked, mark, new_run
 from pipelines.ingest import ingest
@@ -92,3 +92,34 @@ def test_what_was_killed_is_swept_at_the_start_and_later_by_its_age(tmp_path: Pa
     upkeep._next_sweep = 0.0
     upkeep.step(set())
     assert (is_marked(store, old), is_marked(store, young)) == (False, True)
+
+
+def test_a_file_that_stops_a_worker_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = bring_in(tmp_path, 0)
+    upkeep = upkeep_of(tmp_path, store)
+    upkeep.begin()
+    name = LogState.open(store).histories.shards[1][0].name
+    data = bytearray(store.read(name))
+    # After header, prefixes, keys and records, each of one page: a look-up reads it in every file.
+    data[4 * 4096 : 5 * 4096] = bytes(4096)
+    store.write(name, bytes(data))
+    with monkeypatch.context() as patch:
+        patch.setattr(HistoryKeeper, "repair", stopped)
+        with pytest.raises(CorruptArtefactError) as failure:
+            bring_in(tmp_path, 1)
+    with only_writer(store):
+        assert not upkeep.mend(str(failure.value)), "a worker commits right now"
+    for _ in range(2):
+        assert upkeep.mend(str(failure.value))
+        assert name not in {file.name for file in LogState.open(store).histories.files}
+    built = LogState.open(store).number
+    assert upkeep.mend("ValueError: something else")
+    assert LogState.open(store).number == built
+    bring_in(tmp_path, 1)
+    support.check_histories(store, 3)
+
+
+def stopped(_: HistoryKeeper, error: CorruptArtefactError | None = None) -> None:
+    """End a run as a worker ends, which repairs nothing."""
+    if error is not None:
+        raise error
