@@ -14,7 +14,7 @@ demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log
 test: .venv/dev.stamp  ## all tests, a process for each core but at most four
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-lint: .venv/dev.stamp .venv/buf/node_modules  ## style, types, import rules, generated code, the API as clients know it
+lint: .venv/dev.stamp .venv/buf/node_modules .venv/tools/protoc-gen-openapi  ## style, types, import rules, generated code, the API as clients know it
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -62,6 +62,9 @@ tools: .venv/tools/minio .venv/dev.stamp  ## real servers for tests: S3 (needs G
 .venv/tools/minio:
 	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/minio/minio@$(MINIO); \
 	else echo "tools: skipped, there is no Go to build MinIO with"; fi
+
+.venv/tools/protoc-gen-openapi:
+	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/google/gnostic/cmd/protoc-gen-openapi@v0.7.1; fi
 
 .venv/checkov/bin/checkov: | .venv/bin/python
 	$(BIN)/python -m venv .venv/checkov

@@ -41,6 +41,12 @@ class ServingConfig(FrozenModel):
         default="127.0.0.1", description="address to listen on; 0.0.0.0 for every interface: put TLS in front of it"
     )
     port: int = Field(default=50051, ge=0, le=65535, description="gRPC port; 0 takes a free one, which is logged")
+    http_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="port of the same service as JSON over HTTP, on `host`; 0 takes a free one; null: none",
+    )
     metrics_host: str = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )

@@ -11,6 +11,7 @@ __all__ = [
     "IncompatibleBundleError",
     "InvalidRequestError",
     "NoBundleError",
+    "NotJsonError",
     "QueueFullError",
     "RequestError",
     "ShuttingDownError",
@@ -22,6 +23,8 @@ __all__ = [
 
 _LONGEST_ECHO: Final = 128
 """Characters of a request that an error repeats: errors travel in headers, which are limited."""
+
+_LONGEST_PROBLEM: Final = 512
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,15 @@ class UndecodableRequestError(RequestError):
 
     def __init__(self, size: int) -> None:
         super().__init__(f"the request's {size} bytes are no message of this method's type: compare the .proto files")
+
+
+class NotJsonError(RequestError):
+    """The body of the request is no message of its method as JSON."""
+
+    reason = "UNDECODABLE"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the body is no JSON of this method: {problem[:_LONGEST_PROBLEM]}")
 
 
 class TagsNotSupportedError(RequestError):

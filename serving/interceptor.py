@@ -39,14 +39,16 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or handler.unary_unary is None:
             return handler
         service, _, method = handler_call_details.method.removeprefix("/").partition("/")
-        timed = self._timed(handler.unary_unary, ("unary", service, method))
+        timed = self.timed(handler.unary_unary, ("unary", service, method))
         return grpc.unary_unary_rpc_method_handler(
             timed,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
-    def _timed(self, inner: Callable[[Any, Any], Awaitable[Any]], labels: tuple[str, str, str]) -> Any:
+    def timed(self, inner: Callable[[Any, Any], Awaitable[Any]], labels: tuple[str, str, str]) -> Any:
+        """Return a handler that counts its calls; `labels` are the kind of call, service and method."""
+
         async def handle(request: Any, context: Any) -> Any:
             self._metrics.started.labels(*labels).inc()
             self.under_way += 1

@@ -1,12 +1,11 @@
-"""The server process: bundle and histories from the store, answers over gRPC, metrics beside it.
+"""The server process: bundle and histories from the store, answers over gRPC and HTTP, metrics beside it.
 
-`serve` is the main path: listen, open the histories, load the promoted bundle, follow the store until SIGTERM, then
-drain. The event loop parses and answers; one thread (`serving.batcher`) runs tower and search; others follow the store.
+`serve` listens, opens the histories, loads the promoted bundle, follows the store until SIGTERM, and drains. The event
+loop parses and answers; one thread (`serving.batcher`) runs tower and search; others follow the store.
 """
 
 import asyncio
 import logging
-import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -28,11 +27,13 @@ from serving.config import ServingConfig
 from serving.daemon import in_daemon
 from serving.decoding import DecodingInterceptor
 from serving.histories import FollowedHistories
+from serving.http.gateway import Gateway
 from serving.in_place import DeltaPolicy
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
 from serving.memory import Memory
 from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
+from serving.open_files import allow_files
 from serving.problems import Problems
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
@@ -77,7 +78,7 @@ _STATUS = health_pb2.HealthCheckResponse
 def serve(store: Store, config: ServingConfig) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return."""
     pick_gpu(config.device)
-    _allow_files(config.max_connections + _OTHER_FILES)
+    allow_files(config.max_connections + _OTHER_FILES)
     sys.setswitchinterval(_SWITCH_SECONDS)
     uvloop.run(Server(store, config).run())
 
@@ -135,22 +136,23 @@ class Server:
         await self.health.set(LIVENESS, _STATUS.SERVING)
         # Metrics first, which fail in one line: a gRPC server dropped before its loop ends logs much more.
         with exposed(self.registry, self.config.metrics_host, self.config.metrics_port) as metrics:
-            server = self._grpc_server()
+            server, gateway = self._fronts()
             port = server.add_insecure_port(f"{self.config.host}:{self.config.port}")
+            http = await gateway.start()
             await server.start()
-            self._where = f"gRPC on {self.config.host}:{port}, metrics on {metrics}"
+            self._where = f"gRPC on {self.config.host}:{port}, {http}metrics on {metrics}"
             log.info("listening, without a bundle yet: %s", self._where)
             self.follow()
             watching = asyncio.create_task(self._watch_over())
             try:
                 await stopped.wait()
-                await self._drain(server)
+                await self._drain(server, gateway)
             finally:
                 await _ended([watching, *self.following])
                 await asyncio.to_thread(self.batcher.close)
         log.info("stopped")
 
-    def _grpc_server(self) -> grpc.aio.Server:
+    def _fronts(self) -> tuple[grpc.aio.Server, Gateway]:
         config = self.config
         aside = Aside(config.retry_after_seconds)
         service = RetrievalService(lambda: self.watcher.bundle, self.batcher, config, self.metrics, aside)
@@ -171,7 +173,10 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if config.reflection:
             reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        return server
+        return server, Gateway(service, self._dimension, self.calls, aside, config)
+
+    def _dimension(self) -> int:
+        return 0 if self.watcher.bundle is None else self.watcher.bundle.manifest.dimension
 
     def follow(self) -> None:
         """Follow histories and bundles side by side; the first bundle waits for one look at the histories."""
@@ -249,11 +254,11 @@ class Server:
         for service in ("", SERVICE):
             await self.health.set(service, status)
 
-    async def _drain(self, server: grpc.aio.Server) -> None:
+    async def _drain(self, server: grpc.aio.Server, gateway: Gateway) -> None:
         log.info("draining")
         await self.health.enter_graceful_shutdown()
         await asyncio.sleep(self.config.drain_seconds)
-        await self._stop(server)
+        await asyncio.gather(self._stop(server), gateway.stop())
 
     async def _stop(self, server: grpc.aio.Server) -> None:
         """Wait for the calls in progress, and end the connections as soon as there are none.
@@ -285,13 +290,3 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception):
             log.error("a task of the server had failed", exc_info=result)
-
-
-def _allow_files(needed: int) -> None:
-    """Raise the soft limit of open files as far as needed and allowed: a connection is a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < needed:
-        log.warning("%d open files are allowed, serving.max_connections may take %d: raise `ulimit -n`", wanted, needed)

@@ -1,6 +1,5 @@
 import asyncio
 import logging
-import resource
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +18,7 @@ from serving.errors import NoBundleError
 from serving.histories import FollowedHistories
 from serving.index import AnnIndex, Found
 from serving.queries import ByEmbedding, Query, Task
-from serving.server import LIVENESS, Server, _allow_files, serve
+from serving.server import LIVENESS, Server, serve
 from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
@@ -188,21 +187,6 @@ def test_liveness_watches_the_thread_that_searches(
         "liveness: a batch of 1 requests has been running for 0 s, more than 0.05 s",
         "liveness: well again",
     ]
-
-
-def test_open_files_are_allowed_as_far_as_possible(caplog: pytest.LogCaptureFixture) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        _allow_files(300)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (300, hard)
-        assert not caplog.messages
-        if hard != resource.RLIM_INFINITY:
-            _allow_files(hard + 1)
-            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
-            assert "raise `ulimit -n`" in caplog.text
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def readiness(server: Server) -> int | None:

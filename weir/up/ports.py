@@ -10,11 +10,16 @@ __all__ = ["PORTS", "busy_ports", "free_port", "is_free", "with_ports"]
 
 PORTS: Final = {
     "serving.port": "gRPC",
+    "serving.http_port": "HTTP",
     "pipeline.metrics_port": "pipeline metrics",
     "trainer.metrics_port": "trainer metrics",
     "serving.metrics_port": "server metrics",
     "monitor.metrics_port": "monitor metrics",
 }
+
+
+_HTTP_DISTANCE: Final = 29
+"""Without a port of its own, HTTP is so far above gRPC: 50080 above 50051."""
 
 
 def with_ports(settings: Settings, offset: int) -> Settings:
@@ -51,13 +56,15 @@ def busy_ports(settings: Settings) -> list[str]:
 
 
 def _ports(settings: Settings) -> dict[str, int]:
-    return {key: getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in PORTS}
+    found = {key: getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in PORTS}
+    grpc = settings.serving.port
+    return found | ({"serving.http_port": grpc and grpc + _HTTP_DISTANCE} if settings.serving.http_port is None else {})
 
 
 def _host(settings: Settings, key: str) -> str:
     """Return the address on which the port of `key` is bound."""
     section, name = key.split(".")
-    host: str = getattr(getattr(settings, section), name.replace("port", "host"))
+    host: str = getattr(getattr(settings, section), "metrics_host" if name == "metrics_port" else "host")
     return host
 
 

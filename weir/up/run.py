@@ -96,6 +96,11 @@ class _Run:
         where = "" if store == Store("weir-data").path("").rsplit("/", 1)[-1] else f" --store {store}"
         user = shlex.quote(self.launch.user or "USER")
         display.say("weir", f"answers after {status.first_answer_seconds:.1f} s; try: weir query {user}{where}")
+        display.say("weir", f"the same as JSON: {self._address()}/v1/info and POST /v1/retrieve (docs/serving.md)")
+
+    def _address(self) -> str:
+        serving = self.launch.session.settings.serving
+        return f"http://{serving.host}:{serving.http_port}"
 
     def _finish(self, client: RetrievalClient, supervisor: Supervisor, status: Status) -> None:
         """Query, click and summarise, while everything is still running."""

@@ -12,7 +12,7 @@ def ports(settings: Settings) -> list[int]:
 
 def test_an_offset_moves_every_port_and_the_monitor_asks_the_right_server() -> None:
     moved = with_ports(Settings(), 100)
-    assert ports(moved) == [port + 100 for port in ports(Settings())]
+    assert ports(moved) == [port + 100 for port in ports(with_ports(Settings(), 0))]
     assert moved.monitor.target == f"127.0.0.1:{Settings().serving.port + 100}"
 
 
@@ -23,8 +23,16 @@ def test_zero_takes_free_ports_that_differ() -> None:
     assert len(set(ports(settings))) == len(PORTS)
 
 
+def test_http_is_near_grpc_unless_it_has_a_port_of_its_own() -> None:
+    assert with_ports(Settings(), 7).serving.http_port == 50087
+    own = Settings().serving.model_copy(update={"http_port": 8000})
+    assert with_ports(Settings().model_copy(update={"serving": own}), 7).serving.http_port == 8007
+
+
 def test_ports_that_clash_or_do_not_exist_are_refused_together() -> None:
-    serving = Settings().serving.model_copy(update={"metrics_port": Settings().trainer.metrics_port, "port": 65535})
+    serving = Settings().serving.model_copy(
+        update={"metrics_port": Settings().trainer.metrics_port, "port": 65535, "http_port": 1}
+    )
     with pytest.raises(SettingsError) as caught:
         with_ports(Settings().model_copy(update={"serving": serving}), 1)
     assert caught.value.problems == [
@@ -38,7 +46,7 @@ def test_a_port_that_somebody_listens_on_is_named() -> None:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         port = busy.getsockname()[1]
-        serving = Settings().serving.model_copy(update={"port": port})
+        serving = Settings().serving.model_copy(update={"port": port, "http_port": 1})
         found = busy_ports(Settings().model_copy(update={"serving": serving}))
     assert f"port {port} (gRPC, serving.port) is in use" in found
 

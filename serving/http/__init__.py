@@ -1,0 +1,1 @@
+"""JSON over HTTP: the same service for callers without gRPC."""

@@ -1,0 +1,69 @@
+"""A call over HTTP as the service sees it: what it uses of gRPC's context, and no more."""
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+import grpc
+from aiohttp import web
+from google.rpc import status_pb2
+
+from serving.status import DETAILS_KEY
+
+__all__ = ["AbortedError", "HttpCall", "seconds_of"]
+
+TIMEOUT: Final = "Grpc-Timeout"
+_TIMEOUT: Final = re.compile(r"(\d{1,8})([HMSmun])")
+_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+class AbortedError(Exception):
+    """The service has ended the call; `status` is what gRPC would carry."""
+
+    def __init__(self, status: status_pb2.Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+
+class HttpCall:
+    """The context of one request; `sent` are headers of the answer."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._metadata = tuple((name.lower(), value) for name, value in request.headers.items())
+        seconds = seconds_of(request.headers.get(TIMEOUT, ""))
+        self._ends = None if seconds is None else time.monotonic() + seconds
+        self._code: grpc.StatusCode | None = None
+        self.sent: dict[str, str] = {}
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the headers, by their names in lower case."""
+        return self._metadata
+
+    async def send_initial_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        """Send headers with the answer."""
+        self.sent.update(metadata)
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds that the caller still waits, None if it has not said."""
+        return None if self._ends is None else self._ends - time.monotonic()
+
+    def code(self) -> grpc.StatusCode | None:
+        """Return the code that the call was aborted with."""
+        return self._code
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[tuple[str, bytes]] = ()
+    ) -> NoReturn:
+        """End the call: raises `AbortedError`."""
+        self._code = code
+        status = status_pb2.Status(code=code.value[0], message=details)
+        if carried := dict(trailing_metadata).get(DETAILS_KEY):
+            status.ParseFromString(carried)
+        raise AbortedError(status)
+
+
+def seconds_of(timeout: str) -> float | None:
+    """Return the seconds of a gRPC timeout such as ``200m`` (milliseconds), None if it is none."""
+    found = _TIMEOUT.fullmatch(timeout)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]

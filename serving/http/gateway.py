@@ -1,0 +1,134 @@
+"""Answers over HTTP what the service answers over gRPC; the .proto file says which path is which method."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib.resources import files
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+from google.api import annotations_pb2
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+
+from serving.aside import Aside
+from serving.config import ServingConfig
+from serving.errors import RequestError
+from serving.http.call import AbortedError, HttpCall
+from serving.http.messages import as_json, message_of
+from serving.http.statuses import refusals, response_of
+from serving.interceptor import MetricsInterceptor
+from serving.service import RetrievalService
+from weir.retrieval.v1 import retrieval_pb2 as pb
+
+__all__ = ["Gateway"]
+
+T = TypeVar("T")
+
+SERVICE: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
+_LARGE: Final = 1 << 14
+"""Bytes of JSON that the event loop reads or writes by itself: about a millisecond."""
+
+
+class Gateway:
+    """Listens for HTTP in the event loop that runs; the calls are counted with those over gRPC.
+
+    Parameters
+    ----------
+    service
+        Answers the calls, within the same limits and with the same errors as over gRPC.
+    dimension
+        Returns the length of the vectors served now.
+    calls
+        Counts the calls.
+    aside
+        Where large requests and answers are read and written.
+    """
+
+    def __init__(
+        self,
+        service: RetrievalService,
+        dimension: Callable[[], int],
+        calls: MetricsInterceptor,
+        aside: Aside,
+        config: ServingConfig,
+    ) -> None:
+        self._service, self._dimension, self._aside, self._config = service, dimension, aside, config
+        application = web.Application(client_max_size=config.max_request_bytes, middlewares=[refusals(config.host)])
+        for method in SERVICE.methods:
+            rule = method.GetOptions().Extensions[annotations_pb2.http]
+            timed = calls.timed(self._called(method), ("unary", SERVICE.full_name, method.name))
+            application.router.add_route(rule.WhichOneof("pattern"), rule.post or rule.get, partial(_answer, timed))
+        application.router.add_get("/openapi.yaml", _schema)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            keepalive_timeout=config.max_connection_idle_seconds,
+            shutdown_timeout=config.grace_seconds,
+        )
+        self._listener: asyncio.Server | None = None
+
+    async def start(self) -> str:
+        """Listen, if the settings want it; returns words for the log. Raises `OSError` where the port is taken."""
+        if self._config.http_port is None:
+            return ""
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._connected, self._config.host, self._config.http_port)
+        return f"HTTP on {self._config.host}:{self._listener.sockets[0].getsockname()[1]}, "
+
+    def _connected(self) -> asyncio.BaseProtocol:
+        """Take a connection, as long as there are not too many: each is an open file."""
+        server = self._runner.server
+        if server is None or len(server.connections) >= self._config.max_connections:
+            return _Refused()
+        return server()
+
+    async def stop(self) -> None:
+        """Take no more calls, and end the connections when those under way are answered."""
+        if self._listener is not None:
+            self._listener.close()
+        await self._runner.cleanup()
+
+    def _called(self, method: Any) -> Callable[[web.Request, HttpCall], Awaitable[bytes]]:
+        answer = getattr(self._service, method.name)
+        empty = message_factory.GetMessageClass(method.input_type)
+
+        async def handle(request: web.Request, call: HttpCall) -> bytes:
+            try:
+                message = await self._read(request, empty())
+            except RequestError as error:
+                await self._service.refuse(error, call)
+            found = await answer(message, call)
+            return await self._made(partial(as_json, found), found.ByteSize())
+
+        return handle
+
+    async def _read(self, request: web.Request, empty: Message) -> Message:
+        data = await request.read()
+        limits = self._config.limits
+        numbers = limits.max_queries * self._dimension()
+        if len(data) > _LARGE:
+            self._aside.require_room()
+        return await self._made(partial(message_of, data, empty, limits.fields, numbers), len(data))
+
+    async def _made(self, make: Callable[[], T], size: int) -> T:
+        return await self._aside.run(make) if size > _LARGE else make()
+
+
+class _Refused(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.abort()  # type: ignore[attr-defined]  # of a stream
+
+
+async def _answer(handle: Callable[[web.Request, HttpCall], Awaitable[bytes]], request: web.Request) -> web.Response:
+    call = HttpCall(request)
+    try:
+        body = await handle(request, call)
+    except AbortedError as error:
+        return response_of(error.status, call.sent)
+    return web.Response(body=body, content_type="application/json", headers=call.sent)
+
+
+async def _schema(_: web.Request) -> web.Response:
+    return web.Response(text=files("weir.retrieval.v1").joinpath("openapi.yaml").read_text(), content_type="text/yaml")

@@ -1,0 +1,78 @@
+"""Errors over HTTP: the `google.rpc.Status` that gRPC carries, as JSON, under the HTTP status of its code."""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from serving.http.hosts import is_loopback, is_own_host
+from serving.http.messages import as_json
+
+__all__ = ["refusals", "response_of"]
+
+_HTTP: Final = {
+    code_pb2.INVALID_ARGUMENT: 400,
+    code_pb2.FAILED_PRECONDITION: 400,
+    code_pb2.PERMISSION_DENIED: 403,
+    code_pb2.NOT_FOUND: 404,
+    code_pb2.RESOURCE_EXHAUSTED: 429,
+    code_pb2.UNIMPLEMENTED: 501,
+    code_pb2.UNAVAILABLE: 503,
+    code_pb2.DEADLINE_EXCEEDED: 504,
+}
+"""HTTP statuses, as the comments of google.rpc.Code have them; every other code is 500."""
+_CODES: Final = {
+    403: code_pb2.PERMISSION_DENIED,
+    404: code_pb2.NOT_FOUND,
+    405: code_pb2.UNIMPLEMENTED,
+    413: code_pb2.RESOURCE_EXHAUSTED,
+}
+"""Codes of what never becomes a call; every other one is INVALID_ARGUMENT."""
+
+
+def response_of(status: status_pb2.Status, headers: Mapping[str, str], http: int | None = None) -> web.Response:
+    """Return the answer that carries an error; `http` where its code alone does not say the HTTP status."""
+    answer = web.Response(
+        status=http or _HTTP.get(status.code, 500),
+        body=as_json(status),
+        content_type="application/json",
+        headers=headers,
+    )
+    retry = error_details_pb2.RetryInfo()
+    if any(detail.Unpack(retry) for detail in status.details):
+        # HTTP knows whole seconds only.
+        answer.headers["Retry-After"] = str(math.ceil(retry.retry_delay.ToTimedelta().total_seconds()))
+    return answer
+
+
+def refusals(host: str) -> Middleware:
+    """Return the middleware of a server that listens on `host`: what never becomes a call is refused as JSON, too."""
+
+    @web.middleware
+    async def refuse(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            _check(request, host)
+            return await handler(request)
+        except web.HTTPException as error:
+            text = _paths(request.app) if error.status in {404, 405} else error.text
+            status = status_pb2.Status(code=_CODES.get(error.status, code_pb2.INVALID_ARGUMENT), message=text or "")
+            allowed = {name: value for name, value in error.headers.items() if name == "Allow"}
+            return response_of(status, allowed, error.status)
+
+    return refuse
+
+
+def _check(request: web.Request, host: str) -> None:
+    """Refuse what a page of the web can have a browser send: it may not read or load what is for this machine."""
+    if is_loopback(host) and not is_own_host(request.host):
+        raise web.HTTPForbidden(text=f"Host: {request.host[:128]} does not name this machine; use {host}")
+    if request.method == "POST" and request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(text="the body is JSON: send Content-Type: application/json")
+
+
+def _paths(application: web.Application) -> str:
+    routes = [f"{route.method} {route.resource.canonical}" for route in application.router.routes() if route.resource]
+    return f"there are {', '.join(one for one in routes if not one.startswith('HEAD'))}"
