@@ -66,7 +66,7 @@ def _settings(more: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _prepare(stream: Stream, items: int, trainer: dict[str, Any]) -> None:
     """Commit a first window, and a state and a bundle that know all items."""
-    _write(_producer(stream), np.zeros(100, np.int64), time.time() - 60)
+    _write(_producer(stream), stream.topic, np.zeros(100, np.int64), time.time() - 60)
     ingest(stream.store, stream.pipeline)
     state, _ = filled(TrainerConfig(**trainer), items)
     state.position.sequence = 1
@@ -78,22 +78,22 @@ def _producer(stream: Stream) -> Producer:
     return Producer({"bootstrap.servers": stream.servers, "linger.ms": 5, "log_level": 0})
 
 
-def _write(producer: Producer, ranks: I64, now: float) -> None:
+def _write(producer: Producer, topic: str, ranks: I64, now: float) -> None:
     """Send an event of each item, and wait until the broker has them."""
     users = np.random.default_rng(round(1000 * now)).integers(0, USERS, len(ranks)).tolist()
     for rank, user in zip(ranks.tolist(), users, strict=True):
         line = f'{{"user_id":"user-{user}","item_id":"{item_id(rank)}","timestamp":{round(1000 * now)}}}'
-        producer.produce(_TOPIC, line.encode(), partition=user % PARTITIONS)
+        producer.produce(topic, line.encode(), partition=user % PARTITIONS)
     producer.flush(30)
 
 
-def _feed(stream: Stream, items: int, rate: int, seconds: int) -> None:
-    """Write events at a steady rate."""
+def feed(stream: Stream, items: int, rate: int, seconds: int) -> None:
+    """Write events to the topic at a steady rate, timed by the clock."""
     ranks, _ = zipf_ranks(items, rate * seconds, 1.0, np.random.default_rng(0))
     producer, started = _producer(stream), time.time()
     for number, some in enumerate(np.array_split(ranks, round(seconds / _TICK))):
         time.sleep(max(0.0, started + number * _TICK - time.time()))
-        _write(producer, some, time.time())
+        _write(producer, stream.topic, some, time.time())
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def main(
         _prepare(stream, items, settings["trainer"])
         with _stages(stream, settings) as stages:
             before, started = _cpu(stream, stages), time.monotonic()
-            _feed(stream, items, rate, seconds)
+            feed(stream, items, rate, seconds)
             elapsed, after = time.monotonic() - started, _cpu(stream, stages)
             [newest] = WindowLog(stream.store).newest(1)
             found = seconds_to_servable(stream.store, newest.sequence)
