@@ -36,6 +36,7 @@ from pipelines.keeper import HistoryKeeper
 from pipelines.plan import InHand, open_layout
 from pipelines.stream.batch import Batch
 from pipelines.stream.committer import commit_window
+from pipelines.stream.config import StreamConfig
 from pipelines.stream.engine import job_name, pipeline_options
 from pipelines.stream.flink import FlinkClient
 from pipelines.stream.flink_metrics import FlinkMetrics
@@ -50,7 +51,7 @@ app = command_line(__doc__)
 Events = Annotated[int, typer.Option(min=1000, help="number of events")]
 _TOPIC: Final = "events"
 _BATCH: Final = 8192
-_CHANGES: Final[dict[str, Any]] = {"window_seconds": 21_600, "event_types": {}}
+CHANGES: Final[dict[str, Any]] = {"window_seconds": 21_600, "event_types": {}}
 """The events are of five days: twenty windows."""
 _WAIT_SECONDS: Final = 900.0
 
@@ -74,7 +75,7 @@ def throughput(
 ) -> None:
     """Measure the chain on Flink and in the bounded driver, each beside its own source alone."""
     logging.disable(logging.WARNING)
-    with tempfile.TemporaryDirectory() as name, streaming(Path(name), _TOPIC, **_CHANGES) as stream:
+    with tempfile.TemporaryDirectory() as name, streaming(Path(name), _TOPIC, **CHANGES) as stream:
         load(Producer(FAST | {"bootstrap.servers": stream.servers}), _TOPIC, event_lines(events))
         head(
             "driver",
@@ -86,9 +87,10 @@ def throughput(
             "ratio",
             "wall s",
         )
-        alone = _Run(stream, events, 2, "nothing").on_flink()
+        alone = Run(stream, events, stream.settings, "nothing").on_flink()
         for degree in parallelism or [1, 2, 4]:
-            _Run(stream, events, degree, "commits").on_flink(alone)
+            settings = stream.settings.model_copy(update={"parallelism": degree})
+            Run(stream, events, settings, "commits").on_flink(alone)
         config = stream.pipeline
         alone = _here("nothing", events, lambda: consume(config, validate=True))
         store = Store(str(Path(name) / "bounded"))
@@ -96,12 +98,12 @@ def throughput(
 
 
 @dataclass
-class _Run:
-    """A job from its start to the last event of the topic; `what` follows the source."""
+class Run:
+    """A job with its own store, from its start to the last event of the topic; `what` follows the source."""
 
     stream: Stream
     events: int
-    parallelism: int
+    settings: StreamConfig
     what: str
 
     def __post_init__(self) -> None:
@@ -112,16 +114,21 @@ class _Run:
 
     def on_flink(self, alone: float | None = None) -> float:
         """Measure it, print a row, and return events per CPU-second of Python."""
+        python, jvm, wall = self.measure()
+        row("Flink", self.what, self.settings.parallelism, *_figures(self.events, python, alone, jvm), f"{wall:.0f}")
+        return self.events / python
+
+    def measure(self) -> tuple[float, float, float]:
+        """Return the CPU seconds of Python and of the TaskManager, and the wall time."""
         before, started = self._cpu(), time.monotonic()
-        job = self._submit()
+        job = self.submit()
         while self._done() < self.events:
             assert time.monotonic() - started < _WAIT_SECONDS, f"{self._done()} events"  # noqa: S101 - nothing is measured
             time.sleep(0.5)
         python, jvm = (after - at for after, at in zip(self._cpu(), before, strict=True))
         wall = time.monotonic() - started
         job.cancel()
-        row("Flink", self.what, self.parallelism, *_figures(self.events, python, alone, jvm), f"{wall:.0f}")
-        return self.events / python
+        return python, jvm, wall
 
     def _cpu(self) -> tuple[float, float]:
         """Return the CPU seconds of the workers and of the TaskManager."""
@@ -133,9 +140,9 @@ class _Run:
             return LogState.open(self.store).counts.events
         return sum(map(int, self.counted.read_text().split()))
 
-    def _submit(self) -> FlinkJob:
-        stream, config = self.stream, self.stream.pipeline
-        settings = stream.settings.model_copy(update={"parallelism": self.parallelism})
+    def submit(self) -> FlinkJob:
+        """Start the job, and wait until Flink has it."""
+        config, settings = self.stream.pipeline, self.settings
         open_layout(self.store, config)
         source, state = TopicSource.open(config, TopicMetrics(CollectorRegistry())), LogState.open(self.store)
         listed = source.discover()
@@ -178,7 +185,7 @@ def costs(events: Events = 500_000) -> None:
     """Measure each step of the chain alone, in one process: microseconds of CPU per event."""
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as name:
-        store, config = Store(f"{name}/store"), PipelineConfig(log="topic", **_CHANGES, metrics_port=0)
+        store, config = Store(f"{name}/store"), PipelineConfig(log="topic", **CHANGES, metrics_port=0)
         open_layout(store, config)
         append(CommitLog(store), LogState.open(store), sources={"p": SourceSpan(start=0, stop=0, resume=0, size=0)})
         lines, spent = event_lines(events), defaultdict[str, float](float)

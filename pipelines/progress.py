@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+from apache_beam.runners.worker.statecache import CacheAware
 
 from contracts import LetterFile
 
@@ -41,7 +44,7 @@ class PartitionProgress:
 
 
 @dataclass
-class Progress:
+class Progress(CacheAware):
     """What a run has seen of the whole log; `max_event_ms` is the newest event, -1 where there was none.
 
     `claims` are those on keys that nobody owned before, `contested` the keys that several ids claim. `wanted` is the
@@ -53,6 +56,10 @@ class Progress:
     claims: Claims = field(default_factory=dict)
     contested: set[int] = field(default_factory=set)
     wanted: dict[str, int] = field(default_factory=dict)
+
+    def get_referents_for_cache(self) -> list[Any]:
+        """Return nothing: Beam would measure each claim, for a cache that holds this one value."""
+        return []
 
     @property
     def is_cut(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from deploy.monitoring.boards import learning, path, serving
+from deploy.monitoring.boards import learning, path, serving, stream
 
 __all__ = ["HERE", "files", "groups"]
 
@@ -28,7 +28,7 @@ def groups(folder: Path = HERE) -> list[dict[str, Any]]:
 
 def files() -> dict[Path, str]:
     """Return what should be in each generated file."""
-    boards = {"learning": learning.BOARD, "path": path.BOARD, "serving": serving.BOARD}
+    boards = {"learning": learning.BOARD, "path": path.BOARD, "serving": serving.BOARD, "stream": stream.BOARD}
     encoder = JSONEncoder(indent=1)
     made = {HERE / f"dashboards/{name}.json": encoder.encode(board) + "\n" for name, board in boards.items()}
     return made | {_RULE: _HEAD + yaml.safe_dump(_prometheus_rule(), sort_keys=False, width=1000)}

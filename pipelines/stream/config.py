@@ -14,9 +14,7 @@ Address = Annotated[str, StringConstraints(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-
 class StreamConfig(FrozenModel):
     """How `weir stream` runs the pipeline under an engine; what it computes is in the section `pipeline`."""
 
-    runner: Literal["flink", "prism", "dataflow"] = Field(
-        default="flink", description="the engine; prism is for tests, dataflow was never run"
-    )
+    runner: Literal["flink", "dataflow"] = Field(default="flink", description="the engine; dataflow was never run")
     job_endpoint: Address = Field(default="127.0.0.1:8099", description="flink: Beam's job server, host:port")
     artifact_endpoint: Address = Field(default="127.0.0.1:8098", description="flink: its artifact service, host:port")
     worker_pool: Address = Field(

@@ -23,7 +23,7 @@ def job_name(store: Store) -> str:
 
 def pipeline_options(config: StreamConfig, name: str) -> list[str]:
     """Return the options of a streaming pipeline; `config.options` come last, and win."""
-    engine = {"flink": _flink, "prism": _prism, "dataflow": _dataflow}[config.runner](config)
+    engine = {"flink": _flink, "dataflow": _dataflow}[config.runner](config)
     return [*engine, "--streaming", f"--job_name={name}", *config.options]
 
 
@@ -43,10 +43,6 @@ def _flink(config: StreamConfig) -> list[str]:
         # Else what a bundle brings during a checkpoint is kept back, and the watermark is not.
         "--finish_bundle_before_checkpointing",
     ]
-
-
-def _prism(_config: StreamConfig) -> list[str]:
-    return ["--runner=PrismRunner", "--environment_type=LOOPBACK"]
 
 
 def _dataflow(config: StreamConfig) -> list[str]:

@@ -47,6 +47,8 @@ class Stream:
     chance: random.Random
     changes: dict[str, Any] = field(default_factory=dict)
     """Settings of the pipeline other than these."""
+    engine: dict[str, Any] = field(default_factory=dict)
+    """Settings of the stream other than these."""
     services: dict[str, Service] = field(init=False)
     driver: "subprocess.Popen[bytes] | None" = None
 
@@ -80,13 +82,14 @@ class Stream:
 
     @property
     def settings(self) -> StreamConfig:
-        return StreamConfig(
-            job_endpoint=f"{HOST}:{self.engines.job_port}",
-            artifact_endpoint=f"{HOST}:{self.engines.artifact_port}",
-            worker_pool=f"{HOST}:{self.engines.pool_port}",
-            flink_rest=f"http://{HOST}:{self.engines.flink_port}",
-            watch_seconds=1.0,
-        )
+        settings: dict[str, Any] = {
+            "job_endpoint": f"{HOST}:{self.engines.job_port}",
+            "artifact_endpoint": f"{HOST}:{self.engines.artifact_port}",
+            "worker_pool": f"{HOST}:{self.engines.pool_port}",
+            "flink_rest": f"http://{HOST}:{self.engines.flink_port}",
+            "watch_seconds": 1.0,
+        }
+        return StreamConfig(**settings | self.engine)
 
     def heal(self) -> None:
         """Start what does not run, as a supervisor does."""
@@ -176,13 +179,15 @@ def _kill(pid: int) -> None:
 
 
 @contextmanager
-def streaming(folder: Path, topic: str, seed: int = 0, **changes: Any) -> Iterator[Stream]:
+def streaming(
+    folder: Path, topic: str, seed: int = 0, engine: dict[str, Any] | None = None, **changes: Any
+) -> Iterator[Stream]:
     """Run engines, with a new topic of four partitions; skips the test where there are no engines.
 
     `heal` starts the stream.
     """
     engines = moved(folder / "engines").model_copy(update={"task_slots": 4})
-    stream = Stream(folder, engines, topic, random.Random(seed), changes)
+    stream = Stream(folder, engines, topic, random.Random(seed), changes, engine or {})
     try:
         start(list(stream.services.values()), engines.start_seconds)
         admin = AdminClient({"bootstrap.servers": stream.servers})
