@@ -41,7 +41,7 @@ class Servable:
     tower: onnxruntime.InferenceSession
     index: Searched
     rows: BundleRows
-    _answered: list[Any] = field(default_factory=list, init=False, repr=False)
+    _answered: list[tuple[Cases, int, npt.NDArray[np.bool_]]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
     def open(cls, log: BundleLog, manifest: BundleManifest, known: "Collection[Servable]" = ()) -> "Servable":
@@ -76,25 +76,27 @@ class Servable:
     def _best(self, users: Floats, depth: int) -> IndexRows:
         """Return the rows of the exact best items for users (n, d), (n, depth); no vectors of all rows are copied."""
         live = self.rows.live
-        scores, rows = np.empty((len(users), 0), np.float32), np.empty((len(users), 0), np.int64)
+        scores: Floats = np.empty((len(users), 0), np.float32)
+        rows = IndexRows(np.empty((len(users), 0), np.int64))
         for first in range(0, len(live), _SCANNED):
             some = live[first : first + _SCANNED]
-            part = faiss.knn(users, self.rows.vectors[some], min(depth, len(some)), metric=faiss.METRIC_INNER_PRODUCT)
-            scores, rows = np.hstack([scores, part[0]]), np.hstack([rows, some[part[1]]])
-            first_ones = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
-            scores, rows = (np.take_along_axis(one, first_ones, 1) for one in (scores, rows))
-        return IndexRows(rows)
+            found = faiss.knn(users, self.rows.vectors[some], min(depth, len(some)), metric=faiss.METRIC_INNER_PRODUCT)
+            scores, rows = np.hstack([scores, found[0]]), IndexRows(np.hstack([rows, some[found[1]]]))
+            best = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+            scores, rows = np.take_along_axis(scores, best, 1), IndexRows(np.take_along_axis(rows, best, 1))
+        return rows
 
     def hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
         """Return whether each case's item is among the first `k` that the index finds after its history, (n,).
 
         The last answer is kept: trial and gate ask the promoted bundle about the same cases.
         """
-        if self._answered and self._answered[0] is cases and self._answered[1] == k:
-            return self._answered[2]
+        for asked, cutoff, answer in self._answered:
+            if asked is cases and cutoff == k:
+                return answer
         parts = [cases.take(slice(first, first + _ROWS)) for first in range(0, len(cases), _ROWS)]
         found = np.concatenate([np.empty(0, np.bool_), *(self._hits(part, k) for part in parts)])
-        self._answered[:] = [cases, k, found]
+        self._answered[:] = [(cases, k, found)]
         return found
 
     def _hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:

@@ -19,8 +19,8 @@ from trainer.towers import project
 
 __all__ = ["ScoredBlock", "evaluate", "scored_blocks"]
 
-_BLOCK: Final = 1 << 26
-"""Scores held at a time, 256 MB, unless the bounds of its rows say otherwise."""
+_BLOCK: Final = 1 << 25
+"""Scores held at a time, 128 MB, unless the bounds of its rows say otherwise."""
 
 _CHUNK: Final = 1 << 14
 """Items whose vectors are made at a time: with 64 dimensions 4 MB, which stay in the processor's cache."""
