@@ -46,7 +46,7 @@ from trainer.state.checkpoint import CheckpointLog
 app = command_line(__doc__)
 SEGMENT: Final = 0.5
 USERS: Final = 100_000
-TESTED: Final = 20
+TESTED: Final = 10
 """Test events of each second of a window."""
 STAGES: Final = ("ingest", "train", "serve", "monitor")
 PARTS: Final = ("end of the window", "commit", "trainer free, test", "training, draft", "files, gate", "server")
