@@ -2,15 +2,23 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.freshness                                # a million items, 5,000 events/s
     OMP_NUM_THREADS=1 python -m benchmarks.freshness --items 20000 --rate 500       # a quick look
+    OMP_NUM_THREADS=1 python -m benchmarks.freshness --prepared FOLDER              # prepare once, then run again
 
 The store starts with a trained state and a bundle of all items. Then `weir up` runs pipeline, trainer, server and
 monitor, while this process writes events, timed by the clock, into the log: a segment twice a second. Items follow a
 Zipf law, users are drawn evenly. Seconds are the monitor's, from each event to the first served bundle that was trained
 on it, over all windows of the second half; CPU is that of each stage while events came, in cores.
+
+The second table splits these seconds into what events wait for, one after another: the end of their window; its commit
+(lateness, reading, the run); the model's test on it (until the trainer has time, then the test); the draft of the first
+bundle that is served with it (the training, and windows that are taken with it while the trainer is behind); that
+bundle's promotion (files, gate); the server (its look at the store, then what it takes in). Each part has quantiles of
+its own, so they need not add up.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,10 +33,11 @@ import typer
 
 from benchmarks.harness import command_line, cpu_seconds, head, row, zipf_ranks
 from benchmarks.states import filled, item_id
-from contracts import Store, WindowLog
+from contracts import BundleLog, Store, WindowLog, WindowManifest
+from contracts.artefacts import MANIFEST
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
-from serving.monitor.results import recorded
+from serving.monitor.results import Freshness, recorded
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.ranks.workers import Workers
@@ -37,7 +46,10 @@ from trainer.state.checkpoint import CheckpointLog
 app = command_line(__doc__)
 SEGMENT: Final = 0.5
 USERS: Final = 100_000
+TESTED: Final = 10
+"""Test events of each second of a window."""
 STAGES: Final = ("ingest", "train", "serve", "monitor")
+PARTS: Final = ("end of the window", "commit", "trainer free, test", "training, draft", "files, gate", "server")
 PORT_OFFSET: Final = 700
 
 
@@ -46,15 +58,30 @@ def settings(folder: Path, window: int) -> dict[str, dict[str, Any]]:
     short = {"idle_seconds": 1.0, "poll_seconds": 0.2, "allowed_lateness_seconds": 1}
     return {
         "pipeline": {"log": str(folder / "log"), "window_seconds": window, **short},
-        # Each test event is ranked against all items.
         "trainer": {
             "device": "cpu",
             "batch_size": 1024,
-            "evaluation_examples": 100,
+            # Each test event is ranked against all items: as many a second, however long a window is.
+            "evaluation_examples": TESTED * window,
             "export_every_windows": 1,
+            "bundle_chain": 64,
+            # What a bundle waited for is read from its manifest after the run.
+            "bundles_kept": 1000,
         },
         "monitor": {"examples_per_window": 50, "queries_per_request": 25},
     }
+
+
+def prepared_in(folder: Path, items: int, window: int, kept: Path | None) -> Store:
+    """Prepare a store, or copy the one that an earlier run has kept."""
+    if kept is None:
+        return prepare(folder, items, window)
+    source = kept / f"{items}-{window}"
+    if not source.exists():
+        source.mkdir(parents=True)
+        prepare(source, items, window)
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    return Store(str(folder / "store"))
 
 
 def prepare(folder: Path, items: int, window: int) -> Store:
@@ -92,8 +119,8 @@ def stages(folder: Path, store: Store, window: int) -> Iterator[int]:
     with (folder / "up.log").open("w") as output:
         process = subprocess.Popen([sys.executable, "-m", *command, "--ranks", "1"], stdout=output, stderr=output)
         try:
-            for file, text in (("up.log", "answers after"), ("store/logs/trainer.log", "ready to export")):
-                wait_for(folder / file, text, process)
+            for name, text in (("up.log", "answers after"), ("store/logs/trainer.log", "ready to export")):
+                wait_for(folder / name, text, process)
             yield process.pid
         finally:
             process.terminate()
@@ -131,16 +158,41 @@ def feed(folder: Path, items: int, rate: int, seconds: int) -> None:
         write_segment(folder, number + 1, ranks[number * size : (number + 1) * size], due)
 
 
-def seconds_to_servable(store: Store, last: int) -> np.ndarray:
-    """Return the quantiles of all windows of the second half, once a bundle of the last is served or time is up."""
+def served(store: Store, last: int) -> list[tuple[WindowManifest, Freshness]]:
+    """Return the windows of the second half that are servable, once that holds for the last, or time is up."""
     until = time.monotonic() + 120
     while True:
-        found = [one for one in recorded(store) if one.freshness is not None]
-        if time.monotonic() > until or (found and found[-1].sequence >= last):
+        found = {one.sequence: one.freshness for one in recorded(store) if one.freshness is not None}
+        if time.monotonic() > until or last in found:
             break
         time.sleep(1)
-    newer = [one.freshness.quantiles for one in found if one.sequence > last / 2 and one.freshness]
-    return np.concatenate([*newer, []])
+    newer = [one for one in WindowLog(store).committed() if one.sequence > last / 2]
+    return [(one, found[one.sequence]) for one in newer if one.sequence in found]
+
+
+def parts_of(store: Store, window: WindowManifest, freshness: Freshness) -> np.ndarray:
+    """Return the seconds that quantiles of a window's events (n,) spent in each part, (n, parts)."""
+    bundle, end = BundleLog(store).manifest(freshness.bundle_version), window.end_ms / 1000
+    stamps = [
+        end,
+        window.committed_at,
+        store.modified(f"evaluations/{window.name}.json"),
+        bundle.created_at,
+        store.modified(f"{bundle.folder}/{MANIFEST}"),
+        freshness.servable_at,
+    ]
+    seconds = np.tile(np.diff(stamps, prepend=0.0), (len(freshness.quantiles), 1))
+    seconds[:, 0] = np.array(freshness.quantiles) - (freshness.servable_at - end)
+    return seconds
+
+
+def report(store: Store, found: list[tuple[WindowManifest, Freshness]]) -> None:
+    """Print what the events waited for."""
+    print()
+    head("waiting for", "p50, s", "p95, s", "mean, s")
+    parts = np.concatenate([parts_of(store, *one) for one in found])
+    for name, seconds in zip(PARTS, parts.T, strict=True):
+        row(name, *(f"{value:.2f}" for value in (*np.quantile(seconds, (0.5, 0.95)), seconds.mean())))
 
 
 @app.command(help=__doc__)
@@ -149,23 +201,26 @@ def main(
     rate: Annotated[int, typer.Option(help="events per second")] = 5_000,
     seconds: Annotated[int, typer.Option(help="how long events come")] = 180,
     window: Annotated[int, typer.Option(help="seconds of a window")] = 5,
+    prepared: Annotated[Path | None, typer.Option(help="keeps prepared stores for the next run")] = None,
 ) -> None:
     """Measure and print."""
     head("items", "events/s", "windows", "p50, s", "p95, s", "longest, s", *(f"{stage}, cores" for stage in STAGES))
     with tempfile.TemporaryDirectory(prefix="weir-freshness-") as name:
         folder = Path(name)
-        store = prepare(folder, items, window)
+        store = prepared_in(folder, items, window, prepared)
         with stages(folder, store, window) as pid:
             before, started = spent(pid), time.monotonic()
             feed(folder, items, rate, seconds)
             elapsed, after = time.monotonic() - started, spent(pid)
             [newest] = WindowLog(store).newest(1)
-            found = seconds_to_servable(store, newest.sequence)
-        if not len(found):
+            found = served(store, newest.sequence)
+        if not found:
             raise RuntimeError(f"nothing became servable; the log of the stages was\n{(folder / 'up.log').read_text()}")
         cores = [f"{(after[stage] - before[stage]) / elapsed:.2f}" for stage in STAGES]
-        times = [f"{value:.1f}" for value in (*np.quantile(found, (0.5, 0.95)), found.max())]
+        totals = np.concatenate([freshness.quantiles for _, freshness in found])
+        times = [f"{value:.1f}" for value in (*np.quantile(totals, (0.5, 0.95)), totals.max())]
         row(f"{items:,}", f"{rate:,}", newest.sequence, *times, *cores)
+        report(store, found)
         print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import columns
+from contracts.ascending import ascending
 from contracts.bundle_files import BundleFiles
 from contracts.bundle_manifest import BundleFile, IndexRows
 from contracts.item_rows import FIRST_ITEM_ROW
@@ -41,7 +42,7 @@ class BundleDelta:
         items, manifest = files.items(), files.manifest
         count, width = manifest.changed, manifest.dimension
         rows = items[columns.ROW].to_numpy().astype(np.int64)
-        distinct = len(rows) == count and len(np.unique(rows)) == count and bool((rows >= 0).all())
+        distinct = len(rows) == count and len(ascending(rows)) == count and bool((rows >= 0).all())
         files.require(BundleFile.ITEMS, distinct, f"does not describe {count} rows, each once")
         lists, centroids = None, None
         if files.has(BundleFile.LISTS):

@@ -6,6 +6,7 @@ from typing import Final, Self
 import numpy as np
 
 from contracts import columns
+from contracts.ascending import ascending
 from contracts.bundle_delta import BundleDelta
 from contracts.bundle_files import BundleFiles
 from contracts.bundle_manifest import BundleFile, IndexRows
@@ -64,7 +65,7 @@ class BundleRows:
         without_gap = np.count_nonzero(rows >= len(self)) == size - len(self)
         files.require(BundleFile.ITEMS, without_gap, f"adds rows, but not all of {len(self)} to {size - 1}")
         there = bool((gone >= 0).all() and (gone < len(self)).all() and (self.keys[gone] != PADDING_KEY).all())
-        apart = there and len(np.unique(np.concatenate([rows, gone]))) == len(rows) + len(gone)
+        apart = there and len(ascending(np.concatenate([rows, gone]))) == len(rows) + len(gone)
         files.require(BundleFile.REMOVED, apart, "names rows twice, without an item, or among the changed ones")
         item_rows = self._items_after(files, delta)
         both = np.concatenate([rows, gone])

@@ -63,9 +63,11 @@ class Layers(Generic[Scalar]):
 
     def replaced(self, rows: Rows, values: npt.NDArray[Scalar], gone: Rows) -> "Layers[Scalar]":
         """Return these rows without `gone`, and with `values` (m, ...) at distinct `rows` (m,), new ones among them."""
+        all_gone = np.concatenate([self.gone, gone])
         return Layers(
             self.base,
             self.over.without(gone).replaced(rows, values),
-            np.setdiff1d(np.concatenate([self.gone, gone]), rows),
+            # As a rule there are none, and many rows.
+            np.setdiff1d(all_gone, rows) if len(all_gone) else all_gone,
             max(self.count, int(rows.max(initial=-1)) + 1),
         )

@@ -49,4 +49,9 @@ class Overlay(Generic[Scalar]):
         kept = self.without(keys)
         every = np.concatenate([kept.keys, keys])
         order = np.argsort(every, kind="stable")
-        return Overlay(every[order], np.concatenate([kept.values, values])[order])
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        # Straight to their places: values put together first and then ordered would be copied twice.
+        merged = np.empty((len(every), *self.values.shape[1:]), self.values.dtype)
+        merged[places[: len(kept)]], merged[places[len(kept) :]] = kept.values, values
+        return Overlay(every[order], merged)

@@ -80,6 +80,8 @@ class RecentCases:
         if not parts:
             no_histories = np.empty((0, self.config.tower.history_length), np.int64)
             return Cases(ItemKeys(np.empty(0, np.int64)), ItemKeys(no_histories))
+        if len(parts) == 1:
+            return parts[0]
         items = np.concatenate([part.items for part in parts])
         return Cases(ItemKeys(items), _joined([part.histories for part in parts]))
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import IndexInfo, ItemKeys
+from contracts.ascending import ascending
 from contracts.bundle_manifest import BundleRef
 from trainer.export.clusters import Assigned, Clusters
 from trainer.export.content import Content
@@ -60,7 +61,9 @@ class Delta:
 
     def free(self) -> Rows:
         """Return the rows without an item after it, ascending."""
-        return np.setdiff1d(np.union1d(self.parent.free, self.removed), self.places[self.items])
+        free = ascending(np.concatenate([self.parent.free, self.removed]))
+        # As a rule there are none, and many places.
+        return np.setdiff1d(free, self.places[self.items]) if len(free) else free
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,8 +33,11 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_MOST: Final = 0.25
-"""Rows that the deltas of a chain may describe together, as a share of the complete bundle's."""
+_MOST_OF_DELTA: Final = 0.25
+"""Rows that one delta may describe, as a share of the complete bundle's: more are no cheaper to take in."""
+
+_MOST_OF_CHAIN: Final = 1.0
+"""The same for all deltas of a chain: whoever starts reads at most twice what a complete bundle has."""
 
 
 def empty_for(content: Content) -> tuple[Any, str]:
@@ -88,7 +91,8 @@ def delta_of(
     if stored is None or kept.manifest.depth >= content.state.config.bundle_chain:
         return None
     ref, described = stored
-    if described + len(items) > _MOST * len(kept.rows.vectors.base):
+    most = len(kept.rows.vectors.base)
+    if len(items) > _MOST_OF_DELTA * most or described + len(items) > _MOST_OF_CHAIN * most:
         return None
     return Delta(content, kept, ref, info, items, places, removed, placed, appended, difference.share)
 

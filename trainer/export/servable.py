@@ -1,7 +1,7 @@
 """A bundle as it is served: its own ids, tower and index, read back from its files and run by the same libraries."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys
+from contracts import BundleFile, BundleLog, BundleManifest, IndexRows, ItemKeys
 from contracts.bundle_delta import BundleDelta
 from contracts.bundle_files import BundleFiles
 from contracts.bundle_rows import BundleRows
@@ -27,6 +27,9 @@ _QUERIES: Final = 32
 _DEPTH: Final = 100
 """Best items of each that count."""
 
+_SCANNED: Final = 1 << 14
+"""Rows that the exact search compares at a time: their vectors stay in the processor's cache."""
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -38,6 +41,7 @@ class Servable:
     tower: onnxruntime.InferenceSession
     index: Searched
     rows: BundleRows
+    _answered: list[tuple[Cases, int, npt.NDArray[np.bool_]]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
     def open(cls, log: BundleLog, manifest: BundleManifest, known: "Collection[Servable]" = ()) -> "Servable":
@@ -64,17 +68,36 @@ class Servable:
         """Return the share of the exact best items that the index finds, on the newest of the cases."""
         users = self._users(cases.take(slice(-_QUERIES, None)).histories)
         depth = min(_DEPTH, self.manifest.items)
-        live = self.rows.live
-        _, best = faiss.knn(users, self.rows.vectors[live], depth, metric=faiss.METRIC_INNER_PRODUCT)
         _, found = self.index.search(users, depth)
-        exact = live[best]
+        exact = self._best(users, depth)
         shares = [len(np.intersect1d(wanted, got)) / depth for wanted, got in zip(exact, found, strict=True)]
         return float(np.mean(shares))
 
+    def _best(self, users: Floats, depth: int) -> IndexRows:
+        """Return the rows of the exact best items for users (n, d), (n, depth); no vectors of all rows are copied."""
+        live = self.rows.live
+        scores: Floats = np.empty((len(users), 0), np.float32)
+        rows = IndexRows(np.empty((len(users), 0), np.int64))
+        for first in range(0, len(live), _SCANNED):
+            some = live[first : first + _SCANNED]
+            found = faiss.knn(users, self.rows.vectors[some], min(depth, len(some)), metric=faiss.METRIC_INNER_PRODUCT)
+            scores, rows = np.hstack([scores, found[0]]), IndexRows(np.hstack([rows, some[found[1]]]))
+            best = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+            scores, rows = np.take_along_axis(scores, best, 1), IndexRows(np.take_along_axis(rows, best, 1))
+        return rows
+
     def hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
-        """Return whether each case's item is among the first `k` that the index finds after its history, (n,)."""
+        """Return whether each case's item is among the first `k` that the index finds after its history, (n,).
+
+        The last answer is kept: trial and gate ask the promoted bundle about the same cases.
+        """
+        for asked, cutoff, answer in self._answered:
+            if asked is cases and cutoff == k:
+                return answer
         parts = [cases.take(slice(first, first + _ROWS)) for first in range(0, len(cases), _ROWS)]
-        return np.concatenate([np.empty(0, np.bool_), *(self._hits(part, k) for part in parts)])
+        found = np.concatenate([np.empty(0, np.bool_), *(self._hits(part, k) for part in parts)])
+        self._answered[:] = [(cases, k, found)]
+        return found
 
     def _hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
         _, rows = self.index.search(self._users(cases.histories), min(k, self.manifest.items))

@@ -6,6 +6,8 @@ from typing import Final, NewType
 import numpy as np
 import numpy.typing as npt
 
+from contracts.ascending import ascending
+
 __all__ = ["FIRST_ITEM", "PADDING", "SHARED", "Reader", "TableRows", "TouchedRows", "no_rows"]
 
 TableRows = NewType("TableRows", npt.NDArray[np.int64])
@@ -60,7 +62,7 @@ class TouchedRows:
     def rows(self, reader: Reader) -> TableRows:
         """Return the rows that have changed, ascending, (n,)."""
         parts = self._parts[reader]
-        return TableRows(np.unique(np.concatenate(parts))) if parts else no_rows()
+        return TableRows(ascending(np.concatenate(parts))) if parts else no_rows()
 
     def clear(self, reader: Reader) -> None:
         """Begin again: for this reader, no row has changed."""

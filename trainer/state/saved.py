@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
+from contracts.ascending import ascending
 from contracts.checkpoint import CheckpointRef
 from trainer.items.rows import TableRows
 
@@ -55,7 +56,7 @@ class SavedChain:
             return None
         links, rows = list(self.links), touched
         while len(links) > 1 and len(links[-1].rows) <= 2 * len(rows):
-            rows = TableRows(np.union1d(links.pop().rows, rows))
+            rows = TableRows(ascending(np.concatenate([links.pop().rows, rows])))
         held = len(rows) + sum(len(link.rows) for link in links)
         return None if _SHARE * held > layout.capacity else (SavedChain(layout, tuple(links)), rows)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from contracts import BundleManifest, ItemKeys, UserKeys, WindowManifest
+from contracts.ascending import ascending
 from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
@@ -200,7 +201,8 @@ class TrainerState:
     def touched(self, reader: Reader) -> TableRows:
         """Return the table rows of which anything has changed since a reader's `clear_touched`, ascending, (n,)."""
         # Features and the cache change for no other rows than those of the table and the embeddings.
-        return TableRows(np.union1d(self.table.touched.rows(reader), self.embeddings.touched.rows(reader)))
+        rows = [part.touched.rows(reader) for part in (self.table, self.embeddings)]
+        return TableRows(ascending(np.concatenate(rows)))
 
     def clear_touched(self, reader: Reader) -> None:
         """Begin again: for this reader, no row has changed."""

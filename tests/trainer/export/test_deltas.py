@@ -161,6 +161,22 @@ def test_a_long_chain_and_a_large_delta_end_in_a_complete_bundle(store: Store, s
     assert export_bundle(store, state, keeper=keeper).depth == 0
 
 
+def test_the_deltas_of_a_chain_describe_no_more_rows_than_the_complete_bundle(
+    store: Store, state: TrainerState
+) -> None:
+    keeper, made = Keeper(), [export_bundle(store, state)]
+    fifth = made[0].items // 5
+    for _ in range(6):
+        # Turned round, not to one place: there they would be too close to tell apart.
+        state.embeddings.weight[state.live[:fifth]] *= -1
+        turn(state, *range(fifth), by=0.0)
+        made.append(export_bundle(store, state, keeper=keeper))
+    assert [one.changed for one in made[1:6]] == [fifth] * 5
+    assert [one.depth for one in made] == [0, 1, 2, 3, 4, 5, 0]
+    assert 5 * fifth <= made[0].items < 6 * fifth
+    assert_published(store, made[-1], state)
+
+
 def test_a_chain_is_kept_as_long_as_what_is_built_on_it(store: Store, state: TrainerState) -> None:
     keeper, log = Keeper(), BundleLog(store)
     with_settings(state, bundles_kept=1, bundle_chain=3)

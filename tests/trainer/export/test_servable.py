@@ -1,12 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from contracts import BundleFile, BundleLog, CorruptArtefactError, Store, WindowLog
+from contracts import BundleFile, BundleLog, CorruptArtefactError, IndexRows, Store, WindowLog
 from serving.loading import load_bundle
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
-from trainer.export import export_bundle
+from trainer.export import export_bundle, servable
 from trainer.export.cases import Cases
 from trainer.export.servable import Servable
 from trainer.ranks.workers import Workers
@@ -81,3 +83,34 @@ def test_a_collapsed_model_hits_less(store: Store, state: TrainerState) -> None:
     bad = Servable.open(BundleLog(store), export_bundle(store, state))
     cases = cases_of(store, 0, 6)
     assert bad.hits(cases, 5).mean() < 0.5 * good.hits(cases, 5).mean()
+
+
+@pytest.mark.parametrize("scanned", [7, 1 << 14])
+def test_the_recall_of_the_index_is_against_all_items(
+    store: Store, state: TrainerState, monkeypatch: pytest.MonkeyPatch, scanned: int
+) -> None:
+    """Of an index that always answers with the same rows, compared piece by piece or at once."""
+    monkeypatch.setattr(servable, "_SCANNED", scanned)
+    monkeypatch.setattr(servable, "_DEPTH", 5)
+    found, cases = Servable.open(BundleLog(store), export_bundle(store, state)), cases_of(store, 1, 6)
+    asked: list[np.ndarray] = []
+
+    class Same:
+        def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, IndexRows]:
+            asked.append(queries)
+            return np.zeros((len(queries), k), np.float32), IndexRows(np.tile(np.arange(k), (len(queries), 1)))
+
+    measured = replace(found, index=Same()).index_recall(cases)
+    vectors = found.rows.vectors[np.arange(len(found.rows))]
+    best = np.argsort(-(asked[0] @ vectors.T), axis=1)[:, :5]
+    assert measured == pytest.approx(np.isin(best, np.arange(5)).mean())
+    assert 0 < measured < 1
+
+
+def test_the_same_cases_are_answered_once(store: Store, state: TrainerState) -> None:
+    bundle, cases = Servable.open(BundleLog(store), export_bundle(store, state)), cases_of(store, 1, 6)
+    first = bundle.hits(cases, 5)
+    assert bundle.hits(cases, 5) is first
+    assert bundle.hits(cases, 20).sum() > first.sum()
+    assert bundle.hits(cases.take(slice(0, 3)), 5).tolist() == first[:3].tolist()
+    assert bundle.hits(cases, 5).tolist() == first.tolist()

@@ -93,8 +93,9 @@ def test_blocks_hold_few_scores_and_their_size_changes_nothing(
     log = WindowLog(store)
     tested = Examples.of(read_positives(log, log.committed()[1], taught.config.tower.history_length), taught.table)
 
-    def ranks(block: int, most: int) -> tuple[list[int], set[int], set[int]]:
+    def ranks(block: int, most: int, chunk: int = 1 << 14) -> tuple[list[int], set[int], set[int]]:
         monkeypatch.setattr(prequential, "_BLOCK", block)
+        monkeypatch.setattr(prequential, "_CHUNK", chunk)
         monkeypatch.setattr(prequential, "_MOST_ROWS", most)
         found, sizes, memory = [], set(), set()
         for one in scored_blocks(taught, tested):
@@ -112,6 +113,9 @@ def test_blocks_hold_few_scores_and_their_size_changes_nothing(
     assert np.abs(np.array(parts) - np.array(whole)).max() <= 1
     assert np.mean(np.array(parts) == np.array(whole)) > 0.99
     assert max(ranks(1 << 25, 20)[1]) == 20
+    pieces, *_ = ranks(1 << 25, 10**6, chunk=7)
+    assert np.abs(np.array(pieces) - np.array(whole)).max() <= 1
+    assert np.mean(np.array(pieces) == np.array(whole)) > 0.99
 
 
 @given(st.integers(0, 10_000), st.sampled_from([8, 2500]), st.integers(1, 6), st.booleans())
