@@ -1,9 +1,9 @@
 """What the same change costs in stores of any size: CPU, bytes and memory, as one table and one picture.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.change rows              # what can be measured, and what is
-    OMP_NUM_THREADS=1 python -m benchmarks.change run               # all that is missing; up to 23 GB of disk, 10 of memory
-    OMP_NUM_THREADS=1 python -m benchmarks.change run --row histories-20000000 --row forget-users-5000000   # these, again
-    python -m benchmarks.change draw                                # table and picture of what is saved
+    OMP_NUM_THREADS=1 python -m benchmarks.change rows                    # what can be measured, and what is
+    OMP_NUM_THREADS=1 python -m benchmarks.change run                     # what is missing; 23 GB of disk, 10 of memory
+    OMP_NUM_THREADS=1 python -m benchmarks.change run --row age-1000 --row takes-200000      # these, once more
+    python -m benchmarks.change draw                                      # table and picture of what is saved
 
 What changes stays the same while what is stored grows. Each row is one size of one part, measured by that part's own
 benchmark in a process of its own, and saved at once. CPU is user and system time. The last column divides by the

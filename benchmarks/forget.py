@@ -33,7 +33,7 @@ def forgotten(store: Store, config: PipelineConfig, user: str) -> tuple[Redactio
     """Forget a user; return the report, and the cells of CPU seconds, megabytes written and of own memory."""
     before, started = store.find(), time.process_time()
     with Peak() as peak:
-        report = forget_users(store, config, Forgotten.of([user], None))
+        report = forget_users(store, config, Forgotten.of([user], ""))
     spent = time.process_time() - started
     written = sum(stat.size for name, stat in store.find().items() if name not in before)
     return report, [spent, written / 1e6, peak.own / 1e6]
