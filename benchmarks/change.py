@@ -96,14 +96,14 @@ def takes(items: int) -> Iterator[Cost]:
     """Yield what a server pays for a delta, either way."""
     for found in cells(output("takes", "run", "--items", items, "--moved", MOVED)):
         part = f"server takes a delta ({found['how']})"
-        yield Cost(part, items, float(found["CPU s"]), memory=float(found["memory MB"]))
+        yield Cost(part, items, float(found["CPU, s"]), memory=float(found["memory, MB"]))
 
 
 def server(users: int) -> Iterator[Cost]:
     """Yield the start of a server."""
     [found] = cells(output("server_start", "--users", users))
-    sizes = [1.048576 * float(found[name]) for name in ("own memory MiB", "mapped MiB")]
-    yield Cost("server, start", users, float(found["CPU s"]), None, *sizes)
+    sizes = [1.048576 * float(found[name]) for name in ("own memory, MiB", "mapped, MiB")]
+    yield Cost("server, start", users, float(found["CPU, s"]), None, *sizes)
 
 
 def age(windows: int) -> Iterator[Cost]:
