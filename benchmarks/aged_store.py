@@ -67,12 +67,12 @@ class AgedStore:
         """The settings of its pipeline."""
         return SETTINGS.model_copy(update={"log": str(self.folder / "log")})
 
-    def arrive(self, events: int) -> None:
-        """Append events of the next window to the log, in a file of their own."""
+    def arrive(self, events: int, who: str = "user") -> None:
+        """Append events of the next window to the log, in a file of their own; users are called `who` and a number."""
         start = _ORIGIN + self.windows * SETTINGS.window_seconds
         rows = [
             {
-                "user_id": f"user-{number % _USERS}",
+                "user_id": f"{who}-{number % _USERS}",
                 "item_id": f"item-{(7 * number + self.windows) % _ITEMS}",
                 "timestamp": start + number * SETTINGS.window_seconds // events,
             }

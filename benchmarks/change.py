@@ -1,18 +1,20 @@
 """What the same change costs in stores of any size: CPU, bytes and memory, as one table and one picture.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.change                  # an hour on one core; 21 GB of disk, 12 GB of memory
-    OMP_NUM_THREADS=1 python -m benchmarks.change --scale 0.1      # tenths of all stores: ten minutes
+    OMP_NUM_THREADS=1 python -m benchmarks.change rows                    # what can be measured, and what is
+    OMP_NUM_THREADS=1 python -m benchmarks.change run                     # what is missing; 23 GB of disk, 10 of memory
+    OMP_NUM_THREADS=1 python -m benchmarks.change run --row age-1000 --row takes-200000      # these, once more
+    python -m benchmarks.change draw                                      # table and picture of what is saved
 
-Runs the benchmarks of the parts, each in a process of its own, and joins their tables. What changes stays the same
-while what is stored grows. CPU is user and system time. The last column divides by the smallest store of the same part:
-work that follows change stays near 1, at most 1.5; work that follows the store grows with it (the dashed line). A run
-that was interrupted goes on after the last part that it finished: ``change.json`` holds the figures; remove it to
-measure all again.
+What changes stays the same while what is stored grows. Each row is one size of one part, measured by that part's own
+benchmark in a process of its own, and saved at once. CPU is user and system time. The last column divides by the
+smallest store of the same part: work that follows change stays near 1, at most 1.5; work that follows the store grows
+with it (the dashed line).
 """
 
 import json
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -28,18 +30,22 @@ FLAT: Final = 1.5
 USERS: Final = (100_000, 1_000_000, 5_000_000, 20_000_000)
 ITEMS: Final = (200_000, 2_000_000)
 WINDOWS: Final = (10, 1_000, 10_000)
+SHARES: Final = (0.001, 0.01, 0.1)
 MOVED: Final = 2_000
+Results = Annotated[Path, typer.Option(help="where the figures are saved")]
+SAVED: Final = Path("docs/change.json")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one change costs: CPU seconds, and, where a part measures them, megabytes written and of memory."""
+    """What one change costs: CPU seconds, and, where a part measures them, megabytes written, of memory and mapped."""
 
     part: str
     stored: int
     cpu: float
     written: float | None = None
     memory: float | None = None
+    mapped: float | None = None
 
 
 def output(module: str, *options: object) -> str:
@@ -49,71 +55,154 @@ def output(module: str, *options: object) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def rows(table: str) -> list[dict[str, str]]:
-    """Return the rows of a Markdown table by column; of cells with several values the first."""
+def cells(table: str) -> list[dict[str, str]]:
+    """Return the rows of a Markdown table by column."""
     names, _, *found = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    values = [[cell.partition(" / ")[0].replace(",", "") for cell in cells] for cells in found]
-    return [dict(zip(names, cells, strict=True)) for cells in values]
+    return [dict(zip(names, [cell.replace(",", "") for cell in one], strict=True)) for one in found]
 
 
-def repeated(option: str, sizes: list[int]) -> list[object]:
-    """Return an option once for each size."""
-    return [part for size in sizes for part in (option, size)]
+def histories(users: int) -> Iterator[Cost]:
+    """Yield a commit, from the disk and from memory, and look-ups."""
+    [found] = cells(output("histories", "run", "--users", users))
+    cold, warm = map(float, found["commit CPU s"].split(" / "))
+    sizes = [float(found[name]) for name in ("written MB", "own MB", "mapped MB")]
+    yield Cost("histories, commit, from the disk", users, cold, *sizes)
+    yield Cost("histories, commit, from memory", users, warm)
+    yield Cost("histories, 64 look-ups", users, 64e-6 * float(found["of 64, us each"].partition(" / ")[0]))
 
 
-def histories(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
-    """Yield commits and look-ups of histories."""
-    for found in rows(output("histories", "run", *repeated("--users", scaled(USERS)))):
-        users = int(found["users"])
-        yield Cost("histories, commit", users, *(float(found[n]) for n in ("commit CPU s", "written MB", "memory MB")))
-        yield Cost("histories, 64 look-ups", users, 64e-6 * float(found["of 64, us each"]))
-
-
-def trainer(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
+def trainer(items: int) -> Iterator[Cost]:
     """Yield what a window costs the trainer beside its steps."""
-    for found in rows(output("window_costs", *repeated("--items", scaled(ITEMS)))):
-        items = int(found["items"])
-        yield Cost("item table", items, float(found["look-up, s"]) + float(found["admission, eviction, s"]))
-        yield Cost("frequencies", items, float(found["frequencies, s"]))
-        yield Cost("checkpoint", items, *(float(found[n]) for n in ("checkpoint, s", "written, MB", "memory, MB")))
+    [found] = cells(output("window_costs", "--items", items))
+    yield Cost("item table", items, float(found["look-up, s"]) + float(found["admission, eviction, s"]))
+    yield Cost("frequencies", items, float(found["frequencies, s"]))
+    yield Cost("checkpoint", items, *(float(found[n]) for n in ("checkpoint, s", "written, MB", "memory, MB")))
 
 
-def index(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
-    """Yield exports of moved items, and what a server pays for them, either way."""
-    for items in scaled(ITEMS):
-        [found] = rows(output("deltas", "--items", items, "--share", MOVED / items, "--rounds", 4))
-        yield Cost("bundle, export of a delta", items, float(found["export CPU s"]), float(found["written MB"]))
-    for found in rows(output("takes", "run", *repeated("--items", scaled(ITEMS)), "--moved", MOVED)):
-        part = f"bundle, server takes a delta ({found['how']})"
-        yield Cost(part, int(found["items"]), float(found["CPU, s"]), memory=float(found["memory, MB"]))
+def exports(items: int) -> Iterator[Cost]:
+    """Yield exports, by the number of items that moved, without what the gate's queries cost, and these."""
+    gates = []
+    for found in cells(output("exports", "--items", items, *(f"--share={share}" for share in SHARES))):
+        moved = round(items * float(found["changed"].rstrip("%")) / 100)
+        seconds, gate, written, memory = (
+            float(found[name]) for name in ("export CPU s", "of it the gate", "written MB", "memory MB")
+        )
+        yield Cost(f"export of {moved:,} moved items, without the gate", items, seconds - gate, written, memory)
+        gates.append(gate)
+    yield Cost("export, the gate", items, sum(gates) / len(gates))
 
 
-def server(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
-    """Yield starts of a server."""
-    for found in rows(output("server_start", *repeated("--users", scaled(USERS)))):
-        yield Cost("server, start", int(found["users"]), float(found["CPU, s"]), memory=float(found["own memory, MiB"]))
+def takes(items: int) -> Iterator[Cost]:
+    """Yield what a server pays for a delta, either way."""
+    for found in cells(output("takes", "run", "--items", items, "--moved", MOVED)):
+        part = f"server takes a delta ({found['how']})"
+        yield Cost(part, items, float(found["CPU, s"]), memory=float(found["memory, MB"]))
 
 
-def age(scaled: Callable[[tuple[int, ...]], list[int]]) -> Iterator[Cost]:
-    """Yield runs of ten events on stores of any age."""
-    found: dict[str, dict[str, Any]] = json.loads(
-        output("store_age", "--json", *repeated("--windows", scaled(WINDOWS)))
+def server(users: int) -> Iterator[Cost]:
+    """Yield the start of a server."""
+    [found] = cells(output("server_start", "--users", users))
+    sizes = [1.048576 * float(found[name]) for name in ("own memory, MiB", "mapped, MiB")]
+    yield Cost("server, start", users, float(found["CPU, s"]), None, *sizes)
+
+
+def age(windows: int) -> Iterator[Cost]:
+    """Yield runs of ten events on a store of any age."""
+    found: dict[str, dict[str, float]] = json.loads(output("store_age", "--json", "--windows", windows))
+    [costs] = found.values()
+    yield Cost("store of so many windows, a run", windows, costs["run, own process, s"])
+    yield Cost("the same, following", windows, costs["run, following, s"])
+
+
+def forget_windows(windows: int) -> Iterator[Cost]:
+    """Yield what it costs to forget somebody of one window, or of all."""
+    for found in cells(output("forget", "windows", "--size", windows)):
+        if found["user of"] != "none":
+            part = f"forget a user of {found['user of']} of so many windows"
+            yield Cost(part, windows, *(float(found[name]) for name in ("CPU s", "written MB", "memory MB")))
+
+
+def forget_users(users: int) -> Iterator[Cost]:
+    """Yield what it costs to forget one of so many users."""
+    [found] = cells(output("forget", "users", "--size", users))
+    sizes = [float(found[name]) for name in ("CPU s", "written MB", "memory MB")]
+    yield Cost("forget one of so many users", users, *sizes)
+
+
+ROWS: Final[dict[str, Callable[[], Iterator[Cost]]]] = {
+    f"{name}-{size}": lambda part=part, size=size: part(size)  # type: ignore[misc]
+    for name, part, sizes in (
+        ("histories", histories, USERS),
+        ("trainer", trainer, ITEMS),
+        ("exports", exports, ITEMS),
+        ("takes", takes, ITEMS),
+        ("server", server, USERS),
+        ("age", age, WINDOWS),
+        ("forget-windows", forget_windows, WINDOWS),
+        ("forget-users", forget_users, USERS[:3]),
     )
-    for windows, costs in found.items():
-        yield Cost("store of so many windows, a run", int(windows), costs["run, own process, s"])
-        yield Cost("the same, following", int(windows), costs["run, following, s"])
+    for size in sizes
+}
 
 
-PARTS: Final = (histories, trainer, index, server, age)
+def saved(file: Path) -> dict[str, dict[str, Any]]:
+    """Return what is saved, by row: the wall seconds that measuring took, and the costs."""
+    kept: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+    return kept
+
+
+def by_part(file: Path) -> dict[str, list[Cost]]:
+    """Return the saved costs of each part, smallest store first."""
+    kept, found = saved(file), defaultdict[str, list[Cost]](list)
+    for name in ROWS:
+        for cost in kept.get(name, {"costs": []})["costs"]:
+            found[cost["part"]].append(Cost(**cost))
+    return found
+
+
+@app.command("rows")
+def list_rows(results: Results = SAVED) -> None:
+    """Print the rows, and how long each took."""
+    kept = saved(results)
+    head("row", "measured in, s")
+    for name in ROWS:
+        row(name, f"{kept[name]['seconds']:.0f}" if name in kept else "-")
+
+
+@app.command()
+def run(
+    rows: Annotated[list[str] | None, typer.Option("--row", help="measured again; may be repeated")] = None,
+    results: Results = SAVED,
+) -> None:
+    """Measure rows, by default those that are not saved, and save each at once."""
+    if unknown := set(rows or ()) - ROWS.keys():
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: `rows` lists what there is")
+    for name in rows or [name for name in ROWS if name not in saved(results)]:
+        started = time.monotonic()
+        costs = [asdict(cost) for cost in ROWS[name]()]
+        kept = saved(results) | {name: {"seconds": round(time.monotonic() - started), "costs": costs}}
+        results.write_text(json.dumps({one: kept[one] for one in ROWS if one in kept}, indent=1) + "\n")
+
+
+@app.command("draw")
+def draw_all(
+    results: Results = SAVED,
+    picture: Annotated[Path, typer.Option(help="where the picture goes")] = Path("docs/images/change.png"),
+) -> None:
+    """Print the table of what is saved, and draw the picture."""
+    found = by_part(results)
+    print_table(found)
+    draw({part: costs for part, costs in found.items() if len(costs) > 1}, picture)
 
 
 def print_table(found: dict[str, list[Cost]]) -> None:
     """Print a row for each cost."""
-    head("part", "stored", "CPU s", "written MB", "memory MB", "CPU / smallest")
+    head("part", "stored", "CPU s", "written MB", "own MB", "mapped MB", "CPU / smallest")
     for part, costs in found.items():
         for cost in costs:
-            cells = ["-" if value is None else f"{value:.4g}" for value in (cost.cpu, cost.written, cost.memory)]
-            row(part, f"{cost.stored:,}", *cells, f"{cost.cpu / costs[0].cpu:.2f}")
+            values = (cost.cpu, cost.written, cost.memory, cost.mapped)
+            texts = ["-" if value is None else f"{value:.3g}" for value in values]
+            row(part, f"{cost.stored:,}", *texts, f"{cost.cpu / costs[0].cpu:.2f}")
 
 
 def draw(found: dict[str, list[Cost]], picture: Path) -> None:
@@ -141,32 +230,6 @@ def draw(found: dict[str, list[Cost]], picture: Path) -> None:
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=110)
     print(f"\n{picture}")
-
-
-def measured(file: Path, scale: float) -> dict[str, list[Cost]]:
-    """Return the costs of all parts, by name; those that the file holds are not measured again."""
-    kept: dict[str, list[dict[str, Any]]] = json.loads(file.read_text()) if file.exists() else {}
-    for part in PARTS:
-        if part.__name__ not in kept:
-            costs = part(lambda sizes: [max(1, round(scale * size)) for size in sizes])
-            kept[part.__name__] = [asdict(cost) for cost in costs]
-            file.write_text(json.dumps(kept, indent=1))
-    found = defaultdict[str, list[Cost]](list)
-    for cost in (Cost(**one) for part in PARTS for one in kept[part.__name__]):
-        found[cost.part].append(cost)
-    return found
-
-
-@app.command(help=__doc__)
-def main(
-    scale: Annotated[float, typer.Option(min=0.1, help="factor on all that is stored")] = 1.0,
-    results: Annotated[Path, typer.Option(help="where the figures go")] = Path("change.json"),
-    picture: Annotated[Path, typer.Option(help="where the picture goes")] = Path("docs/images/change.png"),
-) -> None:
-    """Measure all parts; print and draw."""
-    found = measured(results, scale)
-    print_table(found)
-    draw(found, picture)
 
 
 if __name__ == "__main__":

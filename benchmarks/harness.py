@@ -1,10 +1,12 @@
 """What the benchmarks share: the command line, tables in Markdown, clocks, memory and Zipf's law."""
 
+import mmap
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +50,33 @@ def status(field: str, process: int | str = "self") -> int:
     """Return a size of a process as the kernel counts it (``VmRSS``, ``VmHWM``), in bytes."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+class Peak:
+    """Watches this process: by how many bytes its own memory, and mapped pages of files, have risen at most.
+
+    The kernel keeps a peak of both together only, so a thread looks every few milliseconds.
+    """
+
+    def __enter__(self) -> Self:
+        self._first = self._now()
+        self.own, self.mapped, self._is_over = 0, 0, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.005):
+            own, mapped = (now - first for now, first in zip(self._now(), self._first, strict=True))
+            self.own, self.mapped = max(self.own, own), max(self.mapped, mapped)
+
+    def _now(self) -> tuple[int, int]:
+        pages, files = map(int, Path("/proc/self/statm").read_text().split()[1:3])
+        return (pages - files) * mmap.PAGESIZE, files * mmap.PAGESIZE
 
 
 def cpu_seconds(pid: int) -> float:

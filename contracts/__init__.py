@@ -14,10 +14,11 @@ from contracts.bundle_manifest import (
     IndexRows,
 )
 from contracts.clock import EventClock
-from contracts.commits import Commit, CommitLog, CommitTakenError, LetterFile, check_fitness
+from contracts.commits import Commit, CommitLog, CommitTakenError, LetterFile
 from contracts.documents import Document
 from contracts.errors import CorruptArtefactError, UserError
 from contracts.features import FeatureNames
+from contracts.fitness import check_fitness
 from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
 from contracts.history_files import HistoryFile, HistoryFiles
 from contracts.horizon import Horizon, RetiredError, Retirement

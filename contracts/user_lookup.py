@@ -32,7 +32,9 @@ from contracts.user_rows import (
 __all__ = ["UserTable"]
 
 _BLOCK: Final = 1 << 11
-"""Users that are searched for at once: what lies near their keys is in memory."""
+"""Users that are searched for at once, or pieces that are read: their pages are in memory."""
+_MANY: Final = 1 << 9
+"""From so many pieces on, all their pages are asked for before the first is read, and unmapped afterwards."""
 _SINGLY: Final = 16
 """Up to so many users, plain Python is faster than numpy."""
 _FACTS: Final = ("shift", "count", "pairs", "ranges_at", "users_at", "rows_at", "heads_at", "items_at")
@@ -92,7 +94,32 @@ class UserTable:
     def gather(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
         """Return what lies in files from bytes `starts` (n,) on, one after the other; `numbers` (n,) say which files.
 
-        Slices of bytes: numpy has to be called for each file, which pays where many pieces of one size are asked of it.
+        The kernel maps a page with its 15 neighbours: of many pieces, only those of a block are mapped at a time.
+        """
+        if len(numbers) < _MANY:
+            return self._read(numbers, starts, sizes)
+        touched = self._read_ahead(numbers, starts, starts + sizes)
+        found = []
+        for block in (slice(at, at + _BLOCK) for at in range(0, len(numbers), _BLOCK)):
+            found.append(self._read(numbers[block], starts[block], sizes if isinstance(sizes, int) else sizes[block]))
+            for file in touched:
+                file.release()
+        return b"".join(found)
+
+    def _read_ahead(self, numbers: Int64, starts: Int64, ends: Int64) -> list[UserFile]:
+        """Ask for the pages of all pieces that are not empty; return the files that have any."""
+        touched = []
+        for number, file in enumerate(self.files):
+            mine = (numbers == number) & (starts < ends)
+            if mine.any():
+                file.read_ahead(starts[mine], ends[mine])
+                touched.append(file)
+        return touched
+
+    def _read(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
+        """Return the same as slices of bytes, or by numpy, which has to be called for each file.
+
+        That pays where many pieces of one size are asked of a file.
         """
         if isinstance(sizes, int) and len(numbers) > _PIECES * len(self.files):
             return self._taken(numbers, starts, sizes)

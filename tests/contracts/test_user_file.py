@@ -22,10 +22,13 @@ EXAMPLE: Plain = {
 }
 
 
-@pytest.fixture(params=["one by one", "together"])
+@pytest.fixture(params=["one by one", "together", "in blocks"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of looking users up."""
+    """All ways of looking users up."""
     monkeypatch.setattr(user_lookup, "_SINGLY", 1 << 20 if request.param == "one by one" else 0)
+    if request.param == "in blocks":
+        monkeypatch.setattr(user_lookup, "_MANY", 1)
+        monkeypatch.setattr(user_lookup, "_BLOCK", 3)
 
 
 def fields(file: UserFile, users: list[int]) -> Any:

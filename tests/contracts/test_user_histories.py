@@ -60,18 +60,19 @@ deltas = st.lists(
 )
 
 
-@pytest.mark.parametrize("singly", [0, 1 << 20])
+@pytest.mark.parametrize("way", [(0, 1 << 20), (0, 1), (1 << 20, 1 << 20)])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deltas, st.lists(st.sampled_from([*USERS, 77]), max_size=30))
 def test_the_newest_record_counts_and_seen_items_add_up(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-    singly: int,
+    way: tuple[int, int],
     found: list[Any],
     asked: list[int],
 ) -> None:
-    """In both ways: up to `singly` users are looked up one by one, and more of them together."""
-    monkeypatch.setattr(user_lookup, "_SINGLY", singly)
+    """In all ways: few users are looked up one by one, more of them together, many in blocks."""
+    for name, limit in zip(("_SINGLY", "_MANY"), way, strict=True):
+        monkeypatch.setattr(user_lookup, name, limit)
     store, files = Store(str(tmp_path_factory.mktemp("store"))), HistoryFiles()
     histories = UserHistories(store, SHARDS)
     records, seen, bounded, item = dict[int, Any](), dict[int, list[int]](), set[int](), 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from serving.shared.database import PASSWORD
 from tests.deploy.support import (
     COMPONENTS,
     DEPLOY,
@@ -155,6 +156,26 @@ def test_gpus_are_asked_for_with_the_images_that_can_use_them(tmp_path: Path) ->
         only = container(found[name])
         assert only["image"] == f"{name}-gpu:0.1.0"
         assert only["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_the_follower_of_redis_is_reached_scraped_and_alone(tmp_path: Path) -> None:
+    found = resources(with_components(["pod-monitor", "redis-follower"], tmp_path))
+    all_of = workloads(found)
+    follower = all_of["weir-histories"]
+    assert (follower["spec"]["replicas"], follower["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    assert container(follower)["image"] == container(all_of["weir-serving"])["image"]
+    [port] = container(follower)["ports"]
+    assert port["containerPort"] == Settings(store="s").histories.metrics_port
+    for name in ("weir-serving", "weir-histories"):
+        [policy] = [each for each in found if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == name]
+        assert {"port": 6379} in [port for rule in policy["spec"]["egress"] for port in rule.get("ports", [])]
+        [password] = [each for each in container(all_of[name])["env"] if each["name"] == PASSWORD]
+        assert password["valueFrom"]["secretKeyRef"]["optional"] is True
+    [monitor] = [each for each in found if each["kind"] == "PodMonitor"]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    labels = follower["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert job(endpoint["relabelings"], labels) == "weir-histories"
 
 
 def test_the_pod_monitor_names_the_jobs_as_the_rules_do(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ whole matrices, which no step computes.
 from trainer.losses.binary import bce, gbce
 from trainer.losses.contrastive import debiased_contrastive, debiased_positive, hard_contrastive
 from trainer.losses.densities import mixture_log_q
+from trainer.losses.item_cache import ItemCache
 from trainer.losses.pairwise import bpr, dpl
 from trainer.losses.pointwise import pointwise_in_batch, pointwise_labelled, sogram
 from trainer.losses.reference import exclude_positive, full_softmax, info_nce, sampled_softmax
-from trainer.losses.resampling import ItemCache, resample, resampled_softmax, resampling_log_weights
+from trainer.losses.resampling import resample, resampled_softmax, resampling_log_weights
 from trainer.losses.softmax import sampled_softmax_in_batch
 
 __all__ = [

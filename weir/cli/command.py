@@ -9,6 +9,7 @@ import errno
 import functools
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -36,9 +37,9 @@ _DEBUG: Final = inspect.Parameter(
 _EXTRAS: Final = {
     "apache_beam": "pipeline",
     "confluent_kafka": "pipeline",
-    "torch": "trainer",
-    "onnx": "trainer",
-    "onnxscript": "trainer",
+    "torch": "trainer,cpu",
+    "onnx": "trainer,cpu",
+    "onnxscript": "trainer,cpu",
     "grpc": "serving,cpu",
     "grpc_health": "serving,cpu",
     "grpc_reflection": "serving,cpu",
@@ -50,6 +51,12 @@ _EXTRAS: Final = {
     "redis": "redis",
 }
 """Module -> the extras of pip that install it."""
+
+_ROOMS: Final = {"pipelines": "pipeline", "trainer": "trainer,cpu", "serving": "serving,cpu"}
+"""Package -> the extras of pip that it needs. The trainer's gate, the server and the monitor share some modules."""
+
+_OPTIONAL: Final = ("redis",)
+"""Modules that no package needs for itself."""
 
 _PORT_IN_USE: Final = (
     "a port is in use: stop the process that holds it (`ss -ltnp` names it), or let `--set serving.port=0`, "
@@ -115,10 +122,20 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
     return None if line is None else ([line], 1)
 
 
+def _extras_for(error: ModuleNotFoundError) -> str | None:
+    """Return the extras of the package that missed a module, None for a module that no extra installs."""
+    module = (error.name or "").split(".")[0]
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    rooms = [frame.f_globals.get("__name__", "").partition(".")[0] for frame in frames]
+    room = next((room for room in reversed(rooms) if room in _ROOMS), None)
+    extras = _EXTRAS.get(module)
+    return extras if extras is None or room is None or module in _OPTIONAL else _ROOMS[room]
+
+
 def _line(error: Exception) -> str | None:
     """Return the line for an error that is not ours."""
     if isinstance(error, ModuleNotFoundError):
-        extras = _EXTRAS.get((error.name or "").split(".")[0])
+        extras = _extras_for(error)
         return extras and f"the module {error.name} is missing: install it with `pip install 'weir[{extras}]'`"
     if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
         return _PORT_IN_USE

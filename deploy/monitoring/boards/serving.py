@@ -1,6 +1,6 @@
 """Traffic, latency, errors, saturation, and the index."""
 
-from deploy.monitoring.grafana import REQUESTS, board, chart, quantile, quantiles, rate
+from deploy.monitoring.grafana import REQUESTS, board, chart, increase, quantile, quantiles, rate
 
 __all__ = ["BOARD"]
 
@@ -134,7 +134,37 @@ BOARD = board(
                 {"{{instance}}": "time() - min by (instance) (weir_bundle_max_event_wall_timestamp_seconds{} > 0)"},
                 unit="s",
             ),
-            chart("Rows of histories", {"rows": "max (weir_history_rows{})"}),
+            chart(
+                "Deltas taken, and the pause",
+                {
+                    "{{how}}, a second": rate("weir_bundle_deltas_total{}", "how"),
+                    "in place: seconds of pause a second": rate("weir_bundle_delta_pause_seconds_sum{}"),
+                    "the pause, 95 %, s": quantile(0.95, "weir_bundle_delta_pause_seconds") + " >= 0 or vector(0)",
+                },
+                "Queries wait while the index is changed in place (serving.deltas).",
+            ),
+        ],
+        "Histories": [
+            chart(
+                "Rows of histories", {"rows": "max (weir_history_rows{})"}, "In files; none where they are in Redis."
+            ),
+            chart(
+                "Histories in Redis, behind",
+                {
+                    "seconds": "max (weir_history_behind_seconds{})",
+                    "commits": "max (weir_history_behind_commits{})",
+                },
+                "As servers see it; 0 where histories are files.",
+            ),
+            chart(
+                "Histories in Redis, lost",
+                {
+                    "look-ups without an answer": increase("weir_history_unavailable_total{}"),
+                    "loads of all users": increase("weir_history_follower_loads_total{}") + " or vector(0)",
+                    "failures of the follower": increase("weir_history_follower_errors_total{}") + " or vector(0)",
+                },
+                "Redis does not answer, or has lost keys: then the follower loads all users again.",
+            ),
         ],
     },
 )

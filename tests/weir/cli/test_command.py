@@ -1,4 +1,6 @@
 import errno
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -132,6 +134,29 @@ def test_errors_of_libraries_get_a_way_out() -> None:
         1,
     )
     assert explain(ValueError("one\n  two")) == (["one; two (--debug shows where)"], 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "extras"),
+    [
+        ("serving.tower", "serving,cpu"),
+        ("trainer.export.servable", "trainer,cpu"),
+        ("serving.monitor.loop", "serving,cpu"),
+    ],
+)
+def test_a_missing_module_names_the_extras_of_the_room_that_misses_it(module: str, extras: str) -> None:
+    hidden = "grpc" if "monitor" in module else "onnxruntime"
+    code = f"""
+import importlib, sys
+from weir.cli.command import explain
+sys.modules[{hidden!r}] = None
+try:
+    importlib.import_module({module!r})
+except ModuleNotFoundError as error:
+    print(explain(error)[0][0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"the module {hidden} is missing: install it with `pip install 'weir[{extras}]'`\n"
 
 
 @pytest.mark.parametrize(
