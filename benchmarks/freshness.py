@@ -120,18 +120,18 @@ def stages(folder: Path, store: Store, window: int) -> Iterator[int]:
         process = subprocess.Popen([sys.executable, "-m", *command, "--ranks", "1"], stdout=output, stderr=output)
         try:
             for name, text in (("up.log", "answers after"), ("store/logs/trainer.log", "ready to export")):
-                wait_for(folder / name, text, process)
+                wait_for(folder / name, text, process, folder / "up.log")
             yield process.pid
         finally:
             process.terminate()
             process.wait()
 
 
-def wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+def wait_for(log: Path, text: str, process: subprocess.Popen[bytes], said: Path) -> None:
     """Wait until a log shows a text; raises `RuntimeError` if the process has ended."""
     while not (log.exists() and text in log.read_text()):
         if process.poll() is not None:
-            raise RuntimeError(f"weir up ended with status {process.returncode}")
+            raise RuntimeError(f"weir up ended with status {process.returncode}: {said.read_text()[-2000:]}")
         time.sleep(0.5)
 
 
