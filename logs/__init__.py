@@ -8,8 +8,9 @@ goes the whole way for finished files. `LogConfig` holds the settings.
 Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
 """
 
-from logs.blocks import Block, BlockId, Chunk, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
+from logs.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
 from logs.config import LogColumns, LogConfig, TimestampUnit
+from logs.delimited import parse_header
 from logs.faults import DeadLetter, Fault, Reason
 from logs.generations import KnownFile, generation, identified
 from logs.listing import UnreadableError, chunks_of
@@ -26,6 +27,7 @@ __all__ = [
     "DeadLetter",
     "Fault",
     "Format",
+    "Header",
     "Int64",
     "KnownFile",
     "Letters",
@@ -47,6 +49,7 @@ __all__ = [
     "identified",
     "is_topic",
     "latest_event_ms",
+    "parse_header",
     "read_chunk",
     "read_log",
 ]

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     """Stable codes: dashboards and alerts name them."""
 
     MALFORMED_JSON = "malformed_json"
+    MALFORMED_ROW = "malformed_row"
     MALFORMED_PROTOBUF = "malformed_protobuf"
     NOT_UTF8 = "not_utf8"
     NOT_AN_OBJECT = "not_an_object"

@@ -132,7 +132,7 @@ class FileSource(LogSource[Partition]):
 def _new_bytes(partition: Partition, seen: SourceSpan | None) -> int:
     """Return how much there is to read, roughly in bytes of JSON Lines."""
     size = max(0, partition.size - (seen.size if seen else 0))
-    return size if partition.format is Format.JSON_LINES else _INFLATION * size
+    return size if partition.format in (Format.JSON_LINES, Format.DELIMITED) else _INFLATION * size
 
 
 def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> LogSource[Any]:
