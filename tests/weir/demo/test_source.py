@@ -104,7 +104,7 @@ def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"empty\.jsonl: no row has a valid event time: user_id is missing or null"):
         open_log(tmp_path / "empty.jsonl")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "log.parquet")
-    with pytest.raises(ValueError, match=r"no row has a valid event time: column user_id is missing; the file has a "):
+    with pytest.raises(ValueError, match=r"no row has a valid event time: column user_id is missing; the file has a: "):
         open_log(tmp_path / "log.parquet")
     (tmp_path / "nothing.jsonl").touch()
     with pytest.raises(ValueError, match=r"nothing\.jsonl: no row has a valid event time$"):
