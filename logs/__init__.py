@@ -11,7 +11,7 @@ Readers: the pipeline, which wraps each step as a Beam transform; offline evalua
 from logs.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
 from logs.config import LogColumns, LogConfig, TimestampUnit
 from logs.delimited import parse_header
-from logs.faults import DeadLetter, Fault, Reason
+from logs.faults import HINTS, DeadLetter, Fault, Reason
 from logs.generations import KnownFile, generation, identified
 from logs.listing import UnreadableError, chunks_of
 from logs.reading import read_chunk, read_log
@@ -19,6 +19,7 @@ from logs.sources import LOG_SUFFIXES, PAIR_SUFFIXES, Format, Partition, TopicEr
 from logs.validate import Validator
 
 __all__ = [
+    "HINTS",
     "LOG_SUFFIXES",
     "PAIR_SUFFIXES",
     "Block",

@@ -1,12 +1,14 @@
 """Why a row is refused: stable reasons, and the dead letter that keeps the row."""
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-__all__ = ["DeadLetter", "Fault", "Reason"]
+__all__ = ["HINTS", "DeadLetter", "Fault", "Reason"]
 
 _RAW_BYTES = 1024
 
@@ -41,6 +43,20 @@ class Reason(StrEnum):
     REWRITTEN_FILE = "rewritten_file"
     UNREADABLE_BLOCK = "unreadable_block"
     BEFORE_RETENTION = "before_retention"
+
+
+HINTS: Final[Mapping[str, str]] = {
+    Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
+    Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns",
+    Reason.MISSING_FIELD: "pipeline.columns names the right columns; `weir check LOG` proposes them",
+    Reason.UNPARSABLE_TIMESTAMP: "pipeline.time_zone=UTC reads times without a zone, pipeline.timestamp_unit fixes a unit",
+    Reason.TIMESTAMP_OUT_OF_RANGE: "pipeline.min_time and pipeline.max_time say which times are valid",
+    Reason.AHEAD_OF_ARRIVAL: "pipeline.clock_tolerance_minutes is how far event times may be ahead of their file's time",
+    Reason.WEIGHT_TOO_LARGE: "pipeline.max_weight is the largest weight",
+    Reason.UNKNOWN_EVENT_TYPE: "pipeline.event_types names the types, pipeline.unknown_event_type says what others mean",
+    Reason.BEFORE_RETENTION: "pipeline.retention_days is the age at which windows retire",
+}
+"""Reason -> what mends it, where it is the reason for most rows of a log."""
 
 
 @dataclass(frozen=True)
