@@ -49,11 +49,11 @@ HINTS: Final[Mapping[str, str]] = {
     Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
     Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns",
     Reason.MISSING_FIELD: "pipeline.columns names the right columns; `weir check LOG` proposes them",
-    Reason.UNPARSABLE_TIMESTAMP: "pipeline.time_zone=UTC reads times without a zone, pipeline.timestamp_unit fixes a unit",
+    Reason.UNPARSABLE_TIMESTAMP: "pipeline.time_zone=UTC is the zone of times without one",
     Reason.TIMESTAMP_OUT_OF_RANGE: "pipeline.min_time and pipeline.max_time say which times are valid",
-    Reason.AHEAD_OF_ARRIVAL: "pipeline.clock_tolerance_minutes is how far event times may be ahead of their file's time",
+    Reason.AHEAD_OF_ARRIVAL: "pipeline.clock_tolerance_minutes is how far times may be ahead of their file's",
     Reason.WEIGHT_TOO_LARGE: "pipeline.max_weight is the largest weight",
-    Reason.UNKNOWN_EVENT_TYPE: "pipeline.event_types names the types, pipeline.unknown_event_type says what others mean",
+    Reason.UNKNOWN_EVENT_TYPE: "pipeline.event_types names them, pipeline.unknown_event_type says what others mean",
     Reason.BEFORE_RETENTION: "pipeline.retention_days is the age at which windows retire",
 }
 """Reason -> what mends it, where it is the reason for most rows of a log."""

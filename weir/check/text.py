@@ -36,24 +36,18 @@ def print_report(console: Console, report: LogReport) -> None:
 
 
 def _facts(report: LogReport) -> list[tuple[str, str]]:
-    facts = [
-        ("log", f"{report.log}: {_counted(report.files, 'file')}, {_size(report.bytes)}"),
-        ("format", ", ".join(report.formats) or "no file that can be read"),
-        ("rows", _rows(report)),
-    ]
+    facts = [("log", f"{report.log}: {_counted(report.files, 'file')}, {_size(report.bytes)}")]
+    if report.rows:
+        facts += [("format", ", ".join(report.formats)), ("rows", _rows(report))]
     if report.valid:
+        window = report.window_seconds or 0
+        within, table = "" if report.is_complete else "at least ", _size(_ROW_BYTES * report.items)
         facts += [
             ("valid", f"{_share(report)}{' with the settings below' if report.settings else ''}"),
             ("event times", _span(report)),
-            ("users, items", f"{report.users:,} users and {report.items:,} items{_within(report)}"),
-            (
-                "window length",
-                f"pipeline.window_seconds={report.window_seconds} ({_length(report.window_seconds or 0)})",
-            ),
-            (
-                "item table",
-                f"{report.items:,} rows{_within(report)}, {_size(_ROW_BYTES * report.items)} in the trainer",
-            ),
+            ("users, items", f"{within}{_counted(report.users, 'user')} and {_counted(report.items, 'item')}"),
+            ("window length", f"{_length(window)}: pipeline.window_seconds={window}"),
+            ("item table", f"{within}{_counted(report.items, 'row')}, {table} in the trainer"),
         ]
     if report.event_types:
         shown = ", ".join(f"{kind} {count}" for kind, count in report.event_types.items())
