@@ -12,6 +12,7 @@ from logs.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Re
 from logs.config import LogColumns, LogConfig, TimestampUnit
 from logs.delimited import parse_header
 from logs.faults import HINTS, DeadLetter, Fault, Reason
+from logs.first_look import FirstLook, first_look, row_count
 from logs.generations import KnownFile, generation, identified
 from logs.listing import UnreadableError, chunks_of
 from logs.reading import read_chunk, read_log
@@ -27,6 +28,7 @@ __all__ = [
     "Chunk",
     "DeadLetter",
     "Fault",
+    "FirstLook",
     "Format",
     "Header",
     "Int64",
@@ -46,6 +48,7 @@ __all__ = [
     "Validator",
     "chunks_of",
     "discover",
+    "first_look",
     "generation",
     "identified",
     "is_topic",
@@ -53,4 +56,5 @@ __all__ = [
     "parse_header",
     "read_chunk",
     "read_log",
+    "row_count",
 ]

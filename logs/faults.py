@@ -48,7 +48,7 @@ class Reason(StrEnum):
 HINTS: Final[Mapping[str, str]] = {
     Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
     Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns",
-    Reason.MISSING_FIELD: "pipeline.columns names the right columns; `weir check LOG` proposes them",
+    Reason.MISSING_FIELD: "`weir check LOG` proposes the columns",
     Reason.UNPARSABLE_TIMESTAMP: "pipeline.time_zone=UTC is the zone of times without one",
     Reason.TIMESTAMP_OUT_OF_RANGE: "pipeline.min_time and pipeline.max_time say which times are valid",
     Reason.AHEAD_OF_ARRIVAL: "pipeline.clock_tolerance_minutes is how far times may be ahead of their file's",

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -50,6 +50,7 @@ def ingest(
     Without `follow` one run reads all there is and commits every window. With it, run after run reads what has
     come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
     `report` is called after each run. Raises `FileNotFoundError` where there is no log (without `follow`),
+    `UselessLogError` where no row of a new log is valid,
     `LayoutError` for settings that contradict the store, `BusyStoreError` where another pipeline writes to it and
     `MovedStoreError` where the log goes on in another store. For a topic it raises the errors of
     `pipelines.kafka.errors`; what could be read is committed before.
@@ -57,7 +58,11 @@ def ingest(
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
     with only_driver(store), only_writer(store), metrics_server, ended_by_signals(stop):
-        driver = _Driver(store, config, PipelineMetrics(registry), report, stop, source)
+        metrics = PipelineMetrics(registry)
+        source = source or log_source(config, metrics.topic)
+        if not follow:
+            _look_first(source, LogState.open(store), source.discover(), is_all=True)
+        driver = _Driver(store, config, metrics, report, stop, source)
         try:
             if follow:
                 driver.follow()
@@ -83,9 +88,8 @@ class _Driver:
     metrics: PipelineMetrics
     report: Callable[[IngestSummary], None] | None
     stop: threading.Event
-    given: InitVar[Source[Any] | None] = None
+    source: Source[Any]
     total: IngestSummary = field(default_factory=IngestSummary)
-    source: Source[Any] = field(init=False)
     _listed: dict[str, tuple[int, int | None]] = field(default_factory=dict, init=False)
     _changed_at: float = field(default_factory=time.monotonic, init=False)
     _may_flush: bool = field(default=True, init=False)
@@ -93,8 +97,7 @@ class _Driver:
     _waits: bool = field(default=False, init=False)
     _folders: set[str] = field(default_factory=set, init=False)
 
-    def __post_init__(self, given: Source[Any] | None) -> None:
-        self.source = given or log_source(self.config, self.metrics.topic)
+    def __post_init__(self) -> None:
         self._secret = open_layout(self.store, self.config).key_secret
         check_writable(self.store)
         self._commits, self._in_hand = CommitLog(self.store), InHand()
@@ -129,6 +132,7 @@ class _Driver:
         if now != self._listed:
             self._changed_at, self._may_flush = time.monotonic(), True
             self.metrics.input.set_to_current_time()
+            _look_first(self.source, self._state, partitions, is_all=False)
             self.catch_up(partitions, flush=False, only_whole_lines=True)
             self._listed = now
         elif is_quiet and (self._may_flush or self._unread):
@@ -145,10 +149,13 @@ class _Driver:
 
     def _discover(self) -> list[Any]:
         try:
-            return self.source.discover()
+            found = self.source.discover()
         except FileNotFoundError as error:
             self._wait_for(f"{error}; waiting for it")
             return []
+        if not found:
+            self._wait_for(f"{self.config.log} holds no file of a log yet; waiting for the first")
+        return found
 
     def _wait_for(self, problem: str) -> None:
         """Say once what the driver waits for."""
@@ -265,6 +272,12 @@ class _Driver:
         )
         if self.report is not None:
             self.report(summary)
+
+
+def _look_first(source: Source[Any], state: LogState, partitions: list[Any], *, is_all: bool) -> None:
+    """Refuse a log of which nothing is valid, as long as nothing of it is committed."""
+    if state.number < 0:
+        source.look(partitions, is_all=is_all)
 
 
 def _reasons(store: Store, commit: Commit | None) -> str:

@@ -1,6 +1,5 @@
 """`weir check`: what a log holds, what is wrong with it, and the settings with which it can be read."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,7 +12,7 @@ from pydantic import Field
 
 from contracts import columns
 from contracts.models import FrozenModel
-from logs import Block, Chunk, Format, Letters, Lines, LogConfig, Validator
+from logs import Block, Chunk, FirstLook, Format, Letters, LogConfig, Validator, row_count
 from weir.check.fields import Column, columns_of, likely_columns
 from weir.check.sample import Piece, Sample, spread, take_sample
 from weir.demo.source import nice_window
@@ -78,15 +77,13 @@ class LogReport(FrozenModel):
 
 @dataclass
 class _Verdict:
-    rows: int = 0
-    valid: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
+    look: FirstLook = field(default_factory=FirstLook)
     first_bad: BadRow | None = None
     tables: list[pa.RecordBatch] = field(default_factory=list)
 
     @property
     def share(self) -> float:
-        return self.valid / self.rows if self.rows else 0.0
+        return self.look.valid / self.look.rows if self.look.rows else 0.0
 
     def column(self, name: str) -> pa.ChunkedArray:
         return pa.chunked_array([table.column(name) for table in self.tables])
@@ -100,7 +97,7 @@ def check_log(config: LogConfig) -> LogReport:
     proposed = with_settings(config, settings)
     before = _judge(sample.pieces, config)
     after = _judge(sample.pieces, proposed) if settings else before
-    times = after.column(columns.TIMESTAMP).to_numpy() if after.valid else np.empty(0, np.int64)
+    times = after.column(columns.TIMESTAMP).to_numpy() if after.look.valid else np.empty(0, np.int64)
     low, high = np.quantile(times, [0.001, 0.999]) if len(times) else (0, 0)
     share = sample.share
     return LogReport(
@@ -108,14 +105,14 @@ def check_log(config: LogConfig) -> LogReport:
         files=len(sample.partitions),
         bytes=sample.size,
         formats=sorted({_format(partition.key, partition.format) for partition in sample.partitions}),
-        rows=after.rows,
-        all_rows=None if share is None else round(after.rows / share) if share else 0,
+        rows=after.look.rows,
+        all_rows=None if share is None else round(after.look.rows / share) if share else 0,
         is_complete=share == 1.0,
         columns=[_facts(column, proposed) for column in found],
         settings=settings,
-        valid=after.valid,
-        valid_before=before.valid,
-        reasons=dict(after.reasons.most_common()),
+        valid=after.look.valid,
+        valid_before=before.look.valid,
+        reasons=dict(after.look.reasons.most_common()),
         first_bad=after.first_bad,
         first_bad_before=before.first_bad,
         start_ms=int(times.min()) if len(times) else None,
@@ -163,23 +160,12 @@ def _judge(pieces: Sequence[Piece], config: LogConfig) -> _Verdict:
     for piece in pieces:
         for block in piece.read(config):
             valid, letters = validator.validate(block)
-            rows = _count(block)
-            verdict.rows += rows
-            verdict.valid += len(valid.rows)
+            verdict.look.add(row_count(block), len(valid.rows), letters.letters)
             if len(valid.rows):
                 verdict.tables.append(valid.rows)
-            dead, counts = rows - len(valid.rows), Counter(letter.reason for letter in letters.letters)
-            # One letter may stand for all rows of a block.
-            verdict.reasons += counts if len(counts) != 1 else Counter(dict.fromkeys(counts, dead))
             if letters.letters and verdict.first_bad is None:
                 verdict.first_bad = _bad_row(piece, letters)
     return verdict
-
-
-def _count(block: Block) -> int:
-    if isinstance(block.content, Lines):
-        return sum(bool(line) and not line.isspace() for line in block.content.lines) + len(block.faults)
-    return len(block.content.positions) + len(block.faults) if block.content is not None else len(block.faults)
 
 
 def _bad_row(piece: Piece, letters: Letters) -> BadRow:
@@ -214,7 +200,7 @@ def _facts(column: Column, config: LogConfig) -> ColumnFacts:
 
 
 def _distinct(verdict: _Verdict, name: str) -> int:
-    return pc.count_distinct(verdict.column(name)).as_py() if verdict.valid else 0
+    return pc.count_distinct(verdict.column(name)).as_py() if verdict.look.valid else 0
 
 
 def _event_types(config: LogConfig, found: Sequence[Column]) -> dict[str, int]:

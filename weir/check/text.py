@@ -92,7 +92,7 @@ def _next_steps(report: LogReport) -> list[str]:
         ["settings:", *(f"  --set {shlex.quote(setting)}" for setting in report.settings)] if report.settings else []
     )
     settings = assignments(report)
-    return [*lines, f"next: weir up --log {log}{settings}", f"  or: weir init {log}{settings} > weir.yaml"]
+    return [*lines, f"next: weir up --log {log}{settings}", f"  or: weir init {log} > weir.yaml"]
 
 
 def assignments(report: LogReport) -> str:
