@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -88,8 +88,9 @@ class _Driver:
     metrics: PipelineMetrics
     report: Callable[[IngestSummary], None] | None
     stop: threading.Event
-    source: Source[Any]
+    given: InitVar[Source[Any] | None] = None
     total: IngestSummary = field(default_factory=IngestSummary)
+    source: Source[Any] = field(init=False)
     _listed: dict[str, tuple[int, int | None]] = field(default_factory=dict, init=False)
     _changed_at: float = field(default_factory=time.monotonic, init=False)
     _may_flush: bool = field(default=True, init=False)
@@ -97,7 +98,8 @@ class _Driver:
     _waits: bool = field(default=False, init=False)
     _folders: set[str] = field(default_factory=set, init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, given: Source[Any] | None) -> None:
+        self.source = given or log_source(self.config, self.metrics.topic)
         self._secret = open_layout(self.store, self.config).key_secret
         check_writable(self.store)
         self._commits, self._in_hand = CommitLog(self.store), InHand()
