@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weir.interact import Answer, Change
-from weir.text import plain
+from weir.text import in_words, plain
 
 __all__ = ["print_answer", "print_change"]
 
@@ -30,7 +30,7 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
     stages = ", ".join(f"{name} {value:.2f}" for name, value in answer.server_milliseconds.items() if name != "total")
     console.print(
         plain(
-            f"bundle {answer.bundle_version}, newest event {answer.newest_event_age_seconds:.1f} s old, "
+            f"bundle {answer.bundle_version}, newest event {in_words(answer.newest_event_age_seconds)} old, "
             f"{answer.total_milliseconds:.1f} ms ({stages})"
         )
     )

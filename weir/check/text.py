@@ -6,17 +6,40 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
+from contracts import UserError
 from logs import HINTS
 from weir.check.report import LogReport
 from weir.text import plain
 
-__all__ = ["assignments", "in_one_line", "print_report", "what_is_wrong"]
+__all__ = ["UnreadableLogError", "in_one_line", "print_report", "require_readable", "what_is_wrong"]
 
 _DAY_MS = 86_400_000
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _DIMENSION = 64
 _ROW_BYTES = 4 * _DIMENSION + 60
 """Of the item table: a vector, the state of its optimiser and the counts."""
+
+
+class UnreadableLogError(UserError):
+    """No row of a log is valid; the lines say why, and which settings would read it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+    def explain(self) -> list[str]:
+        """Return the lines."""
+        return self.lines
+
+
+def require_readable(report: LogReport, command: str) -> None:
+    """Raise `UnreadableLogError` where no row is valid; `command` is what to run with the settings that read it."""
+    if report.is_readable:
+        return
+    lines = [f"no row of {report.log} is valid", *what_is_wrong(report)]
+    if report.settings:
+        lines += [f"these settings read {_share(report)} of it:", f"  {command}{_assignments(report)}"]
+    raise UnreadableLogError(lines)
 
 
 def print_report(console: Console, report: LogReport) -> None:
@@ -91,11 +114,11 @@ def _next_steps(report: LogReport) -> list[str]:
     lines = (
         ["settings:", *(f"  --set {shlex.quote(setting)}" for setting in report.settings)] if report.settings else []
     )
-    settings = assignments(report)
+    settings = _assignments(report)
     return [*lines, f"next: weir up --log {log}{settings}", f"  or: weir init {log} > weir.yaml"]
 
 
-def assignments(report: LogReport) -> str:
+def _assignments(report: LogReport) -> str:
     """Return the proposed settings as options of a command line, each after a space."""
     return "".join(f" --set {shlex.quote(setting)}" for setting in report.settings)
 
