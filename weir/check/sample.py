@@ -27,6 +27,7 @@ _FILES: Final = 8
 _PIECES: Final = 24
 _PIECE_BYTES: Final = 1 << 20
 _PIECE_ROWS: Final = 1 << 14
+_BLOCK_BYTES: Final = 1 << 24
 _GZIP: Final = (Format.GZIP_LINES, Format.GZIP_DELIMITED)
 
 T = TypeVar("T")
@@ -34,10 +35,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Piece:
-    """A chunk that is read, at most `blocks` blocks of it, or the one block that says why a file cannot be."""
+    """A chunk of which the blocks with these numbers are looked at, or the one block that says why a file cannot be."""
 
     chunk: Chunk | None
-    blocks: int
+    numbers: tuple[int, ...] = ()
     unreadable: Block | None = None
 
     def read(self, config: LogConfig) -> Iterator[Block]:
@@ -45,7 +46,9 @@ class Piece:
         if self.unreadable is not None:
             yield self.unreadable
         if self.chunk is not None:
-            yield from islice(read_chunk(self.chunk, config, _PIECE_ROWS, _PIECE_BYTES), self.blocks)
+            blocks = read_chunk(self.chunk, config, _PIECE_ROWS, _BLOCK_BYTES)
+            first_ones = islice(enumerate(blocks), max(self.numbers, default=-1) + 1)
+            yield from (block for number, block in first_ones if number in self.numbers)
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,20 @@ def _pieces(partition: Partition, config: LogConfig, most: int) -> tuple[list[Pi
     try:
         chunks, stop = chunks_of(reading, _PIECE_BYTES)
     except UnreadableError as error:
-        return [Piece(None, 0, Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),)))], 1.0
+        return [Piece(None, (), Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),)))], 1.0
     if partition.format in _GZIP:
-        return [Piece(chunk, most) for chunk in chunks], None
+        return [Piece(chunk, tuple(range(most))) for chunk in chunks], None
     chosen = spread(chunks, most)
-    if partition.format is Format.PARQUET:
-        share = sum(min(chunk.stop - chunk.start, _PIECE_ROWS) for chunk in chosen) / max(1, stop)
-    else:
+    if partition.format is not Format.PARQUET:
         share = sum(chunk.stop - chunk.start for chunk in chosen) / partition.size
-    return [Piece(chunk, 1) for chunk in chosen], min(share, 1.0)
+        return [Piece(chunk, (0,)) for chunk in chosen], min(share, 1.0)
+    pieces = [Piece(chunk, _blocks(chunk, max(3, most // len(chosen)))) for chunk in chosen]
+    rows = sum(
+        min(len(piece.numbers) * _PIECE_ROWS, piece.chunk.stop - piece.chunk.start) for piece in pieces if piece.chunk
+    )
+    return pieces, rows / max(1, stop)
+
+
+def _blocks(chunk: Chunk, most: int) -> tuple[int, ...]:
+    """Return the numbers of the blocks of a row group to look at: they can only be read one after the other."""
+    return tuple(spread(range(-(-(chunk.stop - chunk.start) // _PIECE_ROWS)), most))

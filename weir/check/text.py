@@ -98,7 +98,8 @@ def what_is_wrong(report: LogReport) -> list[str]:
         lines.append(f"  {bad.raw}")
     if report.reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.reasons.items())
-        hint = HINTS.get(next(iter(report.reasons)))
+        # What is wrong with a few rows is no fault of the settings.
+        hint = HINTS.get(next(iter(report.reasons))) if 2 * report.valid < report.rows else None
         lines.append(f"not valid: {reasons}" + (f"; {hint}" if hint else ""))
     return lines
 
