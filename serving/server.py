@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 import grpc.aio
 import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from contracts import Store
@@ -153,7 +152,9 @@ class Server:
     def _grpc_server(self) -> grpc.aio.Server:
         config = self.config
         aside = Aside(config.retry_after_seconds)
-        service = RetrievalService(lambda: self.watcher.bundle, self.batcher, config, self.metrics, aside)
+        service = RetrievalService(
+            *(lambda: self.watcher.bundle, self.batcher, config, self.metrics, aside, lambda: self.watcher.promoted)
+        )
         decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
         server = grpc.aio.server(
             interceptors=[self.calls, decoding],
@@ -170,7 +171,7 @@ class Server:
         retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if config.reflection:
-            reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+            enable_reflection((SERVICE, health.SERVICE_NAME), server)
         return server
 
     def follow(self) -> None:

@@ -40,8 +40,15 @@ def print_change(console: Console, change: Change) -> None:
     """Print what a click changed."""
     event = change.event
     console.print(plain(f"{event.user_id} -> {event.item_id}"))
+    if not change.is_served:
+        sentence = "is new: it changes answers once a bundle has it, after its window has been trained on"
+        console.print(plain(f"the event is in the log; {event.item_id} {sentence}"), soft_wrap=True)
+        return
     if change.seconds is None:
-        console.print("the answer has not changed in time: is `weir ingest --follow` running?", highlight=False)
+        stage = "the server has not taken it in" if change.is_committed else "the pipeline has not committed it"
+        command = "weir serve" if change.is_committed else "weir ingest --follow"
+        sentence = f"the answer has not changed in time, because {stage}: is `{command}` running?"
+        console.print(sentence, highlight=False, soft_wrap=True)
         return
     if change.before.bundle_version == change.after.bundle_version:
         why = "by the click alone: the bundle is the same"
