@@ -34,6 +34,7 @@ from serving.memory import Memory
 from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
 from serving.problems import Problems
 from serving.queries import Answer, Task
+from serving.reflection import enable_reflection
 from serving.retriever import Retriever
 from serving.service import RetrievalService
 from serving.watcher import BundleWatcher
@@ -152,8 +153,9 @@ class Server:
     def _grpc_server(self) -> grpc.aio.Server:
         config = self.config
         aside = Aside(config.retry_after_seconds)
+        watcher = self.watcher
         service = RetrievalService(
-            *(lambda: self.watcher.bundle, self.batcher, config, self.metrics, aside, lambda: self.watcher.promoted)
+            lambda: watcher.bundle, self.batcher, config, self.metrics, aside, promoted=lambda: watcher.promoted
         )
         decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
         server = grpc.aio.server(

@@ -49,6 +49,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         config: ServingConfig,
         metrics: RequestMetrics,
         aside: Aside,
+        *,
         promoted: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._current, self._batcher, self._config, self._metrics = current, batcher, config, metrics
