@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Literal, Self
-from zoneinfo import available_timezones
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, field_validator, model_validator
 
@@ -81,8 +81,11 @@ class LogConfig(FrozenModel):
     @field_validator("time_zone")
     @classmethod
     def _known_zone(cls, value: str) -> str:
-        if value and value not in available_timezones():
-            raise ValueError(f"time_zone is {value!r}, but must be the name of a zone, such as UTC or Europe/Berlin")
+        try:
+            ZoneInfo(value or "UTC")
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            message = f"time_zone is {value!r}, but must be the name of a zone, such as UTC or Europe/Berlin"
+            raise ValueError(message) from None
         return value
 
     @field_validator("min_time", "max_time")

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -97,6 +97,7 @@ def test_the_first_bad_row_is_named_as_an_editor_does(tmp_path: Path) -> None:
         assert (bad.file, bad.place, bad.reason, bad.raw) == (name, "line 5", "missing_field", '{"user_id": 1.5}')
 
 
+@settings(max_examples=8)
 @given(st.lists(st.sampled_from(["good", "{broken", '{"user_id": 1}', "", "late"]), max_size=12))
 def test_check_and_ingest_agree(tmp_path_factory: pytest.TempPathFactory, kinds: list[str]) -> None:
     folder = tmp_path_factory.mktemp("log")
