@@ -56,8 +56,8 @@ def first_look(partitions: Sequence[Partition], config: LogConfig, most: int = E
     for partition in partitions:
         try:
             chunks, _ = chunks_of(Reading(partition), _BYTES)
-        except UnreadableError as error:
-            look.add(1, 0, [DeadLetter.of(partition.key, 0, error.fault, b"")])
+        except UnreadableError:
+            # No row of it is refused for good: it is tried again when it has changed.
             continue
         for chunk in chunks:
             for block in read_chunk(chunk, config, most, _BYTES):
