@@ -101,8 +101,8 @@ def test_another_log_is_refused_before_anything_is_written(tmp_path: Path) -> No
         start(store, log=other)
     with pytest.raises(CommandError, match=r"holds a replay of log\.jsonl: pipeline\.log = .* needs another --store"):
         start(store, [*FREE, f"pipeline.log={tmp_path}"])
+    ensure_format(Store(str(store)), StoreFormat(layout=Layout(window_ms=1000, user_shards=2, sketch={})))
     with pytest.raises(LayoutError, match="window_seconds"):
-        ensure_format(Store(str(store)), StoreFormat(layout=Layout(window_ms=1000, user_shards=2, sketch={})))
         start(store, demo=True, log=log)
     (store / "STORE.json").unlink()
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
