@@ -85,7 +85,11 @@ def test_the_table_shows_every_figure() -> None:
     console = Console(file=io.StringIO(), width=200)
     print_summary(console, GOOD, Settings())
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    for part in ("200,000 events, 100 dead, 1,947 duplicates", "0.785 against 0.174 by popularity (4.5 times)", "9104"):
+    for part in (
+        "200,000 events, 100 dead, 1,947 duplicates",
+        "0.785 (95 %: 0.758 to 0.809) against 0.174 by popularity (4.5 times)",
+        "9104",
+    ):
         assert part in text
     for part in (
         "p50 10.0 s, p95 19.0 s, at most 20.0 s",
