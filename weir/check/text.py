@@ -126,10 +126,12 @@ def _assignments(report: LogReport) -> str:
 
 def in_one_line(report: LogReport) -> str:
     """Return the report in a line."""
-    facts = dict(_facts(report))
-    return "; ".join(
-        [facts["format"], facts["rows"], *(facts[name] for name in ("valid", "event times") if name in facts)]
-    )
+    if not report.rows:
+        return "no rows"
+    facts = [", ".join(report.formats), f"rows: {_rows(report)}"]
+    if report.valid:
+        facts += [f"{_share(report)} valid", _span(report)]
+    return "; ".join(facts)
 
 
 def _rows(report: LogReport) -> str:
