@@ -9,7 +9,7 @@ MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
-	$(BIN)/weir up --demo --once $(if $(LOG),--log "$(LOG)")
+	$(BIN)/weir up --demo --once --fresh $(if $(LOG),--log "$(LOG)")
 
 test: .venv/dev.stamp  ## all tests, a process for each core but at most four
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile

@@ -7,13 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.bundle_manifest import IndexRows
-from contracts.keys import PADDING_KEY, ItemKeys
+from contracts.keys import ItemKeys
 from contracts.overlay import Overlay
 
 __all__ = ["FIRST_ITEM_ROW", "ItemRows"]
 
 _PADDING_ROW: Final = 0
-_UNKNOWN_ROW: Final = 1
 FIRST_ITEM_ROW: Final = 2
 """Row of ``embeddings.npy`` with the embedding of index row 0; see `contracts.bundle.BundleFile`."""
 
@@ -62,11 +61,14 @@ class ItemRows:
     def tower_inputs(self, histories: ItemKeys, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return what the user tower reads of histories (n, any length), left-padded, oldest first.
 
-        Only the newest `length` items count. Returned are their rows in ``embeddings.npy``, (n, length), where unknown
-        items share one row, and the mask (n, length), True for real items.
+        The newest `length` items count of those that the bundle has: a vector that nothing was learned for says less
+        than the item before it. Returned are their rows in ``embeddings.npy``, (n, length), and the mask (n, length),
+        True for items.
         """
-        keys = ItemKeys(np.full((len(histories), length), PADDING_KEY, np.int64))
-        newest = histories[:, -length:]
-        keys[:, length - newest.shape[1] :] = newest
-        rows, real = self.look_up(keys), keys != PADDING_KEY
-        return np.where(rows >= 0, rows + FIRST_ITEM_ROW, np.where(real, _UNKNOWN_ROW, _PADDING_ROW)), real
+        rows = np.full((len(histories), length), _PADDING_ROW, np.int64)
+        found = self.look_up(histories)
+        # Known items move to the right, in their order.
+        order = np.argsort(found >= 0, axis=1, kind="stable")
+        newest = np.take_along_axis(found, order, axis=1)[:, -length:]
+        rows[:, length - newest.shape[1] :] = np.where(newest >= 0, newest + FIRST_ITEM_ROW, _PADDING_ROW)
+        return rows, rows != _PADDING_ROW

@@ -46,6 +46,7 @@ _UNCHECKED: Final = (
     "state/demo",
     "state/settings.json",
     "state/replay.json",
+    "state/replay-of",
     "state/*.lock",
     "state/runs/*",
 )

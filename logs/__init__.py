@@ -8,9 +8,11 @@ goes the whole way for finished files. `LogConfig` holds the settings.
 Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
 """
 
-from logs.blocks import Block, BlockId, Chunk, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
+from logs.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
 from logs.config import LogColumns, LogConfig, TimestampUnit
-from logs.faults import DeadLetter, Fault, Reason
+from logs.delimited import parse_header
+from logs.faults import HINTS, DeadLetter, Fault, Reason
+from logs.first_look import FirstLook, first_look, row_count
 from logs.generations import KnownFile, generation, identified
 from logs.listing import UnreadableError, chunks_of
 from logs.reading import read_chunk, read_log
@@ -18,6 +20,7 @@ from logs.sources import LOG_SUFFIXES, PAIR_SUFFIXES, Format, Partition, TopicEr
 from logs.validate import Validator
 
 __all__ = [
+    "HINTS",
     "LOG_SUFFIXES",
     "PAIR_SUFFIXES",
     "Block",
@@ -25,7 +28,9 @@ __all__ = [
     "Chunk",
     "DeadLetter",
     "Fault",
+    "FirstLook",
     "Format",
+    "Header",
     "Int64",
     "KnownFile",
     "Letters",
@@ -43,10 +48,13 @@ __all__ = [
     "Validator",
     "chunks_of",
     "discover",
+    "first_look",
     "generation",
     "identified",
     "is_topic",
     "latest_event_ms",
+    "parse_header",
     "read_chunk",
     "read_log",
+    "row_count",
 ]

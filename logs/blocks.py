@@ -19,6 +19,7 @@ __all__ = [
     "BlockId",
     "Bool",
     "Chunk",
+    "Header",
     "Int64",
     "Letters",
     "Lines",
@@ -41,8 +42,16 @@ class BlockId:
 
 
 @dataclass(frozen=True)
+class Header:
+    """What the first line of a CSV or TSV file says about the others: the columns' names, and what separates them."""
+
+    names: tuple[str, ...]
+    delimiter: str
+
+
+@dataclass(frozen=True)
 class Lines:
-    """JSON Lines: `lines` (n,) with their `positions` (n,), ascending.
+    """Lines of text (n,) with their `positions` (n,), ascending: JSON, or values separated as the `header` says.
 
     `latest_ms` (n,) are the newest event times that they may have, where each has arrived at a time of its own.
     """
@@ -50,23 +59,28 @@ class Lines:
     lines: list[bytes]
     positions: Int64
     latest_ms: Int64 | None = None
+    header: Header | None = None
 
     def piece(self, start: int, stop: int) -> "Lines":
         """Return the lines from the one numbered `start` up to `stop`."""
         latest = None if self.latest_ms is None else self.latest_ms[start:stop]
-        return Lines(self.lines[start:stop], self.positions[start:stop], latest)
+        return Lines(self.lines[start:stop], self.positions[start:stop], latest, self.header)
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of a table whose columns are named as in the log, with their `positions` (n,), ascending."""
+    """Rows of a table whose columns are named as in the log, with their `positions` (n,), ascending.
+
+    `others` are columns of the file that were not read.
+    """
 
     table: pa.Table
     positions: Int64
+    others: tuple[str, ...] = ()
 
     def piece(self, start: int, stop: int) -> "TableRows":
         """Return the rows from the one numbered `start` up to `stop`."""
-        return TableRows(self.table[start:stop], self.positions[start:stop])
+        return TableRows(self.table[start:stop], self.positions[start:stop], self.others)
 
 
 @dataclass(frozen=True)

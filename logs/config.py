@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, field_validator, model_validator
 
@@ -54,7 +55,11 @@ class LogConfig(FrozenModel):
     timestamp_unit: TimestampUnit = Field(
         default="auto",
         description="unit of timestamps; auto: numbers by magnitude (below 1e11 s, below 1e14 ms, else us), "
-        "strings as RFC 3339",
+        "texts as numbers or RFC 3339",
+    )
+    time_zone: str = Field(
+        default="",
+        description="zone of texts that name none, such as UTC or Europe/Berlin; empty: they are refused",
     )
     min_time: datetime = Field(default=datetime(1990, 1, 1, tzinfo=UTC), description="earliest valid event time")
     max_time: datetime | None = Field(
@@ -72,6 +77,16 @@ class LogConfig(FrozenModel):
     unknown_event_type: Literal["dead_letter", "positive", "negative", "ignore"] = Field(
         default="dead_letter", description="what becomes of a type that event_types does not name"
     )
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value or "UTC")
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            message = f"time_zone is {value!r}, but must be the name of a zone, such as UTC or Europe/Berlin"
+            raise ValueError(message) from None
+        return value
 
     @field_validator("min_time", "max_time")
     @classmethod

@@ -1,48 +1,28 @@
-"""Raw rows to typed columns; rows that do not decode are kept apart."""
+"""Raw rows to typed columns; rows that do not decode are kept apart. `logs.tables` decodes those of tables."""
 
 import codecs
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from contracts import columns
-from logs import arrow_columns
 from logs.blocks import Int64, Lines, TableRows
-from logs.config import LogConfig, TimestampUnit
+from logs.config import LogConfig
+from logs.decoded import TEXTS, Decoded, Faults
 from logs.faults import Fault, Reason
-from logs.features import Features, features_of_lines, features_of_table
+from logs.features import features_of_lines
+from logs.fields import absent, without_blanks
 from logs.lines import MAX_LINE_BYTES
-from logs.timestamps import Millis, arrow_millis, mixed_millis
+from logs.tables import decode_rows, decode_table
+from logs.timestamps import mixed_millis
 
-__all__ = ["Decoded", "Decoder", "Faults", "LineDecoder"]
+__all__ = ["Decoder", "LineDecoder"]
 
-Faults = list[tuple[int, Fault, bytes]]
-
-_TEXTS = (columns.USER_ID, columns.ITEM_ID, columns.EVENT_ID, columns.EVENT_TYPE, columns.ATTRIBUTION_TOKEN)
 _IDS = (columns.USER_ID, columns.ITEM_ID)
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
-
-
-@dataclass
-class Decoded:
-    """Columns of n rows.
-
-    `timeless` marks rows without a timestamp, `raw` returns a row's bytes, `refused` are the rows that did not decode.
-    """
-
-    texts: dict[str, pa.Array]
-    weights: pa.Array
-    millis: Millis
-    positions: Int64
-    timeless: npt.NDArray[np.bool_]
-    raw: Callable[[int], bytes]
-    refused: Faults = field(default_factory=list)
-    features: Features = field(default_factory=dict)
 
 
 class Decoder:
@@ -55,21 +35,23 @@ class Decoder:
 
     def decode(self, content: Lines | TableRows) -> Decoded | Fault:
         """Return the columns of the rows, or the fault that all of them share."""
-        if isinstance(content, Lines):
+        if isinstance(content, TableRows):
+            return decode_table(content, self._config, self._required)
+        if content.header is None:
             return self._lines.decode(content)
-        return _decode_table(content, self._config, self._required)
+        return decode_rows(content, self._config, self._required)
 
 
 class LineDecoder:
-    """Decodes JSON lines, strictly typed: an id that is a number is a fault of the producer."""
+    """Decodes JSON lines, strictly typed: ids are strings or integers, since a fraction has many spellings."""
 
     def __init__(self, config: LogConfig, required: Sequence[str]) -> None:
-        self._unit = config.timestamp_unit
+        self._unit, self._zone = config.timestamp_unit, config.time_zone
         self._features = features = config.item_features
         self._names = config.columns.model_dump()
         self._required = required
         types: dict[str, Any] = {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float}
-        types |= dict.fromkeys(_TEXTS, str)
+        types |= dict.fromkeys(TEXTS, str | int)
         fields = [(name, types[name]) if name in required else (name, types[name] | None, None) for name in self._names]
         # Required fields come first in `LogColumns`, as a struct demands.
         self._fields = [*self._names, *features.all]
@@ -84,9 +66,7 @@ class LineDecoder:
         if found and content.positions[0] == 0:
             # Some programs begin a file with a byte order mark, which is no part of its first line.
             found = [found[0].removeprefix(codecs.BOM_UTF8), *found[1:]]
-        kept = np.array([bool(line) and not line.isspace() for line in found], np.bool_)
-        lines = [line for line, keep in zip(found, kept, strict=True) if keep]
-        positions = content.positions[kept]
+        lines, positions = without_blanks(found, content.positions)
         refused: Faults = []
         values = self._all_at_once(lines)
         if values is None:
@@ -96,9 +76,9 @@ class LineDecoder:
         by_name |= zip(self._fields, zip(*map(msgspec.structs.astuple, values), strict=True), strict=False)
         times = by_name[columns.TIMESTAMP]
         return Decoded(
-            {name: pa.array(by_name[name], pa.string()) for name in _TEXTS},
+            {name: _texts(by_name[name]) for name in TEXTS},
             pa.array(by_name[columns.WEIGHT], pa.float64()),
-            mixed_millis(times, self._unit),
+            mixed_millis(times, self._unit, self._zone),
             positions,
             np.fromiter((time is None for time in times), np.bool_, len(lines)),
             lines.__getitem__,
@@ -143,64 +123,19 @@ class LineDecoder:
             return Fault(Reason.NOT_AN_OBJECT, f"expected a JSON object, got {type(value).__name__}")
         for name in self._required:
             if value.get(self._names[name]) is None:
-                return Fault(Reason.MISSING_FIELD, f"{self._names[name]} is missing or null")
+                hint = "" if self._names[name] in value else f"; {absent(name, [*value], 'line')}"
+                return Fault(Reason.MISSING_FIELD, f"{self._names[name]} is missing or null{hint}")
         return Fault(Reason.WRONG_TYPE, str(error))
+
+
+def _texts(values: Sequence[str | int | None]) -> pa.Array:
+    """Return strings; integers become their decimal spelling."""
+    try:
+        return pa.array(values, pa.string())
+    except pa.ArrowTypeError:
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
 def _is_braced(line: bytes) -> bool:
     stripped = line.strip()
     return stripped[:1] == b"{" and stripped[-1:] == b"}"
-
-
-def _decode_table(content: TableRows, config: LogConfig, required: Sequence[str]) -> Decoded | Fault:
-    """Return the columns of a table, or the fault that all its rows share: a column missing, repeated or mistyped.
-
-    Ids may be integers, which become their decimal spelling: unlike in JSON, the schema says what they are.
-    """
-    table, spelling, features = content.table, config.columns.model_dump(), config.item_features
-    for name in required:
-        if spelling[name] not in table.column_names:
-            message = f"column {spelling[name]} is missing; the file has {', '.join(table.column_names) or 'none'}"
-            return Fault(Reason.MISSING_FIELD, f"{message} (all {table.num_rows} rows refused)")
-    for name in (*spelling.values(), *features.all):
-        if (count := table.column_names.count(name)) > 1:
-            message = f"column {name} is in the file {count} times; one is allowed"
-            return Fault(Reason.REPEATED_FIELD, f"{message} (all {table.num_rows} rows refused)")
-    arrays = {name: arrow_columns.column(table, spelling[name]) for name in spelling}
-    try:
-        texts = {name: arrow_columns.texts(arrays[name], spelling[name]) for name in _TEXTS}
-        weights = arrow_columns.numbers(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
-        times = arrays[columns.TIMESTAMP]
-        timeless = times.is_null().to_numpy(zero_copy_only=False)
-        millis = _millis(times, spelling[columns.TIMESTAMP], config.timestamp_unit)
-        found = features_of_table(table, features)
-    except TypeError as error:
-        return Fault(Reason.WRONG_TYPE, f"{error} (all {table.num_rows} rows refused)")
-
-    def raw(row: int) -> bytes:
-        cells = {name: _cell(column[row]) for name, column in zip(table.column_names, table.columns, strict=True)}
-        return msgspec.json.encode(cells, enc_hook=str)
-
-    return Decoded(texts, weights, millis, content.positions, timeless, raw, features=found)
-
-
-def _millis(values: pa.Array, name: str, unit: TimestampUnit) -> Millis:
-    try:
-        return arrow_millis(values, unit)
-    except TypeError as error:
-        raise TypeError(f"column {name} {error}") from error
-
-
-def _cell(value: pa.Scalar) -> Any:
-    if value.is_valid and (pa.types.is_string(value.type) or pa.types.is_large_string(value.type)):
-        # Parquet does not promise that text is UTF-8.
-        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
-    if value.is_valid and isinstance(value, pa.DictionaryScalar):
-        return _cell(value.value)
-    if value.is_valid and isinstance(value, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
-        return [_cell(one) for one in value.values]
-    try:
-        return value.as_py()
-    except (ValueError, OverflowError, ArithmeticError):
-        # Times that Python's types do not hold.
-        return str(value.cast(pa.int64(), safe=False)) if pa.types.is_temporal(value.type) else str(value.type)

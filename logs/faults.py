@@ -1,12 +1,14 @@
 """Why a row is refused: stable reasons, and the dead letter that keeps the row."""
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-__all__ = ["DeadLetter", "Fault", "Reason"]
+__all__ = ["HINTS", "DeadLetter", "Fault", "Reason"]
 
 _RAW_BYTES = 1024
 
@@ -15,6 +17,7 @@ class Reason(StrEnum):
     """Stable codes: dashboards and alerts name them."""
 
     MALFORMED_JSON = "malformed_json"
+    MALFORMED_ROW = "malformed_row"
     MALFORMED_PROTOBUF = "malformed_protobuf"
     NOT_UTF8 = "not_utf8"
     NOT_AN_OBJECT = "not_an_object"
@@ -40,6 +43,20 @@ class Reason(StrEnum):
     REWRITTEN_FILE = "rewritten_file"
     UNREADABLE_BLOCK = "unreadable_block"
     BEFORE_RETENTION = "before_retention"
+
+
+HINTS: Final[Mapping[str, str]] = {
+    Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
+    Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns",
+    Reason.MISSING_FIELD: "`weir check LOG` proposes the columns",
+    Reason.UNPARSABLE_TIMESTAMP: "pipeline.time_zone=UTC is the zone of times without one",
+    Reason.TIMESTAMP_OUT_OF_RANGE: "pipeline.min_time and pipeline.max_time say which times are valid",
+    Reason.AHEAD_OF_ARRIVAL: "pipeline.clock_tolerance_minutes is how far times may be ahead of their file's",
+    Reason.WEIGHT_TOO_LARGE: "pipeline.max_weight is the largest weight",
+    Reason.UNKNOWN_EVENT_TYPE: "pipeline.event_types names them, pipeline.unknown_event_type says what others mean",
+    Reason.BEFORE_RETENTION: "pipeline.retention_days is the age at which windows retire",
+}
+"""Reason -> what mends it, where it is the reason for most rows of a log."""
 
 
 @dataclass(frozen=True)

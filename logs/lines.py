@@ -1,6 +1,6 @@
 """Lines of text files to blocks, from the row at which reading starts, each block bounded in rows and in bytes.
 
-JSON Lines are cut at multiples of `chunk_bytes` and a line belongs to the piece in which it starts. What a file holds
+Plain files are cut at multiples of `chunk_bytes` and a line belongs to the piece in which it starts. What a file holds
 never raises: damage is a fault of the block in which it is met. Errors of the file system are raised.
 """
 
@@ -16,7 +16,7 @@ from logs.faults import Fault, Reason
 from logs.log_file import LogFile
 from logs.sources import printable
 
-__all__ = ["MAX_LINE_BYTES", "end_of_lines", "read_gzip_lines", "read_json_lines"]
+__all__ = ["MAX_LINE_BYTES", "end_of_lines", "read_gzip_lines", "read_lines"]
 
 MAX_LINE_BYTES: Final = 8 << 20
 """A longer line, or row of a Parquet file, is refused without being held in memory whole."""
@@ -37,7 +37,7 @@ def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
     return start
 
 
-def read_json_lines(file: LogFile, chunk: Chunk) -> Iterator[Block]:
+def read_lines(file: LogFile, chunk: Chunk) -> Iterator[Block]:
     """Yield the one block of lines that start within the chunk."""
     is_first = chunk.start == chunk.skip
     begin = chunk.start if is_first else chunk.start - 1

@@ -25,7 +25,7 @@ class UnreadableError(Exception):
 def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
     """Return the chunks of a file, and the position after the last row where that is known before reading (else 0).
 
-    JSON Lines are cut at multiples of `size` bytes; gzip is one chunk, Parquet has one for each row group.
+    Files of lines are cut at multiples of `size` bytes; gzip is one chunk, Parquet has one for each row group.
 
     Raises
     ------
@@ -48,8 +48,8 @@ def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
 def _of_content(file: LogFile, reading: Reading, size: int) -> tuple[list[Chunk], int]:
     partition = reading.partition
     try:
-        if partition.format is Format.JSON_LINES:
-            return _json_chunks(file, reading, size)
+        if partition.format in (Format.JSON_LINES, Format.DELIMITED):
+            return _line_chunks(file, reading, size)
         if partition.format is Format.PARQUET:
             return _row_groups(file, reading)
     except Exception as error:
@@ -71,11 +71,13 @@ def _row_groups(file: LogFile, reading: Reading) -> tuple[list[Chunk], int]:
     return chunks, edges[-1]
 
 
-def _json_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk], int]:
+def _line_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk], int]:
     partition, start = reading.partition, reading.start
     whole = end_of_lines(file, partition.size, start)
     limit = whole if reading.only_whole_lines else max(start, partition.size)
-    stop = limit if _is_whole_value(file, whole, limit) else whole
+    # Values without a newline look complete wherever they end: it is the reader who says that nothing more comes.
+    is_whole = partition.format is Format.DELIMITED or _is_whole_value(file, whole, limit)
+    stop = limit if is_whole else whole
     # A last line that may still grow is a chunk of its own: the next reading starts with it.
     edges = sorted({start, *range((start // step + 1) * step, limit, step), stop, limit})
     return [

@@ -39,10 +39,10 @@ def read_parquet(file: LogFile, chunk: Chunk, rows: int, size: int, columns: Seq
     """Yield blocks of at most `rows` rows and `size` bytes of one row group; a damaged one ends in a fault."""
     key, at = chunk.partition.key, chunk.start
     try:
-        for batch in _batches(file, chunk.row_group, rows, size, columns):
+        for batch, others in _batches(file, chunk.row_group, rows, size, columns):
             fresh = max(0, min(chunk.skip - at, batch.num_rows))
             at += fresh
-            for block in _blocks(key, at, pa.Table.from_batches([batch.slice(fresh, chunk.stop - at)]), size):
+            for block in _blocks(key, at, pa.Table.from_batches([batch.slice(fresh, chunk.stop - at)]), others, size):
                 yield block
                 at = block.stop
         if at != chunk.stop:
@@ -56,7 +56,10 @@ def read_parquet(file: LogFile, chunk: Chunk, rows: int, size: int, columns: Seq
         yield Block(BlockId(key, at), None, ((at, fault, b""),), chunk.stop)
 
 
-def _batches(file: LogFile, group: int, rows: int, size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    file: LogFile, group: int, rows: int, size: int, columns: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, tuple[str, ...]]]:
+    """Yield batches of the columns that are wanted, each with the names of the others."""
     metadata = pq.read_metadata(file)
     # Not `RowGroupMetaData.column`, which gives sizes by column: on a damaged footer it crashes the process.
     found, leaves = metadata.row_group(group), [metadata.schema.column(leaf) for leaf in range(len(metadata.schema))]
@@ -65,15 +68,17 @@ def _batches(file: LogFile, group: int, rows: int, size: int, columns: Sequence[
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and _is_of(leaf.path, columns)]
     file.seek(0)
     parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts, page_checksum_verification=True)
-    present = [name for name in columns if name in parquet.schema_arrow.names]
-    yield from parquet.iter_batches(step, row_groups=[group], columns=present)
+    names = parquet.schema_arrow.names
+    present, others = [name for name in columns if name in names], tuple(name for name in names if name not in columns)
+    for batch in parquet.iter_batches(step, row_groups=[group], columns=present):
+        yield batch, others
 
 
 def _is_of(path: str, columns: Sequence[str]) -> bool:
     return any(path == name or path.startswith(f"{name}.") for name in columns)
 
 
-def _blocks(key: str, start: int, table: pa.Table, size: int) -> Iterator[Block]:
+def _blocks(key: str, start: int, table: pa.Table, others: tuple[str, ...], size: int) -> Iterator[Block]:
     sizes = sum((_bytes_of(column.combine_chunks()) for column in table.columns), np.zeros(len(table), np.int64))
     is_large = sizes > MAX_LINE_BYTES
     # Beyond any limit, so that it makes a block of its own.
@@ -84,9 +89,8 @@ def _blocks(key: str, start: int, table: pa.Table, size: int) -> Iterator[Block]
             letter = (place, Fault(Reason.LINE_TOO_LONG, detail), b"")
             yield Block(BlockId(key, place), None, (letter,), end)
         else:
-            yield Block(
-                BlockId(key, place), TableRows(table.slice(first, stop - first), np.arange(place, end)), (), end
-            )
+            rows = TableRows(table.slice(first, stop - first), np.arange(place, end), others)
+            yield Block(BlockId(key, place), rows, (), end)
 
 
 def _bytes_of(values: pa.Array) -> Int64:

@@ -6,9 +6,10 @@ from typing import Final
 
 from logs.blocks import Block, BlockId, Chunk, Letters, Reading, ValidatedBlock
 from logs.config import LogConfig
+from logs.delimited import header_of, with_header
 from logs.faults import Fault, Reason
 from logs.generations import same_start
-from logs.lines import read_gzip_lines, read_json_lines
+from logs.lines import read_gzip_lines, read_lines
 from logs.listing import UnreadableError, chunks_of
 from logs.log_file import LogFile
 from logs.pairs import read_pairs
@@ -75,9 +76,14 @@ def _guarded(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: in
 def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int) -> Iterator[Block]:
     match chunk.partition.format:
         case Format.JSON_LINES:
-            return read_json_lines(file, chunk)
+            return read_lines(file, chunk)
         case Format.GZIP_LINES:
             return read_gzip_lines(file, chunk, rows, size)
+        case Format.DELIMITED:
+            return with_header(read_lines(file, chunk), header_of(file, chunk.partition))
+        case Format.GZIP_DELIMITED:
+            header = header_of(file, chunk.partition)
+            return with_header(read_gzip_lines(file, chunk, rows, size), header)
         case Format.PARQUET:
             names = [*config.columns.model_dump().values(), *config.item_features.all]
             return read_parquet(file, chunk, rows, size, names)

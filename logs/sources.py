@@ -48,6 +48,10 @@ class Format(StrEnum):
     """Positions are byte offsets of line starts; the file may grow."""
     GZIP_LINES = "gzip_lines"
     """Positions are line numbers."""
+    DELIMITED = "delimited"
+    """CSV or TSV with a header line; positions are byte offsets of line starts, and the file may grow."""
+    GZIP_DELIMITED = "gzip_delimited"
+    """Positions are line numbers; the header is line 0."""
     PARQUET = "parquet"
     """Positions are row numbers."""
     PAIRS = "pairs"
@@ -62,6 +66,10 @@ LOG_SUFFIXES: Final[Mapping[str, Format]] = {
     ".jsonl": Format.JSON_LINES,
     ".json": Format.JSON_LINES,
     ".ndjson": Format.JSON_LINES,
+    ".csv.gz": Format.GZIP_DELIMITED,
+    ".tsv.gz": Format.GZIP_DELIMITED,
+    ".csv": Format.DELIMITED,
+    ".tsv": Format.DELIMITED,
 }
 """Name ending -> format of a log with event times."""
 

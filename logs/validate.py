@@ -15,7 +15,8 @@ from contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, columns, interact
 from logs.arrow_columns import not_utf8
 from logs.blocks import Block, Bool, Int64, Letters, Lines, TableRows, ValidatedBlock
 from logs.config import LogConfig
-from logs.decode import Decoded, Decoder, Faults
+from logs.decode import Decoder
+from logs.decoded import Decoded, Faults
 from logs.faults import DeadLetter, Fault, Reason
 from logs.features import faults_of, with_features
 from logs.sources import printable

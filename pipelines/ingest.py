@@ -50,6 +50,7 @@ def ingest(
     Without `follow` one run reads all there is and commits every window. With it, run after run reads what has
     come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
     `report` is called after each run. Raises `FileNotFoundError` where there is no log (without `follow`),
+    `UselessLogError` where no row of a new log is valid,
     `LayoutError` for settings that contradict the store, `BusyStoreError` where another pipeline writes to it and
     `MovedStoreError` where the log goes on in another store. For a topic it raises the errors of
     `pipelines.kafka.errors`; what could be read is committed before.
@@ -57,7 +58,11 @@ def ingest(
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
     with only_driver(store), only_writer(store), metrics_server, ended_by_signals(stop):
-        driver = _Driver(store, config, PipelineMetrics(registry), report, stop, source)
+        metrics = PipelineMetrics(registry)
+        source = source or log_source(config, metrics.topic)
+        if not follow:
+            _look_first(source, LogState.open(store), source.discover(), is_all=True)
+        driver = _Driver(store, config, metrics, report, stop, source)
         try:
             if follow:
                 driver.follow()
@@ -129,6 +134,7 @@ class _Driver:
         if now != self._listed:
             self._changed_at, self._may_flush = time.monotonic(), True
             self.metrics.input.set_to_current_time()
+            _look_first(self.source, self._state, partitions, is_all=False)
             self.catch_up(partitions, flush=False, only_whole_lines=True)
             self._listed = now
         elif is_quiet and (self._may_flush or self._unread):
@@ -145,10 +151,13 @@ class _Driver:
 
     def _discover(self) -> list[Any]:
         try:
-            return self.source.discover()
+            found = self.source.discover()
         except FileNotFoundError as error:
             self._wait_for(f"{error}; waiting for it")
             return []
+        if not found:
+            self._wait_for(f"{self.config.log} holds no file of a log yet; waiting for the first")
+        return found
 
     def _wait_for(self, problem: str) -> None:
         """Say once what the driver waits for."""
@@ -265,6 +274,12 @@ class _Driver:
         )
         if self.report is not None:
             self.report(summary)
+
+
+def _look_first(source: Source[Any], state: LogState, partitions: list[Any], *, is_all: bool) -> None:
+    """Refuse a log of which nothing is valid, as long as nothing of it is committed."""
+    if state.number < 0:
+        source.look(partitions, is_all=is_all)
 
 
 def _reasons(store: Store, commit: Commit | None) -> str:

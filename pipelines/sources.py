@@ -9,14 +9,24 @@ from typing import Any, Final, Generic, TypeVar
 from prometheus_client import CollectorRegistry
 
 from contracts import LogState, SourceSpan, Store, UserError
-from logs import Format, Partition, discover, is_topic
+from logs import LOG_SUFFIXES, Format, Partition, discover, first_look, is_topic
+from logs.first_look import ENOUGH_ROWS
 from pipelines.chain import BlocksToWindows, ReadBlocks
 from pipelines.config import PipelineConfig
 from pipelines.kafka.metrics import TopicMetrics
 from pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings, identify
 from pipelines.positions import Listed
 
-__all__ = ["WINDOWS", "FileSource", "LogSource", "MovedStoreError", "Source", "check_home", "log_source"]
+__all__ = [
+    "WINDOWS",
+    "FileSource",
+    "LogSource",
+    "MovedStoreError",
+    "Source",
+    "UselessLogError",
+    "check_home",
+    "log_source",
+]
 
 WINDOWS: Final = "windows"
 """The key of the windows of another store as a partition; that of a file ends with its suffix."""
@@ -24,11 +34,17 @@ WINDOWS: Final = "windows"
 _INFLATION = 10
 """JSON Lines are about so many times as large as gzip or Parquet of the same rows."""
 
+_KINDS: Final = f"a log has files of {', '.join(LOG_SUFFIXES)}"
+
 P = TypeVar("P", bound=Listed)
 
 
 class MovedStoreError(UserError):
     """The log goes on in another store, or is about to; the message says in which."""
+
+
+class UselessLogError(UserError):
+    """Nothing of the log can be used; the message has the commonest reason and the setting that mends it."""
 
 
 class Source(ABC, Generic[P]):
@@ -71,6 +87,12 @@ class Source(ABC, Generic[P]):
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Add the transforms from `readings` to the commit of a run."""
 
+    def look(self, _partitions: list[P], *, is_all: bool) -> None:
+        """Raise a `UserError` where nothing of a new log can be used, before anything is committed.
+
+        With `is_all` nothing more is to come.
+        """
+
     def end(self) -> None:
         """Raise a `UserError` where a bounded run has not read all there is."""
 
@@ -106,6 +128,14 @@ class FileSource(LogSource[Partition]):
         """Return the files; raises `FileNotFoundError` where there is no log."""
         return discover(self.config.log)
 
+    def look(self, partitions: list[Partition], *, is_all: bool) -> None:
+        """Raise `UselessLogError` where no row is valid: once refused, rows stay refused under better settings."""
+        if is_all and not partitions:
+            raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
+        seen = first_look(partitions, self.config)
+        if not seen.valid and (seen.rows >= ENOUGH_ROWS or (is_all and seen.rows)):
+            raise UselessLogError(f"{self.config.log} has no valid row: {seen.problem}. Nothing was committed")
+
     def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
         """Return the files as the partitions that they are (`plan.identify`)."""
         return identify(partitions, state, in_hand)
@@ -132,7 +162,7 @@ class FileSource(LogSource[Partition]):
 def _new_bytes(partition: Partition, seen: SourceSpan | None) -> int:
     """Return how much there is to read, roughly in bytes of JSON Lines."""
     size = max(0, partition.size - (seen.size if seen else 0))
-    return size if partition.format is Format.JSON_LINES else _INFLATION * size
+    return size if partition.format in (Format.JSON_LINES, Format.DELIMITED) else _INFLATION * size
 
 
 def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> LogSource[Any]:

@@ -111,7 +111,7 @@ class LoadedBundle:
     def users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, dimension) of histories (n, any length), left-padded, oldest first.
 
-        The newest items that the model was trained to read count; unknown ones share one embedding.
+        The newest known items that the model was trained to read count.
         """
         rows, mask = self.item_rows.tower_inputs(histories, self.manifest.history_length)
         return self.normalised(self.tower(self.embeddings[rows], mask))
@@ -120,6 +120,7 @@ class LoadedBundle:
         """Return vectors (n, dimension) as they are searched with: of length 1 where the metric is cosine."""
         if self.manifest.metric != "cosine":
             return vectors
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        scaled: Floats = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        # In 32 bits the square of a length overflows from 1.8e19 on.
+        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+        scaled: Floats = (vectors / np.maximum(lengths, np.finfo(np.float64).tiny)).astype(np.float32)
         return scaled

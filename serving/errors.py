@@ -101,12 +101,19 @@ class QueueFullError(RequestError):
 
 
 class NoBundleError(RequestError):
-    """No bundle is loaded: the first has not been promoted, or the one that was is read again."""
+    """No bundle is loaded: none has been promoted, or `promoted`, of which the reading goes on or has failed."""
 
     reason = "NO_BUNDLE"
 
-    def __init__(self) -> None:
-        super().__init__("no bundle is loaded; the server answers once it has read the promoted one")
+    def __init__(self, promoted: str | None = None) -> None:
+        waits = f"it is reading {promoted}" if promoted else "none is promoted yet"
+        super().__init__(f"no bundle is loaded: {waits}; the server answers once it has read the promoted one")
+        self.promoted = promoted
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The promoted version, if there is one."""
+        return {"promoted_version": self.promoted} if self.promoted else {}
 
 
 class ShuttingDownError(RequestError):

@@ -24,6 +24,9 @@ DEFAULT_K: Final = 10
 MAX_VIOLATIONS: Final = 16
 """Problems of a request that are listed; the others are counted."""
 
+_LONGEST: Final = 1e18
+"""Length of an embedding whose inner products with items still fit into 32 bits."""
+
 _SHORT: Final = MAX_ID_BYTES // 4
 """An id of so many characters cannot have too many bytes."""
 
@@ -169,6 +172,12 @@ class _Check:
         values = np.array(embedding.values, np.float32)
         if wrong := np.flatnonzero(~np.isfinite(values)).tolist():
             self.fault(path, f"value {wrong[0]} is {values[wrong[0]]}, must be finite ({len(wrong)} are not)")
+            return values
+        length = float(np.linalg.norm(values.astype(np.float64)))
+        if not length:
+            self.fault(path, "is zero in all values, must point somewhere")
+        elif self.bundle.manifest.metric != "cosine" and length > _LONGEST:
+            self.fault(path, f"has length {length:.3g}, at most {_LONGEST:.0e} is allowed: scores would overflow")
         return values
 
     def id(self, path: str, raw: str) -> None:

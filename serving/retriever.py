@@ -212,8 +212,8 @@ class _Vectors:
         rows = self._bundle.rows_of(real)
         if not (rows >= 0).any():
             return -1, rows
-        newest = real[-self._bundle.manifest.history_length :]
-        self._histories.append(newest)
+        newest = real[rows >= 0][-self._bundle.manifest.history_length :]
+        self._histories.append(ItemKeys(newest))
         self._count += 1
         return self._count - 1, rows
 

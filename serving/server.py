@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import grpc.aio
 import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from contracts import Store
@@ -36,6 +35,7 @@ from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMe
 from serving.open_files import allow_files
 from serving.problems import Problems
 from serving.queries import Answer, Task
+from serving.reflection import enable_reflection
 from serving.retriever import Retriever
 from serving.service import RetrievalService
 from serving.watcher import BundleWatcher
@@ -155,7 +155,10 @@ class Server:
     def _fronts(self) -> tuple[grpc.aio.Server, Gateway]:
         config = self.config
         aside = Aside(config.retry_after_seconds)
-        service = RetrievalService(lambda: self.watcher.bundle, self.batcher, config, self.metrics, aside)
+        watcher = self.watcher
+        service = RetrievalService(
+            lambda: watcher.bundle, self.batcher, config, self.metrics, aside, promoted=lambda: watcher.promoted
+        )
         decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
         server = grpc.aio.server(
             interceptors=[self.calls, decoding],
@@ -172,7 +175,7 @@ class Server:
         retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if config.reflection:
-            reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+            enable_reflection((SERVICE, health.SERVICE_NAME), server)
         return server, Gateway(service, self._dimension, self.calls, aside, config)
 
     def _dimension(self) -> int:

@@ -37,7 +37,10 @@ _ECHOED = ("x-request-id", "traceparent")
 
 
 class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
-    """Answers from the bundle that `current` returns at the moment a request arrives."""
+    """Answers from the bundle that `current` returns at the moment a request arrives.
+
+    Without one, errors name the version that `promoted` returns.
+    """
 
     def __init__(
         self,
@@ -46,9 +49,11 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         config: ServingConfig,
         metrics: RequestMetrics,
         aside: Aside,
+        *,
+        promoted: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._current, self._batcher, self._config, self._metrics = current, batcher, config, metrics
-        self._aside = aside
+        self._aside, self._promoted = aside, promoted
 
     async def Retrieve(self, request: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:  # noqa: N802 - gRPC's name
         """Find the top items of each query."""
@@ -99,7 +104,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
     def _bundle(self) -> LoadedBundle:
         bundle = self._current()
         if bundle is None:
-            raise NoBundleError
+            raise NoBundleError(self._promoted())
         return bundle
 
     async def _answer(

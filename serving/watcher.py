@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class BundleWatcher:
-    """Holds the served bundle in `bundle`; readers take the reference once per request.
+    """Holds the served bundle in `bundle`; readers take the reference once per request. `promoted` is the one to serve.
 
     `between` runs a change while nothing is searched (`serving.batcher.Batcher.between`).
 
@@ -40,6 +40,7 @@ class BundleWatcher:
     policy: DeltaPolicy = field(default_factory=lambda: DeltaPolicy("auto", Memory.found()))
     between: Callable[[Callable[[], LoadedBundle]], LoadedBundle] = lambda change: change()
     bundle: LoadedBundle | None = None
+    promoted: str | None = None
     _refused: str | None = field(default=None, init=False)
     _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
 
@@ -47,7 +48,7 @@ class BundleWatcher:
         """Load the promoted bundle unless it is served already; say whether it was swapped in. Raises nothing."""
         version = None
         try:
-            version = BundleLog(self.store).current()
+            version = self.promoted = BundleLog(self.store).current()
             if version is None or version == self._refused or (self.bundle and self.bundle.version == version):
                 self._problems.over()
                 return False

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weir.interact import Answer, Change
-from weir.text import plain
+from weir.text import in_words, plain
 
 __all__ = ["print_answer", "print_change"]
 
@@ -30,7 +30,7 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
     stages = ", ".join(f"{name} {value:.2f}" for name, value in answer.server_milliseconds.items() if name != "total")
     console.print(
         plain(
-            f"bundle {answer.bundle_version}, newest event {answer.newest_event_age_seconds:.1f} s old, "
+            f"bundle {answer.bundle_version}, newest event {in_words(answer.newest_event_age_seconds)} old, "
             f"{answer.total_milliseconds:.1f} ms ({stages})"
         )
     )
@@ -40,8 +40,15 @@ def print_change(console: Console, change: Change) -> None:
     """Print what a click changed."""
     event = change.event
     console.print(plain(f"{event.user_id} -> {event.item_id}"))
+    if not change.is_served:
+        sentence = "is new: it changes answers once a bundle has it, after its window has been trained on"
+        console.print(plain(f"the event is in the log; {event.item_id} {sentence}"), soft_wrap=True)
+        return
     if change.seconds is None:
-        console.print("the answer has not changed in time: is `weir ingest --follow` running?", highlight=False)
+        stage = "the server has not taken it in" if change.is_committed else "the pipeline has not committed it"
+        command = "weir serve" if change.is_committed else "weir ingest --follow"
+        sentence = f"the answer has not changed in time, because {stage}: is `{command}` running?"
+        console.print(sentence, highlight=False, soft_wrap=True)
         return
     if change.before.bundle_version == change.after.bundle_version:
         why = "by the click alone: the bundle is the same"

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 from pydantic import Field
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from contracts import BundleFile, BundleLog, EventClock, Store, columns
+from contracts import BundleFile, BundleLog, EventClock, LogState, Store, columns
 from contracts.models import FrozenModel
 from logs import is_topic
 from pipelines.config import PipelineConfig
-from serving.client import RetrievalClient, by_user
+from serving.client import RetrievalClient, by_item, by_user
 
 __all__ = ["Answer", "AppendedEvent", "Asker", "Change", "Hit", "append_event"]
 
@@ -66,6 +66,8 @@ class Change(FrozenModel):
     before: Answer
     after: Answer
     seconds: float | None
+    is_served: bool = Field(default=True, description="whether the served bundle has the item, as an answer needs")
+    is_committed: bool = Field(default=True, description="whether the pipeline has committed the event")
 
 
 class Asker:
@@ -117,6 +119,9 @@ class Asker:
         before = self.ask(user, k)
         is_new = not self._has_seen(user, item)
         event = append_event(self._store, pipeline, user, item)
+        if not self._is_served(item):
+            # The tower leaves out what the bundle does not have: there is no change to wait for.
+            return Change(event=event, before=before, after=before, seconds=None, is_served=False)
         started = time.monotonic()
 
         def has_no_effect(answer: Answer) -> bool:
@@ -128,9 +133,16 @@ class Asker:
         try:
             attempts(self.ask, user, k)
         except RetryError as error:
-            return Change(event=event, before=before, after=error.last_attempt.result(), seconds=None)
+            after, is_committed = error.last_attempt.result(), self._is_committed(event)
+            return Change(event=event, before=before, after=after, seconds=None, is_committed=is_committed)
         seconds = time.monotonic() - started
         return Change(event=event, before=before, after=self.ask(user, k), seconds=seconds)
+
+    def _is_served(self, item: str) -> bool:
+        return not self._client.retrieve([by_item(item, 1)]).hits[0].missing_item_ids
+
+    def _is_committed(self, event: AppendedEvent) -> bool:
+        return event.segment.rpartition("/")[2] in LogState.open(self._store).sources
 
     def _has_seen(self, user: str, item: str) -> bool:
         """Say whether the server excludes the item as seen; it also excludes one that the bundle does not know."""

@@ -9,10 +9,19 @@ from typing import Final
 
 from rich.text import Text
 
-__all__ = ["plain", "visible"]
+__all__ = ["in_words", "plain", "visible"]
 
 _INVISIBLE: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Controls, format characters (bidirectional ones too), surrogates, separators of lines and paragraphs."""
+
+
+_UNITS: Final = ((86_400, "days"), (3600, "hours"), (60, "minutes"))
+
+
+def in_words(seconds: float) -> str:
+    """Return a length of time as people say it: `4.2 s`, `5 minutes`, `22 days`; in a unit of which it has two."""
+    unit, name = next(((unit, name) for unit, name in _UNITS if seconds >= 2 * unit), (1, ""))
+    return f"{seconds / unit:,.0f} {name}" if name else f"{seconds:.1f} s"
 
 
 def visible(text: object) -> str:

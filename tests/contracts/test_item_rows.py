@@ -16,7 +16,7 @@ def test_rows_are_those_of_a_dictionary(items: list[int], history: list[int], le
     assert item_rows.look_up(asked).tolist() == [[row_of.get(key, -1) for key in some] for some in asked.tolist()]
     rows, mask = item_rows.tower_inputs(asked, length)
     for some, read, real in zip(asked.tolist(), rows.tolist(), mask.tolist(), strict=True):
-        newest = ([PADDING_KEY] * length + some)[-length:]
-        assert real == [key != PADDING_KEY for key in newest]
-        # Row 0 is padding, row 1 any item that the bundle does not know.
-        assert read == [row_of[key] + FIRST_ITEM_ROW if key in row_of else int(key != PADDING_KEY) for key in newest]
+        known = [row_of[key] + FIRST_ITEM_ROW for key in some if key in row_of]
+        # Row 0 is padding; what the bundle does not know is left out, not put in the place of an item.
+        assert read == ([0] * length + known)[-length:]
+        assert real == [row != 0 for row in read]

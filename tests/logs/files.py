@@ -1,6 +1,8 @@
 """A small log in every format."""
 
+import csv
 import gzip
+import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -55,3 +57,15 @@ def write_parquet(path: Path, events: Sequence[Event], row_group: int = 4) -> No
     fields = [(name, pa.int64() if name == "timestamp" else pa.string()) for name in names]
     schema = pa.schema([*fields, ("genre", pa.list_(pa.string())), ("price", pa.float64())])
     pq.write_table(pa.Table.from_pylist([event.row() for event in events], schema), path, row_group_size=row_group)
+
+
+def write_delimited(path: Path, events: Sequence[Event]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{name: value for name, value in event.row().items() if name != "genre"} for event in events]
+    text = io.StringIO()
+    delimiter = "\t" if ".tsv" in path.name else ","
+    writer = csv.DictWriter(text, [*rows[0]], delimiter=delimiter, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from logs import Block, Chunk, Format, Lines, Partition, Reason
 from logs import lines as lines_module
-from logs.lines import end_of_lines, read_gzip_lines, read_json_lines
+from logs.lines import end_of_lines, read_gzip_lines, read_lines
 from logs.log_file import LogFile
 
 texts = st.lists(st.binary(max_size=9).map(lambda raw: raw.replace(b"\n", b"")), max_size=12)
@@ -35,7 +35,7 @@ def json_blocks(data: bytes, step: int, begin: int = 0) -> list[Block]:
     where, blocks = partition(Format.JSON_LINES, data), list[Block]()
     for start in range(begin, len(data), step):
         chunk = Chunk(where, start, min(start + step, len(data)), len(data), begin)
-        blocks += read_json_lines(opened(data), chunk)
+        blocks += read_lines(opened(data), chunk)
     return blocks
 
 

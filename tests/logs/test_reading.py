@@ -12,7 +12,7 @@ from logs import Block, Chunk, Lines, LogConfig, Partition, Reading, chunks_of, 
 from logs.generations import fingerprint_of
 from logs.log_file import LogFile
 from logs.reading import _was_rewritten
-from tests.logs.files import ORIGIN, Event, write_gzip, write_lines, write_parquet
+from tests.logs.files import ORIGIN, Event, write_delimited, write_gzip, write_lines, write_parquet
 
 
 def listed(folder: Path, **reading: Any) -> list[Chunk]:
@@ -24,12 +24,14 @@ def blocks_of(chunks: list[Chunk]) -> list[Block]:
     return [block for chunk in chunks for block in read_chunk(chunk, LogConfig(), 2, 100)]
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet", "csv", "tsv.gz"])
 def test_no_row_below_the_start_is_read(tmp_path: Path, suffix: str) -> None:
     events = [Event("u", f"i{number}", number) for number in range(10)]
     path = tmp_path / f"a.{suffix}"
     write = {"jsonl": write_lines, "jsonl.gz": write_gzip}.get(suffix)
-    if write:
+    if "sv" in suffix:
+        write_delimited(path, events)
+    elif write:
         write(path, [event.line() for event in events])
     else:
         write_parquet(path, events)

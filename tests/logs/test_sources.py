@@ -12,8 +12,8 @@ from contracts import EventClock
 from logs import Format, LogConfig, Partition, TopicError, discover, latest_event_ms
 from logs.sources import printable
 
-NAMES = ["a.jsonl", "b/c.json", "b/d.jsonl.gz", "e.json.gz", "f.parquet"]
-OTHERS = [".hidden.jsonl", "_tmp/x.jsonl", "b/_x.parquet", "g.jsonl.tmp", "h.csv", "README"]
+NAMES = ["a.jsonl", "b/c.json", "b/d.jsonl.gz", "e.json.gz", "f.parquet", "h.csv", "i.tsv.gz"]
+OTHERS = [".hidden.jsonl", "_tmp/x.jsonl", "b/_x.parquet", "g.jsonl.tmp", "h.xlsx", "README"]
 
 
 def make(folder: Path) -> None:
@@ -27,7 +27,10 @@ def test_a_folder_is_searched_to_its_depths(tmp_path: Path) -> None:
     found = discover(str(tmp_path))
     assert [partition.key for partition in found] == NAMES
     gz = Format.GZIP_LINES
-    assert [partition.format for partition in found] == [Format.JSON_LINES, Format.JSON_LINES, gz, gz, Format.PARQUET]
+    assert [partition.format for partition in found] == [
+        *(Format.JSON_LINES, Format.JSON_LINES, gz, gz, Format.PARQUET),
+        *(Format.DELIMITED, Format.GZIP_DELIMITED),
+    ]
     assert {partition.size for partition in found} == {5}
     with found[1].open() as file:
         assert file.read() == b"12345"
@@ -66,11 +69,13 @@ def test_a_topic_is_refused_with_what_reads_it() -> None:
 
 
 def test_a_file_that_is_no_log_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "events.csv").write_bytes(b"ann,blue")
+    (tmp_path / "events.xlsx").write_bytes(b"ann,blue")
     (tmp_path / "events.ndjson").write_bytes(b"{}")
     for _ in range(2):
         assert [partition.key for partition in discover(str(tmp_path))] == ["events.ndjson"]
-    assert [record.getMessage().partition(" is left out")[0] for record in caplog.records] == [f"{tmp_path}/events.csv"]
+    assert [record.getMessage().partition(" is left out")[0] for record in caplog.records] == [
+        f"{tmp_path}/events.xlsx"
+    ]
 
 
 STRANGE = ["a::b.jsonl", "memory::x.jsonl", "[1].jsonl", "*.jsonl", "w?t=1.jsonl", "100%25.jsonl", "a#b.jsonl"]

@@ -1,4 +1,5 @@
 from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -62,3 +63,37 @@ def test_arrow_times_and_nulls() -> None:
         assert (found[0], readable.tolist()) == (1_700_000_000_123, [True, False])
     with pytest.raises(TypeError, match="list"):
         arrow_millis(pa.array([[1]]), "auto")
+
+
+@given(st.lists(st.integers(-(2**50), 2**50) | st.sampled_from(["2023-11-14T22:13:20Z", "soon"]), max_size=8))
+def test_texts_that_spell_numbers_are_read_as_those_numbers(values: list[int | str]) -> None:
+    texts, numbers = (arrow_millis(pa.array([str(one) for one in values], pa.string()), "auto"), values)
+    expected = mixed_millis(numbers, "auto")
+    assert texts[0].tolist() == expected[0].tolist()
+    assert texts[1].tolist() == expected[1].tolist()
+
+
+SPELLINGS = [
+    "2023-11-14 22:13:20",
+    "2023-11-14T22:13:20.5",
+    "2023-11-14 22:13",
+    "2023-11-14",
+    "2023-11-14 22:13:20 UTC",
+]
+
+
+@given(st.lists(st.sampled_from([*SPELLINGS, "2023-11-14T22:13:20+01:00", "soon"]), min_size=1, max_size=6))
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_a_zone_is_that_of_texts_without_one_whatever_stands_beside_them(zone: str, texts: list[str]) -> None:
+    found, readable = arrow_millis(pa.array(texts), "auto", zone)
+    for text, millis, is_read in zip(texts, found.tolist(), readable.tolist(), strict=True):
+        assert is_read == (text != "soon")
+        if is_read:
+            moment = datetime.fromisoformat(text.replace(" UTC", "+00:00"))
+            assert millis == millis_of(moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone)))
+
+
+def test_without_a_zone_texts_must_name_theirs() -> None:
+    found, readable = arrow_millis(pa.array(SPELLINGS), "auto")
+    assert readable.tolist() == [False, False, False, False, True]
+    assert found[4] == 1_700_000_000_000

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from contracts import FeatureNames, Label, interaction_schema
 from logs import Block, BlockId, Lines, LogColumns, LogConfig, Reason, TableRows, Validator, validate
-from logs.decode import Decoded, LineDecoder
+from logs.decode import LineDecoder
+from logs.decoded import Decoded
 from logs.lines import MAX_LINE_BYTES
 
 GOOD: dict[str, Any] = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000}
@@ -44,10 +45,12 @@ BAD = [
     (line(item_id=...), Reason.MISSING_FIELD),
     (line(timestamp=...), Reason.MISSING_FIELD),
     (line(user_id=None), Reason.MISSING_FIELD),
-    (line(user_id=17), Reason.WRONG_TYPE),
+    (line(user_id=17.0), Reason.WRONG_TYPE),
+    (line(item_id=1e3), Reason.WRONG_TYPE),
+    (line(user_id=True), Reason.WRONG_TYPE),
     (line(item_id=["i"]), Reason.WRONG_TYPE),
     (line(timestamp=True), Reason.WRONG_TYPE),
-    (line(event_id=17), Reason.WRONG_TYPE),
+    (line(event_id=1.7), Reason.WRONG_TYPE),
     (line(weight="heavy"), Reason.WRONG_TYPE),
     (line()[:-1] + b',"weight":1e999}', Reason.MALFORMED_JSON),
     (line(user_id=""), Reason.EMPTY_ID),
@@ -58,7 +61,8 @@ BAD = [
     (line(attribution_token="t" * 5000), Reason.TOKEN_TOO_LONG),
     (line(timestamp="yesterday"), Reason.UNPARSABLE_TIMESTAMP),
     (line(timestamp="2024-01-01T00:00:00"), Reason.UNPARSABLE_TIMESTAMP),
-    (line(timestamp="1700000000"), Reason.UNPARSABLE_TIMESTAMP),
+    (line(timestamp="17e8"), Reason.UNPARSABLE_TIMESTAMP),
+    (line(timestamp="20231114"), Reason.TIMESTAMP_OUT_OF_RANGE),
     (line(timestamp=-5), Reason.TIMESTAMP_OUT_OF_RANGE),
     (line(timestamp=0), Reason.TIMESTAMP_OUT_OF_RANGE),
     (line(timestamp=10**18), Reason.TIMESTAMP_OUT_OF_RANGE),
@@ -166,6 +170,21 @@ def rows_validated(table: pa.Table, **settings: Any) -> tuple[list[dict[str, Any
     block = Block(BlockId("log.parquet", 5), TableRows(table, np.arange(len(table)) + 5))
     batch, letters = Validator(LogConfig(**settings)).validate(block)
     return batch.rows.to_pylist(), list(letters.letters)
+
+
+@given(st.lists(st.integers(-(2**70), 2**70) | st.text(min_size=1, max_size=4), min_size=1, max_size=8))
+def test_json_ids_may_be_integers_which_become_their_decimal_text(ids: list[int | str]) -> None:
+    rows, letters = validated([line(user_id=one, item_id=one, event_id=one) for one in ids])
+    assert not letters
+    for name in ("user_id", "item_id", "event_id"):
+        assert [row[name] for row in rows] == [str(one) for one in ids]
+
+
+def test_a_line_without_a_field_says_what_it_has_and_which_setting_names_it() -> None:
+    _, [letter] = validated([b'{"customer": "u", "sku": "i", "when": 1700000000}'])
+    assert letter.detail == (
+        "user_id is missing or null; the line has customer, sku, when: name the right one with pipeline.columns.user_id"
+    )
 
 
 def test_parquet_ids_may_be_integers_and_dictionaries() -> None:
@@ -387,7 +406,7 @@ def test_every_row_has_an_event_time_or_none(monkeypatch: pytest.MonkeyPatch) ->
         line(timestamp="soon"),
         line(timestamp=5),
         line(weight=-1),
-        line(user_id=7),
+        line(user_id=7.5),
         line(),
     ]
     times, valid = Validator(LogConfig()).event_times(Lines(lines, np.arange(8) * 10))

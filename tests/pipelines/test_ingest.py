@@ -12,11 +12,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import CommitLog, LogState, Store, WindowLog
-from logs import discover
+from logs import LogColumns, discover
 from pipelines.config import PipelineConfig
 from pipelines.ingest import IngestSummary, _Driver, ingest
 from pipelines.metrics import PipelineMetrics
 from pipelines.plan import LayoutError, RunPlan
+from pipelines.sources import UselessLogError
 from tests.pipelines import support
 from tests.pipelines.support import Event
 
@@ -58,6 +59,31 @@ def test_every_kind_of_bad_file_is_named_and_spares_the_others(
     assert len(caplog.messages) == 2
     for name in ("cut.jsonl.gz", "cut.parquet"):
         assert sum(name in message for message in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_log_without_a_valid_row_is_refused_before_anything_is_written(tmp_path: Path, *, follow: bool) -> None:
+    line = '{"customer": "u", "sku": "i", "when": 1700000000, "event_type": "click"}\n'
+    support.write_lines(tmp_path / "log" / "a.jsonl", [line] * 1000)
+    store = Store(str(tmp_path / "store"))
+    config = support.config(tmp_path)
+    with pytest.raises(
+        UselessLogError, match=r"missing_field in 1,000 of 1,000 rows.*the line has customer, sku, when, event_type"
+    ):
+        ingest(store, config, follow=follow, registry=CollectorRegistry())
+    assert not store.exists("dead-letters")
+    assert not store.glob("commits/*")
+    # Under settings that fit the same store takes every row.
+    columns = LogColumns(user_id="customer", item_id="sku", timestamp="when")
+    config = config.model_copy(update={"columns": columns})
+    assert ingest(store, config, registry=CollectorRegistry()).valid == 1000
+
+
+def test_a_folder_without_a_log_is_an_error_of_a_bounded_run(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "export.xlsx").write_bytes(b"x")
+    with pytest.raises(UselessLogError, match=r"holds no file that can be read: a log has files of \.parquet"):
+        ingest(Store(str(tmp_path / "store")), support.config(tmp_path), registry=CollectorRegistry())
 
 
 def test_a_broken_file_is_counted_once_and_read_when_it_is_repaired(tmp_path: Path) -> None:

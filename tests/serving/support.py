@@ -92,8 +92,8 @@ class Catalogue:
         return cls([f"{prefix}-{i}" for i in range(items)], vectors, embeddings, random.permutation(items) + 1.0)
 
     def user(self, history: Sequence[str]) -> np.ndarray:
-        """The cosine tower's vector of a history, worked out without ONNX or FAISS."""
-        places = [self.ids.index(item) + 2 if item in self.ids else 1 for item in history[-HISTORY_LENGTH:]]
+        """The cosine tower's vector of a history, worked out without ONNX or FAISS; unknown items count for nothing."""
+        places = [self.ids.index(item) + 2 for item in history if item in self.ids][-HISTORY_LENGTH:]
         mean = self.embeddings[places].mean(axis=0)
         return mean / np.linalg.norm(mean)
 

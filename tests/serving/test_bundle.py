@@ -137,3 +137,12 @@ def test_a_popularity_that_is_no_number_is_incompatible(store: Store, catalogue:
     write_bundle(store, "v1", catalogue)
     with pytest.raises(IncompatibleBundleError, match=r"items.parquet: holds a popularity"):
         load_bundle(BundleLog(store), "v1")
+
+
+def test_a_length_that_32_bits_do_not_hold_is_no_zero(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    bundle = load_bundle(BundleLog(store), "v1")
+    assert bundle.manifest.metric == "cosine"
+    for size in (1e-30, 1.0, 3e38):
+        vector = np.full((1, bundle.manifest.dimension), size, np.float32)
+        np.testing.assert_allclose(np.linalg.norm(bundle.normalised(vector)), 1.0, rtol=1e-6)

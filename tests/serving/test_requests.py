@@ -17,7 +17,13 @@ from weir.retrieval.v1 import retrieval_pb2 as pb
 INDEX = ExactIndex(np.zeros((51_200, 3), np.float32))
 BUNDLE = cast(
     LoadedBundle,
-    SimpleNamespace(version="v1", manifest=SimpleNamespace(dimension=3), index=INDEX, exact=INDEX, key_secret=""),
+    SimpleNamespace(
+        version="v1",
+        manifest=SimpleNamespace(dimension=3, metric="inner_product"),
+        index=INDEX,
+        exact=INDEX,
+        key_secret="",
+    ),
 )
 LIMITS = LimitsConfig(max_queries=4, max_k=50, max_history_item_ids=3, max_excluded_item_ids=2, max_allowed_item_ids=2)
 ANN = pb.Query(user_id="ann")
@@ -186,6 +192,18 @@ def test_the_cost_of_a_request_is_bounded_and_the_error_says_how_to_split() -> N
     dear = pb.Query(user_id="ann", k=1000)
     with pytest.raises(InvalidRequestError, match="a single such query is too much"):
         retrieve_task(pb.RetrieveRequest(queries=[dear]), BUNDLE, limits)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ([0, 0, 0], "is zero in all values, must point somewhere"),
+        ([3e38, 3e38, 0], "has length 4.24e+38, at most 1e+18"),
+    ],
+)
+def test_an_embedding_that_no_score_can_be_made_of_is_refused(values: list[float], problem: str) -> None:
+    found = problems(queries=[pb.Query(embedding=pb.Embedding(values=values))])
+    assert found["queries[0].embedding"].startswith(problem)
 
 
 def test_an_embedding_is_measured_before_it_is_read() -> None:

@@ -20,7 +20,7 @@ from weir.config import Settings
 from weir.errors import CommandError, UsageError
 from weir.interact import Answer, AppendedEvent, Change, Hit
 from weir.session import Session
-from weir.text import plain, visible
+from weir.text import in_words, plain, visible
 from weir.up.display import StatusDisplay
 from weir.up.status import Status
 
@@ -193,3 +193,18 @@ def test_log_records_spell_ids_and_keep_the_lines_of_a_traceback(
         root.handlers, root.level = before, level
     check(file.getvalue(), f"item {text}")
     assert re.search(r"Traceback (.*most recent call last.*): *\n", file.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (4.21, "4.2 s"),
+        (119, "119.0 s"),
+        (300, "5 minutes"),
+        (7200, "2 hours"),
+        (22 * 86_400, "22 days"),
+        (-3, "-3.0 s"),
+    ],
+)
+def test_lengths_of_time_in_words(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words

@@ -12,6 +12,7 @@ import typer
 from weir.cli import (
     ask,
     bench,
+    check,
     data,
     evaluate,
     forget,
@@ -43,6 +44,7 @@ _INSPECT = "Inspect"
 _EVALUATE = "Evaluate"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run everything": (up.up,),
+    "Your own log": (check.check, check.init),
     "Query": (ask.query, ask.click),
     "Run one stage": (
         stages.ingest,

@@ -114,11 +114,20 @@ def train(
 
     Every window tests the model before the model is trained on it. Training continues from the newest checkpoint.
     """
-    if ranks == 1:
-        train_worker(follow=follow, options=options, json=json)
-        return
     # Checked here, wrong settings are reported once and not by every rank.
     session = options.open()
+    from contracts.locks import only_one
+
+    with only_one(session.store, "train", "weir train"):
+        if ranks == 1:
+            train_worker(follow=follow, options=options, json=json)
+        else:
+            _train_in_ranks(session, ranks, restarts, options, follow=follow, json=json)
+
+
+def _train_in_ranks(
+    session: Session, ranks: int, restarts: int, options: StoreOptions, *, follow: bool, json: bool
+) -> None:
     set_up_logging(session.notes)
     arguments = [
         *(("--follow",) if follow else ()),
@@ -246,9 +255,11 @@ def monitor(
     """Measure Recall@k of each window through the running server, separately for index, model and service."""
     session = options.open()
     set_up_logging(session.notes)
+    from contracts.locks import only_one
     from serving.monitor.loop import monitor as run
 
-    run(session.store, session.settings.monitor)
+    with only_one(session.store, "monitor", "weir monitor"):
+        run(session.store, session.settings.monitor)
 
 
 def _print_facts(session: Session, result: Any, *, json: bool) -> None:

@@ -19,7 +19,7 @@ from contracts.models import FrozenModel
 from logs import LogConfig
 from weir.demo.source import LogSource, open_log
 
-__all__ = ["ReplayConfig", "ReplaySummary", "replay"]
+__all__ = ["ReplayConfig", "ReplaySummary", "check_plan", "planned_log", "replay"]
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ def replay(
     """
     config = config or ReplayConfig()
     source = open_log(path, log_config)
-    _keep_to_plan(store, _Plan(log=str(path.resolve()), rows=source.profile.rows, segments=config.segments))
+    if not check_plan(store, path, source.profile.rows, config.segments):
+        plan = _Plan(log=str(path.resolve()), rows=source.profile.rows, segments=config.segments)
+        store.write(_PLAN, plan.model_dump_json(indent=2).encode())
     segments = _cut(source, config.segments)
     missing = [segment for segment in segments if not folder.exists(segment.name)]
     clock = _start_clock(source, missing, config) if missing else EventClock.of(store)
@@ -131,13 +133,24 @@ def _summarise(source: LogSource, segments: list[_Segment], missing: list[_Segme
     )
 
 
-def _keep_to_plan(store: Store, plan: _Plan) -> None:
-    if not store.exists(_PLAN):
-        store.write(_PLAN, plan.model_dump_json(indent=2).encode())
-        return
-    earlier = _Plan.model_validate_json(store.read(_PLAN))
+def planned_log(store: Store) -> Path | None:
+    """Return the log of which a store holds a replay; None without one."""
+    plan = _earlier(store)
+    return None if plan is None else Path(plan.log)
+
+
+def _earlier(store: Store) -> _Plan | None:
+    return _Plan.model_validate_json(store.read(_PLAN)) if store.exists(_PLAN) else None
+
+
+def check_plan(store: Store, path: Path, rows: int, segments: int) -> bool:
+    """Say whether a store holds the beginning of this replay; raises `ValueError` where it holds another."""
+    earlier, plan = _earlier(store), _Plan(log=str(path.resolve()), rows=rows, segments=segments)
+    if earlier is None:
+        return False
     if earlier != plan:
         raise ValueError(
             f"{store.path('')} holds a replay of {earlier.log} ({earlier.rows} rows in {earlier.segments} slices), "
             f"not of {plan.log} ({plan.rows} rows in {plan.segments} slices): choose another --store, or remove it"
         )
+    return True

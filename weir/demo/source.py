@@ -1,6 +1,7 @@
 """A finished log for a replay: when each row arrived, and any range of rows as the bytes of a file.
 
-JSON Lines (also gzipped) keep their bytes; Parquet stays Parquet. The whole log is held in memory.
+JSON Lines, CSV and TSV (also gzipped) keep the bytes of their lines; Parquet stays Parquet. The whole log is held in
+memory.
 """
 
 import gzip
@@ -15,7 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from logs import Block, BlockId, Int64, Lines, LogConfig, TableRows, TopicError, Validator
+from logs import (
+    LOG_SUFFIXES,
+    Block,
+    BlockId,
+    Header,
+    Int64,
+    Lines,
+    LogConfig,
+    TableRows,
+    TopicError,
+    Validator,
+    parse_header,
+)
 
 __all__ = ["LogProfile", "LogSource", "nice_window", "open_log"]
 
@@ -79,50 +92,70 @@ class LogSource(Protocol):
 
 
 def open_log(path: Path, config: LogConfig | None = None) -> LogSource:
-    """Read a log by its suffix: ``.parquet``, ``.jsonl``, ``.json``, ``.ndjson``, each of the latter also ``.gz``.
+    """Read a log by its suffix, one of `LOG_SUFFIXES`.
 
     `config` says what the log calls its fields and how event times are to be read. Raises `FileNotFoundError`,
     `TopicError`, and `ValueError` where the suffix is another or no row has a valid event time.
     """
     config = config or LogConfig()
-    name = path.name.removesuffix(".gz")
     if path.parts[:1] == ("kafka:",):
         raise TopicError(f"{path}: a Kafka topic is a live log; only a finished file is replayed")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such log file")
     if path.suffix == ".parquet":
         return _ParquetLog.read(path, config)
-    if name.endswith((".jsonl", ".json", ".ndjson")):
+    if path.name.endswith(tuple(LOG_SUFFIXES)):
         return _LinesLog.read(path, config)
-    raise ValueError(f"{path}: unknown format; allowed are .jsonl, .json, .ndjson (also with .gz) and .parquet")
+    raise ValueError(f"{path}: unknown format; a log ends in {', '.join(LOG_SUFFIXES)}")
 
 
 @dataclass(frozen=True)
 class _LinesLog:
+    """Lines, from `bounds[i]` to `bounds[i + 1]` each; `first` is the header line of CSV and TSV."""
+
     data: memoryview
     bounds: Int64
+    first: bytes
+    header: Header | None
+    suffix: str
     profile: LogProfile
     arrival: Int64
-    suffix: str = ".jsonl"
 
     @classmethod
     def read(cls, path: Path, config: LogConfig) -> "_LinesLog":
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            try:
-                data = gzip.decompress(data)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise ValueError(f"{path}: cannot be read to its end as gzip: {error}") from error
+        data = _unpacked(path)
+        suffix = Path(path.name.removesuffix(".gz")).suffix
+        first, header, start = b"", None, 0
+        if suffix in (".csv", ".tsv"):
+            start = data.find(b"\n") + 1 or len(data)
+            first, header = data[:start], parse_header(data[:start], is_tsv=suffix == ".tsv")
+        if not data.endswith(b"\n"):
+            # A pipeline that follows the segments waits for the end of a line.
+            data += b"\n"
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
-        bounds = np.unique(np.concatenate([[0], ends, [len(data)]])).astype(np.int64)
-        lines = Lines(data.split(b"\n")[: len(bounds) - 1], bounds[:-1])
-        return cls(memoryview(data), bounds, *_profile(path, lines, config))
+        bounds = np.concatenate([[start], ends[ends > start]]).astype(np.int64)
+        lines = Lines(data[start:].split(b"\n")[:-1], bounds[:-1], header=header)
+        return cls(memoryview(data), bounds, first, header, suffix, *_profile(path, lines, config))
 
     def rows(self, start: int, stop: int) -> Lines:
-        return Lines(self.segment(start, stop).removesuffix(b"\n").split(b"\n"), self.bounds[start:stop])
+        lines = self._bytes(start, stop).removesuffix(b"\n").split(b"\n")
+        return Lines(lines, self.bounds[start:stop], header=self.header)
 
     def segment(self, start: int, stop: int) -> bytes:
+        return self.first + self._bytes(start, stop)
+
+    def _bytes(self, start: int, stop: int) -> bytes:
         return bytes(self.data[self.bounds[start] : self.bounds[stop]])
+
+
+def _unpacked(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix != ".gz":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: cannot be read to its end as gzip: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from weir.text import plain, visible
+from weir.text import in_words, plain, visible
 from weir.up.status import Status, mean_recall
 
 __all__ = ["StatusDisplay"]
@@ -80,15 +80,17 @@ def _panel(status: Status) -> RenderableType:
 def _facts(status: Status) -> list[tuple[str, str]]:
     replayed = "" if status.replayed is None else f", {status.replayed:.0%} of the replay done"
     served = status.served
-    age = "" if status.newest_event_age is None else f", newest event {status.newest_event_age:.1f} s old"
+    age = "" if status.newest_event_age is None else f", newest event {in_words(status.newest_event_age)} old"
     counts = status.counts
     counted = f"{status.dead} dead, {counts.duplicates:,} duplicates, {counts.late:,} late"
+    held = [("newest bundle", status.held)] if status.held else []
     unread = [("unreadable", ", ".join(status.problems))] if status.problems else []
     return [
         ("log", f"{counts.events:,} events in {status.windows} windows, {counted}{replayed}"),
         ("trained", f"{status.trained_sequence + 1} windows"),
         ("served", f"{served.bundle_version} with {served.items:,} items{age}" if served else "nothing yet"),
         ("recall", _recalls(status)),
+        *held,
         *unread,
     ]
 

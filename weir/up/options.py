@@ -21,9 +21,22 @@ class UpOptions:
     ] = False
     log: Annotated[
         Path | None,
-        typer.Option("--log", "-l", help="Replay this finished log: JSON Lines (.gz) or Parquet.", show_default="none"),
+        typer.Option(
+            "--log",
+            "-l",
+            help="Replay this finished log: JSON Lines, CSV, TSV (each also .gz) or Parquet.",
+            show_default="none",
+        ),
     ] = None
-    seconds: Annotated[float, typer.Option(min=1, help="Wall-clock duration of a replay, in seconds.")] = 120.0
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove an earlier replay from the store first, never anything else.")
+    ] = False
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="Wall-clock duration of a replay, in seconds.", show_default="120; less below 12,000 rows"
+        ),
+    ] = None
     ranks: Annotated[int, typer.Option(min=1, help="Number of training processes.")] = 2
     port_offset: Annotated[int, typer.Option(min=0, help="Added to every port, to run beside another `weir up`.")] = 0
     timeout: Annotated[float, typer.Option(min=1, help="With --once: fail after this many seconds.")] = 1800.0

@@ -1,28 +1,37 @@
 """What `weir up` checks and writes before it starts a process, and the settings of a demo on two cores."""
 
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from contracts import Store, columns
-from logs import Block, BlockId, LogConfig, Validator
+from contracts.format import read_format
+from logs import Block, BlockId, LogConfig, Validator, is_topic
+from pipelines.plan import open_layout
+from weir.check.report import LogReport, check_log
+from weir.check.text import in_one_line, require_readable, what_is_wrong
 from weir.config import Settings
 from weir.demo.generator import GENERATED, generate
+from weir.demo.replay import ReplayConfig, check_plan
 from weir.demo.source import LogProfile, LogSource, open_log
 from weir.errors import CommandError, UsageError
 from weir.session import REMEMBERED, Session, open_session, remembered
+from weir.text import plain
+from weir.up.holdings import GENERATED as GENERATED_LOG
+from weir.up.holdings import Holdings, holdings, make_room, remember_replay
 from weir.up.options import UpOptions
 from weir.up.ports import PORTS, busy_ports, with_ports
 from weir.up.processes import Replayed
 
 __all__ = ["Launch", "demo_settings", "last_user", "log_settings", "prepare"]
 
-_GENERATED: Final = "generated.jsonl"
 _ROWS: Final = 200
 """The last rows of a log, among which a user to query for is found."""
-_MARK: Final = "state/demo"
-"""Marks the store of a demo, whose data `--once` may remove."""
+_SHORTEST_REPLAY: Final = 20.0
+_LONGEST_REPLAY: Final = 120.0
+_ROWS_PER_SECOND: Final = 100
 
 _SMALL: Final[dict[str, Any]] = {
     "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.1},
@@ -65,12 +74,13 @@ class Launch:
 def prepare(config: Path | None, store: str | None, assign: list[str] | None, options: UpOptions) -> Launch:
     """Check all that can be checked, save the settings in the store, and return what to run.
 
-    Raises `UsageError`, `CommandError`, `SettingsError`, and what `open_log` raises.
+    What does not fit is refused before anything is written. Raises `UsageError`, `CommandError`, `UnreadableLogError`,
+    `SettingsError`, `LayoutError`, and what `open_log` raises.
     """
     started = time.monotonic()
     replays = options.demo or options.log is not None
-    if options.once and not replays:
-        raise UsageError("--once ends with the replay, so it needs --demo or --log FILE")
+    if not replays and (options.once or options.fresh):
+        raise UsageError("--once and --fresh concern a replay, so they need --demo or --log FILE")
     session = open_session(config, store, assign, base={} if replays else None)
     folder = _local_folder(session.store)
     if not replays:
@@ -78,41 +88,84 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
         session = open_session(config, store, assign, base=_without_ports(remembered(session.store)))
     if busy := busy_ports(with_ports(session.settings, options.port_offset)):
         raise CommandError("; ".join(busy) + ": stop what holds it, or choose others with --port-offset 100")
+    held = holdings(session.store, folder)
     if not replays:
+        _check_live(session, held, options)
         return Launch(_settle(session, folder, options), options, None, None, started)
-    _make_room(session.store, folder, options)
-    path = (options.log or _generated_log(session.store)).resolve()
-    source = open_log(path, session.settings.pipeline)
+    path = (options.log or folder / GENERATED_LOG).resolve()
+    source = None if options.log is None else _finished_log(session, folder, options.log, options)
+    make_room(held, path, once=options.once, fresh=options.fresh)
+    source = source or _generated_log(session.store, path, session.settings.pipeline)
     base = (
         demo_settings(folder / "log", source.profile, generated=options.log is None)
         if options.demo
         else log_settings(folder / "log", source.profile)
     )
-    session = _settle(open_session(config, store, assign, base=base), folder, options)
+    check_plan(session.store, path, source.profile.rows, ReplayConfig().segments)
+    session = open_session(config, store, assign, base=base)
     user = last_user(source, session.settings.pipeline)
-    return Launch(session, options, Replayed(path, options.seconds), user, started)
+    session = _settle(session, folder, options)
+    remember_replay(session.store, path)
+    return Launch(session, options, Replayed(path, options.seconds or pace(source.profile.rows)), user, started)
 
 
-def _make_room(store: Store, folder: Path, options: UpOptions) -> None:
-    """Empty the store with ``--once``, and mark an empty one as a demo's."""
-    if options.log is not None and options.log.parts[:1] == ("kafka:",):
+def _check_live(session: Session, held: Holdings, options: UpOptions) -> None:
+    """Refuse a log that does not belong to the store, or of which nothing is valid; say what is waited for."""
+    pipeline = session.settings.pipeline
+    if held.replay is not None and Path(pipeline.log).resolve() != held.folder / "log":
+        raise CommandError(f"{held}: pipeline.log = {pipeline.log} needs another --store")
+    if is_topic(pipeline.log) or not held.is_empty:
+        return
+    try:
+        report = check_log(pipeline)
+    except FileNotFoundError:
+        report = None
+    if report is None or not report.rows:
+        session.notes.print(plain(f"{pipeline.log} holds no rows yet: waiting for the first"), soft_wrap=True)
+        return
+    _show(session, report, options)
+
+
+def _show(session: Session, report: LogReport, options: UpOptions) -> None:
+    """Show the log in a line; raises `UnreadableLogError` where nothing of it is valid."""
+    require_readable(report, f"weir up{_flags(options)}")
+    session.notes.print(plain(f"{report.log}: {in_one_line(report)}"), soft_wrap=True)
+    for line in what_is_wrong(report):
+        session.notes.print(plain(line), soft_wrap=True)
+
+
+def _flags(options: UpOptions) -> str:
+    flags = {"--demo": options.demo, "--once": options.once, "--fresh": options.fresh}
+    given = "".join(f" {flag}" for flag, is_given in flags.items() if is_given)
+    return given if options.log is None else f"{given} --log {shlex.quote(str(options.log))}"
+
+
+def _finished_log(session: Session, folder: Path, log: Path, options: UpOptions) -> LogSource:
+    """Return the log to replay, once it is known to have valid rows."""
+    if log.parts[:1] == ("kafka:",):
         raise UsageError(
             "--log replays a finished log, and a Kafka topic is a live one. "
             "To follow it: weir up --set pipeline.log=kafka://HOST:PORT/TOPIC"
         )
-    if options.log is not None and options.log.is_dir():
+    if log.is_dir():
         raise UsageError(
-            f"--log {options.log} is a folder; it takes one finished log to replay. "
-            f"To follow a folder: weir up --set pipeline.log={options.log}"
+            f"--log {log} is a folder; it takes one finished log to replay. "
+            f"To follow a folder: weir up --set pipeline.log={log}"
         )
-    if options.log is not None and not options.log.is_file():
-        raise FileNotFoundError(f"{options.log}: there is no such log file")
-    if options.once:
-        if options.log is not None and options.log.resolve().is_relative_to(folder):
-            raise UsageError(f"--log {options.log} is in the store, which --once empties: move it elsewhere")
-        _remove_earlier_demo(store)
-    if options.demo and not store.glob("*"):
-        store.write(_MARK, b"weir up --demo --once may remove this folder\n")
+    if not log.is_file():
+        raise FileNotFoundError(f"{log}: there is no such log file")
+    if (options.once or options.fresh) and log.resolve().is_relative_to(folder):
+        raise UsageError(f"--log {log} is in the store, which --once and --fresh empty: move it elsewhere")
+    pipeline = session.settings.pipeline
+    report = check_log(pipeline.model_copy(update={"log": str(log)}))
+    if report.rows:
+        _show(session, report, options)
+    return open_log(log.resolve(), pipeline)
+
+
+def pace(rows: int) -> float:
+    """Return the seconds of a replay: few rows need no two minutes."""
+    return min(_LONGEST_REPLAY, max(_SHORTEST_REPLAY, rows / _ROWS_PER_SECOND))
 
 
 def _without_ports(settings: dict[str, Any]) -> dict[str, Any]:
@@ -134,6 +187,8 @@ def _settle(session: Session, folder: Path, options: UpOptions) -> Session:
             path.mkdir(parents=True)
         settings = settings.model_copy(update={"pipeline": settings.pipeline.model_copy(update={"log": str(path)})})
     settings = settings.model_copy(update={"store": str(folder)})
+    if read_format(session.store) is not None:
+        open_layout(session.store, settings.pipeline)
     session.store.write(REMEMBERED, settings.model_dump_json(indent=2).encode())
     return Session(settings, Store(str(folder)), session.out, session.notes)
 
@@ -144,20 +199,11 @@ def _local_folder(store: Store) -> Path:
     return store.local_path.resolve()
 
 
-def _remove_earlier_demo(store: Store) -> None:
-    """Empty the store; refuses to touch what no demo made."""
-    if not store.exists(_MARK) and store.glob("*"):
-        raise CommandError(
-            f"{store.path('')} holds data that no demo made: --once needs an empty store, so choose another --store"
-        )
-    store.remove("")
-
-
-def _generated_log(store: Store) -> Path:
+def _generated_log(store: Store, path: Path, config: LogConfig) -> LogSource:
     """Return the generated log, always the same; generated unless it exists."""
-    if not store.exists(_GENERATED):
-        store.write(_GENERATED, generate().lines)
-    return Path(store.path(_GENERATED))
+    if not path.exists():
+        store.write(GENERATED_LOG, generate().lines)
+    return open_log(path, config)
 
 
 def demo_settings(folder: Path, profile: LogProfile, *, generated: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from weir.up.memory import tree_memory
 from weir.up.prepare import Launch
 from weir.up.processes import child_specs
 from weir.up.status import Status, StatusReader
-from weir.up.summary import DemoSummary, print_summary, summarise
+from weir.up.summary import SMALL_LOG, DemoSummary, print_summary, summarise
 from weir.up.supervisor.supervisor import Supervisor
 
 __all__ = ["run_up", "something_new"]
@@ -110,11 +110,13 @@ class _Run:
         out.print()
         out.print(plain(f"weir query {user}", style="bold"))
         print_answer(out, asker.ask(user, _SHOWN))
-        item = something_new(asker, user)
-        out.print()
-        out.print(plain(f"weir click {user} {item}", style="bold"))
-        change = asker.click(session.settings.pipeline, user, item, _SHOWN, _CLICK_SECONDS)
-        print_change(out, change)
+        change = None
+        if status.counts.events >= SMALL_LOG:
+            item = something_new(asker, user)
+            out.print()
+            out.print(plain(f"weir click {user} {item}", style="bold"))
+            change = asker.click(session.settings.pipeline, user, item, _SHOWN, _CLICK_SECONDS)
+            print_change(out, change)
         restarts = {child.spec.name: child.restarts for child in supervisor.children}
         peak_memory = max(self.peak_memory, tree_memory(os.getpid()))
         seconds = time.monotonic() - self.launch.started

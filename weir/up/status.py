@@ -17,7 +17,7 @@ from serving.monitor.results import WindowRecall
 from weir.config import Settings
 from weir.up.store_news import CommitTotals, NewestRecalls
 
-__all__ = ["Status", "StatusReader", "mean_recall"]
+__all__ = ["Status", "StatusReader", "mean_recall", "recent_cases"]
 
 _RECENT: Final = 5
 """Windows over which recalls are averaged."""
@@ -29,7 +29,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Status:
-    """State of all stages; `problems` says, by part, what could not be read."""
+    """State of all stages.
+
+    `held` says why the newest bundle is not served; `problems` says, by part, what could not be read.
+    """
 
     seconds: float
     replayed: float | None
@@ -38,6 +41,7 @@ class Status:
     dead: int = 0
     last_sequence: int = -1
     newest_bundle: str | None = None
+    held: str = ""
     current: str | None = None
     trained_sequence: int = -1
     served: Info | None = None
@@ -57,6 +61,11 @@ def mean_recall(recalls: Sequence[WindowRecall], kind: str, k: int, last: int = 
     found = [(getattr(recall, kind)[k], _examples(recall, kind)) for recall in recalls if k in getattr(recall, kind)]
     total = sum(examples for _, examples in found[-last:])
     return sum(value * examples for value, examples in found[-last:]) / total if total else None
+
+
+def recent_cases(recalls: Sequence[WindowRecall], kind: str, k: int) -> int:
+    """Return the examples behind `mean_recall`."""
+    return sum([_examples(recall, kind) for recall in recalls if k in getattr(recall, kind)][-_RECENT:])
 
 
 def _examples(recall: WindowRecall, kind: str) -> int:
@@ -87,6 +96,7 @@ class StatusReader:
     problems: dict[str, str] = field(default_factory=dict)
     _first_answer: float | None = None
     _newest_bundle: str | None = None
+    _held: str = ""
     _trained_sequence: int = -1
 
     def __post_init__(self) -> None:
@@ -113,6 +123,7 @@ class StatusReader:
             dead=totals.state.dead,
             last_sequence=totals.windows - 1,
             newest_bundle=self._newest_bundle,
+            held=self._held,
             current=current,
             trained_sequence=self._trained_sequence,
             served=served,
@@ -151,6 +162,7 @@ class StatusReader:
         if known:
             newest = max(known.values(), key=lambda manifest: manifest.created_at)
             self._newest_bundle, self._trained_sequence = newest.version, newest.trained_sequence
+            self._held = "" if newest.promoted else newest.verdict
 
     def _served(self) -> Info | None:
         try:

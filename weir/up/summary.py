@@ -1,5 +1,6 @@
 """The results of a demo, in numbers."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
 from urllib.request import urlopen
@@ -17,11 +18,14 @@ from weir.config import Settings
 from weir.interact import Change
 from weir.text import plain
 from weir.up.ports import PORTS
-from weir.up.status import Status, mean_recall
+from weir.up.status import Status, mean_recall, recent_cases
 
 __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
 
 
+SMALL_LOG: Final = 1000
+"""With fewer events a log is too small to judge a model by."""
+_Z: Final = 1.96
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
@@ -29,12 +33,23 @@ class Recalls(FrozenModel):
     """Recall@k, means over the newest windows; None where nothing could be measured."""
 
     k: int
+    cases: int = Field(description="events on which model and popularity were compared")
     index: float | None = Field(description="approximate search against exact search")
     model: float | None = Field(description="exact search through the server, next events before training")
     served: float | None = Field(description="as a product would show it, without items already seen")
     popularity: float | None = Field(description="the items most popular before the window")
     trainer: float | None = Field(description="measured by the trainer over all items, before training")
     trainer_popularity: float | None = Field(description="the baseline on the same events")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the model's recall (Wilson): the next item of a case is among the k or not."""
+        if self.model is None or not self.cases:
+            return None
+        share, scale = self.model, _Z * _Z / self.cases
+        middle = (share + scale / 2) / (1 + scale)
+        reach = math.sqrt(share * (1 - share) * scale + scale * scale / 4) / (1 + scale)
+        return middle - reach, middle + reach
 
 
 class DemoSummary(FrozenModel):
@@ -59,12 +74,19 @@ class DemoSummary(FrozenModel):
     seconds: float
 
     @property
+    def is_small(self) -> bool:
+        """Whether the log is too small to judge the model."""
+        return self.events < SMALL_LOG
+
+    @property
     def failures(self) -> list[str]:
         """What went wrong, one sentence each."""
         failed = {code: count for code, count in self.requests.items() if code != "OK"}
         found = [f"{count} requests failed with {code}" for code, count in failed.items()]
         if not self.requests.get("OK"):
             found.append("no request was answered")
+        if self.is_small:
+            return found
         if self.click_seconds is None:
             found.append("the answer did not change after the click")
         model, popularity = self.recalls.model, self.recalls.popularity
@@ -79,7 +101,7 @@ def summarise(
     store: Store,
     settings: Settings,
     status: Status,
-    change: Change,
+    change: Change | None,
     restarts: dict[str, int],
     *,
     peak_memory: int,
@@ -102,12 +124,13 @@ def summarise(
         bundles=round(sum(value for name, _, value in metrics if name == "weir_bundle_swaps_total")),
         recalls=Recalls(
             k=k,
+            cases=recent_cases(status.recalls, "model", k),
             **recalls,
             trainer=newest.get(f"recall@{k}"),
             trainer_popularity=newest.get(f"popularity_recall@{k}"),
         ),
         servable_seconds=_pooled(fresh),
-        click_seconds=change.seconds,
+        click_seconds=None if change is None else change.seconds,
         requests=requests_by_code(metrics),
         restarts={name: count for name, count in restarts.items() if count},
         peak_memory_bytes=peak_memory,
@@ -142,7 +165,8 @@ def print_summary(console: Console, summary: DemoSummary, settings: Settings) ->
         "log": f"{summary.rows:,} rows: {summary.events:,} events, {summary.dead} dead, "
         f"{summary.duplicates:,} duplicates; {summary.late:,} of the events came late",
         "windows": f"{summary.windows} committed, {summary.bundles} bundles served",
-        f"recall@{recalls.k}, model": _against(recalls.model, recalls.popularity),
+        f"recall@{recalls.k}, model": _against(recalls.model, recalls.popularity, recalls.interval)
+        + (f"; too small to judge: {summary.events:,} events, {SMALL_LOG:,} are enough" if summary.is_small else ""),
         f"recall@{recalls.k}, served": _against(recalls.served, recalls.popularity),
         f"recall@{recalls.k}, index": _number(recalls.index) + " of what exact search finds",
         f"recall@{recalls.k}, trainer": _against(recalls.trainer, recalls.trainer_popularity),
@@ -196,6 +220,7 @@ def _number(value: float | None, form: str = ".3f") -> str:
     return "-" if value is None else format(value, form)
 
 
-def _against(value: float | None, baseline: float | None) -> str:
+def _against(value: float | None, baseline: float | None, interval: tuple[float, float] | None = None) -> str:
     times = f" ({value / baseline:.1f} times)" if value and baseline else ""
-    return f"{_number(value)} against {_number(baseline)} by popularity{times}"
+    within = f" (95 %: {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
+    return f"{_number(value)}{within} against {_number(baseline)} by popularity{times}"

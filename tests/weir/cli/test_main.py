@@ -148,12 +148,12 @@ def test_once_never_removes_what_no_demo_made(tmp_path: Path) -> None:
     ports = [part for key in ("serving.port", "pipeline.metrics_port", "trainer.metrics_port", "serving.metrics_port",
                               "monitor.metrics_port") for part in ("--set", f"{key}=0")]  # fmt: skip
     output = run("up", "--demo", "--once", "--store", str(tmp_path), *ports, status=1)
-    assert "holds data that no demo made" in output
+    assert "holds other data, which is no replay alone" in output
     assert (tmp_path / "precious/data").read_bytes() == b"1"
 
 
 def test_once_needs_something_that_ends() -> None:
-    assert "--once ends with the replay" in run("up", "--once", status=2)
+    assert "--once and --fresh concern a replay" in run("up", "--once", status=2)
 
 
 def test_generate_writes_the_log_it_tells_of(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs import LogColumns, LogConfig, TopicError
+from logs import Block, BlockId, LogColumns, LogConfig, TopicError, Validator
 from weir.demo.source import nice_window, open_log
 
 DAY = 86_400
@@ -56,7 +56,23 @@ def test_gzip_and_a_missing_last_newline(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(data))
     source = open_log(path)
     assert source.profile.rows == 2
-    assert source.segment(0, 1) + source.segment(1, 2) == data
+    # A pipeline that follows the segments waits for the end of a line.
+    assert source.segment(0, 1) + source.segment(1, 2) == data + b"\n"
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "log.tsv"])
+def test_each_segment_of_a_csv_has_its_header(tmp_path: Path, name: str) -> None:
+    sign = "\t" if ".tsv" in name else ","
+    cells = [("user_id", "item_id", "timestamp"), ("u", "i", "1700000000"), ("v", "j", "1700000060")]
+    rows = [sign.join(row) for row in cells]
+    data = "\n".join(rows).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    source = open_log(tmp_path / name)
+    assert (source.profile.rows, source.profile.window_seconds, source.suffix) == (2, 60, name[3:7])
+    assert [source.segment(row, row + 1).decode() for row in (0, 1)] == [f"{rows[0]}\n{row}\n" for row in rows[1:]]
+    validator = Validator(LogConfig())
+    valid, _ = validator.validate(Block(BlockId("log", 0), source.rows(1, 2)))
+    assert valid.rows["user_id"].to_pylist() == ["v"]
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.string()])
@@ -78,9 +94,9 @@ def test_a_topic_is_not_replayed() -> None:
 def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"missing\.jsonl: there is no such log"):
         open_log(tmp_path / "missing.jsonl")
-    (tmp_path / "log.csv").write_text("a,b")
-    with pytest.raises(ValueError, match=r"log\.csv: unknown format; allowed are \.jsonl"):
-        open_log(tmp_path / "log.csv")
+    (tmp_path / "log.xlsx").write_text("a,b")
+    with pytest.raises(ValueError, match=r"log\.xlsx: unknown format; a log ends in \.parquet, \.jsonl"):
+        open_log(tmp_path / "log.xlsx")
     (tmp_path / "log.parquet").write_text("a,b")
     with pytest.raises(ValueError, match=r"log\.parquet: is no Parquet file"):
         open_log(tmp_path / "log.parquet")
@@ -88,7 +104,7 @@ def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"empty\.jsonl: no row has a valid event time: user_id is missing or null"):
         open_log(tmp_path / "empty.jsonl")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "log.parquet")
-    with pytest.raises(ValueError, match=r"no row has a valid event time: column user_id is missing; the file has a "):
+    with pytest.raises(ValueError, match=r"no row has a valid event time: column user_id is missing; the file has a: "):
         open_log(tmp_path / "log.parquet")
     (tmp_path / "nothing.jsonl").touch()
     with pytest.raises(ValueError, match=r"nothing\.jsonl: no row has a valid event time$"):

@@ -69,3 +69,10 @@ def test_a_terminal_that_has_gone_raises_nothing(monkeypatch: pytest.MonkeyPatch
         display = StatusDisplay(Console(file=Gone(), width=160, force_terminal=terminal))
         display.say("trainer", "ready")
         display.show(Status(seconds=1.0, replayed=None))
+
+
+def test_why_the_newest_bundle_is_not_served_is_shown() -> None:
+    out, file = console(terminal=False)
+    with StatusDisplay(out) as display:
+        display.show(Status(seconds=1.0, replayed=None, held="held: recall@20 is 0.1, of the current bundle 0.4"))
+    assert "newest bundle: held: recall@20 is 0.1, of the current bundle 0.4" in file.getvalue()

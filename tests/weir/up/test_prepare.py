@@ -4,15 +4,20 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from prometheus_client import CollectorRegistry
 
-from contracts import Store
+from contracts import Layout, Store, StoreFormat, ensure_format
 from logs import LogColumns, LogConfig
+from pipelines.config import PipelineConfig
+from pipelines.ingest import ingest
+from pipelines.plan import LayoutError
+from weir.check.text import UnreadableLogError
 from weir.config import load_settings
 from weir.demo.generator import GeneratorConfig, generate
 from weir.demo.source import LogProfile, open_log
 from weir.errors import CommandError, UsageError
 from weir.up.options import UpOptions
-from weir.up.prepare import Launch, demo_settings, last_user, log_settings, prepare
+from weir.up.prepare import Launch, demo_settings, last_user, log_settings, pace, prepare
 
 FREE = [
     f"{key}={port}"
@@ -30,7 +35,16 @@ FREE = [
 
 
 def start(store: Path, assign: list[str] | None = None, **changes: object) -> Launch:
-    given = {"demo": False, "once": False, "log": None, "seconds": 1.0, "ranks": 1, "port_offset": 0, "timeout": 9.0}
+    given = {
+        "demo": False,
+        "once": False,
+        "log": None,
+        "seconds": 1.0,
+        "ranks": 1,
+        "fresh": False,
+        "port_offset": 0,
+        "timeout": 9.0,
+    }
     options = UpOptions(**{**given, **changes})  # type: ignore[arg-type]
     return prepare(None, str(store), FREE if assign is None else assign, options)
 
@@ -67,13 +81,62 @@ def test_a_later_up_remembers_all_but_the_ports(tmp_path: Path) -> None:
     assert again.serving.port == load_settings().serving.port + 14_000
 
 
-def test_once_begins_from_nothing_where_a_demo_was(tmp_path: Path) -> None:
+def test_once_begins_from_nothing_only_if_asked_to(tmp_path: Path) -> None:
     store, log = tmp_path / "store", log_file(tmp_path / "log.jsonl")
-    for once in (False, True):
-        start(store, demo=True, once=once, log=log)
-        Store(str(store)).write("windows/old", b"1")
     start(store, demo=True, once=True, log=log)
+    Store(str(store)).write("windows/old", b"1")
+    with pytest.raises(CommandError, match=r"holds a replay of log\.jsonl: --fresh removes it"):
+        start(store, demo=True, once=True, log=log)
+    assert (store / "windows/old").exists()
+    start(store, demo=True, once=True, fresh=True, log=log)
     assert not (store / "windows").exists()
+
+
+def test_another_log_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    store, log = tmp_path / "store", log_file(tmp_path / "log.jsonl")
+    start(store, demo=True, log=log)
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    other = log_file(tmp_path / "other.jsonl")
+    with pytest.raises(CommandError, match=r"holds a replay of log\.jsonl: --fresh"):
+        start(store, log=other)
+    with pytest.raises(CommandError, match=r"holds a replay of log\.jsonl: pipeline\.log = .* needs another --store"):
+        start(store, [*FREE, f"pipeline.log={tmp_path}"])
+    ensure_format(Store(str(store)), StoreFormat(layout=Layout(window_ms=1000, user_shards=2, sketch={})))
+    with pytest.raises(LayoutError, match="window_seconds"):
+        start(store, demo=True, log=log)
+    (store / "STORE.json").unlink()
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_what_no_replay_made_is_never_removed(tmp_path: Path) -> None:
+    live = tmp_path / "live"
+    (tmp_path / "source").mkdir()
+    log_file(tmp_path / "source" / "a.jsonl")
+    ingest(Store(str(live)), PipelineConfig(log=str(tmp_path / "source"), metrics_port=0), registry=CollectorRegistry())
+    # The mark of a demo of version 0.1, and events of another log.
+    Store(str(live)).write("state/demo", b"")
+    for fresh in (False, True):
+        with pytest.raises(CommandError, match="which is no replay alone"):
+            start(live, demo=True, once=True, fresh=fresh)
+    assert list(live.glob("windows/*"))
+
+
+def test_a_log_without_a_valid_row_is_refused_with_what_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "shop.csv").write_text("customer,sku,time\nu,i,1700000000\n")
+    with pytest.raises(UnreadableLogError, match=r"weir up --log .*shop\.csv --set pipeline.*=customer"):
+        start(tmp_path / "store", log=tmp_path / "shop.csv")
+    with pytest.raises(UnreadableLogError, match=r"weir up --set pipeline\.columns\.user_id=customer"):
+        start(tmp_path / "store", [*FREE, f"pipeline.log={tmp_path / 'shop.csv'}"])
+    assert not (tmp_path / "store" / "state" / "settings.json").exists()
+
+
+def test_an_empty_folder_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start(tmp_path / "store", [*FREE, f"pipeline.log={tmp_path / 'incoming'}"])
+    assert "holds no rows yet: waiting for the first" in capsys.readouterr().err
+
+
+def test_few_rows_are_replayed_in_less_time() -> None:
+    assert [pace(rows) for rows in (3, 6000, 10**6)] == [20, 60, 120]
 
 
 def test_a_demo_that_goes_on_keeps_what_there_is(tmp_path: Path) -> None:
@@ -85,10 +148,10 @@ def test_a_demo_that_goes_on_keeps_what_there_is(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs --demo or --log"):
+    with pytest.raises(UsageError, match="need --demo or --log"):
         start(tmp_path, once=True)
     Store(str(tmp_path / "store")).write("data", b"1")
-    with pytest.raises(CommandError, match="holds data that no demo made"):
+    with pytest.raises(CommandError, match="which is no replay alone"):
         start(tmp_path / "store", once=True, log=log_file(tmp_path / "log.jsonl"))
     with pytest.raises(FileNotFoundError, match="there is no such log file"):
         start(tmp_path / "other", log=tmp_path / "missing.jsonl")

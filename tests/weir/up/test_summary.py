@@ -18,7 +18,9 @@ GOOD = DemoSummary(
     late=1016,
     windows=63,
     bundles=63,
-    recalls=Recalls(k=20, index=1.0, model=0.785, served=0.4, popularity=0.174, trainer=0.7, trainer_popularity=0.1),
+    recalls=Recalls(
+        k=20, cases=1000, index=1.0, model=0.785, served=0.4, popularity=0.174, trainer=0.7, trainer_popularity=0.1
+    ),
     servable_seconds=tuple(float(second) for second in range(21)),
     click_seconds=2.7,
     requests={"OK": 1333},
@@ -52,6 +54,22 @@ def test_what_went_wrong_is_told(change: dict[str, object], failure: str) -> Non
     assert failures[0].startswith(failure)
 
 
+def test_a_small_log_is_too_small_to_judge_and_no_failure() -> None:
+    recalls = GOOD.recalls.model_copy(update={"model": None, "popularity": None, "cases": 0})
+    small = GOOD.model_copy(update={"events": 3, "click_seconds": None, "recalls": recalls})
+    assert small.failures == []
+    assert small.model_copy(update={"requests": {}}).failures == ["no request was answered"]
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(console, small, Settings())
+    assert "too small to judge: 3 events, 1,000 are enough" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_interval_is_wilsons() -> None:
+    recalls = GOOD.recalls.model_copy(update={"model": 0.1, "cases": 50})
+    assert recalls.interval == pytest.approx((0.0435, 0.2136), abs=1e-4)
+    assert recalls.model_copy(update={"model": None}).interval is None
+
+
 def test_only_retrieve_calls_are_requests() -> None:
     """A server without a bundle refuses GetInfo; nobody has asked for items then."""
     registry = CollectorRegistry()
@@ -67,7 +85,11 @@ def test_the_table_shows_every_figure() -> None:
     console = Console(file=io.StringIO(), width=200)
     print_summary(console, GOOD, Settings())
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    for part in ("200,000 events, 100 dead, 1,947 duplicates", "0.785 against 0.174 by popularity (4.5 times)", "9104"):
+    for part in (
+        "200,000 events, 100 dead, 1,947 duplicates",
+        "0.785 (95 %: 0.758 to 0.809) against 0.174 by popularity (4.5 times)",
+        "9104",
+    ):
         assert part in text
     for part in (
         "p50 10.0 s, p95 19.0 s, at most 20.0 s",

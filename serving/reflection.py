@@ -1,0 +1,28 @@
+"""The schema of the services for clients that ask for it, in both versions of the protocol.
+
+grpcio has v1alpha only. v1 is the same protocol under another name: its messages are the same on the wire.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+__all__ = ["REFLECTION_V1", "enable_reflection"]
+
+REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
+
+
+def enable_reflection(services: Sequence[str], server: Any) -> None:
+    """Add reflection to a server (`grpc.aio`); it lists the services and itself."""
+    names = (*services, reflection.SERVICE_NAME, REFLECTION_V1)
+    reflection.enable_server_reflection(names, server)
+    handler = grpc.stream_stream_rpc_method_handler(
+        reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(REFLECTION_V1, {"ServerReflectionInfo": handler}),)
+    )

@@ -1,0 +1,163 @@
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from contracts import Store
+from logs import LogConfig
+from pipelines.config import PipelineConfig
+from pipelines.ingest import ingest
+from weir.check import report, sample
+from weir.check.report import check_log, with_settings
+
+DAY = 86_400
+SHOP = [
+    "Order No;Customer No;Article;Ordered At",
+    *(f"{n};c{n % 7};a{n % 5};2025-01-{n % 28 + 1:02} 10:00:00" for n in range(56)),
+]
+
+
+def lines(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_a_shops_export_is_read_with_the_settings_that_are_proposed(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_text("\n".join(SHOP))
+    found = check_log(LogConfig(log=str(path)))
+    assert found.settings == [
+        "pipeline.columns.user_id=Customer No",
+        "pipeline.columns.item_id=Article",
+        "pipeline.columns.timestamp=Ordered At",
+        "pipeline.time_zone=UTC",
+    ]
+    assert (found.rows, found.valid, found.valid_before, found.is_complete) == (56, 56, 0, True)
+    assert (found.users, found.items, found.formats) == (7, 5, ["CSV"])
+    assert found.window_seconds == 12 * 3600
+    assert {column.name: column.kind for column in found.columns} == {
+        "Order No": "integer",
+        "Customer No": "text",
+        "Article": "text",
+        "Ordered At": "time",
+    }
+    assert not found.is_readable
+    again = check_log(with_settings(LogConfig(log=str(path)), found.settings))
+    assert (again.settings, again.valid_before, again.first_bad) == ([], 56, None)
+
+
+def test_parquet_and_json_lines_with_odd_names(tmp_path: Path) -> None:
+    times = [1_700_000_000 + 3600 * n for n in range(50)]
+    pq.write_table(
+        pa.table({"listener": range(50), "recording": ["r"] * 50, "played_at": times}), tmp_path / "p.parquet"
+    )
+    found = check_log(LogConfig(log=str(tmp_path / "p.parquet")))
+    assert [setting.rpartition("=")[2] for setting in found.settings] == ["listener", "recording", "played_at"]
+    rows = [
+        {"visitorId": n, "contentRef": "c", "ts": str(1000 * time), "action": "view"} for n, time in enumerate(times)
+    ]
+    (tmp_path / "odd.jsonl").write_text(lines(*rows))
+    found = check_log(LogConfig(log=str(tmp_path / "odd.jsonl")))
+    assert [setting.rpartition("=")[2] for setting in found.settings] == ["visitorId", "contentRef", "ts", "action"]
+    assert found.event_types == {"view": 50}
+    assert found.start_ms == 1000 * times[0]
+
+
+def test_names_that_are_right_already_are_kept(tmp_path: Path) -> None:
+    row = {
+        "user_id": 1,
+        "item_id": 2,
+        "timestamp": 1_700_000_000,
+        "customer": 3,
+        "product": 4,
+        "created_at": 1_600_000_000,
+    }
+    (tmp_path / "log.jsonl").write_text(lines(row))
+    found = check_log(LogConfig(log=str(tmp_path / "log.jsonl")))
+    assert (found.settings, found.valid) == ([], 1)
+
+
+def test_the_first_bad_row_is_named_as_an_editor_does(tmp_path: Path) -> None:
+    good = lines({"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000})
+    for name, write in (
+        ("a.jsonl", Path.write_bytes),
+        ("a.jsonl.gz", lambda path, data: path.write_bytes(gzip.compress(data))),
+    ):
+        path = tmp_path / name
+        write(path, (good * 3 + "\n" + '{"user_id": 1.5}\n' + good).encode())  # type: ignore[operator]
+        bad = check_log(LogConfig(log=str(path))).first_bad
+        assert bad is not None
+        assert (bad.file, bad.place, bad.reason, bad.raw) == (name, "line 5", "missing_field", '{"user_id": 1.5}')
+
+
+@settings(max_examples=8)
+@given(st.lists(st.sampled_from(["good", "{broken", '{"user_id": 1}', "", "late"]), max_size=12))
+def test_check_and_ingest_agree(tmp_path_factory: pytest.TempPathFactory, kinds: list[str]) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    spelled = {
+        "good": '{"user_id": "u", "item_id": 1, "timestamp": 1700000000}',
+        "late": '{"user_id": "u", "item_id": 1, "timestamp": 4000000000}',
+    }
+    text = "".join(spelled.get(kind, kind) + "\n" for kind in kinds)
+    (folder / "log.jsonl").write_text(spelled["good"] + "\n" + text)
+    found = check_log(LogConfig(log=str(folder / "log.jsonl")))
+    config = PipelineConfig(log=str(folder / "log.jsonl"), metrics_port=0)
+    summary = ingest(Store(str(folder / "store")), config, registry=CollectorRegistry())
+    assert (found.valid, found.rows - found.valid) == (summary.valid + summary.duplicates, summary.dead)
+
+
+def test_a_large_log_is_sampled_from_its_start_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(sample, "_PIECE_ROWS", 10)
+    times = [1_700_000_000 + 60 * n for n in range(5000)]
+    path = tmp_path / "log.jsonl"
+    path.write_text(lines(*({"user_id": n % 9, "item_id": 1, "timestamp": time} for n, time in enumerate(times))))
+    pq.write_table(
+        pa.table({"user_id": [1] * 5000, "item_id": [1] * 5000, "timestamp": times}), tmp_path / "log.parquet"
+    )
+    for name in ("log.jsonl", "log.parquet"):
+        found = check_log(LogConfig(log=str(tmp_path / name)))
+        assert not found.is_complete
+        assert found.rows < 1000
+        assert found.all_rows == pytest.approx(5000, rel=0.1)
+        assert (found.start_ms, found.end_ms) == (1000 * times[0], 1000 * times[-1])
+
+
+def test_many_files_and_files_that_cannot_be_read(tmp_path: Path) -> None:
+    row = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000}
+    for number in range(20):
+        (tmp_path / f"{number:02}.jsonl").write_text(lines(row))
+    (tmp_path / "99.parquet").write_bytes(random.Random(0).randbytes(50))
+    found = check_log(LogConfig(log=str(tmp_path)))
+    assert (found.files, found.formats) == (21, ["JSON Lines", "Parquet"])
+    assert found.valid == 7
+    assert found.reasons == {"unreadable_file": 1}
+    assert found.first_bad is not None
+    assert found.first_bad.place == "the whole file"
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    assert check_log(LogConfig(log=str(tmp_path))).rows == 0
+    with pytest.raises(FileNotFoundError):
+        check_log(LogConfig(log=str(tmp_path / "missing")))
+
+
+def test_times_before_1990_are_read_once_min_time_allows_them(tmp_path: Path) -> None:
+    rows = [{"user": "u", "item": "i", "time": n} for n in range(1, 20)]
+    (tmp_path / "order.jsonl").write_text(lines(*rows))
+    found = check_log(LogConfig(log=str(tmp_path / "order.jsonl")))
+    assert found.settings[-1] == "pipeline.min_time=1970-01-01"
+    assert found.valid == 19
+
+
+def test_the_report_is_json(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text("{}\n")
+    found = check_log(LogConfig(log=str(tmp_path / "log.jsonl")))
+    assert report.LogReport.model_validate_json(found.model_dump_json()) == found

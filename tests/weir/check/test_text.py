@@ -1,0 +1,73 @@
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from contracts import Store
+from logs import LogConfig
+from weir.check.file import settings_file
+from weir.check.report import LogReport, check_log, with_settings
+from weir.check.text import UnreadableLogError, print_report, require_readable
+from weir.config import load_settings
+
+SHOP = "customer,sku,bought\n" + "".join(f"c{n},s{n},2025-01-{n + 1:02}\n" for n in range(28))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> LogReport:
+    path = tmp_path / "my shop.csv"
+    path.write_text(SHOP + "x,y\n")
+    return check_log(LogConfig(log=str(path)))
+
+
+def printed(report: LogReport) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    print_report(console, report)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def test_a_report_says_what_there_is_what_is_wrong_and_what_to_do(shop: LogReport) -> None:
+    text = printed(shop)
+    for part in (
+        "CSV",
+        "96.55 % with the settings below",
+        "2025-01-01 00:00 to 2025-01-28 00:00 UTC (27.0 days)",
+        "28 users and 28 items",
+        "12 hours: pipeline.window_seconds=43200",
+        "first bad row: my shop.csv, line 30: the line has 2 values, the header names 3 columns (malformed_row)",
+        "  x,y",
+        "  --set pipeline.columns.user_id=customer",
+        "weir up --log '/",
+        "> weir.yaml",
+    ):
+        assert part in text
+
+
+def test_a_log_without_valid_rows_is_refused_with_the_command_that_reads_it(shop: LogReport) -> None:
+    with pytest.raises(UnreadableLogError) as refused:
+        require_readable(shop, "weir up --log x")
+    assert refused.value.explain()[-1] == "  weir up --log x" + "".join(f" --set {one}" for one in shop.settings)
+    require_readable(shop.model_copy(update={"valid_before": 1}), "weir up")
+
+
+def test_an_empty_log_is_no_error(tmp_path: Path) -> None:
+    assert "there is nothing to read" in printed(check_log(LogConfig(log=str(tmp_path))))
+
+
+def test_the_settings_file_reads_the_log(shop: LogReport, tmp_path: Path) -> None:
+    text = settings_file(shop, load_settings())
+    assert yaml.safe_load(text)["pipeline"]["columns"] == {
+        "user_id": "customer",
+        "item_id": "sku",
+        "timestamp": "bought",
+    }
+    (tmp_path / "weir.yaml").write_text(text)
+    settings = load_settings(tmp_path / "weir.yaml")
+    assert settings.pipeline.window_seconds == shop.window_seconds
+    found = check_log(settings.pipeline)
+    assert (found.valid_before, found.settings) == (28, [])
+    assert with_settings(LogConfig(log=shop.log), shop.settings).columns == settings.pipeline.columns
+    assert Store(str(tmp_path)).exists("weir.yaml")

@@ -1,0 +1,33 @@
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from weir.cli.main import app
+
+SHOP = "customer,sku,bought\n" + "".join(f"c{n},s{n},2025-01-{n + 1:02}\n" for n in range(28))
+COLUMNS = ["pipeline.columns.user_id=customer", "pipeline.columns.item_id=sku", "pipeline.columns.timestamp=bought"]
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == status, result.output
+    return result.stdout
+
+
+def test_check_says_with_its_status_whether_a_log_can_be_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_text(SHOP)
+    report = json.loads(run("check", str(path), "--json", status=1))
+    assert report["settings"] == [*COLUMNS, "pipeline.time_zone=UTC"]
+    given = [part for setting in report["settings"] for part in ("--set", setting)]
+    assert "100 %" in run("check", str(path), *given)
+
+
+def test_init_prints_a_file_that_check_is_content_with(tmp_path: Path) -> None:
+    path = tmp_path / "shop.csv"
+    path.write_text(SHOP)
+    (tmp_path / "weir.yaml").write_text(run("init", str(path)))
+    run("config", "check", str(tmp_path / "weir.yaml"))
+    report = json.loads(run("check", str(path), "--config", str(tmp_path / "weir.yaml"), "--json"))
+    assert (report["valid_before"], report["settings"]) == (28, [])

@@ -1,0 +1,190 @@
+"""The columns of a log by name and kind, and which of them are likely to be the user, the item and the time."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from contracts import columns
+from logs import Block, Chunk, Fault, Lines, Partition, TableRows
+from logs.delimited import split_rows
+from logs.timestamps import arrow_millis
+
+__all__ = ["Column", "columns_of", "likely_columns"]
+
+_ROWS: Final = 1000
+_FEW: Final = 20
+
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    columns.TIMESTAMP: (
+        *("timestamp", "ts", "datetime", "time", "date", "when", "at", "created", "occurred", "logged", "played"),
+        *("purchased", "bought", "ordered", "watched", "listened", "viewed", "clicked", "zeit", "datum", "fecha"),
+    ),
+    columns.USER_ID: (
+        *("user", "customer", "client", "visitor", "account", "member", "buyer", "shopper", "listener", "viewer"),
+        *("reader", "player", "subscriber", "profile", "person", "cookie", "device", "uid", "kunde", "nutzer"),
+        *("utilisateur", "usuario", "cliente", "session"),
+    ),
+    columns.ITEM_ID: (
+        *("item", "product", "article", "sku", "asin", "isbn", "track", "song", "recording", "movie", "film"),
+        *("video", "book", "content", "asset", "listing", "offer", "stock", "business", "game", "app", "page", "url"),
+        *("artikel", "produkt", "producto", "produit"),
+    ),
+    columns.EVENT_ID: ("eventid", "eventuuid", "eventkey"),
+    columns.EVENT_TYPE: ("eventtype", "event", "action", "eventname", "behavior", "behaviour", "interaction", "type"),
+}
+"""Field -> words that its column is likely to be called by, the likeliest first."""
+
+_FEW_VALUED: Final = {columns.EVENT_TYPE}
+_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_KINDS: Final = {
+    columns.USER_ID: ("text", "integer"),
+    columns.ITEM_ID: ("text", "integer"),
+    columns.EVENT_ID: ("text", "integer"),
+    columns.EVENT_TYPE: ("text",),
+    columns.TIMESTAMP: ("time", "integer", "number"),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its kind is text, time, integer, number, boolean, list, object, mixed or empty.
+
+    `few` counts its values in the first rows, where they are few.
+    """
+
+    name: str
+    kind: str
+    example: str
+    few: dict[str, int]
+
+
+def columns_of(blocks: Iterable[tuple[Chunk, Block]]) -> list[Column]:
+    """Return the columns of the first rows of blocks, in order of first appearance."""
+    found: dict[str, list[Any]] = {}
+    kinds: dict[str, str] = {}
+    for chunk, block in blocks:
+        content = block.content
+        if isinstance(content, TableRows):
+            content = _head(chunk.partition)
+            kinds |= {field.name: kind for field in content.table.schema if (kind := _arrow_kind(field.type))}
+        for row in _rows(content):
+            for name, value in row:
+                found.setdefault(name, []).append(value)
+    names = [*found, *(name for name in kinds if name not in found)]
+    return [_column(name, found.get(name, []), kinds.get(name)) for name in names]
+
+
+def _head(partition: Partition) -> TableRows:
+    """Return the first rows of a Parquet file with all of its columns."""
+    with partition.open() as file:
+        batch = next(pq.ParquetFile(file).iter_batches(_ROWS))
+    return TableRows(pa.Table.from_batches([batch]), np.arange(len(batch)))
+
+
+def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any]]]:
+    if isinstance(content, TableRows):
+        yield from (list(row.items()) for row in content.table[:_ROWS].to_pylist())
+    elif content is not None and content.header is not None:
+        for row in split_rows(content.lines[:_ROWS], content.header):
+            if not isinstance(row, Fault):
+                yield [(name, value or None) for name, value in zip(content.header.names, row, strict=True)]
+    elif content is not None:
+        for line in content.lines[:_ROWS]:
+            try:
+                value = msgspec.json.decode(line)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                continue
+            if isinstance(value, dict):
+                yield list(value.items())
+
+
+def _column(name: str, values: list[Any], kind: str | None) -> Column:
+    known = [value for value in values if value is not None]
+    counts = Counter(str(value) for value in known)
+    few = dict(counts.most_common()) if len(counts) <= _FEW else {}
+    return Column(name, kind or _kind(known), str(known[0])[:40] if known else "", few)
+
+
+def _kind(values: list[Any]) -> str:
+    kinds = {_kind_of(value) for value in values}
+    if kinds == {"text"}:
+        return _kind_of_texts(values)
+    return (
+        kinds.pop()
+        if len(kinds) == 1
+        else "number"
+        if kinds == {"integer", "number"}
+        else "mixed"
+        if kinds
+        else "empty"
+    )
+
+
+def _kind_of(value: Any) -> str:
+    names = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "text"), (list, "list"))
+    return next((name for kind, name in names if isinstance(value, kind)), "object")
+
+
+def _kind_of_texts(texts: list[str]) -> str:
+    """Return what texts spell: CSV has nothing but texts."""
+    values = pa.array(texts)
+    for kind, name in ((pa.int64(), "integer"), (pa.float64(), "number")):
+        try:
+            values.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+        else:
+            return name
+    return "time" if arrow_millis(values, "auto", "UTC")[1].mean() > 0.5 else "text"
+
+
+def _arrow_kind(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        return _arrow_kind(kind.value_type)
+    tests = {
+        "time": (pa.types.is_timestamp, pa.types.is_date),
+        "boolean": (pa.types.is_boolean,),
+        "integer": (pa.types.is_integer,),
+        "number": (pa.types.is_floating, pa.types.is_decimal),
+        "list": (pa.types.is_nested,),
+    }
+    return next((name for name, of in tests.items() if any(one(kind) for one in of)), "")
+
+
+def likely_columns(found: Sequence[Column], known: dict[str, str]) -> dict[str, str]:
+    """Return field -> column for the fields whose own column, in `known`, is not there, as far as names tell."""
+    names = {column.name for column in found}
+    taken = {name for name in known.values() if name in names}
+    likely: dict[str, str] = {}
+    for field, words in _WORDS.items():
+        scores = {
+            column.name: _score(column.name, words)
+            for column in found
+            if column.name not in taken and column.kind in _KINDS[field] and (field not in _FEW_VALUED or column.few)
+        }
+        best = max(scores, key=scores.__getitem__, default="")
+        if known[field] not in names and scores.get(best):
+            likely[field] = best
+            taken.add(best)
+    return {field: likely[field] for field in known if field in likely}
+
+
+def _score(name: str, words: Sequence[str]) -> float:
+    """Return how much a name looks like one of the words; 0 for not at all."""
+    parts = [part.lower() for part in _PARTS.findall(name)]
+    joined = "".join(parts)
+    for rank, word in enumerate(words):
+        if joined in (word, f"{word}id", f"{word}key", f"{word}code", f"{word}no", f"{word}number", f"id{word}"):
+            return 3 - rank / 100
+    for rank, word in enumerate(words):
+        if word in parts:
+            # `user_id` before `user_name`.
+            return (2 if {"id", "code", "key", "at", "no"} & {*parts} else 1) - rank / 100
+    return 0.0

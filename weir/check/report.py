@@ -1,0 +1,214 @@
+"""`weir check`: what a log holds, what is wrong with it, and the settings with which it can be read."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from contracts import columns
+from contracts.models import FrozenModel
+from logs import Block, Chunk, FirstLook, Format, Letters, LogConfig, Validator, row_count
+from weir.check.fields import Column, columns_of, likely_columns
+from weir.check.sample import Piece, Sample, spread, take_sample
+from weir.demo.source import nice_window
+
+__all__ = ["BadRow", "ColumnFacts", "LogReport", "check_log"]
+
+_FEW: Final = 3
+"""Pieces on which proposed settings are tried."""
+_COUNTED: Final = 1 << 26
+"""Up to this byte the number of a bad line is counted."""
+_RAW: Final = 160
+
+
+class ColumnFacts(FrozenModel):
+    """A column; `read_as` is the field that it is read as, by the settings or by the proposal."""
+
+    name: str
+    kind: str
+    example: str
+    read_as: str | None
+
+
+class BadRow(FrozenModel):
+    """A row that is not valid."""
+
+    file: str
+    place: str
+    reason: str
+    detail: str
+    raw: str
+
+
+class LogReport(FrozenModel):
+    """A log as a sample shows it; numbers of rows, users and items are those of the sample."""
+
+    log: str
+    files: int
+    bytes: int
+    formats: list[str]
+    rows: int = Field(description="rows that were looked at")
+    all_rows: int | None = Field(description="rows of the whole log, estimated unless all were looked at")
+    is_complete: bool = Field(description="whether all rows were looked at")
+    columns: list[ColumnFacts]
+    settings: list[str] = Field(description="settings, as KEY=VALUE, with which more rows are valid; else empty")
+    valid: int = Field(description="valid rows, with these settings")
+    valid_before: int = Field(description="valid rows, without these settings")
+    reasons: dict[str, int] = Field(description="what is wrong with the others, with these settings")
+    first_bad: BadRow | None = Field(description="the first row that is not valid, with these settings")
+    first_bad_before: BadRow | None = Field(description="the same, without these settings")
+    start_ms: int | None
+    end_ms: int | None
+    users: int
+    items: int
+    event_types: dict[str, int] = Field(description="the commonest event types, if the log has any")
+    window_seconds: int | None = Field(description="suggested pipeline.window_seconds")
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether any row is valid without further settings."""
+        return self.valid_before > 0
+
+
+@dataclass
+class _Verdict:
+    look: FirstLook = field(default_factory=FirstLook)
+    first_bad: BadRow | None = None
+    tables: list[pa.RecordBatch] = field(default_factory=list)
+
+    @property
+    def share(self) -> float:
+        return self.look.valid / self.look.rows if self.look.rows else 0.0
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return pa.chunked_array([table.column(name) for table in self.tables])
+
+
+def check_log(config: LogConfig) -> LogReport:
+    """Look at a log; raises `FileNotFoundError` where there is none, and `TopicError` for a topic."""
+    sample = take_sample(config)
+    found = columns_of(_heads(sample, config))
+    settings = _proposal(sample, config, found)
+    proposed = with_settings(config, settings)
+    before = _judge(sample.pieces, config)
+    after = _judge(sample.pieces, proposed) if settings else before
+    times = after.column(columns.TIMESTAMP).to_numpy() if after.look.valid else np.empty(0, np.int64)
+    low, high = np.quantile(times, [0.001, 0.999]) if len(times) else (0, 0)
+    share = sample.share
+    return LogReport(
+        log=config.log,
+        files=len(sample.partitions),
+        bytes=sample.size,
+        formats=sorted({_format(partition.key, partition.format) for partition in sample.partitions}),
+        rows=after.look.rows,
+        all_rows=None if share is None else round(after.look.rows / share) if share else 0,
+        is_complete=share == 1.0,
+        columns=[_facts(column, proposed) for column in found],
+        settings=settings,
+        valid=after.look.valid,
+        valid_before=before.look.valid,
+        reasons=dict(after.look.reasons.most_common()),
+        first_bad=after.first_bad,
+        first_bad_before=before.first_bad,
+        start_ms=int(times.min()) if len(times) else None,
+        end_ms=int(times.max()) if len(times) else None,
+        users=_distinct(after, columns.USER_ID),
+        items=_distinct(after, columns.ITEM_ID),
+        event_types=_event_types(proposed, found),
+        window_seconds=nice_window((high - low) / 1000) if len(times) else None,
+    )
+
+
+def with_settings(config: LogConfig, settings: Sequence[str]) -> LogConfig:
+    """Return the settings with some of them changed, given as in `LogReport.settings`."""
+    values = config.model_dump()
+    for setting in settings:
+        path, _, value = setting.removeprefix("pipeline.").partition("=")
+        *sections, name = path.split(".")
+        inner: dict[str, Any] = values
+        for section in sections:
+            inner = inner[section]
+        inner[name] = value
+    return LogConfig.model_validate({name: values[name] for name in LogConfig.model_fields})
+
+
+def _heads(sample: Sample, config: LogConfig) -> Iterator[tuple[Chunk, Block]]:
+    """Yield the first block of the first and of the last file that can be read."""
+    for piece in spread([piece for piece in sample.pieces if piece.chunk is not None], 2):
+        if piece.chunk is not None:
+            yield from ((piece.chunk, block) for block in islice(piece.read(config), 1))
+
+
+def _proposal(sample: Sample, config: LogConfig, found: Sequence[Column]) -> list[str]:
+    """Return the settings with which most rows are valid; none if the present ones are as good."""
+    likely = likely_columns(found, config.columns.model_dump())
+    named = [f"pipeline.columns.{name}={column}" for name, column in likely.items()]
+    tried: list[list[str]] = [[], named, [*named, "pipeline.time_zone=UTC"], [*named, "pipeline.min_time=1970-01-01"]]
+    pieces = spread(sample.pieces, _FEW)
+    shares = [_judge(pieces, with_settings(config, settings)).share for settings in tried]
+    return tried[shares.index(max(shares))]
+
+
+def _judge(pieces: Sequence[Piece], config: LogConfig) -> _Verdict:
+    """Validate what was sampled as the pipeline does."""
+    verdict, validator = _Verdict(), Validator(config)
+    for piece in pieces:
+        for block in piece.read(config):
+            valid, letters = validator.validate(block)
+            verdict.look.add(row_count(block), len(valid.rows), letters.letters)
+            if len(valid.rows):
+                verdict.tables.append(valid.rows)
+            if letters.letters and verdict.first_bad is None:
+                verdict.first_bad = _bad_row(piece, letters)
+    return verdict
+
+
+def _bad_row(piece: Piece, letters: Letters) -> BadRow:
+    letter = letters.letters[0]
+    return BadRow(
+        file=letter.partition,
+        place=_place(piece.chunk, letter.position),
+        reason=letter.reason,
+        detail=letter.detail,
+        raw=letter.raw[:_RAW],
+    )
+
+
+def _place(chunk: Chunk | None, position: int) -> str:
+    """Return where a row is, as people count: lines of a text from 1."""
+    if chunk is None:
+        return "the whole file"
+    if chunk.partition.format is Format.PARQUET:
+        return f"row {position}"
+    if chunk.partition.format in (Format.GZIP_LINES, Format.GZIP_DELIMITED):
+        return f"line {position + 1}"
+    if position > _COUNTED:
+        return f"byte {position}"
+    with chunk.partition.open() as file:
+        before = file.read(position).count(b"\n")
+    return f"line {before + 1}"
+
+
+def _facts(column: Column, config: LogConfig) -> ColumnFacts:
+    read_as = {spelled: name for name, spelled in config.columns.model_dump().items()}
+    return ColumnFacts(name=column.name, kind=column.kind, example=column.example, read_as=read_as.get(column.name))
+
+
+def _distinct(verdict: _Verdict, name: str) -> int:
+    return pc.count_distinct(verdict.column(name)).as_py() if verdict.look.valid else 0
+
+
+def _event_types(config: LogConfig, found: Sequence[Column]) -> dict[str, int]:
+    """Return how often the first rows have each event type."""
+    return next((column.few for column in found if column.name == config.columns.event_type), {})
+
+
+def _format(key: str, form: Format) -> str:
+    name = {Format.PARQUET: "Parquet", Format.JSON_LINES: "JSON Lines", Format.GZIP_LINES: "JSON Lines (gzip)"}
+    plain = "TSV" if ".tsv" in key else "CSV"
+    return name.get(form, f"{plain} (gzip)" if form is Format.GZIP_DELIMITED else plain)

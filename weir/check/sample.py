@@ -1,0 +1,111 @@
+"""A sample of a log: pieces of some of its files, from the first to the last, so that a look takes seconds."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, TypeVar
+
+from contracts import EventClock
+from logs import (
+    Block,
+    BlockId,
+    Chunk,
+    Format,
+    LogConfig,
+    Partition,
+    Reading,
+    UnreadableError,
+    chunks_of,
+    discover,
+    latest_event_ms,
+    read_chunk,
+)
+
+__all__ = ["Piece", "Sample", "spread", "take_sample"]
+
+_FILES: Final = 8
+_PIECES: Final = 24
+_PIECE_BYTES: Final = 1 << 20
+_PIECE_ROWS: Final = 1 << 14
+_BLOCK_BYTES: Final = 1 << 24
+_GZIP: Final = (Format.GZIP_LINES, Format.GZIP_DELIMITED)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A chunk of which the blocks with these numbers are looked at, or the one block that says why a file cannot be."""
+
+    chunk: Chunk | None
+    numbers: tuple[int, ...] = ()
+    unreadable: Block | None = None
+
+    def read(self, config: LogConfig) -> Iterator[Block]:
+        """Yield the blocks."""
+        if self.unreadable is not None:
+            yield self.unreadable
+        if self.chunk is not None:
+            blocks = read_chunk(self.chunk, config, _PIECE_ROWS, _BLOCK_BYTES)
+            first_ones = islice(enumerate(blocks), max(self.numbers, default=-1) + 1)
+            yield from (block for number, block in first_ones if number in self.numbers)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What of a log is looked at: `pieces` of some of its files; `share` of its bytes, None where gzip hides it."""
+
+    partitions: list[Partition]
+    pieces: list[Piece]
+    share: float | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(partition.size for partition in self.partitions)
+
+
+def take_sample(config: LogConfig) -> Sample:
+    """Choose the pieces; raises `FileNotFoundError` where there is no log, and `TopicError` for a topic."""
+    partitions = [partition for partition in discover(config.log) if partition.size]
+    chosen = spread(partitions, _FILES)
+    pieces: list[Piece] = []
+    read: float | None = 0.0
+    for partition in chosen:
+        found, share = _pieces(partition, config, max(3, _PIECES // len(chosen)))
+        pieces += found
+        read = None if read is None or share is None else read + share * partition.size
+    size = sum(partition.size for partition in partitions)
+    return Sample(partitions, pieces, read / size if read is not None and size else None)
+
+
+def spread(found: Sequence[T], most: int) -> list[T]:
+    """Return at most so many of them, evenly spaced, the first and the last among them."""
+    if len(found) <= most:
+        return list(found)
+    return [found[number * (len(found) - 1) // (most - 1)] for number in range(most)]
+
+
+def _pieces(partition: Partition, config: LogConfig, most: int) -> tuple[list[Piece], float | None]:
+    """Return the pieces of a file, and the share of it that they are."""
+    reading = Reading(partition, latest_ms=latest_event_ms(partition, EventClock(), config))
+    try:
+        chunks, stop = chunks_of(reading, _PIECE_BYTES)
+    except UnreadableError as error:
+        return [Piece(None, (), Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),)))], 1.0
+    if partition.format in _GZIP:
+        return [Piece(chunk, tuple(range(most))) for chunk in chunks], None
+    chosen = spread(chunks, most)
+    if partition.format is not Format.PARQUET:
+        share = sum(chunk.stop - chunk.start for chunk in chosen) / partition.size
+        return [Piece(chunk, (0,)) for chunk in chosen], min(share, 1.0)
+    pieces = [Piece(chunk, _blocks(chunk, max(3, most // len(chosen)))) for chunk in chosen]
+    rows = sum(
+        min(len(piece.numbers) * _PIECE_ROWS, piece.chunk.stop - piece.chunk.start) for piece in pieces if piece.chunk
+    )
+    return pieces, rows / max(1, stop)
+
+
+def _blocks(chunk: Chunk, most: int) -> tuple[int, ...]:
+    """Return the numbers of the blocks of a row group to look at: they can only be read one after the other."""
+    return tuple(spread(range(-(-(chunk.stop - chunk.start) // _PIECE_ROWS)), most))

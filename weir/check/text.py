@@ -1,0 +1,171 @@
+"""A report on a log for people: on a terminal, and in the sentences of other commands."""
+
+import shlex
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+
+from contracts import UserError
+from logs import HINTS
+from weir.check.report import LogReport
+from weir.text import plain
+
+__all__ = ["UnreadableLogError", "in_one_line", "print_report", "require_readable", "what_is_wrong"]
+
+_DAY_MS = 86_400_000
+_SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_DIMENSION = 64
+_ROW_BYTES = 4 * _DIMENSION + 60
+"""Of the item table: a vector, the state of its optimiser and the counts."""
+
+
+class UnreadableLogError(UserError):
+    """No row of a log is valid; the lines say why, and which settings would read it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+    def explain(self) -> list[str]:
+        """Return the lines."""
+        return self.lines
+
+
+def require_readable(report: LogReport, command: str) -> None:
+    """Raise `UnreadableLogError` where no row is valid; `command` is what to run with the settings that read it."""
+    if report.is_readable:
+        return
+    lines = [f"no row of {report.log} is valid", *what_is_wrong(report)]
+    if report.settings:
+        lines += [f"these settings read {_share(report)} of it:", f"  {command}{_assignments(report)}"]
+    raise UnreadableLogError(lines)
+
+
+def print_report(console: Console, report: LogReport) -> None:
+    """Print a report: facts, columns, the first bad row, and what to do next."""
+    facts = Table(box=None, show_header=False)
+    for name, value in _facts(report):
+        facts.add_row(plain(name, style="bold"), plain(value))
+    console.print(facts)
+    if report.columns:
+        console.print()
+        _print_columns(console, report)
+    for lines in (what_is_wrong(report), _next_steps(report)):
+        if lines:
+            console.print()
+        for line in lines:
+            console.print(plain(line), soft_wrap=True)
+
+
+def _facts(report: LogReport) -> list[tuple[str, str]]:
+    facts = [("log", f"{report.log}: {_counted(report.files, 'file')}, {_size(report.bytes)}")]
+    if report.rows:
+        facts += [("format", ", ".join(report.formats)), ("rows", _rows(report))]
+    if report.valid:
+        window = report.window_seconds or 0
+        within, table = "" if report.is_complete else "at least ", _size(_ROW_BYTES * report.items)
+        facts += [
+            ("valid", f"{_share(report)}{' with the settings below' if report.settings else ''}"),
+            ("event times", _span(report)),
+            ("users, items", f"{within}{_counted(report.users, 'user')} and {_counted(report.items, 'item')}"),
+            ("window length", f"{_length(window)}: pipeline.window_seconds={window}"),
+            ("item table", f"{within}{_counted(report.items, 'row')}, {table} in the trainer"),
+        ]
+    if report.event_types:
+        shown = ", ".join(f"{kind} {count}" for kind, count in report.event_types.items())
+        facts.append(("event types", f"{shown} in the first rows; pipeline.event_types says what they mean"))
+    return facts
+
+
+def _print_columns(console: Console, report: LogReport) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("column", "kind", "example", "read as"):
+        table.add_column(name)
+    for column in report.columns:
+        table.add_row(*map(plain, (column.name, column.kind, column.example, column.read_as or "")))
+    console.print(table)
+
+
+def what_is_wrong(report: LogReport) -> list[str]:
+    """Return the lines about rows that are not valid: the first of them, the reasons, and what mends the commonest."""
+    bad = report.first_bad or report.first_bad_before
+    if bad is None:
+        return []
+    when = "" if report.first_bad else "without the settings below, "
+    lines = [f"{when}first bad row: {bad.file}, {bad.place}: {bad.detail} ({bad.reason})"]
+    if bad.raw:
+        lines.append(f"  {bad.raw}")
+    if report.reasons:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.reasons.items())
+        # What is wrong with a few rows is no fault of the settings.
+        hint = HINTS.get(next(iter(report.reasons))) if 2 * report.valid < report.rows else None
+        lines.append(f"not valid: {reasons}" + (f"; {hint}" if hint else ""))
+    return lines
+
+
+def _next_steps(report: LogReport) -> list[str]:
+    if not report.rows:
+        return ["there is nothing to read"]
+    if not report.valid:
+        return [
+            "no row is valid: name the columns with --set pipeline.columns.user_id=NAME, item_id and timestamp alike"
+        ]
+    log = shlex.quote(report.log)
+    lines = (
+        ["settings:", *(f"  --set {shlex.quote(setting)}" for setting in report.settings)] if report.settings else []
+    )
+    settings = _assignments(report)
+    return [*lines, f"next: weir up --log {log}{settings}", f"  or: weir init {log} > weir.yaml"]
+
+
+def _assignments(report: LogReport) -> str:
+    """Return the proposed settings as options of a command line, each after a space."""
+    return "".join(f" --set {shlex.quote(setting)}" for setting in report.settings)
+
+
+def in_one_line(report: LogReport) -> str:
+    """Return the report in a line."""
+    if not report.rows:
+        return "no rows"
+    facts = [", ".join(report.formats), f"rows: {_rows(report)}"]
+    if report.valid:
+        facts += [f"{_share(report)} valid", _span(report)]
+    return "; ".join(facts)
+
+
+def _rows(report: LogReport) -> str:
+    if report.is_complete:
+        return f"{report.rows:,}"
+    of = "the first ones" if report.all_rows is None else f"of about {report.all_rows:,}"
+    return f"{report.rows:,} looked at, {of}"
+
+
+def _share(report: LogReport) -> str:
+    share = report.valid / report.rows
+    # 99.99 % must not read as all of them.
+    return "100 %" if report.valid == report.rows else f"{min(99.99, 100 * share):.2f} %"
+
+
+def _span(report: LogReport) -> str:
+    if report.start_ms is None or report.end_ms is None:
+        return "none"
+    first, last = (
+        datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M") for ms in (report.start_ms, report.end_ms)
+    )
+    return f"{first} to {last} UTC ({(report.end_ms - report.start_ms) / _DAY_MS:,.1f} days)"
+
+
+def _length(seconds: int) -> str:
+    for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= unit:
+            return _counted(seconds // unit, name)
+    return _counted(seconds, "second")
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}" + ("" if count == 1 else "s")
+
+
+def _size(count: int) -> str:
+    return next((f"{count / size:.1f} {name}" for size, name in _SIZES if count >= size), f"{count} bytes")

@@ -1,0 +1,100 @@
+"""What a store holds already, and whether `weir up` may go on with it, or begin anew."""
+
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import typer
+
+from contracts import LogState, Store, UserError
+from weir.demo.replay import planned_log
+from weir.errors import CommandError
+
+__all__ = ["GENERATED", "Holdings", "holdings", "make_room", "remember_replay"]
+
+GENERATED: Final = "generated.jsonl"
+"""The log of `weir up --demo`, in the store."""
+
+_ORIGIN: Final = "state/replay-of"
+"""Holds the path of the log that is replayed into the store."""
+_MARK: Final = "state/demo"
+"""Marked the store of a demo in version 0.1."""
+_REPLAYED: Final = re.compile(r"(segment-\d+|click-\d+-\w+)\.\w+(@\d+)?")
+"""The files of a replay, and those of `weir click`."""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What is in a store: `replay` is the log that was replayed into it; `is_all` says that nothing else was."""
+
+    folder: Path
+    is_empty: bool
+    replay: Path | None
+    is_all: bool
+    windows: int
+
+    def __str__(self) -> str:
+        what = "other data" if self.replay is None else f"a replay of {self.replay.name}"
+        if self.replay is not None and not self.is_all:
+            what += " and events of another log"
+        return f"{self.folder} holds {what}" + (f" ({self.windows:,} windows)" if self.windows else "")
+
+
+def holdings(store: Store, folder: Path) -> Holdings:
+    """Return what a store holds; locks and the output of processes count for nothing."""
+    files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    is_empty = all(path.suffix == ".lock" or path.parts[0] == "logs" for path in files)
+    replay = _replay(store)
+    try:
+        state = LogState.open(store)
+    except UserError:
+        # Damaged: nobody can say what it held.
+        return Holdings(folder, is_empty, replay, is_all=False, windows=0)
+    return Holdings(folder, is_empty, replay, all(map(_REPLAYED.fullmatch, state.sources)), len(state.starts))
+
+
+def _replay(store: Store) -> Path | None:
+    if store.exists(_ORIGIN):
+        return Path(store.read(_ORIGIN).decode())
+    if (log := planned_log(store)) is not None:
+        return log
+    return Path(store.path(GENERATED)).resolve() if store.exists(_MARK) else None
+
+
+def remember_replay(store: Store, log: Path) -> None:
+    """Note which log a store holds a replay of."""
+    store.write(_ORIGIN, str(log).encode())
+
+
+def make_room(held: Holdings, log: Path, *, once: bool, fresh: bool) -> None:
+    """Let the replay of a log begin in the store or go on there; nothing is removed that nobody asked to remove.
+
+    With `once` it begins from nothing. Raises `CommandError` where something is in the way.
+    """
+    if held.is_empty or (held.replay == log and not once and not fresh):
+        return
+    if held.replay is None or not held.is_all:
+        raise CommandError(f"{held}, which is no replay alone: choose another --store")
+    if not fresh and not _agreed(held):
+        raise CommandError(f"{held}: --fresh removes it and begins anew, or choose another --store")
+    for path in held.folder.iterdir():
+        if path.name != "state":
+            _remove(path)
+    for path in (held.folder / "state").iterdir():
+        # The lock of this very process is among them.
+        if path.suffix != ".lock":
+            _remove(path)
+
+
+def _agreed(held: Holdings) -> bool:
+    return sys.stdin.isatty() and typer.confirm(f"{held}. Remove it and begin anew?")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
