@@ -247,8 +247,10 @@ def monitor(
     session = options.open()
     set_up_logging(session.notes)
     from serving.monitor.loop import monitor as run
+    from weir.page.server import page_served
 
-    run(session.store, session.settings.monitor)
+    with page_served(session.settings, session.store):
+        run(session.store, session.settings.monitor)
 
 
 def _print_facts(session: Session, result: Any, *, json: bool) -> None:
