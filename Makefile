@@ -52,11 +52,14 @@ engines: .venv/runtime.stamp  ## Kafka on 127.0.0.1:19092 and Flink on 127.0.0.1
 engines-stop: .venv/runtime.stamp  ## stops them
 	$(BIN)/python -m deploy.engines stop
 
-tools: .venv/tools/minio .venv/dev.stamp  ## real servers for tests: S3 (needs Go), Kafka and Flink (Java, Maven), Redis (apt); they skip without
+tools: .venv/tools/minio .venv/dev.stamp  ## for tests: S3 (needs Go), Kafka and Flink (Java, Maven), Redis and Chromium (apt); they skip without
 	@$(BIN)/python -m deploy.engines fetch --optional
 	@command -v redis-server > /dev/null || command -v valkey-server > /dev/null \
 	|| (apt-get update && apt-get install --yes --no-install-recommends redis-server) > /dev/null 2>&1 \
 	|| echo "tools: skipped, Redis cannot be installed: apt install redis-server"
+	@(command -v chromium && command -v chromedriver) > /dev/null \
+	|| (apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver) > /dev/null 2>&1 \
+	|| echo "tools: skipped, Chromium cannot be installed: apt install chromium chromium-driver"
 
 # Releases of MinIO are no versions of a Go module: this is the commit of one.
 .venv/tools/minio:

@@ -46,6 +46,13 @@ class EventClock(Document):
         fast = event if self.event_end is None else min(event, self.event_end)
         return self.wall_origin + (fast - self.event_origin) / self.speed + (event - fast)
 
+    def replayed(self) -> float | None:
+        """Return the finished share of a replay, from 0 to 1; None where there is none."""
+        if self.event_end is None:
+            return None
+        span = self.wall_time(round(1000 * self.event_end)) - self.wall_origin
+        return min(1.0, (time.time() - self.wall_origin) / span) if span > 0 else 1.0
+
     def event_ms(self, wall_time: float | None = None) -> int:
         """Return the event time at a wall time (default: now), in milliseconds."""
         now = time.time() if wall_time is None else wall_time

@@ -1,6 +1,6 @@
 """The monitor's settings: one frozen, documented model."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -32,3 +32,21 @@ class MonitorConfig(FrozenModel):
     )
     timeout_seconds: float = Field(default=10.0, gt=0, description="timeout of one request, seconds")
     poll_seconds: float = Field(default=0.3, gt=0, description="interval between checks of the store, seconds")
+    page_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="port of the page that shows the path in a browser; 0 takes a free one; null: none",
+    )
+    page_host: str = Field(
+        default="127.0.0.1",
+        description="address of the page; on any other than a loopback address it is read only, and shows no lines, "
+        "users or queries",
+    )
+    page_shows_data: bool = Field(
+        default=False, description="show lines of the log and answer queries on addresses other than loopback, too"
+    )
+    page_metrics: dict[Literal["pipeline", "trainer", "serving", "monitor"], str] = Field(
+        default_factory=dict,
+        description="URLs of the /metrics that the page reads, by stage; those left out are on this machine",
+    )

@@ -257,8 +257,9 @@ def monitor(
     set_up_logging(session.notes)
     from contracts.locks import only_one
     from serving.monitor.loop import monitor as run
+    from weir.page.server import page_served
 
-    with only_one(session.store, "monitor", "weir monitor"):
+    with only_one(session.store, "monitor", "weir monitor"), page_served(session.settings, session.store):
         run(session.store, session.settings.monitor)
 
 

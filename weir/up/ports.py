@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from weir.config import Settings, SettingsError
 
-__all__ = ["PORTS", "busy_ports", "free_port", "is_free", "with_ports"]
+__all__ = ["PORTS", "busy_ports", "free_port", "is_free", "metrics_url", "reached", "with_ports"]
 
 PORTS: Final = {
     "serving.port": "gRPC",
@@ -15,11 +15,12 @@ PORTS: Final = {
     "trainer.metrics_port": "trainer metrics",
     "serving.metrics_port": "server metrics",
     "monitor.metrics_port": "monitor metrics",
+    "monitor.page_port": "page",
 }
 
 
-_HTTP_DISTANCE: Final = 29
-"""Without a port of its own, HTTP is so far above gRPC: 50080 above 50051."""
+_DISTANCES: Final = {"serving.http_port": 29, "monitor.page_port": 39}
+"""Without ports of their own, HTTP and the page are so far above gRPC: 50080 and 50090 above 50051."""
 
 
 def with_ports(settings: Settings, offset: int) -> Settings:
@@ -58,14 +59,28 @@ def busy_ports(settings: Settings) -> list[str]:
 def _ports(settings: Settings) -> dict[str, int]:
     found = {key: getattr(getattr(settings, key.split(".")[0]), key.split(".")[1]) for key in PORTS}
     grpc = settings.serving.port
-    return found | ({"serving.http_port": grpc and grpc + _HTTP_DISTANCE} if settings.serving.http_port is None else {})
+    return found | {key: grpc and grpc + far for key, far in _DISTANCES.items() if found[key] is None}
 
 
 def _host(settings: Settings, key: str) -> str:
     """Return the address on which the port of `key` is bound."""
     section, name = key.split(".")
-    host: str = getattr(getattr(settings, section), "metrics_host" if name == "metrics_port" else "host")
+    own = {"metrics_port": "metrics_host", "page_port": "page_host"}
+    host: str = getattr(getattr(settings, section), own.get(name, "host"))
     return host
+
+
+def metrics_url(settings: Settings, section: str) -> str:
+    """Return where a stage of this machine shows its metrics."""
+    stage = getattr(settings, section)
+    return f"http://{reached(stage.metrics_host)}:{stage.metrics_port}/metrics"
+
+
+def reached(host: str) -> str:
+    """Return the name by which this machine reaches what listens on `host`, as URLs spell it."""
+    # What listens on every interface answers on loopback too.
+    name = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared only
+    return f"[{name}]" if ":" in name else name
 
 
 def free_port() -> int:

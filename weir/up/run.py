@@ -6,6 +6,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlencode
 
 from contracts import Store
 from serving.client import RetrievalClient
@@ -15,6 +16,7 @@ from weir.interact import Asker
 from weir.text import plain
 from weir.up.display import StatusDisplay
 from weir.up.memory import tree_memory
+from weir.up.ports import reached
 from weir.up.prepare import Launch
 from weir.up.processes import child_specs
 from weir.up.status import Status, StatusReader
@@ -50,6 +52,7 @@ class _Run:
         launch, session = self.launch, self.launch.session
         specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed)
         with StatusDisplay(session.notes) as display, RetrievalClient(session.target, timeout=5.0) as client:
+            display.say("weir", f"see it work: {self._page()}")
             supervisor = Supervisor(specs, launch.folder / "logs", display.say, _GRACE_SECONDS)
             reader = StatusReader(session.store, session.settings, client, launch.started, launch.user)
 
@@ -97,6 +100,12 @@ class _Run:
         user = shlex.quote(self.launch.user or "USER")
         display.say("weir", f"answers after {status.first_answer_seconds:.1f} s; try: weir query {user}{where}")
         display.say("weir", f"the same as JSON: {self._address()}/v1/info and POST /v1/retrieve (docs/serving.md)")
+
+    def _page(self) -> str:
+        """Return the address of the page, which then asks for a user of the log, where one is known."""
+        monitor, user = self.launch.session.settings.monitor, self.launch.user
+        asked = f"?{urlencode({'user': user})}" if user else ""
+        return f"http://{reached(monitor.page_host)}:{monitor.page_port}/{asked}"
 
     def _address(self) -> str:
         serving = self.launch.session.settings.serving

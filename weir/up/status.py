@@ -5,7 +5,7 @@ the problem. Reading without news costs the same whatever the age of the store.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -13,14 +13,12 @@ from typing import Final, TypeVar
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowCounts
 from logs import discover
 from serving.client import Info, RetrievalClient, RetrievalError, by_user
+from serving.monitor.newest import NewestRecalls
 from serving.monitor.results import WindowRecall
 from weir.config import Settings
-from weir.up.store_news import CommitTotals, NewestRecalls
+from weir.up.store_news import CommitTotals
 
-__all__ = ["Status", "StatusReader", "mean_recall", "recent_cases"]
-
-_RECENT: Final = 5
-"""Windows over which recalls are averaged."""
+__all__ = ["Status", "StatusReader"]
 
 _QUIET_SECONDS: Final = 30.0
 
@@ -54,22 +52,6 @@ class Status:
     def read(self) -> int:
         """Rows of the log that are committed, refused or left out as duplicates."""
         return self.counts.events + self.counts.duplicates + self.counts.ignored + self.dead
-
-
-def mean_recall(recalls: Sequence[WindowRecall], kind: str, k: int, last: int = _RECENT) -> float | None:
-    """Return a recall's mean over the newest windows that have it, weighted by their examples."""
-    found = [(getattr(recall, kind)[k], _examples(recall, kind)) for recall in recalls if k in getattr(recall, kind)]
-    total = sum(examples for _, examples in found[-last:])
-    return sum(value * examples for value, examples in found[-last:]) / total if total else None
-
-
-def recent_cases(recalls: Sequence[WindowRecall], kind: str, k: int) -> int:
-    """Return the examples behind `mean_recall`."""
-    return sum([_examples(recall, kind) for recall in recalls if k in getattr(recall, kind)][-_RECENT:])
-
-
-def _examples(recall: WindowRecall, kind: str) -> int:
-    return int(getattr(recall.examples, "model" if kind == "index" else kind))
 
 
 @dataclass
@@ -178,7 +160,7 @@ class StatusReader:
         """Return the finished share of a replay, and the age of the newest served event in seconds."""
         clock = EventClock.of(self.store)
         age = time.time() - clock.wall_time(round(1000 * served.max_event_time)) if served else None
-        return _share(clock), age
+        return clock.replayed(), age
 
     def is_settled(self, status: Status) -> bool:
         """Say whether everything in the log is committed, trained on, served and measured; never raises."""
@@ -206,11 +188,3 @@ def _sentence(part: str, error: Exception) -> str:
     """Return a sentence that names the file, or the part where the error does not."""
     text = str(error) or type(error).__name__
     return text if part in text or isinstance(error, OSError | CorruptArtefactError) else f"{part}: {text}"
-
-
-def _share(clock: EventClock) -> float | None:
-    """Return the finished share of a replay, from 0 to 1; None where there is none."""
-    if clock.event_end is None:
-        return None
-    span = clock.wall_time(round(1000 * clock.event_end)) - clock.wall_origin
-    return min(1.0, (time.time() - clock.wall_origin) / span) if span > 0 else 1.0

@@ -13,12 +13,13 @@ from rich.table import Table
 
 from contracts import BundleLog, Store
 from contracts.models import FrozenModel
+from serving.monitor.newest import mean_recall, recent_cases
 from serving.monitor.results import Freshness, recorded
 from weir.config import Settings
 from weir.interact import Change
 from weir.text import plain
-from weir.up.ports import PORTS
-from weir.up.status import Status, mean_recall, recent_cases
+from weir.up.ports import PORTS, metrics_url
+from weir.up.status import Status
 
 __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
 
@@ -109,7 +110,7 @@ def summarise(
     k: int = 20,
 ) -> DemoSummary:
     """Return the results at the end of a demo whose processes are still running."""
-    metrics = _scrape(_metrics_url(settings, "serving"))
+    metrics = _scrape(metrics_url(settings, "serving"))
     # The monitor adds the freshness to results that it wrote earlier.
     fresh = [recall.freshness for recall in recorded(store) if recall.freshness is not None]
     newest = BundleLog(store).manifest(status.newest_bundle).evaluation if status.newest_bundle else {}
@@ -187,14 +188,7 @@ def print_summary(console: Console, summary: DemoSummary, settings: Settings) ->
 
 def _metric_urls(settings: Settings) -> list[str]:
     sections = [key.split(".")[0] for key in PORTS if key.endswith("metrics_port")]
-    return [f"{section} {_metrics_url(settings, section)}" for section in sections]
-
-
-def _metrics_url(settings: Settings, section: str) -> str:
-    stage = getattr(settings, section)
-    # A stage that listens on every interface answers on loopback too.
-    host = "127.0.0.1" if stage.metrics_host in {"0.0.0.0", "::"} else stage.metrics_host  # noqa: S104 - compared only
-    return f"http://{f'[{host}]' if ':' in host else host}:{stage.metrics_port}/metrics"
+    return [f"{section} {metrics_url(settings, section)}" for section in sections]
 
 
 def _pooled(windows: Sequence[Freshness]) -> tuple[float, ...]:

@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from weir.config import Settings, SettingsError
-from weir.up.ports import PORTS, busy_ports, with_ports
+from weir.up.ports import PORTS, busy_ports, reached, with_ports
 
 
 def ports(settings: Settings) -> list[int]:
@@ -23,8 +23,9 @@ def test_zero_takes_free_ports_that_differ() -> None:
     assert len(set(ports(settings))) == len(PORTS)
 
 
-def test_http_is_near_grpc_unless_it_has_a_port_of_its_own() -> None:
+def test_http_and_the_page_are_near_grpc_unless_they_have_ports_of_their_own() -> None:
     assert with_ports(Settings(), 7).serving.http_port == 50087
+    assert with_ports(Settings(), 7).monitor.page_port == 50097
     own = Settings().serving.model_copy(update={"http_port": 8000})
     assert with_ports(Settings().model_copy(update={"serving": own}), 7).serving.http_port == 8007
 
@@ -33,8 +34,9 @@ def test_ports_that_clash_or_do_not_exist_are_refused_together() -> None:
     serving = Settings().serving.model_copy(
         update={"metrics_port": Settings().trainer.metrics_port, "port": 65535, "http_port": 1}
     )
+    monitor = Settings().monitor.model_copy(update={"page_port": 2})
     with pytest.raises(SettingsError) as caught:
-        with_ports(Settings().model_copy(update={"serving": serving}), 1)
+        with_ports(Settings().model_copy(update={"serving": serving, "monitor": monitor}), 1)
     assert caught.value.problems == [
         "serving.port = 65536: must be at most 65535",
         "trainer.metrics_port = 9103: serving.metrics_port has the same port",
@@ -60,3 +62,8 @@ def test_a_metrics_port_is_looked_for_where_it_will_be_bound() -> None:
             trainer = Settings().trainer.model_copy(update={"metrics_host": host, "metrics_port": port})
             found = busy_ports(Settings().model_copy(update={"trainer": trainer}))
             assert (f"port {port} (trainer metrics, trainer.metrics_port) is in use" in found) == held
+
+
+def test_what_listens_everywhere_is_reached_on_loopback() -> None:
+    hosts = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "::1": "[::1]", "box": "box"}  # noqa: S104
+    assert {host: reached(host) for host in hosts} == hosts

@@ -10,18 +10,10 @@ from contracts import BundleLog, CommitLog, Store, WindowLog
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from serving.client import RetrievalClient
-from tests.weir.up.damage import DAMAGES, WINDOWS, recall, whole_store
+from tests.weir.up.damage import DAMAGES, WINDOWS, whole_store
 from weir.config import load_settings
 from weir.demo.generator import GeneratorConfig, generate
-from weir.up.status import StatusReader, mean_recall
-
-
-def test_recalls_are_means_over_events_of_the_newest_windows() -> None:
-    recalls = [recall(0, "a", 0.9, 1000), recall(1, "b", 0.5, 100), recall(2, "c", None, 0), recall(3, "d", 0.2, 300)]
-    assert mean_recall(recalls, "model", 20, last=2) == pytest.approx((0.5 * 100 + 0.2 * 300) / 400)
-    assert mean_recall(recalls, "index", 20, last=1) == pytest.approx(0.2)
-    assert mean_recall(recalls, "model", 10) is None
-    assert mean_recall([], "model", 20) is None
+from weir.up.status import StatusReader
 
 
 def test_counts_come_from_the_store_and_nothing_is_settled_before_it_is_served(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""The page's paths: its files, the stream of what is new, queries, clicks, and the map."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from serving.client import RetrievalError
+from weir.page.commits import Letter
+from weir.page.guard import Rights, guard, secured
+from weir.page.questions import Questions
+from weir.page.watch import Watch
+
+__all__ = ["application"]
+
+_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_MOST_STREAMS: Final = 32
+_MOST_CLICKS: Final = 2
+_MOST_BYTES: Final = 1 << 16
+_CLOSED: Final = "the page shows no data of users here: see monitor.page_shows_data"
+_READ_ONLY: Final = "no clicks here: the page takes them on loopback only, for a log that is a folder of this machine"
+
+
+class _Paths:
+    def __init__(self, watch: Watch, questions: Questions, rights: Rights) -> None:
+        self._watch, self._questions, self._rights = watch, questions, rights
+        self._clicks = 0
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Send everything once, then what is new (server-sent events)."""
+        watch = self._watch
+        if watch.watchers >= _MOST_STREAMS:
+            raise web.HTTPServiceUnavailable(text=f"{_MOST_STREAMS} pages are open already")
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        watch.watchers += 1
+        try:
+            await answer.prepare(request)
+            sent = _Sent(watch, self._rights)
+            while not watch.ended:
+                await watch.news(sent.looks)
+                await answer.write(f"data: {json.dumps(sent.news())}\n\n".encode())
+        except ConnectionResetError:
+            pass
+        finally:
+            watch.watchers -= 1
+        return answer
+
+    async def query(self, request: web.Request) -> web.Response:
+        """Answer a query."""
+        if not self._rights.data:
+            raise web.HTTPForbidden(text=_CLOSED)
+        wanted = await _object(request)
+        return await _answered(lambda: self._questions.ask(wanted))
+
+    async def click(self, request: web.Request) -> web.Response:
+        """Append an event, and answer once it counts."""
+        if not self._rights.click:
+            raise web.HTTPForbidden(text=_READ_ONLY)
+        wanted = await _object(request)
+        user, item = wanted.get("user"), wanted.get("item")
+        if not (isinstance(user, str) and user and isinstance(item, str) and item):
+            raise web.HTTPBadRequest(text="give a user and an item")
+        if self._clicks >= _MOST_CLICKS:
+            raise web.HTTPTooManyRequests(text="other clicks are still awaited: try again")
+        self._clicks += 1
+        try:
+            return await _answered(lambda: self._questions.click(user, item, int(wanted.get("k", 10))))
+        finally:
+            self._clicks -= 1
+
+    async def atlas(self, _: web.Request) -> web.Response:
+        """Return the map of the items."""
+
+        def drawn() -> dict[str, Any] | None:
+            found = self._questions.atlas()
+            return None if found is None else found.as_json()
+
+        return await _answered(drawn)
+
+
+class _Sent:
+    """What one watcher has got."""
+
+    def __init__(self, watch: Watch, rights: Rights) -> None:
+        self._watch, self._rights = watch, rights
+        self.looks = watch.looks - 1 if watch.looks else 0
+        self._epoch, self._points = -1, 0
+        self._letters: tuple[Letter, ...] | None = None
+        self._recalls: dict[int, Any] = {}
+
+    def news(self) -> dict[str, Any]:
+        """Return what the watcher does not have; `first` and `whole` where it starts anew."""
+        watch = self._watch
+        self.looks = watch.looks
+        found: dict[str, Any] = {
+            "state": watch.state,
+            "rights": {"data": self._rights.data, "click": self._rights.click},
+        }
+        if whole := self._epoch != watch.history.epoch:
+            self._epoch, self._points = watch.history.epoch, 0
+        found |= {"whole": whole, "points": watch.history.since(self._points)}
+        self._points = len(watch.history)
+        recalls = {key: recall for key, recall in watch.recalls.items() if self._recalls.get(key) != recall}
+        found["recalls"] = [recalls[key] for key in sorted(recalls)]
+        self._recalls = watch.recalls
+        if self._rights.data and self._letters != watch.letters:
+            self._letters = watch.letters
+            found["letters"] = watch.letters
+        return found
+
+
+async def _object(request: web.Request) -> dict[str, Any]:
+    try:
+        found = await request.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise web.HTTPBadRequest(text="the body is a JSON object")
+    return found
+
+
+async def _answered(make: Callable[[], dict[str, Any] | None]) -> web.Response:
+    try:
+        return web.json_response(await asyncio.to_thread(make))
+    except RetrievalError as error:
+        raise web.HTTPBadGateway(text="; ".join(error.explain())) from None
+    except (ValueError, TypeError) as error:
+        raise web.HTTPBadRequest(text=str(error)) from None
+
+
+def _file(name: str) -> Handler:
+    """Return what answers with one of the page's files."""
+    path = files("weir.page").joinpath("static", name)
+    kind = _TYPES["." + name.rpartition(".")[2]]
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=path.read_bytes(), content_type=kind, charset="utf-8")
+
+    return answer
+
+
+def application(watch: Watch, questions: Questions, rights: Rights, host: str) -> web.Application:
+    """Return the application of a page that listens on `host`."""
+    made = web.Application(client_max_size=_MOST_BYTES, middlewares=[guard(host)])
+    made.on_response_prepare.append(secured)
+    paths = _Paths(watch, questions, rights)
+    made.router.add_get("/", _file("index.html"))
+    for folder in ("", "vendor/"):
+        for entry in files("weir.page").joinpath("static", folder).iterdir():
+            if entry.name.rpartition(".")[2] in {"js", "css", "svg"}:
+                made.router.add_get(f"/{folder}{entry.name}", _file(folder + entry.name))
+    made.router.add_get("/api/stream", paths.stream)
+    made.router.add_get("/api/map", paths.atlas)
+    made.router.add_post("/api/query", paths.query)
+    made.router.add_post("/api/click", paths.click)
+    return made

@@ -1,0 +1,45 @@
+"""What was measured over time, in bounded memory: the longer it lasts, the further apart the points that are kept."""
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["History"]
+
+_LIMIT: Final = 720
+
+
+class History:
+    """Named values over time; None where one is not known.
+
+    When `limit` points are there, every second one goes, and new ones are taken half as often: the series always
+    reaches back to the start. `epoch` counts how often that has happened: positions before are void then.
+    """
+
+    def __init__(self, limit: int = _LIMIT, interval: float = 1.0) -> None:
+        self.epoch = 0
+        self.times: list[float] = []
+        self._values: list[Mapping[str, float | None]] = []
+        self._limit, self._interval = limit, interval
+        # A timer is now and then a little early.
+        self._early = 0.1 * interval
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def add(self, time: float, values: Mapping[str, float | None]) -> None:
+        """Take in a point (seconds), unless it is too close to the last one."""
+        if self.times and time - self.times[-1] < self._interval - self._early:
+            return
+        self.times.append(time)
+        self._values.append(values)
+        if len(self.times) >= self._limit:
+            self.times, self._values = self.times[::2], self._values[::2]
+            self._interval *= 2
+            self.epoch += 1
+
+    def since(self, position: int) -> dict[str, list[float | None]]:
+        """Return the columns from a position on; `time` is one of them."""
+        values = self._values[position:]
+        names = sorted({name for point in values for name in point})
+        columns: dict[str, list[float | None]] = {name: [point.get(name) for point in values] for name in names}
+        return {"time": list(self.times[position:]), **columns}

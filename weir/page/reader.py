@@ -1,0 +1,103 @@
+"""What is in the store and at the server now. Each part is read by itself: what fails is named, the rest goes on."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from contracts import BundleLog, BundleManifest, EventClock, LogState, Store, WindowManifest
+from serving.client import Info, RetrievalClient, RetrievalError
+from serving.monitor.newest import NewestRecalls
+from serving.monitor.results import WindowRecall
+from weir.page.commits import NewestCommits
+from weir.page.tags import Tags
+
+__all__ = ["RECALLS", "Reader", "Seen"]
+
+RECALLS: Final = 300
+"""Windows whose recalls are kept."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was read; `held` says why the newest bundle is not promoted, `loaded` is the manifest of what is served."""
+
+    log: LogState
+    clock: EventClock
+    newest: BundleManifest | None
+    held: str | None
+    served: Info | None
+    loaded: BundleManifest | None
+    recalls: tuple[WindowRecall, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass
+class Reader:
+    """Reads the store and asks the server as any other client could; costs the same whatever the store's age."""
+
+    store: Store
+    client: RetrievalClient
+    commits: NewestCommits
+    tags: Tags
+    _problems: dict[str, str] = field(default_factory=dict, init=False)
+    _manifests: dict[str, BundleManifest] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._bundles = BundleLog(self.store)
+        self._recalls = NewestRecalls(self.store, RECALLS)
+
+    def read(self) -> Seen:
+        """Return what is so now; never raises."""
+        none: list[WindowManifest] = []
+        new = self._attempt("windows", self.commits.catch_up, none)
+        self._recalls.expect(new)
+        self._attempt("item features", lambda: self.tags.add(new), None)
+        self._attempt("recalls", self._recalls.catch_up, None)
+        self._attempt("bundles", self._follow_bundles, None)
+        newest = max(self._manifests.values(), key=lambda manifest: manifest.created_at, default=None)
+        served = self._attempt("server", self._served, None)
+        return Seen(
+            log=self.commits.state,
+            clock=self._attempt("CLOCK.json", lambda: EventClock.of(self.store), EventClock()),
+            newest=newest,
+            held=self._attempt("bundles/CURRENT", lambda: self._held(newest), None),
+            served=served,
+            loaded=self._manifests.get(served.bundle_version) if served else None,
+            recalls=tuple(self._recalls.recalls),
+            problems=tuple(self._problems.values()),
+        )
+
+    def _attempt(self, part: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            value = read()
+        except Exception as error:  # noqa: BLE001 - whatever a damaged store raises, the page goes on
+            self._problems[part] = f"{part}: {error or type(error).__name__}"
+            return otherwise
+        self._problems.pop(part, None)
+        return value
+
+    def _follow_bundles(self) -> None:
+        """Read the new manifests; a bundle may be retired meanwhile."""
+        known = {}
+        for version in self._bundles.versions():
+            with suppress(FileNotFoundError):
+                known[version] = self._manifests.get(version) or self._bundles.manifest(version)
+        self._manifests = known
+
+    def _held(self, newest: BundleManifest | None) -> str | None:
+        """Return why the newest bundle is not promoted, None where it is, or is about to be."""
+        if (pin := self._bundles.pin()) is not None:
+            return pin.sentence
+        if newest is None or self._bundles.current() == newest.version:
+            return None
+        withdrawal = self._bundles.withdrawal(newest.version)
+        return withdrawal.verdict if withdrawal else None if newest.promoted else newest.verdict
+
+    def _served(self) -> Info | None:
+        try:
+            return self.client.info()
+        except RetrievalError:
+            return None

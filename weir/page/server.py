@@ -1,0 +1,72 @@
+"""Serves the page beside other work, in a thread of its own."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+
+from aiohttp import web
+
+from contracts import Store
+from serving.client import RetrievalClient
+from weir.config import Settings
+from weir.page.app import application
+from weir.page.guard import Rights
+from weir.page.questions import Questions, can_click
+from weir.page.tags import Tags
+from weir.page.watch import Watch
+
+__all__ = ["page_served"]
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def page_served(settings: Settings, store: Store) -> Iterator[str | None]:
+    """Serve the page while inside, if `monitor.page_port` says so; yields and logs its address.
+
+    Raises `OSError` where the port is taken.
+    """
+    config = settings.monitor
+    if config.page_port is None:
+        yield None
+        return
+    family, _, _, _, where = socket.getaddrinfo(config.page_host, config.page_port, type=socket.SOCK_STREAM)[0]
+    listener = socket.create_server(where[:2], family=family)
+    host = f"[{config.page_host}]" if ":" in config.page_host else config.page_host
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    stop = asyncio.Event()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=(_serve(settings, store, listener, stop),))
+    thread.name = "weir-page"
+    thread.start()
+    log.info("the page is at %s", address)
+    try:
+        yield address
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+async def _serve(settings: Settings, store: Store, listener: socket.socket, stop: asyncio.Event) -> None:
+    config = settings.monitor
+    rights = Rights.on(config.page_host, shows_data=config.page_shows_data, has_folder=can_click(settings.pipeline))
+    with RetrievalClient(config.target, timeout=config.timeout_seconds) as client:
+        tags = Tags(store)
+        watch = Watch(settings, store, client, tags, lines=rights.data)
+        questions = Questions(client, store, settings.pipeline, tags)
+        runner = web.AppRunner(
+            application(watch, questions, rights, config.page_host), access_log=None, shutdown_timeout=1.0
+        )
+        await runner.setup()
+        await web.SockSite(runner, listener).start()
+        looking = asyncio.create_task(watch.run())
+        try:
+            await stop.wait()
+        finally:
+            looking.cancel()
+            await watch.end()
+            await runner.cleanup()

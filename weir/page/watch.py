@@ -1,0 +1,95 @@
+"""Looks at everything, once a second while somebody watches, and tells all who do."""
+
+import asyncio
+import time
+from typing import Any, Final
+
+from aiohttp import ClientSession
+
+from contracts import Store
+from serving.client import RetrievalClient
+from serving.monitor.results import WindowRecall
+from weir.config import Settings
+from weir.page.commits import Letter, NewestCommits
+from weir.page.history import History
+from weir.page.reader import Reader
+from weir.page.scrape import Samples, addresses, scrape
+from weir.page.state import Rates, point_of, recall_points, state_of
+from weir.page.tags import Tags
+
+__all__ = ["Watch"]
+
+_SECONDS: Final = 1.0
+_SECONDS_ALONE: Final = 5.0
+"""Between two looks while nobody watches: the charts still start where the processes did."""
+
+
+class Watch:
+    """The state, the charts and the refused lines, as of the last look.
+
+    Parameters
+    ----------
+    settings, store, client
+        Those of the stages.
+    tags
+        Learns what the log says of items.
+    lines
+        Whether refused lines are read.
+    """
+
+    def __init__(self, settings: Settings, store: Store, client: RetrievalClient, tags: Tags, *, lines: bool) -> None:
+        self.state: dict[str, Any] = {}
+        self.history = History()
+        self.recalls: dict[int, dict[str, Any]] = {}
+        self._commits = NewestCommits(store, lines)
+        self.letters: tuple[Letter, ...] = ()
+        self.looks = 0
+        self.watchers = 0
+        self.ended = False
+        self._urls = addresses(settings)
+        self._reader = Reader(store, client, self._commits, tags)
+        self._rates = Rates()
+        self._measured: tuple[WindowRecall, ...] = ()
+        self._news = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        async with ClientSession() as session:
+            while True:
+                scraped = await scrape(session, self._urls)
+                await self._look(scraped)
+                await self._tell()
+                await self._pause()
+
+    async def news(self, seen: int) -> None:
+        """Wait for a look after the one numbered `seen`, or for the end."""
+        async with self._news:
+            await self._news.wait_for(lambda: self.looks > seen or self.ended)
+
+    async def end(self) -> None:
+        """Let those who watch go."""
+        self.ended = True
+        async with self._news:
+            self._news.notify_all()
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self.looks += 1
+            self._news.notify_all()
+
+    async def _pause(self) -> None:
+        ends = time.monotonic() + _SECONDS_ALONE
+        await asyncio.sleep(_SECONDS)
+        while not self.watchers and time.monotonic() < ends:
+            await asyncio.sleep(_SECONDS / 4)
+
+    async def _look(self, scraped: dict[str, Samples | None]) -> None:
+        """Take in a look; threads read, and the event loop alone changes what is shown."""
+        seen = await asyncio.to_thread(self._reader.read)
+        self.state = state_of(seen, self._commits, scraped)
+        self.state["now"] = point_of(self.state, scraped, self._rates)
+        self.history.add(self.state["time"], self.state["now"])
+        self.letters = tuple(self._commits.letters)
+        if seen.recalls != self._measured:
+            self._measured = seen.recalls
+            self.recalls = recall_points(seen.recalls)
