@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
+from weir.durations import in_words
 from weir.interact import Answer, Change
 from weir.text import plain
 
@@ -30,7 +31,7 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
     stages = ", ".join(f"{name} {value:.2f}" for name, value in answer.server_milliseconds.items() if name != "total")
     console.print(
         plain(
-            f"bundle {answer.bundle_version}, newest event {answer.newest_event_age_seconds:.1f} s old, "
+            f"bundle {answer.bundle_version}, newest event {in_words(answer.newest_event_age_seconds)} old, "
             f"{answer.total_milliseconds:.1f} ms ({stages})"
         )
     )

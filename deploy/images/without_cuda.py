@@ -1,8 +1,8 @@
 """Takes out of an installed torch what only a GPU needs: ``python without_cuda.py``, while an image is built.
 
 The usual index has torch for CUDA only, and torch is linked against CUDA's libraries, so that it does not even load
-without them. Of these gigabytes a process without a GPU runs next to nothing. So each library is replaced by a link to a
-small one that torch loads anyway, and what torch would have found in it becomes a weak reference: one that may stay
+without them. Of these gigabytes a process without a GPU runs next to nothing. So each library is replaced by a link to
+a small one that torch loads anyway, and what torch would have found in it becomes a weak reference: one that may stay
 undefined. The libraries in `_KEPT` are small, and are called when torch is loaded. A build of torch for CPUs is left
 as it is.
 """

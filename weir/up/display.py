@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from weir.durations import in_words
 from weir.text import plain, visible
 from weir.up.status import Status, mean_recall
 
@@ -80,7 +81,7 @@ def _panel(status: Status) -> RenderableType:
 def _facts(status: Status) -> list[tuple[str, str]]:
     replayed = "" if status.replayed is None else f", {status.replayed:.0%} of the replay done"
     served = status.served
-    age = "" if status.newest_event_age is None else f", newest event {status.newest_event_age:.1f} s old"
+    age = "" if status.newest_event_age is None else f", newest event {in_words(status.newest_event_age)} old"
     counts = status.counts
     counted = f"{status.dead} dead, {counts.duplicates:,} duplicates, {counts.late:,} late"
     unread = [("unreadable", ", ".join(status.problems))] if status.problems else []
