@@ -55,7 +55,7 @@ class Checks:
         """Send events of a new user to the topic, and wait until a server knows that user."""
         user = f"check-{secrets.token_hex(4)}"
         with self.kubectl.forwarded("deployment/weir-serving", 50051) as address, RetrievalClient(address) as client:
-            self._wait(lambda: _is_answered(client, user), "no server answers")
+            self.wait(lambda: _is_answered(client, user), "no server answers")
             sent = time.time()
             events = [
                 {
@@ -71,32 +71,32 @@ class Checks:
             self.kubectl(
                 "exec", "--stdin", "deployment/weir-producer", "--", "weir", "produce", "--lines", "-", text=lines
             )
-            self._wait(lambda: _is_known(client, user), f"events of {user} were sent, and no server knows them")
+            self.wait(lambda: _is_known(client, user), f"events of {user} were sent, and no server knows them")
         return f"events sent to the topic changed an answer after {time.time() - sent:.0f} s"
 
     def prometheus_has_all_series(self) -> str:
         """Wait until Prometheus in the cluster has all that dashboards and alerts ask for."""
         needed = needed_series() - _RARE
         with self._prometheus() as prometheus:
-            self._wait(lambda: prometheus.targets_up() == set(JOBS), "Prometheus does not reach every process")
-            self._wait(
+            self.wait(lambda: prometheus.targets_up() == set(JOBS), "Prometheus does not reach every process")
+            self.wait(
                 lambda: not needed - _series(prometheus), lambda: f"no series: {sorted(needed - _series(prometheus))}"
             )
-            self._wait(lambda: not prometheus.unhealthy_rules(), lambda: f"rules: {prometheus.unhealthy_rules()}")
+            self.wait(lambda: not prometheus.unhealthy_rules(), lambda: f"rules: {prometheus.unhealthy_rules()}")
         return f"Prometheus has the {len(needed)} metrics of rules and dashboards"
 
     def an_alert_fires_and_resolves(self) -> str:
         """Stop the monitor until Prometheus says so, and start it again."""
         with self._prometheus() as prometheus:
-            self._wait(lambda: _ALERT not in prometheus.alerts("pending", "firing"), f"{_ALERT} fires already")
+            self.wait(lambda: _ALERT not in prometheus.alerts("pending", "firing"), f"{_ALERT} fires already")
             started = time.monotonic()
             try:
                 self.kubectl("scale", _MONITOR, "--replicas=0")
-                self._wait(lambda: _ALERT in prometheus.alerts("firing"), f"{_ALERT} does not fire")
+                self.wait(lambda: _ALERT in prometheus.alerts("firing"), f"{_ALERT} does not fire")
                 fired = time.monotonic()
             finally:
                 self.kubectl("scale", _MONITOR, "--replicas=1")
-            self._wait(lambda: _ALERT not in prometheus.alerts("firing"), f"{_ALERT} does not resolve")
+            self.wait(lambda: _ALERT not in prometheus.alerts("firing"), f"{_ALERT} does not resolve")
         return f"{_ALERT} fired after {fired - started:.0f} s, and resolved after {time.monotonic() - fired:.0f} s"
 
     @contextmanager
@@ -104,7 +104,8 @@ class Checks:
         with self.kubectl.forwarded("deployment/weir-prometheus", 9090) as address:
             yield Prometheus(f"http://{address}")
 
-    def _wait(self, condition: Callable[[], bool], problem: str | Callable[[], str]) -> None:
+    def wait(self, condition: Callable[[], bool], problem: str | Callable[[], str]) -> None:
+        """Wait for a condition; raises `ClusterError` with the problem when patience is over."""
         end = time.monotonic() + self.patience
         while not condition():
             if time.monotonic() > end:

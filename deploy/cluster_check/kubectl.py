@@ -30,9 +30,7 @@ class Kubectl:
         try:
             name = self("config", "current-context").strip()
         except ClusterError as error:
-            raise ClusterError(
-                "there is no current kube context: `kind create cluster` makes one"
-            ) from error
+            raise ClusterError("there is no current kube context: `kind create cluster` makes one") from error
         self("get", "--raw", "/readyz", "--request-timeout=10s")
         return name
 
