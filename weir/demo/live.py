@@ -79,6 +79,10 @@ class _Sender:
             except BufferError:
                 self._say("no broker takes events: the newest are dropped")
                 break
+            except KafkaException as error:
+                # Such as a topic that the brokers make at its first event, and do not know yet.
+                self._say(f"an event was not taken: {error.args[0].str()}")
+                break
         self._producer.poll(0)
 
     def close(self) -> int:
