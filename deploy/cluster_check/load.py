@@ -1,7 +1,8 @@
 """Calls the servers from inside the cluster until its standard input ends; `Load` runs it in a pod of its own.
 
 It needs only what the server's image holds. Every caller has its own connection, as every client has, and asks one
-query after the other. The last line says how many calls there were, and of which kind those were that failed, as JSON.
+query after the other. The first line says that all of them have been answered once; the last one how many calls there
+were, and of which kind those were that failed, as JSON.
 """
 
 import json
@@ -50,6 +51,10 @@ def main() -> None:
     callers = [Caller(stop) for _ in range(CALLERS)]
     for caller in callers:
         caller.start()
+    while not all(caller.counts["answered"] for caller in callers):
+        time.sleep(0.1)
+    sys.stdout.write("calling\n")
+    sys.stdout.flush()
     sys.stdin.read()
     stop.set()
     for caller in callers:

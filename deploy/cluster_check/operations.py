@@ -5,10 +5,12 @@ Each causes what it is named after, waits until all is well, and says what clien
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -49,6 +51,27 @@ class Operations:
                 "deployment/weir-serving", lambda: self.kubectl("rollout", "restart", "deployment/weir-serving")
             )
 
+    def upgrade(self) -> None:
+        """Change the images of servers and monitor, then of the pipeline, to the version in UPGRADE_TO."""
+        version = os.environ.get("UPGRADE_TO")
+        if version is None:
+            raise ClusterError("name a version whose images the cluster has: UPGRADE_TO=0.1.1")
+        with self._calls():
+            before, started = self._commits(), time.monotonic()
+            for name in ("serving", "monitor"):
+                resource = f"deployment/weir-{name}"
+                self._rolled(resource, partial(self._image, resource, "serving", version))
+            # Workers and driver are of one version: stop the stream, replace both, start it.
+            self.kubectl("scale", "statefulset/weir-ingest", "--replicas=0")
+            self.kubectl("wait", "pod/weir-ingest-0", "--for=delete", "--timeout=120s")
+            for name in ("deployment/weir-taskmanager", "statefulset/weir-ingest", "deployment/weir-producer"):
+                self._image(name, "pipeline", version)
+            self.kubectl("scale", "statefulset/weir-ingest", "--replicas=1")
+            self.checks.pods_are_ready()
+            self.checks.wait(partial(self._follows, before), "no commit follows")
+            _say(f"all of {version} after {time.monotonic() - started:.0f} s, {self._commits() - before} commits later")
+        self.verify()
+
     def kill(self) -> None:
         """Kill a pod of each kind without grace, one kind after the other."""
         for kind in _KINDS:
@@ -56,7 +79,7 @@ class Operations:
                 before, started = self._commits(), time.monotonic()
                 pod = self._pods(kind)[0]
                 self.kubectl("delete", pod, "--grace-period=0", "--force")
-                self.checks.wait(lambda before=before: self._commits() > before + 1, "no commit follows")  # type: ignore[misc]
+                self.checks.wait(partial(self._follows, before), "no commit follows")
                 committed = time.monotonic() - started
                 self.checks.pods_are_ready()
                 ready = time.monotonic() - started
@@ -96,7 +119,7 @@ class Operations:
                 ]
                 self.kubectl("patch", "statefulset/weir-trainer", "--type=json", f"--patch={json.dumps(patch)}")
                 self.checks.pods_are_ready()
-                self.checks.wait(lambda trained=trained: self._trained() > trained, "no bundle follows")  # type: ignore[misc]
+                self.checks.wait(partial(self._is_trained_after, trained), "no bundle follows")
                 _say(f"{count} trainers: the next bundle after {time.monotonic() - started:.0f} s")
 
     def rollback(self) -> None:
@@ -126,7 +149,7 @@ class Operations:
             _say(f"full for a minute: {self._commits() - before} commits")
             self._shell("rm /var/lib/weir/filler")
             started, before = time.monotonic(), self._commits()
-            self.checks.wait(lambda: self._commits() > before + 1, "no commit follows")
+            self.checks.wait(partial(self._follows, before), "no commit follows")
             committed = time.monotonic() - started
             self.checks.pods_are_ready()
             _say(f"room again: two more commits after {committed:.0f} s")
@@ -164,7 +187,7 @@ class Operations:
         for name, count in replicas.items():
             self.kubectl("scale", name, f"--replicas={count}")
         self.checks.pods_are_ready()
-        self.checks.wait(lambda: self._commits() > copied + 1, "no commit follows")
+        self.checks.wait(partial(self._follows, copied), "no commit follows")
         _say(f"restored a copy with {copied} commits: two more after {time.monotonic() - started:.0f} s")
         self.verify()
 
@@ -176,8 +199,6 @@ class Operations:
     @contextmanager
     def _calls(self) -> Iterator[None]:
         with loaded(self.kubectl) as load:
-            # Under way before anything happens.
-            time.sleep(10)
             yield
             time.sleep(5)
         _say(f"{load}")
@@ -187,6 +208,13 @@ class Operations:
         action()
         self.kubectl("rollout", "status", name, f"--timeout={self.checks.patience:.0f}s")
         _say(f"{name} rolled in {time.monotonic() - started:.0f} s")
+
+    def _image(self, name: str, image: str, version: str) -> None:
+        """Give the containers of a workload that have this image of weir's another version of it."""
+        path = "--output=jsonpath={range .spec.template.spec.containers[*]}{.name}={.image} {end}"
+        found = dict(pair.split("=", 1) for pair in self.kubectl("get", name, path).split())
+        ours = {each: had for each, had in found.items() if had.split(":")[0].endswith(f"weir-{image}")}
+        self.kubectl("set", "image", name, *(f"{each}={had.split(':')[0]}:{version}" for each, had in ours.items()))
 
     def _pods(self, component: str, *more: str) -> list[str]:
         selector = f"--selector=app.kubernetes.io/part-of=weir,app.kubernetes.io/component={component}"
@@ -205,6 +233,13 @@ class Operations:
                 continue
         return -1
 
+    def _follows(self, before: int) -> bool:
+        """Say whether there are two more commits: one may have been under way."""
+        return self._commits() > before + 1
+
+    def _is_trained_after(self, version: str) -> bool:
+        return self._trained() > version
+
     def _trained(self) -> str:
         return str(self._weir("inspect", "bundles", "--json")["bundles"][-1]["version"])
 
@@ -219,7 +254,7 @@ class Operations:
         return json.loads(self.kubectl("exec", "weir-ingest-0", "--", "weir", *arguments))
 
 
-OPERATIONS: Final = ("restart", "kill", "drain", "scale", "rollback", "fill", "restore", "verify")
+OPERATIONS: Final = ("restart", "kill", "drain", "scale", "rollback", "upgrade", "fill", "restore", "verify")
 
 
 @app.command()

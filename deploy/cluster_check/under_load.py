@@ -48,6 +48,8 @@ def loaded(kubectl: Kubectl) -> Iterator[Load]:
             stderr=subprocess.PIPE,
             text=True,
         )
+        assert calls.stdout is not None  # noqa: S101 - it is a pipe
+        calls.stdout.readline()
         try:
             yield load
         finally:
