@@ -125,8 +125,7 @@ class Operations:
     def rollback(self) -> None:
         """Promote an older bundle, which pins it, and give the trainer its way again."""
         with self._calls():
-            found = self._weir("inspect", "bundles", "--json")["bundles"]
-            older = next(each["version"] for each in found if not each["current"])
+            older = next(each["version"] for each in self._bundles() if not each["current"])
             for arguments, wanted in (
                 ([older, "--why", "tried"], lambda now: now == older),
                 (["--unpin"], lambda now: now != older),
@@ -241,7 +240,7 @@ class Operations:
         return self._trained() > version
 
     def _trained(self) -> str:
-        return str(self._weir("inspect", "bundles", "--json")["bundles"][-1]["version"])
+        return str(self._bundles()[-1]["version"])
 
     def _served(self) -> str:
         script = (
@@ -250,8 +249,10 @@ class Operations:
         )
         return self.kubectl("exec", "deployment/weir-monitor", "--", "python", "-c", script).strip()
 
-    def _weir(self, *arguments: str) -> Any:
-        return json.loads(self.kubectl("exec", "weir-ingest-0", "--", "weir", *arguments))
+    def _bundles(self) -> list[dict[str, Any]]:
+        """Return the bundles, oldest first."""
+        said = self.kubectl("exec", "weir-ingest-0", "--", "weir", "inspect", "bundles", "--json")
+        return list(json.loads(said))
 
 
 OPERATIONS: Final = ("restart", "kill", "drain", "scale", "rollback", "upgrade", "fill", "restore", "verify")
