@@ -24,6 +24,7 @@ __all__ = ["OPERATIONS", "app"]
 
 _STORE: Final = "/var/lib/weir/store"
 _KINDS: Final = ("serving", "monitor", "trainer", "ingest", "taskmanager", "jobmanager", "kafka", "producer")
+_FILL: Final = "dd if=/dev/zero bs=4k 2>/dev/null >> /var/lib/weir/filler || true"
 _IN_ORDER: Final = (
     "checkpoints",
     "bundles",
@@ -144,9 +145,10 @@ class Operations:
         if free > 4096:
             raise ClusterError(f"the volume has {free} MB free: this is for a volume of its own with less than 4 GB")
         with self._calls():
-            self._shell("dd if=/dev/zero of=/var/lib/weir/filler bs=1M 2>/dev/null || true")
+            self._shell(_FILL)
             before = self._commits()
-            time.sleep(60)
+            # What others remove meanwhile is filled, too.
+            self._shell(f"for _ in $(seq 60); do {_FILL}; sleep 1; done")
             _say(f"full for a minute: {self._commits() - before} commits")
             self._shell("rm /var/lib/weir/filler")
             started, before = time.monotonic(), self._commits()
