@@ -5,7 +5,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 RUNTIME := pipeline,trainer,serving,cpu
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign demo docs test lint format mutants bench deploy-check drill tools engines engines-stop
+.PHONY: campaign demo docs test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -43,8 +43,11 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches accuracy
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches drift
 
-deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules  ## a policy scanner and the operator's types over deploy/
+deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules .venv/operator/crds  ## a policy scanner and the operators' types over deploy/
 	deploy/check.sh
+
+cluster-check: .venv/dev.stamp  ## the single node on the cluster of the current kube context: pods, answers, metrics, an alert; some ten minutes
+	$(BIN)/python -m deploy.cluster_check
 
 engines: .venv/runtime.stamp  ## Kafka on 127.0.0.1:19092 and Flink on 127.0.0.1:8081; needs Java 11 or 17 and Maven
 	$(BIN)/python -m deploy.engines start
@@ -82,6 +85,10 @@ tools: .venv/tools/minio .venv/dev.stamp  ## for tests: S3 (needs Go), Kafka and
 	mkdir -p .venv/operator
 	echo '{"private": true, "type": "module"}' > .venv/operator/package.json
 	npm install --silent --no-audit --no-fund --prefix .venv/operator @kubernetes-models/prometheus-operator@6.0.0 typescript@5.9.3
+
+.venv/operator/crds: deploy/operators.xml
+	@if command -v mvn > /dev/null; then rm -rf $@; deploy/operators.sh $@; \
+	else echo "deploy-check: resources of Flink and Kafka are not checked, there is no Maven to fetch their definitions"; fi
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "weir needs Python 3.11 or later: make PYTHON=python3.11")'

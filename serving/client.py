@@ -160,7 +160,12 @@ class RetrievalClient:
 
     def __init__(self, target: str, timeout: float = 10.0) -> None:
         self._timeout = timeout
-        options = [("grpc.service_config", json.dumps(_SERVICE_CONFIG)), ("grpc.max_receive_message_length", -1)]
+        options = [
+            ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+            ("grpc.max_receive_message_length", -1),
+            # gRPC's half a minute is longer than a rollout of a few servers takes: all that it knew would be gone.
+            ("grpc.dns_min_time_between_resolutions_ms", 1000),
+        ]
         self._channel = grpc.insecure_channel(target, options)
         self._stub = retrieval_pb2_grpc.RetrievalServiceStub(self._channel)
 

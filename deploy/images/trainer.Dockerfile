@@ -2,6 +2,7 @@
 # The trainer. From the root of the repository:
 #   docker build -f deploy/images/trainer.Dockerfile -t weir-trainer .
 #   docker build -f deploy/images/trainer.Dockerfile -t weir-trainer-gpu --build-arg DEVICE=gpu .
+# Where the index of torch for CPUs cannot be reached: --build-arg TORCH_INDEX=
 # With EXTRAS=pipeline,trainer,serving,cpu it holds all of weir: `weir up` in one container.
 
 # Python 3.11.16. The digest is that of the index of all platforms.
@@ -10,20 +11,21 @@ ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:528257d48c1d
 FROM ${PYTHON_IMAGE} AS build
 # cpu, or gpu: torch with CUDA. The index of a bundle is built on the CPU either way.
 ARG DEVICE=cpu
+# The index of torch for CPUs. Empty: the usual one, which has torch with CUDA (several gigabytes), and CUDA is taken out.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG EXTRAS=trainer,cpu
 # The object stores that fsspec shall reach.
 ARG STORES=s3,gcs,azure
 ENV PATH=/opt/weir/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY . .
-# The usual index has torch with CUDA (several gigabytes); the build for CPUs has an index of its own.
 RUN python -m venv /opt/weir \
     && pip install --no-cache-dir --constraint constraints.txt setuptools \
-    && if [ "${DEVICE}" = cpu ]; then \
-         pip install --no-cache-dir --constraint constraints.txt --no-deps \
-           --index-url https://download.pytorch.org/whl/cpu torch; \
+    && if [ "${DEVICE}" = cpu ] && [ -n "${TORCH_INDEX}" ]; then \
+         pip install --no-cache-dir --constraint constraints.txt --no-deps --index-url "${TORCH_INDEX}" torch; \
        fi \
     && pip install --no-cache-dir --constraint constraints.txt --no-build-isolation ".[${EXTRAS},${STORES}]" \
+    && if [ "${DEVICE}" = cpu ]; then python deploy/images/without_cuda.py && python -c "import torch"; fi \
     && pip uninstall --yes setuptools pip
 
 FROM ${PYTHON_IMAGE}

@@ -42,6 +42,8 @@ def _flink(config: StreamConfig) -> list[str]:
         f"--max_bundle_time_mills={round(1000 * config.bundle_seconds)}",
         # Else what a bundle brings during a checkpoint is kept back, and the watermark is not.
         "--finish_bundle_before_checkpointing",
+        # Else Beam asks pip what is installed, which images do not have, and sends the answer, which nobody reads.
+        "--experiments=disable_logging_submission_environment",
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.engines.settings import EngineSettings
 from serving.client import RetrievalClient, by_history
 from tests.deploy.blocked import closure
 from tests.deploy.support import DEPLOY, ROOT, tool
@@ -16,6 +17,9 @@ from tests.weir.cli.test_stages import SMALL
 from weir.demo.generator import GeneratorConfig, generate
 
 IMAGES = sorted((DEPLOY / "images").glob("*.Dockerfile"))
+JARS = {"kafka.Dockerfile", "flink.Dockerfile"}
+"""They hold no weir, only jars."""
+OURS = [file for file in IMAGES if file.name not in JARS]
 EXTRAS = {"pipeline": "pipeline", "trainer": "trainer,cpu", "serving": "serving,redis,cpu"}
 
 
@@ -25,7 +29,7 @@ def test_hadolint_has_no_remark(file: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", OURS, ids=lambda file: file.stem)
 def test_the_last_stage_is_bare_pinned_and_not_root(file: Path) -> None:
     text = file.read_text()
     last = text[text.rindex("\nFROM ") :]
@@ -39,7 +43,23 @@ def test_the_last_stage_is_bare_pinned_and_not_root(file: Path) -> None:
         assert "--constraint constraints.txt" in command
 
 
-@pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.stem)
+def test_jars_are_put_on_a_java_as_make_engines_fetches_them() -> None:
+    settings = EngineSettings(tools=Path())
+    folders = {f"{folder}" for folder in (settings.kafka_jars, settings.flink_jars, settings.job_server_jars)}
+    copied = set()
+    for file in IMAGES:
+        if file.name not in JARS:
+            continue
+        text = file.read_text()
+        arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE))
+        assert re.fullmatch(r"\S+:17-jre-\S+", arguments["JAVA_IMAGE"])
+        assert "\nUSER 10001:10001\n" in text
+        found = re.findall(r"^COPY (\S+) /opt", text, re.MULTILINE)
+        copied |= {re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], name) for name in found}  # noqa: B023
+    assert copied == folders
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: file.stem)
 def test_the_extras_are_those_that_are_tried_here(file: Path) -> None:
     text = file.read_text().replace("${EXTRAS}", "trainer,cpu").replace("${DEVICE},", "cpu,")
     assert f'".[{EXTRAS[file.stem]},${{STORES}}]"' in text
@@ -48,7 +68,8 @@ def test_the_extras_are_those_that_are_tried_here(file: Path) -> None:
 def test_the_context_holds_every_package_and_nothing_that_is_large_or_secret() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
-    assert allowed == packages | {"LICENSE", "README.md", "constraints.txt", "pyproject.toml"}
+    scripts = set(re.findall(r"deploy/images/\w+\.py", "".join(file.read_text() for file in IMAGES)))
+    assert allowed == packages | scripts | {"LICENSE", "README.md", "constraints.txt", "pyproject.toml"}
 
 
 def test_serving_brings_neither_torch_nor_beam_and_the_trainer_no_beam() -> None:

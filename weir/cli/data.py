@@ -1,4 +1,4 @@
-"""``weir generate`` and ``weir replay``: sample logs, and logs that arrive as if live."""
+"""``weir generate``, ``weir produce`` and ``weir replay``: sample logs, and logs that arrive as if live."""
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -15,7 +15,7 @@ from weir.text import plain, visible
 if TYPE_CHECKING:
     from weir.demo.replay import ReplaySummary
 
-__all__ = ["generate", "replay"]
+__all__ = ["generate", "produce", "replay"]
 
 
 def generate(
@@ -52,6 +52,50 @@ def generate(
         f"{truth.items:,} items ({truth.skips:,} skips, {truth.late:,} late), {truth.duplicates:,} duplicates, "
         f"{truth.malformed:,} malformed"
     )
+
+
+def produce(
+    *,
+    log: Annotated[
+        str | None, typer.Option("--log", "-l", help="The topic: kafka://host:port/topic.", show_default="pipeline.log")
+    ] = None,
+    lines: Annotated[
+        Path | None, typer.Option(help="Send the lines of this file once, instead; - is standard input.")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Events per second.")] = 50.0,
+    users: Annotated[int, typer.Option(min=1, help="Number of users.")] = 3000,
+    items: Annotated[int, typer.Option(min=40, help="Approximate number of items.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same users, items and order.")] = 0,
+    options: StoreOptions,
+) -> None:
+    """Send generated events to a topic, each when it happens, until SIGTERM or Ctrl-C; or the lines of a file."""
+    import sys
+    import threading
+
+    from logs import is_topic
+    from pipelines.ending import ended_by_signals
+    from pipelines.kafka.address import Topic
+    from weir.demo.generator import GeneratorConfig
+    from weir.demo.live import live_events
+    from weir.demo.live import produce as run
+
+    if rate <= 0:
+        raise UsageError(f"--rate {rate}: must be above 0")
+    session = options.open({"pipeline.log": log})
+    set_up_logging(session.notes)
+    pipeline = session.settings.pipeline
+    if not is_topic(pipeline.log):
+        raise UsageError(f"pipeline.log = {pipeline.log} is no topic: name one with --log kafka://host:port/topic")
+    stop = threading.Event()
+    if lines is None:
+        # An outage would deliver its events late, but all of these happen now.
+        events = live_events(GeneratorConfig(users=users, items=items, seed=seed, outages=0, late=0))
+    else:
+        found = sys.stdin.buffer.read() if lines == Path("-") else lines.read_bytes()
+        events = iter(found.splitlines())
+    with ended_by_signals(stop):
+        sent = run(Topic.parse(pipeline.log), pipeline.kafka, events, rate, stop)
+    session.out.print(plain(f"sent {sent:,} events to {pipeline.log}"))
 
 
 def replay(

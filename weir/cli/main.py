@@ -58,7 +58,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     _INSPECT: (store.verify,),
     "Maintain a store": (retire.retire, forget.forget, store.migrate, rebuild.rebuild),
-    "Sample logs": (data.generate, data.replay),
+    "Sample logs": (data.generate, data.produce, data.replay),
     _EVALUATE: (evaluate.evaluate,),
 }
 

@@ -18,7 +18,19 @@ RUNNER = CliRunner()
 
 COMMANDS = [
     *("up", "query", "click", "ingest", "stream", "train", "train-worker", "export", "promote", "serve", "histories"),
-    *("monitor", "verify", "retire", "forget", "migrate", "rebuild", "generate", "replay", "evaluate", "bench losses"),
+    *(
+        "monitor",
+        "verify",
+        "retire",
+        "forget",
+        "migrate",
+        "rebuild",
+        "generate",
+        "produce",
+        "replay",
+        "evaluate",
+        "bench losses",
+    ),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
 ]
 WITHOUT_SETTINGS = {"generate", "config schema"}

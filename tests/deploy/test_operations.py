@@ -1,0 +1,34 @@
+"""The operations on a cluster, as far as they go without one: `docs/operations.md` says what was seen."""
+
+import subprocess
+import sys
+
+import pytest
+
+from deploy.cluster_check.operations import OPERATIONS, Operations
+from deploy.cluster_check.under_load import Load
+from tests.deploy.support import ROOT
+
+
+def test_every_operation_exists_says_what_it_does_and_is_documented() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    for name in OPERATIONS:
+        assert getattr(Operations, name).__doc__
+        assert f"`{name}`" in page, name
+
+
+def test_an_unknown_one_is_refused() -> None:
+    command = [sys.executable, "-m", "deploy.cluster_check.operations", "explode"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"operations: explode is none of {', '.join(OPERATIONS)}\n")
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (Load(1200, {}, 0.5), "0 of 1,200 calls failed, the slowest took 0.50 s"),
+        (Load(7, {"away": 3}, 2.0), "3 of 10 calls failed, the slowest took 2.00 s; 3 x away"),
+    ],
+)
+def test_what_clients_saw_is_said(load: Load, words: str) -> None:
+    assert str(load) == words
