@@ -210,6 +210,9 @@ class Operations:
         started = time.monotonic()
         action()
         self.kubectl("rollout", "status", name, f"--timeout={self.checks.patience:.0f}s")
+        # The old ones still answer: what clients do when they are gone is seen after that.
+        replicas = int(self.kubectl("get", name, "--output=jsonpath={.spec.replicas}"))
+        self.checks.wait(lambda: len(self._pods(name.partition("weir-")[2])) == replicas, "the old pods do not end")
         _say(f"{name} rolled in {time.monotonic() - started:.0f} s")
 
     def _image(self, name: str, image: str, version: str) -> None:
