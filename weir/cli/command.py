@@ -136,7 +136,8 @@ def _line(error: Exception) -> str | None:
     """Return the line for an error that is not ours."""
     if isinstance(error, ModuleNotFoundError):
         extras = _extras_for(error)
-        return extras and f"the module {error.name} is missing: install it with `pip install 'weir[{extras}]'`"
+        missing = (error.name or "").split(".")[0]
+        return extras and f"the module {missing} is missing: install it with `pip install 'weir[{extras}]'`"
     if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
         return _PORT_IN_USE
     # The system's errors name a file or folder: missing, not allowed, read-only, full, a file instead of a folder.

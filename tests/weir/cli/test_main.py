@@ -17,7 +17,21 @@ from weir.config import Settings
 RUNNER = CliRunner()
 
 COMMANDS = [
-    *("up", "query", "click", "ingest", "stream", "train", "train-worker", "export", "promote", "serve", "histories"),
+    *(
+        "check",
+        "init",
+        "up",
+        "query",
+        "click",
+        "ingest",
+        "stream",
+        "train",
+        "train-worker",
+        "export",
+        "promote",
+        "serve",
+        "histories",
+    ),
     *(
         "monitor",
         "verify",
@@ -36,6 +50,8 @@ COMMANDS = [
 WITHOUT_SETTINGS = {"generate", "config schema"}
 WITHOUT_STORE = {"evaluate", "bench losses", "rebuild"}
 ARGUMENTS = {
+    "check": ["log.jsonl"],
+    "init": ["log.jsonl"],
     "evaluate": ["--data", "log.jsonl"],
     "bench losses": ["--data", "log.jsonl"],
     "query": ["anna-0"],
