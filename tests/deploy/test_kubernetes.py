@@ -115,6 +115,13 @@ def test_ports_probes_and_times_are_those_of_the_settings(overlay: str, tmp_path
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_rollout_of_servers_is_slower_than_clients_ask_for_addresses(overlay: str) -> None:
+    server = workloads(resources(KUBERNETES / "overlays" / overlay))["weir-serving"]["spec"]
+    assert server["minReadySeconds"] > 30  # the default of gRPC's grpc.dns_min_time_between_resolutions_ms
+    assert server["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_trainers_pods_are_as_many_as_torchrun_waits_for(overlay: str, tmp_path: Path) -> None:
     found = resources(KUBERNETES / "overlays" / overlay)
     trainer = workloads(found)["weir-trainer"]
