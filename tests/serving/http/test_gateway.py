@@ -68,6 +68,9 @@ def items(most: int) -> st.SearchStrategy[list[str]]:
     return st.lists(st.one_of(known, st.text(st.characters(exclude_categories=["Cs"]), max_size=3)), max_size=most)
 
 
+LARGEST = 2.0**127
+"""The very largest floats are written as JSON with fewer digits, rounded up to what the mapping refuses to read."""
+NOT_FINITE = st.sampled_from([float("nan"), float("inf"), float("-inf")])
 SOURCES = st.one_of(
     st.builds(lambda user: {"user_id": user}, st.sampled_from(["u1", "stranger", ""])),
     st.builds(lambda ids: {"history": pb.History(item_ids=ids)}, items(7)),
@@ -75,7 +78,8 @@ SOURCES = st.one_of(
         lambda values: {"embedding": pb.Embedding(values=values)}, st.lists(st.floats(-9, 9, width=32), max_size=9)
     ),
     st.builds(
-        lambda values: {"embedding": pb.Embedding(values=values)}, st.lists(st.floats(width=32), min_size=8, max_size=8)
+        lambda values: {"embedding": pb.Embedding(values=values)},
+        st.lists(st.one_of(st.floats(-LARGEST, LARGEST, width=32), NOT_FINITE), min_size=8, max_size=8),
     ),
     st.builds(lambda item: {"item_id": item}, st.sampled_from(["item-3", "nothing"])),
     st.just({}),

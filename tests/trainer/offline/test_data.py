@@ -113,12 +113,12 @@ def test_an_id_that_looks_like_a_date_stays_a_string(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("log.csv", b"1,2", "log.csv: there is no file of a format .*; allowed are files, folders and globs of"),
+        ("log.xlsx", b"1,2", "log.xlsx: there is no file of a format .*; allowed are files, folders and globs of"),
         ("log.jsonl", b"", "has no valid positive interaction; at least one is needed$"),
         ("log.txt", b"\n", "has no valid positive interaction; at least one is needed$"),
         ("log.jsonl", b'{"user_id": "u", "item": "a"}', "position 0: item_id is missing or null"),
         ("log.jsonl", b"\n[1, 2]", "log.jsonl, position 1: expected a JSON object, got list"),
-        ("log.jsonl", b'{"user_id": 1.5, "item_id": "a"}', r"Expected `str`, got `float` - at `\$.user_id`"),
+        ("log.jsonl", b'{"user_id": 1.5, "item_id": "a"}', r"Expected `int \| str`, got `float` - at `\$.user_id`"),
         ("log.jsonl", b'{"user_id": "u", "item_id": "a", "timestamp": "noon"}', "a number or an RFC 3339 string"),
         ("log.jsonl", b'{"user_id": "u", "item_id": "a", "timestamp": true}', r"got `bool` - at `\$.timestamp`"),
         (
@@ -156,7 +156,7 @@ def test_files_that_spell_ids_and_times_differently_are_one_log(tmp_path: Path) 
 def test_rows_that_a_pipeline_would_refuse_are_left_out_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = [b'{"user_id"', b'{"user_id": 7, "item_id": "a", "timestamp": 1700000000}', b'{"item_id": "b"}']
+    broken = [b'{"user_id"', b'{"user_id": 7.5, "item_id": "a", "timestamp": 1700000000}', b'{"item_id": "b"}']
     (tmp_path / "log.jsonl").write_bytes(b"\n".join([*broken, json_lines(), b'{"user_id": "u", "item_id": "a"}']))
     with caplog.at_level(logging.WARNING):
         assert decoded(read_interactions(str(tmp_path / "log.jsonl"))) == IN_TIME
