@@ -152,7 +152,7 @@ def _parts(stream: Stream, last: int) -> dict[str, F64]:
         if one.freshness is not None and one.sequence > last / 2
     ]
     end = np.array([pane.end_ms / 1000 for _, pane, _, _ in found])
-    begun = np.array([started_at(commit.writer) for commit, _, _, _ in found])
+    opened = np.array([started_at(commit.writer) for commit, _, _, _ in found])
     committed = np.array([commit.committed_at for commit, _, _, _ in found])
     made = np.array([bundle.created_at for _, _, _, bundle in found])
     servable = np.array([freshness.servable_at for _, _, freshness, _ in found])
@@ -161,8 +161,8 @@ def _parts(stream: Stream, last: int) -> dict[str, F64]:
     ]
     return {
         "an event waits for the end of its window": np.concatenate([*waits, []]),
-        "end of the window to the run that commits it": begun - end,
-        "the run, to its commit": committed - begun,
+        "end of the window to the run that commits it": opened - end,
+        "the run, to its commit": committed - opened,
         "commit to the bundle that has it": made - committed,
         "bundle to servable": servable - made,
         "end of the window to servable": servable - end,

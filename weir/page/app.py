@@ -93,7 +93,7 @@ class _Sent:
         self._recalls: dict[int, Any] = {}
 
     def news(self) -> dict[str, Any]:
-        """Return what the watcher does not have; `first` and `whole` where it starts anew."""
+        """Return what the watcher does not have; `first` and `whole` where it starts again."""
         watch = self._watch
         self.looks = watch.looks
         found: dict[str, Any] = {

@@ -85,7 +85,7 @@ class Rates:
     _last: dict[str, deque[tuple[float, float]]] = field(default_factory=dict, init=False)
 
     def of(self, name: str, count: float | None, now: float) -> float | None:
-        """Return the rise per second over the last 15 seconds; None at first, and where the count starts anew."""
+        """Return the rise per second over the last 15 seconds; None at first, and where the count starts again."""
         known = self._last.setdefault(name, deque())
         if count is None or (known and count < known[-1][1]):
             known.clear()

@@ -1,4 +1,4 @@
-"""What a store holds already, and whether `weir up` may go on with it, or begin anew."""
+"""What a store holds already, and whether `weir up` may go on with it, or start over."""
 
 import re
 import shutil
@@ -79,7 +79,7 @@ def make_room(held: Holdings, log: Path, *, once: bool, fresh: bool) -> None:
     if held.replay is None or not held.is_all:
         raise CommandError(f"{held}, which is no replay alone: choose another --store")
     if not fresh and not _agreed(held):
-        raise CommandError(f"{held}: --fresh removes it and begins anew, or choose another --store")
+        raise CommandError(f"{held}: --fresh removes it and starts over, or choose another --store")
     for path in held.folder.iterdir():
         if path.name != "state":
             _remove(path)
@@ -90,7 +90,7 @@ def make_room(held: Holdings, log: Path, *, once: bool, fresh: bool) -> None:
 
 
 def _agreed(held: Holdings) -> bool:
-    return sys.stdin.isatty() and typer.confirm(f"{held}. Remove it and begin anew?")
+    return sys.stdin.isatty() and typer.confirm(f"{held}. Remove it and start over?")
 
 
 def _remove(path: Path) -> None:
