@@ -5,6 +5,7 @@ set -eu
 
 cd "$(dirname "$0")"
 buf=${BUF:-../.venv/buf/node_modules/.bin/buf}
+python=${PYTHON:-../.venv/bin/python}
 
 if [ ! -x "$buf" ]; then
     echo "proto/ is not compared with the API that clients know: there is no npm to install buf with"
@@ -15,12 +16,12 @@ module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
 cp -r buf.yaml weir "$module"
 mkdir -p "$module/google/api"
-google=$(PATH="../.venv/bin:$PATH" python -c 'import google.api; print(google.api.__path__[0])')
+google=$("$python" -c 'import google.api; print(google.api.__path__[0])')
 cp "$google/annotations.proto" "$google/http.proto" "$module/google/api"
 "$buf" lint "$module"
 if [ "${1:-}" = --accept ]; then
     "$buf" build "$module" --path "$module/weir" --output weir.binpb
 elif ! "$buf" breaking "$module" --against weir.binpb; then
-    echo "proto/ breaks clients of the API in proto/weir.binpb: reserve what goes, number what comes anew" >&2
+    echo "proto/ breaks clients of the API in proto/weir.binpb: reserve what goes, give what is new its own number" >&2
     exit 1
 fi

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def check(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         assert old in text
         source.write_text(text.replace(old, new) if old else text)
         command = ["sh", str(tmp_path / "proto/breaking.sh"), *options]
-        environment = os.environ | {"BUF": str(BUF)}
+        environment = os.environ | {"BUF": str(BUF), "PYTHON": sys.executable}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     return run
