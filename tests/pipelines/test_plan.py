@@ -5,7 +5,8 @@ import pytest
 
 from contracts import CorruptArtefactError, EventClock, LogState, Store
 from logs import discover
-from pipelines.plan import InHand, LayoutError, make_plan, open_layout
+from pipelines.layout import LayoutError, open_layout
+from pipelines.plan import InHand, make_plan
 from pipelines.run_once import run_once
 from pipelines.transforms.commit import RunOutcome
 from pipelines.transforms.dead_letters import read_dead_letters

@@ -26,6 +26,7 @@ from weir.cli import (
     up,
 )
 from weir.cli.command import command
+from weir.cli.logs import leave_out_noise
 from weir.up.supervisor.parent import follow_parent
 
 __all__ = ["app", "main"]
@@ -91,4 +92,5 @@ def _root(
 def main() -> None:
     """Run the command line of this process."""
     follow_parent()
+    leave_out_noise()
     app()

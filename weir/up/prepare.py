@@ -9,7 +9,7 @@ from typing import Any, Final
 from contracts import Store, columns
 from contracts.format import read_format
 from logs import Block, BlockId, LogConfig, Validator, is_topic
-from pipelines.plan import open_layout
+from pipelines.layout import open_layout
 from weir.check.report import LogReport, check_log
 from weir.check.text import in_one_line, require_readable, what_is_wrong
 from weir.config import Settings

@@ -10,7 +10,7 @@ from contracts import Layout, Store, StoreFormat, ensure_format
 from logs import LogColumns, LogConfig
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
-from pipelines.plan import LayoutError
+from pipelines.layout import LayoutError
 from weir.check.text import UnreadableLogError
 from weir.config import load_settings
 from weir.demo.generator import GeneratorConfig, generate
