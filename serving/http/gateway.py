@@ -63,6 +63,8 @@ class Gateway:
         self._runner = web.AppRunner(
             application,
             access_log=None,
+            # Nobody waits for the answer to a caller who has left; without it, half a request ends in a traceback.
+            handler_cancellation=True,
             keepalive_timeout=config.max_connection_idle_seconds,
             shutdown_timeout=config.grace_seconds,
         )

@@ -104,8 +104,9 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     check_plan(session.store, path, source.profile.rows, ReplayConfig().segments)
     session = open_session(config, store, assign, base=base)
     user = last_user(source, session.settings.pipeline)
-    session = _settle(session, folder, options)
+    # First: a start that is interrupted here can be repeated.
     remember_replay(session.store, path)
+    session = _settle(session, folder, options)
     return Launch(session, options, Replayed(path, options.seconds or pace(source.profile.rows)), user, started)
 
 
