@@ -5,6 +5,7 @@ on it, exports a bundle when one is due, and keeps a checkpoint. Every rank that
 without torchrun there is one.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,6 +27,8 @@ from trainer.stream.progress import ProgressObserver, TrainProgress, TrainSummar
 from trainer.stream.windows import StopSignal, windows
 
 __all__ = ["train"]
+
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -64,6 +67,8 @@ def train(
             stream = windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds
             )
+            if workers.is_first:
+                logger.info("ready for windows")
             for manifest in stream:
                 finished = manifest is None or learner.process_window(manifest)
                 if finished and workers.broadcast(exporter.due(state)):

@@ -200,6 +200,11 @@ def train_worker(
     session = options.open()
     first = os.environ.get("RANK", "0") == "0"
     set_up_logging(session.notes)
+    from trainer.export.tracing import tracing_of
+
+    if first and follow:
+        # Beside the imports below, which take as long; the first bundle waits for both.
+        tracing_of(session.settings.trainer.tower)
     from trainer.train import train as run
     from weir.cli.progress import Bar
 
