@@ -8,10 +8,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from contracts import EventClock, Store
+from contracts import BundleLog, EventClock, Store
 from logs import LogColumns
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
+from tests.contracts.test_bundle import write
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.cli.main import app
@@ -103,6 +104,7 @@ def test_a_click_without_effect_names_the_stage_that_lags(served: ServerProcess,
     """The server follows another store, so it never takes the event in; first no pipeline commits it either."""
     store = Store(str(tmp_path))
     shown = click(served, store, "item-1", 0.3)
+    assert "newest bundle" not in shown
     assert "because the pipeline has not committed it: is `weir ingest --follow` running?" in shown
     config = PipelineConfig(log=store.path("log"), metrics_port=0)
     stop = threading.Event()
@@ -118,3 +120,15 @@ def test_a_click_without_effect_names_the_stage_that_lags(served: ServerProcess,
             assert "the answer has not changed in time" in shown
         stop.set()
         following.result()
+
+
+def test_a_click_ends_with_why_the_newest_bundle_is_held(served: ServerProcess, tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    log = BundleLog(store)
+    write(log, "0001", created_at=1.0, verdict="promoted: the first bundle")
+    write(log, "0002", created_at=2.0, promoted=False, verdict="held: recall@20 fell")
+    assert click(served, store, "new-item", 1).endswith("newest bundle: held: recall@20 fell\n")
+    log.promote("0002")
+    assert "newest bundle" not in click(served, store, "new-item", 1)
+    log.store.write("bundles/CURRENT", b"\x00")
+    assert "newest bundle" not in click(served, store, "new-item", 1)

@@ -106,7 +106,7 @@ def _awaited(status: Status) -> str:
     if status.windows == 0:
         return "the first events" if status.replayed is None else "the first window to end"
     if status.trained_sequence < 0:
-        return "the trainer to learn the first window"
+        return "the trainer to make the first bundle"
     return "the server to load the first bundle"
 
 

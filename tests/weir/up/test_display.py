@@ -39,7 +39,7 @@ def test_plain_lines_come_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (Status(seconds=1.0, replayed=None), "the first events"),
         (Status(seconds=1.0, replayed=0.0), "the first window to end"),
-        (Status(seconds=1.0, replayed=0.1, windows=1), "the trainer to learn the first window"),
+        (Status(seconds=1.0, replayed=0.1, windows=1), "the trainer to make the first bundle"),
         (Status(seconds=1.0, replayed=0.1, windows=1, trained_sequence=0), "the server to load the first bundle"),
     ],
 )
