@@ -12,7 +12,7 @@ round, and a ``weir serve`` of its own process serves it. The columns are median
 - apply: CPU-seconds of the server from one version to the next, which wait for the export and answer the client that
   asks (`benchmarks.takes` measures the delta alone); visible: seconds from the promotion to the first answer
   that has the new item, by a client that asks without pause.
-- query: CPU of a search with the settings of the bundle, against that of the first, complete bundle.
+- query: CPU of a search with the settings of the bundle, against that of the first, complete bundle in the same moment.
 - recall@100 of the index, on 200 queries around the topics of the round, against that of the first bundle on its own:
   mean and worst of the rounds, then that of the three rounds with new topics, on queries around these.
 - repairs and complete: how many there were. The last line has the memory of the two processes.
@@ -121,6 +121,7 @@ class Stream:
     keeper: Keeper = field(default_factory=Keeper)
     newest: str = ""
     vector: Floats = field(init=False)
+    first: Servable | None = None
 
     def __post_init__(self) -> None:
         self.state, _ = filled(self.config, self.items)
@@ -163,14 +164,22 @@ class Stream:
         return made, time.process_time() - before
 
     def found(self, made: BundleManifest, topics: I64) -> tuple[float, float]:
-        """Return milliseconds of CPU of a query, and the recall, for queries around topics."""
+        """Return the CPU of a query against that of the first bundle, and the recall, for queries around topics."""
         servable = self.keeper.open(BundleLog(self.store), made)
+        self.first = self.first or servable
         queries = self.world.around(self.world.draw.choice(topics, QUERIES))
-        before = time.process_time()
-        rows = np.concatenate([servable.index.search(query[None], DEPTH)[1] for query in queries])
-        spent = 1000 * (time.process_time() - before) / QUERIES
+        rows, spent = asked(servable, queries)
+        _, at_first = asked(self.first, queries)
         exact = best_rows(servable, queries)
-        return spent, float(np.mean([len(np.intersect1d(*pair)) / DEPTH for pair in zip(rows, exact, strict=True)]))
+        found = np.mean([len(np.intersect1d(*pair)) / DEPTH for pair in zip(rows, exact, strict=True)])
+        return spent / at_first, float(found)
+
+
+def asked(servable: Servable, queries: Floats) -> tuple[I64, float]:
+    """Return the rows that the index finds for queries, one by one, (n, DEPTH), and the CPU-seconds."""
+    before = time.process_time()
+    rows = np.concatenate([servable.index.search(query[None], DEPTH)[1] for query in queries])
+    return rows, time.process_time() - before
 
 
 def best_rows(servable: Servable, queries: Floats) -> I64:
@@ -244,7 +253,7 @@ def report(items: int, share: float, first: Round, rounds: list[Round]) -> None:
         median("apply"),
         median("visible"),
         max(one.visible for one in deltas),
-        median("query") / first.query,
+        median("query"),
         f"{recalls.mean():.3f}, {recalls.min():.3f}",
         ", ".join(f"{one.recall / first.recall:.3f}" for one in new),
         fit.repairs if fit else 0,
@@ -269,6 +278,8 @@ def main(
     head(*names.split(", "), "recall of new topics", "repairs", "complete", "the first")
     for count in items:
         for part in share:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
             path = Path(tempfile.mkdtemp(prefix="weir-deltas-", dir=folder))
             try:
                 measure(Stream.of(Store(str(path)), count, dimension), part, rounds, f"serving.deltas={deltas}")
