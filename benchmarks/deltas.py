@@ -268,7 +268,7 @@ def main(
     share: Annotated[list[float], typer.Option(help="of them that move in a round; may be repeated")] = [0.01],  # noqa: B006
     rounds: Annotated[int, typer.Option(help="rounds with drift")] = 20,
     dimension: Annotated[int, typer.Option(help="of vectors")] = 64,
-    folder: Annotated[Path | None, typer.Option(help="where stores are written, and removed")] = None,
+    folder: Annotated[Path | None, typer.Option(help="where stores are written, and removed", exists=True)] = None,
     *,
     deltas: Annotated[str, typer.Option(help="how the server takes them: auto, clone or in_place")] = "auto",
 ) -> None:
@@ -278,8 +278,6 @@ def main(
     head(*names.split(", "), "recall of new topics", "repairs", "complete", "the first")
     for count in items:
         for part in share:
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
             path = Path(tempfile.mkdtemp(prefix="weir-deltas-", dir=folder))
             try:
                 measure(Stream.of(Store(str(path)), count, dimension), part, rounds, f"serving.deltas={deltas}")

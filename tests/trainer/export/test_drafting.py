@@ -18,11 +18,12 @@ def around(centres: np.ndarray, count: int, spread: float) -> np.ndarray:
 
 def rounds(clusters: Clusters, items: np.ndarray, *further: np.ndarray) -> list[tuple[bool, float]]:
     """Add new items round by round; return whether each called for a repair, and how many fit badly after it."""
-    known, found = clusters.assign(items), []
+    found: list[tuple[bool, float]] = []
+    known = clusters.assign(items)
     for new in further:
         items = np.concatenate([items, new])
-        without = Assigned(np.full(len(new), -1), np.zeros(len(new), np.float32))
-        known = Assigned(*(np.concatenate(pair) for pair in zip(known, without, strict=True)))
+        lists, cosines = np.full(len(new), -1), np.zeros(len(new), np.float32)
+        known = Assigned(np.concatenate([known.lists, lists]), np.concatenate([known.cosines, cosines]))
         changed = known.lists < 0
         placed = placed_in(clusters, items, known)
         called = calls_for_repair(placed)
