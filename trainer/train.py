@@ -54,6 +54,8 @@ def train(
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
         workers.share(config.batch_size)
         config.check_stream(workers.world_size)
+        if workers.is_first:
+            logger.info("all ranks have started")
         ProcessCollector(registry=metrics.registry)
         scraped = exposed(metrics.registry, config.metrics_host, config.metrics_port)
         with scraped if workers.is_first else nullcontext():
@@ -67,8 +69,6 @@ def train(
             stream = windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds
             )
-            if workers.is_first:
-                logger.info("ready for windows")
             for manifest in stream:
                 finished = manifest is None or learner.process_window(manifest)
                 if finished and workers.broadcast(exporter.due(state)):
