@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts import CommitLog, Store, WindowLog
+from contracts.locks import locked
 from tests.contracts.panes import a_pane
 from weir.cli.main import app
 from weir.config import Settings
@@ -178,6 +179,22 @@ def test_once_never_removes_what_no_demo_made(tmp_path: Path) -> None:
     output = run("up", "--demo", "--once", "--store", str(tmp_path), *ports, status=1)
     assert "holds other data, which is no replay alone" in output
     assert (tmp_path / "precious/data").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize(
+    ("command", "lock"), [("up", "up"), ("ingest", "driver"), ("train", "train"), ("monitor", "monitor")]
+)
+def test_a_second_one_on_a_store_is_refused_in_one_line(tmp_path: Path, command: str, lock: str) -> None:
+    store = Store(str(tmp_path))
+    with locked(store, f"state/{lock}.lock"):
+        found = subprocess.run(
+            [sys.executable, "-m", "weir", command, "--store", store.url, "--set", f"pipeline.log={tmp_path}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert found.returncode == 1
+    assert re.fullmatch(rf"weir: another .*{lock}\.lock is locked.*\n", found.stderr), found.stderr
 
 
 def test_once_needs_something_that_ends() -> None:
