@@ -7,7 +7,8 @@ from contracts.artefacts import MANIFEST
 from contracts.bundle_manifest import BundleRef
 from contracts.checkpoint import CHECKPOINT_MARK as CHECKPOINT
 from contracts.checkpoint import CheckpointRef, mark_path
-from contracts.commits import Commit, CommitLog, Cursor
+from contracts.commit import Commit
+from contracts.commits import CommitLog, Cursor
 from contracts.documents import Document, read_document
 from contracts.errors import CorruptArtefactError
 from contracts.findings import Finding, Kind, fault_of
