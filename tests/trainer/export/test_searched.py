@@ -65,7 +65,7 @@ def test_a_chain_finds_what_one_index_finds_and_no_version_changes(
         versions.append((mine, mine.search(queries, 9)))
         for found, wanted in zip(mine.search(queries, 9), whole.search(queries, 9), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
-        vectors = np.concatenate([vectors, np.zeros((max(live) + 1 - len(vectors), WIDTH), np.float32)])
+        vectors = np.concatenate([vectors, np.zeros((max(max(live) + 1 - len(vectors), 0), WIDTH), np.float32)])
         vectors[delta.rows] = delta.vectors
         one = mine.merged(vectors, np.array(sorted(live)))
         for found, wanted in zip(one.search(queries, 9), whole.search(queries, 9), strict=True):
