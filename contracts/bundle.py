@@ -115,16 +115,22 @@ class BundleLog:
     def chain(self, manifest: BundleManifest, known: Collection[BundleManifest] = ()) -> list[BundleManifest]:
         """Return what a bundle is made of, from a complete bundle, or from the last of the `known` ones, to itself.
 
-        Of a delta that has been compacted, the complete bundle that stands for it is the first. Raises
+        Where none of these is on the way, the complete bundle that stands for a compacted delta is the first. Raises
         `CorruptArtefactError` where one of them is missing or damaged, or no longer what its child changes.
         """
-        found = [manifest]
+        found, shortest = [manifest], list[BundleManifest]()
         while (parent := found[-1].parent) is not None and found[-1] not in known:
             if (whole := self.compacted(found[-1])) is not None:
-                found[-1] = whole
-            else:
+                shortest = shortest or [*found[:-1], whole]
+                if not known or whole in known:
+                    return [*found[:-1], whole][::-1]
+            try:
                 found.append(self._parent(parent, found[-1].version))
-        return found[::-1]
+            except CorruptArtefactError:
+                if not shortest:
+                    raise
+                return shortest[::-1]
+        return (found if found[-1] in known else shortest or found)[::-1]
 
     def compacted(self, delta: BundleManifest) -> BundleManifest | None:
         """Return the complete bundle that stands for a delta; None without one, or with a damaged one (logged)."""

@@ -121,15 +121,25 @@ def compacted(log: BundleLog, version: str) -> BundleManifest:
 
 
 def test_a_chain_starts_at_what_has_been_compacted(log: BundleLog) -> None:
-    write(log, "0001")
+    first = write(log, "0001")
     second, third = chained(log, "0002", "0001"), chained(log, "0003", "0002", depth=2)
     whole = compacted(log, "0002")
     assert whole.folder == "bundles/0002/complete"
     assert log.chain(second) == [whole]
     assert log.chain(third) == [whole, third]
     assert log.chain(third, [whole]) == [whole, third]
-    # Who has the delta needs nothing else.
+    # Who has the delta needs nothing else, and who has an earlier version needs the deltas since.
     assert log.chain(third, [second]) == [second, third]
+    assert log.chain(third, [first]) == [first, second, third]
+    other = first.model_copy(update={"version": "0000"})
+    assert log.chain(third, [other]) == [whole, third]
+    later = compacted(log, "0003")
+    assert log.chain(third) == [later]
+    assert log.chain(third, [whole]) == [whole, third]
+    log.store.remove("bundles/0001")
+    assert log.chain(third, [first]) == [later]
+    log.store.remove(later.folder)
+    write(log, "0001")
     assert log.versions() == ["0001", "0002", "0003"]
     assert log.read(whole, "index.faiss") == b"other index"
     assert verify(log.store).findings == []
