@@ -88,9 +88,8 @@ class BundleLog:
         name = f"bundles/{version}/{MANIFEST}"
         data = self.store.read(name)
         manifest = decode_document(self.store.path(name), data, BundleManifest)
-        if manifest.version != version or manifest.compacts is not None:
-            what = f"{'' if manifest.compacts is None else 'the chain of '}version {manifest.version}"
-            problem = f"describes {what}: it was copied from there; export the bundle again"
+        if manifest.version != version:
+            problem = f"describes version {manifest.version}: it was copied from there; export the bundle again"
             raise CorruptArtefactError(self.store.path(name), problem)
         return manifest, BundleRef(version=version, checksum=checksum(data))
 
