@@ -11,7 +11,7 @@ follower. Its thread has a low priority, so it needs longer pauses on busy cores
 - complete: exports that were, and compactions that were finished.
 - export: seconds that the loop waits for one, median and longest, and CPU-seconds of its thread, the most.
 - step: milliseconds, median, 99th percentile and longest; those between exports.
-- CPU: of the whole process, in all rounds without the steps.
+- CPU: of the whole process, in all rounds without the steps; memory: by how many bytes per item they raise the peak.
 """
 
 import shutil
@@ -26,7 +26,7 @@ import typer
 
 from benchmarks.deltas import Stream
 from benchmarks.exports import train_quickly
-from benchmarks.harness import command_line, head, row
+from benchmarks.harness import command_line, head, row, status
 from benchmarks.topics import TOPICS
 from contracts import Store
 from contracts.bundle_manifest import COMPACTED
@@ -56,6 +56,8 @@ def measure(stream: Stream, rounds: int, chain: int, pause: float, *, beside: bo
     stream.state.config = TrainerConfig.model_validate({**stream.config.model_dump(), "bundle_chain": chain})
     stream.export(np.arange(TOPICS))
     stream.keeper.beside = beside
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+    memory = status("VmRSS")
     steps, waits, spent, complete, whole = Steps(), list[float](), list[float](), 0, 0.0
     for _ in range(rounds):
         stream.world.drift()
@@ -78,6 +80,7 @@ def measure(stream: Stream, rounds: int, chain: int, pause: float, *, beside: bo
         max(spent),
         f"{np.median(took):.2f}, {np.quantile(took, 0.99):.2f}, {took.max():.1f}",
         whole,
+        round((status("VmHWM") - memory) / stream.items),
     )
 
 
@@ -92,7 +95,17 @@ def main(
     """Measure and print, a run at a time."""
     torch.set_num_threads(1)
     train_quickly()
-    head("items", "complete", "exports, compactions", "export s", "longest s", "CPU s", "step ms", "CPU s in all")
+    head(
+        "items",
+        "complete",
+        "exports, compactions",
+        "export s",
+        "longest s",
+        "CPU s",
+        "step ms",
+        "CPU s in all",
+        "memory B",
+    )
     for count in items:
         for beside in (False, True):
             path = Path(tempfile.mkdtemp(prefix="weir-compaction-", dir=folder))

@@ -97,7 +97,7 @@ def test_a_compacted_chain_answers_as_the_chain_and_so_does_what_builds_on_it(
     first, *plain = (load_bundle(log, version) for version in (versions[0], middle, newest))
     whole = compacted(store, middle)
     assert [one.version for one in log.chain(log.manifest(newest))] == versions[len(before) :]
-    started = load_bundle(log, middle)
+    started = load_bundle(log, middle, places=True)
     assert started.manifest == whole
     assert_same(plain[0], started, draw)
     assert_same(plain[1], load_bundle(log, newest), draw)
