@@ -29,7 +29,7 @@ from logs import (
     read_newest,
 )
 
-__all__ = ["SPLIT", "Interactions", "InteractionsError", "Ints", "read_interactions"]
+__all__ = ["SPLIT", "Interactions", "InteractionsError", "Ints", "TooFewError", "read_interactions"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,10 @@ _KEPT: Final = [columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP, columns.FEA
 
 class InteractionsError(ValueError):
     """Interactions cannot be used as asked; the message names the source, what came and what is allowed."""
+
+
+class TooFewError(InteractionsError):
+    """There are too few interactions to train or to test on; the message says which."""
 
 
 @dataclass(frozen=True, eq=False)
