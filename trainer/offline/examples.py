@@ -61,9 +61,7 @@ class _ByUser:
         shift = draw.integers(0, length, len(self.counts))[self.users]
         ends = np.flatnonzero((steps > 0) & ((left == 0) | ((left + shift) % length == 0)))
         if not len(ends):
-            raise TooFewError(
-                f"{self.source}: no user has two training interactions, as histories need; add some"
-            )
+            raise TooFewError(f"{self.source}: no user has two training interactions, as histories need; add some")
         for chosen in _shuffled(ends, config.batch_size, draw):
             users = self.users[chosen]
             items = newest_rows(self.rows, self.starts[users], chosen + 1, length + 1)
