@@ -70,7 +70,10 @@ def _training(training: "Fit", plan: "Plan") -> str:
         return f"{text}, {why}; there is no validation part to stop by"
     best = max(point.metrics[name] for point in training.curve)
     kept = f"{text}, {why}; kept step {training.best_step:,}: {name} {best:.4f} on validation"
-    return f"{kept}; it still got better: allow more steps" if training.best_step == training.steps else kept
+    if training.best_step < training.steps:
+        return kept
+    more = "answer without --quick" if training.ended == "seconds" else "allow more --steps"
+    return f"{kept}; it still got better: {more}"
 
 
 def next_steps(options: ExperimentOptions) -> list[str]:
