@@ -1,4 +1,3 @@
-import re
 import shlex
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,7 +8,6 @@ import pyarrow.csv
 import pytest
 
 from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
-from weir.cli import effort, outcome
 
 METRICS = {f"{name}@{k}" for name in ("recall", "ndcg", "precision", "coverage") for k in (5, 20)}
 CASES = {"temporal": 30, "leave-one-out": 20, "random": 20}
@@ -147,47 +145,6 @@ def test_a_verdict_says_whether_the_difference_is_more_than_chance(tmp_path: Pat
     assert "nothing to read" not in good.stderr
     people = weir("evaluate", "--log", log, *shop, "--steps", "100", *tiny)
     assert people.stdout.splitlines()[-1] == found["verdict"]
-
-
-def test_a_quick_answer_says_what_it_sampled_and_what_comes_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(effort, "_QUICK_ROWS", 1100)
-    monkeypatch.setattr(effort, "_QUICK_INTERACTIONS", 1040)
-    monkeypatch.setattr(effort, "_QUICK_SCORES", 1)
-    monkeypatch.setattr(effort, "_LEAST_CASES", 50)
-    log = write_circles(tmp_path / "circles.parquet", rows=1200)
-    result = weir("evaluate", "--quick", "--log", log, "--steps", "3", *TINY)
-    assert result.exit_code == 0, result.output
-    sampled = (
-        "sampled: the last 1,100 rows of the log; 18 of 20 users, at random, with 990 of 1,100 interactions; "
-        "50 of 99 test cases, at random"
-    )
-    assert sampled in result.stderr.splitlines()
-    assert "50 test cases" in result.stdout
-    wanted = shlex.join(["--log", str(log), *TINY[:-4]])
-    assert result.stdout.splitlines()[-2:] == [f"next: weir evaluate {wanted}", f"  or: weir up {wanted}"]
-    told_more = told(weir("evaluate", "--log", log, "--steps", "3", *TINY, "--json"))
-    assert (told_more["sampled"], told_more["cases"]) == ([], 120)
-
-
-def test_a_quick_answer_comes_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effort, "_QUICK_SECONDS", 0.0)
-    monkeypatch.setattr(effort, "_LEAST_SECONDS", 0.0)
-    log = write_circles(tmp_path / "circles.parquet", rows=1200)
-    found = told(weir("evaluate", "--quick", "--log", log, *TINY, "--json"))
-    assert (found["training"]["ended"], found["training"]["steps"]) == ("seconds", 1)
-
-
-def test_without_a_terminal_progress_is_lines(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "PLAIN_SECONDS", 0.0)
-    result = weir("evaluate", "--log", data, "--steps", "25", *TINY, "--json")
-    facts, *lines, end = result.stderr.splitlines()
-    assert facts == f"{data}: 300 interactions, 20 users, 40 items; 240 to train on, 30 to validate, 30 to test"
-    assert [line.split(",")[0] for line in lines] == [f"evaluate: step {step} of at most 25" for step in range(1, 26)]
-    assert all(re.search(r", epoch \d+\.\d, loss \d+\.\d{3}(;.*)?; at most .* left$", line) for line in lines)
-    assert "; best on validation: recall@20 " in lines[-1]
-    assert re.fullmatch(r"trained 25 steps, .* epochs, all that --steps allows; kept step \d+: recall@20 .*", end)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 40])
