@@ -47,10 +47,12 @@ def judge(session: Session, plan: "Plan") -> "Outcome":
             left = passed / step.number * (steps - step.number)
             if plan.budget.seconds is not None:
                 left = min(left, max(0.0, plan.budget.seconds - passed))
-            text = f"step {step.number:,} of at most {steps:,}, epoch {step.epochs:.1f}, loss {step.loss:.3f}"
+            # A narrow terminal shows only the start.
+            text = f"at most {in_words(left)}, step {step.number:,} of {steps:,}, epoch {step.epochs:.1f}"
+            text += f", loss {step.loss:.3f}"
             if step.best:
                 text += f"; best on validation: {name} {step.best.metrics[name]:.4f} at step {step.best.step:,}"
-            bar.show(step.number, steps, f"{text}; at most {in_words(left)} left")
+            bar.show(step.number, steps, text)
 
         outcome = against_popularity(plan, report)
     session.notes.print(plain(_training(outcome.training, plan)), soft_wrap=True)

@@ -13,8 +13,9 @@ def test_without_a_terminal_progress_is_lines(tmp_path: Path, monkeypatch: pytes
     result = weir("evaluate", "--log", data, "--steps", "25", *TINY, "--json")
     facts, *lines, end = result.stderr.splitlines()
     assert facts == f"{data}: 300 interactions, 20 users, 40 items; 240 to train on, 30 to validate, 30 to test"
-    assert [line.split(",")[0] for line in lines] == [f"evaluate: step {step} of at most 25" for step in range(1, 26)]
-    assert all(re.search(r", epoch \d+\.\d, loss \d+\.\d{3}(;.*)?; at most .* left$", line) for line in lines)
+    form = r"evaluate: at most .*, step (\d+) of 25, epoch \d+\.\d, loss \d+\.\d{3}(; best on validation: .*)?"
+    matches = [re.fullmatch(form, line) for line in lines]
+    assert [match and int(match[1]) for match in matches] == list(range(1, 26))
     assert "; best on validation: recall@20 " in lines[-1]
     assert re.fullmatch(r"trained 25 steps, .* epochs, all that --steps allows; kept step \d+: recall@20 .*", end)
 
