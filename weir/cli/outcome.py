@@ -48,7 +48,7 @@ def judge(session: Session, plan: "Plan") -> "Outcome":
             if plan.budget.seconds is not None:
                 left = min(left, max(0.0, plan.budget.seconds - passed))
             # A narrow terminal shows only the start.
-            text = f"at most {in_words(left)}, step {step.number:,} of {steps:,}, epoch {step.epochs:.1f}"
+            text = f"{in_words(left)} left at most, step {step.number:,} of {steps:,}, epoch {step.epochs:.1f}"
             text += f", loss {step.loss:.3f}"
             if step.best:
                 text += f"; best on validation: {name} {step.best.metrics[name]:.4f} at step {step.best.step:,}"
