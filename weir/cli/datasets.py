@@ -46,8 +46,8 @@ def movielens(
     session = open_session(None, None, None, base={})
     with Bar(session.notes, "movielens", plain_seconds=PLAIN_SECONDS) as bar:
 
-        def report(done: int, size: int) -> None:
-            bar.show(done, size, f"{done / 1e6:,.0f} of {size / 1e6:,.0f} MB of ratings read")
+        def report(doing: str, share: float) -> None:
+            bar.show(round(100 * share), 100, f"{share:.0%} of the ratings {doing}")
 
         found = convert(folder, target, report)
     if json:

@@ -9,9 +9,10 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -22,12 +23,20 @@ from contracts.models import FrozenModel
 
 __all__ = ["LAYOUTS", "Converted", "Layout", "MovieLensError", "convert"]
 
-Report = Callable[[int, int], None]
-"""Called with the bytes of the ratings that were read, and all of them."""
+Report = Callable[[str, float], None]
+"""Called with what is being done to the ratings, ``read`` or ``written``, and the share that is done."""
 
 _FIELDS: Final = {"user": pa.int64(), "movie": pa.int64(), "rating": pa.float32(), "seconds": pa.int64()}
 _BLOCK_BYTES: Final = 1 << 24
 _ROW_GROUP: Final = 1 << 17
+_SCHEMA: Final = pa.schema(
+    {
+        columns.USER_ID: pa.string(),
+        columns.ITEM_ID: pa.string(),
+        columns.TIMESTAMP: pa.timestamp("ms", "UTC"),
+        "rating": pa.float32(),
+    }
+)
 
 
 class MovieLensError(UserError):
@@ -88,31 +97,47 @@ def convert(folder: Path, output: Path, report: Report | None = None) -> Convert
     ratings = _ratings(folder / layout.ratings, layout, report)
     if not len(ratings):
         raise MovieLensError(f"{folder / layout.ratings}: has no rating")
-    ratings = ratings.take(np.argsort(ratings["seconds"].to_numpy(), kind="stable"))
-    movies, codes = np.unique(ratings["movie"].to_numpy(), return_inverse=True)
-    titles = _titles(folder / layout.movies, layout)
-    names = pa.array([_name(int(movie), titles.get(int(movie), "")) for movie in movies])
-    times = pc.multiply(ratings["seconds"], 1000)
-    log = pa.table(
-        {
-            columns.USER_ID: ratings["user"].cast(pa.string()),
-            columns.ITEM_ID: names.take(pa.array(codes)),
-            columns.TIMESTAMP: times.cast(pa.timestamp("ms", "UTC")),
-            "rating": ratings["rating"],
-        }
-    )
-    Store(str(output.parent)).write_with(
-        output.name, lambda file: pq.write_table(log, file, row_group_size=_ROW_GROUP), rows=len(log)
-    )
-    users = pc.count_distinct(ratings["user"]).as_py()
+    films = _Films.of(ratings, _titles(folder / layout.movies, layout))
+    seconds = ratings["seconds"].to_numpy()
+    order = np.argsort(seconds, kind="stable")
+
+    def fill(file: IO[bytes]) -> None:
+        with pq.ParquetWriter(file, _SCHEMA) as writer:
+            for start in range(0, len(order), _ROW_GROUP):
+                writer.write_table(_events(ratings.take(order[start : start + _ROW_GROUP]), films))
+                if report:
+                    report("written", min(1.0, (start + _ROW_GROUP) / len(order)))
+
+    Store(str(output.parent)).write_with(output.name, fill, rows=len(order))
     return Converted(
         log=str(output),
-        events=len(log),
-        users=users,
-        items=len(movies),
-        start_ms=times[0].as_py(),
-        end_ms=times[-1].as_py(),
+        events=len(order),
+        users=pc.count_distinct(ratings["user"]).as_py(),
+        items=len(films.numbers),
+        start_ms=1000 * int(seconds[order[0]]),
+        end_ms=1000 * int(seconds[order[-1]]),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Films:
+    """The films that were rated: their numbers (n,), ascending, and what they are called."""
+
+    numbers: npt.NDArray[np.int64]
+    names: pa.Array
+
+    @classmethod
+    def of(cls, ratings: pa.Table, titles: dict[int, str]) -> "_Films":
+        numbers = np.sort(pc.unique(ratings["movie"]).to_numpy())
+        return cls(numbers, pa.array([_name(number, titles.get(number, "")) for number in numbers.tolist()]))
+
+
+def _events(ratings: pa.Table, films: _Films) -> pa.Table:
+    """Return ratings as rows of the log."""
+    film = np.searchsorted(films.numbers, ratings["movie"].to_numpy())
+    times = pc.multiply(ratings["seconds"], 1000).cast(_SCHEMA.field(columns.TIMESTAMP).type)
+    parts = [ratings["user"].cast(pa.string()), films.names.take(pa.array(film)), times, ratings["rating"]]
+    return pa.table(parts, schema=_SCHEMA)
 
 
 def _layout(folder: Path) -> Layout:
@@ -147,7 +172,7 @@ def _ratings(path: Path, layout: Layout, report: Report | None) -> pa.Table:
             for batch in reader:
                 batches.append(batch)
                 if report:
-                    report(file.tell(), size)
+                    report("read", file.tell() / size)
     except pa.ArrowInvalid as error:
         if "Empty CSV" not in str(error):
             raise MovieLensError(f"{path}: is damaged: {error}") from error

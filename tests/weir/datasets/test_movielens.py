@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from logs import LogConfig
 from trainer.offline.data import read_interactions
 from weir.check.report import check_log
+from weir.datasets import movielens
 from weir.datasets.movielens import LAYOUTS, MovieLensError, convert
 
 RATINGS = [(1, 10, 4.0, 978300760), (1, 2, 3.0, 978300019), (7, 10, 5.0, 978300019), (22, 31, 1.0, 978300275)]
@@ -52,13 +53,12 @@ def in_time(ratings: list[Rating], names: dict[int, str]) -> list[tuple[Any, ...
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_layout_becomes_the_same_log(tmp_path: Path, form: str) -> None:
-    path, seen = tmp_path / "log.parquet", list[tuple[int, int]]()
-    found = convert(write_folder(tmp_path / "ml", form), path, lambda done, size: seen.append((done, size)))
+    path, seen = tmp_path / "log.parquet", list[tuple[str, float]]()
+    found = convert(write_folder(tmp_path / "ml", form), path, lambda doing, share: seen.append((doing, share)))
     assert rows_of(path) == in_time(RATINGS, NAMES)
     assert (found.events, found.users, found.items) == (4, 3, 3)
     assert (found.start_ms, found.end_ms) == (978300019000, 978300760000)
-    size = (tmp_path / "ml" / form).stat().st_size
-    assert seen[-1] == (size, size)
+    assert seen == [("read", 1), ("written", 1)]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -130,3 +130,15 @@ def test_a_damaged_or_empty_file_is_named(tmp_path: Path, form: str) -> None:
     assert f"{folder / form}: has no rating" in refusal(folder)
     (folder / form).write_bytes(b"")
     assert f"{folder / form}: has no rating" in refusal(folder)
+
+
+def test_a_log_of_many_row_groups_is_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(movielens, "_ROW_GROUP", 3)
+    monkeypatch.setattr(movielens, "_BLOCK_BYTES", 64)
+    ratings = [(user, 10 * (user % 7), 3.0, 978300019 + 31 * user % 50) for user in range(1, 41)]
+    path, shares = tmp_path / "log.parquet", list[tuple[str, float]]()
+    convert(write_folder(tmp_path / "ml", "u.data", ratings), path, lambda doing, share: shares.append((doing, share)))
+    assert rows_of(path) == in_time(ratings, NAMES)
+    assert pq.ParquetFile(path).num_row_groups == 14
+    assert shares == sorted(shares)
+    assert list(dict.fromkeys(doing for doing, share in shares if share == 1)) == ["read", "written"]
