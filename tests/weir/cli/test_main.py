@@ -14,6 +14,7 @@ from contracts.locks import locked
 from tests.contracts.panes import a_pane
 from weir.cli.main import app
 from weir.config import Settings
+from weir.up.ports import PORTS
 
 RUNNER = CliRunner()
 
@@ -278,9 +279,10 @@ def test_a_file_is_checked_by_its_name_alone_and_every_problem_is_told(tmp_path:
 def test_a_refused_up_says_why_and_writes_nothing(tmp_path: Path) -> None:
     """As a process: what libraries log at their import comes before any command has set up logging."""
     (tmp_path / "shop.csv").write_text("customer,sku,time\nu,i,1700000000\n")
+    ports = [part for key in PORTS for part in ("--set", f"{key}=0")]
     for log in ("nowhere.jsonl", "shop.csv"):
         found = subprocess.run(
-            [sys.executable, "-m", "weir", "up", "--store", "new/store", "--log", log],
+            [sys.executable, "-m", "weir", "up", "--store", "new/store", "--log", log, *ports],
             capture_output=True,
             text=True,
             check=False,
