@@ -11,6 +11,10 @@ from google.api import annotations_pb2
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
+from serving.access.access import Access, Caller
+from serving.access.certificates import http_context
+from serving.access.config import Right
+from serving.access.interceptor import rights_of
 from serving.aside import Aside
 from serving.config import ServingConfig
 from serving.errors import RequestError
@@ -43,6 +47,8 @@ class Gateway:
         Counts the calls.
     aside
         Where large requests and answers are read and written.
+    access
+        Says who may call.
     """
 
     def __init__(
@@ -51,9 +57,12 @@ class Gateway:
         dimension: Callable[[], int],
         calls: MetricsInterceptor,
         aside: Aside,
+        access: Access,
+        *,
         config: ServingConfig,
     ) -> None:
         self._service, self._dimension, self._aside, self._config = service, dimension, aside, config
+        self._access = access
         application = web.Application(client_max_size=config.max_request_bytes, middlewares=[refusals(config.host)])
         for method in SERVICE.methods:
             rule = method.GetOptions().Extensions[annotations_pb2.http]
@@ -73,9 +82,12 @@ class Gateway:
         if self._config.http_port is None:
             return ""
         await self._runner.setup()
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._connected, self._config.host, self._config.http_port)
-        return f"HTTP on {self._config.host}:{self._listener.sockets[0].getsockname()[1]}, "
+        loop, tls = asyncio.get_running_loop(), self._config.tls
+        secure = None if tls.certificate_file is None else http_context(tls)
+        self._listener = await loop.create_server(
+            self._connected, self._config.host, self._config.http_port, ssl=secure
+        )
+        return f"{'HTTPS' if secure else 'HTTP'} on {self._config.host}:{self._listener.sockets[0].getsockname()[1]}, "
 
     def _connected(self) -> asyncio.BaseProtocol:
         """Take a connection, as long as there are not too many: each is an open file."""
@@ -91,18 +103,27 @@ class Gateway:
         await self._runner.cleanup()
 
     def _called(self, method: Any) -> Callable[[web.Request, HttpCall], Awaitable[bytes]]:
-        answer = getattr(self._service, method.name)
+        answer, right = getattr(self._service, method.name), method.name
         empty = message_factory.GetMessageClass(method.input_type)
 
         async def handle(request: web.Request, call: HttpCall) -> bytes:
             try:
+                caller = await self._caller(call, right)
                 message = await self._read(request, empty())
+                if caller is not None:
+                    caller.require(*rights_of(message))
             except RequestError as error:
                 await self._service.refuse(error, call)
             found = await answer(message, call)
             return await self._made(partial(as_json, found), found.ByteSize())
 
         return handle
+
+    async def _caller(self, call: HttpCall, right: Right) -> Caller | None:
+        if not self._access.asks:
+            return None
+        authorization = [value for name, value in call.invocation_metadata() if name == "authorization"]
+        return await self._access.admit(authorization, call.certificate(), right)
 
     async def _read(self, request: web.Request, empty: Message) -> Message:
         data = await request.read()

@@ -54,7 +54,7 @@ def page_served(settings: Settings, store: Store) -> Iterator[str | None]:
 async def _serve(settings: Settings, store: Store, listener: socket.socket, stop: asyncio.Event) -> None:
     config = settings.monitor
     rights = Rights.on(config.page_host, shows_data=config.page_shows_data, has_folder=can_click(settings.pipeline))
-    with RetrievalClient(config.target, timeout=config.timeout_seconds) as client:
+    with RetrievalClient(config.target, config.timeout_seconds, settings.client) as client:
         tags = Tags(store)
         watch = Watch(settings, store, client, tags, lines=rights.data)
         questions = Questions(client, store, settings.pipeline, tags)

@@ -51,7 +51,10 @@ class _Run:
     async def run(self) -> DemoSummary | None:
         launch, session = self.launch, self.launch.session
         specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed)
-        with StatusDisplay(session.notes) as display, RetrievalClient(session.target, timeout=5.0) as client:
+        with (
+            StatusDisplay(session.notes) as display,
+            RetrievalClient(session.target, 5.0, session.settings.client) as client,
+        ):
             display.say("weir", f"see it work: {self._page()}")
             supervisor = Supervisor(specs, launch.folder / "logs", display.say, _GRACE_SECONDS)
             reader = StatusReader(session.store, session.settings, client, launch.started, launch.user)
@@ -109,7 +112,8 @@ class _Run:
 
     def _address(self) -> str:
         serving = self.launch.session.settings.serving
-        return f"http://{serving.host}:{serving.http_port}"
+        scheme = "http" if serving.tls.certificate_file is None else "https"
+        return f"{scheme}://{serving.host}:{serving.http_port}"
 
     def _finish(self, client: RetrievalClient, supervisor: Supervisor, status: Status) -> None:
         """Query, click and summarise, while everything is still running."""
