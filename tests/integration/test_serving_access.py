@@ -1,0 +1,388 @@
+"""Who may call a real server, over gRPC and over HTTP: tokens, certificates and their rotation, rights and rates."""
+
+import http.client
+import json
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import json_format
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_status import rpc_status
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts import Store
+from serving.access.config import ClientConfig
+from serving.client import RetrievalClient, RetrievalError, by_history
+from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
+from tests.serving.process import ServerProcess
+from tests.serving.support import Catalogue, write_bundle
+from weir.retrieval.v1 import retrieval_pb2 as pb
+
+QUERY = [by_history(["item-1", "item-2"], 5)]
+FORGER = Issuer()
+RULES = [
+    {"to": ["Retrieve", "GetInfo"], "scopes": ["read"]},
+    {"to": ["Retrieve", "Embed", "GetInfo", "exact", "pin", "reflection"], "subjects": ["tester"]},
+]
+
+
+@dataclass
+class Guarded:
+    """A server that asks for tokens, and the issuer of those."""
+
+    process: ServerProcess
+    issuer: Issuer
+    authority: Authority
+    folder: Path
+
+    def token_file(self, token: str) -> Path:
+        file = self.folder / f"token-{time.monotonic_ns()}"
+        file.write_text(token + "\n")
+        return file
+
+    def client(self, token: str, target: str | None = None) -> RetrievalClient:
+        config = ClientConfig(tls=True, ca_file=self.authority.file, token_file=self.token_file(token))
+        return RetrievalClient(target or self.process.target, 10, config)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.authority.file))
+
+    def http(self, path: str, body: bytes | None, *authorization: str) -> tuple[int, Any, dict[str, str]]:
+        """Return HTTP status, decoded body and headers."""
+        where = self.process.said(r"HTTPS on (\S+),").group(1)
+        connection = http.client.HTTPSConnection(where, timeout=20, context=self.context)
+        connection.putrequest("POST" if body is not None else "GET", path)
+        for value in authorization:
+            connection.putheader("Authorization", value)
+        if body is not None:
+            connection.putheader("Content-Type", "application/json")
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        found = answer.status, json.loads(answer.read() or b"null"), dict(answer.headers)
+        connection.close()
+        return found
+
+    def rpc(self, method: str, request: Any, *authorization: str) -> status_pb2.Status:
+        """Return the status of a call."""
+        credentials = grpc.ssl_channel_credentials(self.authority.file.read_bytes())
+        with grpc.secure_channel(self.process.target, credentials) as channel:
+            call = channel.unary_unary(f"/weir.retrieval.v1.RetrievalService/{method}")
+            try:
+                metadata = [("authorization", value) for value in authorization]
+                call(request.SerializeToString(), metadata=metadata, timeout=20)
+            except grpc.RpcError as error:
+                return rpc_status.from_call(error) or status_pb2.Status(code=2, message=str(error))
+            return status_pb2.Status()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    issuer, authority = Issuer(), Authority(folder)
+    store = Store(str(folder / "store"))
+    write_bundle(store, "v1", Catalogue.random())
+    auth = {
+        "jwks": issuer.publish(folder / "jwks.json"),
+        "issuer": ISSUER,
+        "audience": AUDIENCE,
+        "allow": RULES,
+        "calls_per_second": 200,
+        "burst": 300,
+    }
+    token = folder / "token"
+    token.write_text(issuer.token(sub="tester"))
+    client = ClientConfig(tls=True, ca_file=authority.file, token_file=token)
+    options = {"http_port": 0, "health_port": 0, "tls": authority.files("server"), "auth": auth}
+    with ServerProcess(store, client=client, **options) as process:
+        process.serving("v1")
+        yield Guarded(process, issuer, authority, folder)
+
+
+def refused(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(RetrievalError) as refusal:
+        call()
+    return refusal.value.code, refusal.value.reason
+
+
+DENIED = (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
+
+
+def test_two_callers_have_different_rights(guarded: Guarded) -> None:
+    with guarded.client(guarded.issuer.token(sub="shop", scope="read")) as shop:
+        assert len(shop.retrieve(QUERY).hits[0].item_ids) == 5
+        assert shop.info().bundle_version == "v1"
+        assert refused(lambda: shop.embed(QUERY)) == DENIED
+        assert refused(lambda: shop.retrieve(QUERY, exact=True)) == DENIED
+        assert refused(lambda: shop.retrieve(QUERY, bundle_version="v1")) == DENIED
+    with guarded.client(guarded.issuer.token(sub="tester")) as tester:
+        assert len(tester.retrieve(QUERY, exact=True, bundle_version="v1").hits[0].item_ids) == 5
+        assert tester.embed(QUERY)[0] is not None
+    with guarded.client(guarded.issuer.token(sub="nobody")) as nobody:
+        assert refused(nobody.info) == DENIED
+
+
+def test_a_server_of_another_authority_is_not_talked_to(guarded: Guarded, tmp_path: Path) -> None:
+    config = ClientConfig(tls=True, ca_file=Authority(tmp_path, "other").file)
+    with RetrievalClient(guarded.process.target, 5, config) as client:
+        assert refused(client.info)[0] == grpc.StatusCode.UNAVAILABLE
+    with RetrievalClient(guarded.process.target, 5) as plain:
+        assert refused(plain.info)[0] == grpc.StatusCode.UNAVAILABLE
+
+
+def test_health_is_open_and_all_that_the_plain_port_has(guarded: Guarded) -> None:
+    request = health_pb2.HealthCheckRequest(service="liveness")
+    credentials = grpc.ssl_channel_credentials(guarded.authority.file.read_bytes())
+    with grpc.secure_channel(guarded.process.target, credentials) as channel:
+        assert health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status == 1
+    with grpc.insecure_channel(guarded.process.said(r"health on (\S+),").group(1)) as channel:
+        assert health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status == 1
+        with pytest.raises(grpc.RpcError) as refusal:
+            channel.unary_unary("/weir.retrieval.v1.RetrievalService/GetInfo")(b"", timeout=10)
+        assert refusal.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(("sub", "may"), [("tester", True), ("shop", False), (None, False)])
+def test_the_schema_is_for_those_who_may_ask_for_it(guarded: Guarded, sub: str | None, may: bool) -> None:
+    metadata = [] if sub is None else [("authorization", f"Bearer {guarded.issuer.token(sub=sub, scope='read')}")]
+    credentials = grpc.ssl_channel_credentials(guarded.authority.file.read_bytes())
+    with grpc.secure_channel(guarded.process.target, credentials) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        call = stub.ServerReflectionInfo(
+            iter([reflection_pb2.ServerReflectionRequest(list_services="")]), metadata=metadata, timeout=10
+        )
+        if may:
+            assert len(next(call).list_services_response.service) == 4
+            return
+        with pytest.raises(grpc.RpcError) as refusal:
+            next(call)
+        wanted = grpc.StatusCode.UNAUTHENTICATED if sub is None else grpc.StatusCode.PERMISSION_DENIED
+        assert refusal.value.code() == wanted
+
+
+TOKENS = st.one_of(
+    st.just(()),
+    st.builds(
+        lambda sub, scope, changes: ("token", {"sub": sub, "scope": scope, **changes}),
+        st.sampled_from(["tester", "shop"]),
+        st.sampled_from(["read", "", "other"]),
+        st.sampled_from([{}, {}, {}, {"exp": 1}, {"nbf": 2**40}, {"aud": "other"}, {"iss": "other"}]),
+    ),
+    st.sampled_from([("forged",), ("text", "Basic YTpi"), ("text", "Bearer x.y.z"), ("twice",)]),
+)
+REQUESTS = st.one_of(
+    st.just(("GetInfo", pb.GetInfoRequest())),
+    st.just(("Embed", pb.EmbedRequest(queries=QUERY))),
+    st.builds(
+        lambda exact, pin: (
+            "Retrieve",
+            pb.RetrieveRequest(queries=QUERY, params=pb.SearchParams(exact=exact), bundle_version=pin),
+        ),
+        st.booleans(),
+        st.sampled_from(["", "v1"]),
+    ),
+)
+HTTP = {0: 200, 7: 403, 16: 401}
+PATHS = {"Retrieve": "/v1/retrieve", "Embed": "/v1/embed", "GetInfo": "/v1/info"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(TOKENS, REQUESTS)
+def test_grpc_and_http_give_equal_verdicts(guarded: Guarded, token: tuple[Any, ...], asked: tuple[str, Any]) -> None:
+    method, request = asked
+    made = {
+        "token": lambda: [f"Bearer {guarded.issuer.token(**token[1])}"],
+        "forged": lambda: [f"Bearer {FORGER.token(sub='tester')}"],
+        "text": lambda: [token[1]],
+        "twice": lambda: [f"Bearer {guarded.issuer.token(sub='tester')}"] * 2,
+    }
+    sent = made[token[0]]() if token else []
+    by_grpc = guarded.rpc(method, request, *sent)
+    body = None if method == "GetInfo" else json_format.MessageToJson(request).encode()
+    status, answer, headers = guarded.http(PATHS[method], body, *sent)
+    assert status == HTTP[by_grpc.code]
+    if status == 200:
+        return
+    assert json_format.ParseDict(answer, status_pb2.Status()) == by_grpc
+    info = error_details_pb2.ErrorInfo()
+    assert by_grpc.details[0].Unpack(info)
+    assert info.domain == "weir"
+    wanted = {
+        "TOKEN_MISSING": 'Bearer realm="weir"',
+        "NOT_ALLOWED": 'Bearer realm="weir", error="insufficient_scope"',
+    }.get(info.reason, 'Bearer realm="weir", error="invalid_token"')
+    assert headers["WWW-Authenticate"] == wanted
+
+
+def test_one_caller_s_rate_hurts_no_other(guarded: Guarded) -> None:
+    greedy = f"Bearer {guarded.issuer.token(sub='greedy', scope='read')}"
+    with guarded.client(guarded.issuer.token(sub="modest", scope="read")) as modest:
+        stop, seen = threading.Event(), []
+
+        def call() -> None:
+            credentials = grpc.ssl_channel_credentials(guarded.authority.file.read_bytes())
+            with grpc.secure_channel(guarded.process.target, credentials) as channel:
+                info = channel.unary_unary("/weir.retrieval.v1.RetrievalService/GetInfo")
+                while not stop.is_set():
+                    try:
+                        info(b"", metadata=[("authorization", greedy)], timeout=20)
+                    except grpc.RpcError as error:
+                        seen.append(rpc_status.from_call(error))
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            ends = time.monotonic() + 60
+            while not seen and time.monotonic() < ends:
+                time.sleep(0.01)
+            for _ in range(20):
+                modest.info()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    [status] = {each.SerializeToString(): each for each in seen[:1]}.values()
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    assert status.details[0].Unpack(info)
+    assert status.details[1].Unpack(retry)
+    assert (status.code, info.reason) == (8, "CALL_RATE_EXCEEDED")
+    assert 0 < retry.retry_delay.ToTimedelta().total_seconds() <= 1 / 200
+    status_code, _, headers = guarded.http("/v1/info", None, greedy)
+    assert status_code in {200, 429}
+    assert status_code == 200 or headers["Retry-After"] == "1"
+
+
+def test_refusals_are_counted_by_reason(guarded: Guarded) -> None:
+    before = guarded.process.metric("weir_requests_refused_total", 'reason="TOKEN_EXPIRED"')
+    guarded.rpc("GetInfo", pb.GetInfoRequest(), f"Bearer {guarded.issuer.token(exp=1)}")
+    guarded.http("/v1/info", None, f"Bearer {guarded.issuer.token(exp=1)}")
+    assert guarded.process.metric("weir_requests_refused_total", 'reason="TOKEN_EXPIRED"') == before + 2
+
+
+def test_nothing_secret_is_told(guarded: Guarded) -> None:
+    """Tokens, whole or in part, are in no log, no metric and no error; nor are keys, nor who calls."""
+    tokens = [
+        guarded.issuer.token(sub="unmistakable-caller"),
+        guarded.issuer.token(sub="unmistakable-caller", exp=1),
+        FORGER.token(sub="unmistakable-caller"),
+        "unmistakable.nonsense",
+    ]
+    told = ""
+    for token in tokens:
+        told += str(guarded.rpc("Embed", pb.EmbedRequest(), f"Bearer {token}"))
+        told += str(guarded.http("/v1/info", None, f"Bearer {token}"))
+    port = guarded.process.said(r"metrics on port (\d+)").group(1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        told += answer.read().decode()
+    told += "".join(guarded.process.lines)
+    for secret in ("unmistakable", "PRIVATE KEY", *(part for token in tokens[:3] for part in token.split("."))):
+        assert secret not in told
+
+
+def test_keys_are_read_again(guarded: Guarded) -> None:
+    old, new = guarded.issuer, Issuer({"new": "RSA"})
+    both = Issuer({"one": "EC"})
+    both.keys = old.keys | new.keys
+    assert guarded.rpc("GetInfo", pb.GetInfoRequest(), f"Bearer {new.token('new', sub='tester')}").code == 16
+    both.publish(guarded.folder / "jwks.json")
+    ends = time.monotonic() + 20
+    while guarded.rpc("GetInfo", pb.GetInfoRequest(), f"Bearer {new.token('new', sub='tester')}").code:
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+    assert guarded.rpc("GetInfo", pb.GetInfoRequest(), f"Bearer {old.token(sub='tester')}").code == 0
+
+
+def test_only_certificates_of_the_authority_count(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    store = Store(str(tmp_path / "store"))
+    write_bundle(store, "v1", Catalogue.random())
+    auth = {"allow": [{"certificates": ["CN:tester"]}, {"certificates": ["CN:shop"], "to": ["GetInfo"]}]}
+    tls = authority.files("server") | {"client_ca_file": str(authority.file)}
+
+    def config(pair: dict[str, str]) -> ClientConfig:
+        return ClientConfig.model_validate({"tls": True, "ca_file": authority.file, **pair})
+
+    tester = config(authority.files("tester"))
+    with ServerProcess(store, client=tester, tls=tls, auth=auth, http_port=0) as server:
+        server.serving("v1")
+        with RetrievalClient(server.target, 10, config(authority.files("shop"))) as shop:
+            assert shop.info().bundle_version == "v1"
+            assert refused(lambda: shop.retrieve(QUERY)) == DENIED
+        for pair in ({}, other.files("tester2")):
+            with RetrievalClient(server.target, 3, config(pair)) as stranger:
+                assert refused(stranger.info)[0] in {
+                    grpc.StatusCode.UNAVAILABLE,
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                }
+        url = "https://" + server.said(r"HTTPS on (\S+),").group(1) + "/v1/info"
+        for name, wanted in (("tester", 200), ("shop", 200), ("unknown", 403)):
+            context = ssl.create_default_context(cafile=str(authority.file))
+            pair = authority.files(name)
+            context.load_cert_chain(pair["certificate_file"], pair["key_file"])
+            try:
+                status = urllib.request.urlopen(url, timeout=10, context=context).status
+            except urllib.error.HTTPError as error:
+                status = error.code
+            assert status == wanted
+        context = ssl.create_default_context(cafile=str(authority.file))
+        with pytest.raises(OSError, match=r"(?i)certificate|closed|reset|eof"):
+            urllib.request.urlopen(url, timeout=10, context=context)
+
+
+def test_a_certificate_that_rotates_under_load_loses_no_call(tmp_path: Path) -> None:
+    authority, later = Authority(tmp_path), Authority(tmp_path, "later")
+    store = Store(str(tmp_path / "store"))
+    write_bundle(store, "v1", Catalogue.random())
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(authority.file.read_bytes() + later.file.read_bytes())
+    pair = authority.files("server")
+    client = ClientConfig.model_validate({"tls": True, "ca_file": trusted, **authority.files("client")})
+    tls = pair | {"client_ca_file": str(trusted)}
+    # Connections end often, so that many handshakes happen while the files change.
+    with ServerProcess(store, client=client, tls=tls, max_connection_age_seconds=0.5) as server:
+        server.serving("v1")
+        stop, failed, answered = threading.Event(), list[Exception](), [0]
+
+        def call() -> None:
+            with RetrievalClient(server.target, 20, client) as asking:
+                while not stop.is_set():
+                    try:
+                        asking.retrieve(QUERY)
+                        answered[0] += 1
+                    except RetrievalError as error:
+                        failed.append(error)
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(6):
+                signer = later if number % 2 == 0 else authority
+                # One after the other, as a careless script would; the client's files too.
+                for mine in (tls, client.model_dump(include={"certificate_file", "key_file"})):
+                    fresh = zip(("certificate_file", "key_file"), signer.pair(f"renewed-{number}"), strict=True)
+                    for name, data in fresh:
+                        Path(mine[name]).write_bytes(data)
+                        time.sleep(0.4)
+            served = ssl.get_server_certificate(("127.0.0.1", int(server.target.rpartition(":")[2])))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert not failed
+        assert answered[0] > 50
+        assert ssl.PEM_cert_to_DER_cert(served) == ssl.PEM_cert_to_DER_cert(Path(pair["certificate_file"]).read_text())
