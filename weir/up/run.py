@@ -16,7 +16,7 @@ from weir.interact import Asker
 from weir.text import plain
 from weir.up.display import StatusDisplay
 from weir.up.memory import tree_memory
-from weir.up.ports import reached
+from weir.up.ports import page_scheme, reached
 from weir.up.prepare import Launch
 from weir.up.processes import child_specs
 from weir.up.status import Status, StatusReader
@@ -108,7 +108,8 @@ class _Run:
         """Return the address of the page, which then asks for a user of the log, where one is known."""
         monitor, user = self.launch.session.settings.monitor, self.launch.user
         asked = f"?{urlencode({'user': user})}" if user else ""
-        return f"http://{reached(monitor.page_host)}:{monitor.page_port}/{asked}"
+        scheme = page_scheme(self.launch.session.settings)
+        return f"{scheme}://{reached(monitor.page_host)}:{monitor.page_port}/{asked}"
 
     def _address(self) -> str:
         serving = self.launch.session.settings.serving
