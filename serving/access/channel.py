@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from serving.access.config import ClientConfig
 from serving.access.files import FromFiles
 
-__all__ = ["Channel", "bearer_token"]
+__all__ = ["Channel", "SentToken", "bearer_token", "credentials_of"]
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """RFC 6750. Anything else is not put into a header, whose errors would show it."""
@@ -26,7 +26,7 @@ class Channel:
 
     def __init__(self, target: str, config: ClientConfig | None, options: Sequence[tuple[str, Any]]) -> None:
         self._target, self._config, self._options = target, config or ClientConfig(), list(options)
-        self._token = None if self._config.token_file is None else _Token(self._config.token_file)
+        self._token = SentToken.of(self._config)
         files = [self._config.ca_file, self._config.certificate_file, self._config.key_file]
         self._channels = FromFiles("certificates", [file for file in files if file is not None], self._opened)
 
@@ -42,15 +42,19 @@ class Channel:
         config = self._config
         if not config.tls:
             return grpc.insecure_channel(self._target, self._options)
-        credentials = _credentials(config)
-        if self._token is not None:
-            token = grpc.metadata_call_credentials(self._token, "weir")
-            credentials = grpc.composite_channel_credentials(credentials, token)
         name = [("grpc.ssl_target_name_override", config.server_name)] if config.server_name else []
-        return grpc.secure_channel(self._target, credentials, [*self._options, *name])
+        return grpc.secure_channel(self._target, credentials_of(config, self._token), [*self._options, *name])
 
 
-def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
+def credentials_of(config: ClientConfig, token: "SentToken | None") -> grpc.ChannelCredentials:
+    """Return what a channel with TLS needs, as the files are now; raises `OSError` or `ValueError`."""
+    credentials = _certificates(config)
+    if token is None:
+        return credentials
+    return grpc.composite_channel_credentials(credentials, grpc.metadata_call_credentials(token, "weir"))
+
+
+def _certificates(config: ClientConfig) -> grpc.ChannelCredentials:
     key, certificate, authorities = (
         None if file is None else file.read_bytes()
         for file in (config.key_file, config.certificate_file, config.ca_file)
@@ -65,13 +69,19 @@ def _credentials(config: ClientConfig) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(authorities, key, certificate)
 
 
-class _Token(grpc.AuthMetadataPlugin):
+class SentToken(grpc.AuthMetadataPlugin):
     """Sends the token that a file holds now."""
 
     def __init__(self, path: Path) -> None:
         self._token = FromFiles("the token", [path], lambda: bearer_token(path))
 
+    @classmethod
+    def of(cls, config: ClientConfig) -> "SentToken | None":
+        """Return the token that the settings name; raises `OSError` or `ValueError`."""
+        return None if config.token_file is None else cls(config.token_file)
+
     def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:  # noqa: ARG002
+        """Give gRPC the header of a call."""
         callback((("authorization", f"Bearer {self._token.get()}"),), None)
 
 

@@ -38,7 +38,7 @@ class Tokens:
 
     def __init__(self, config: AuthConfig, keys: FileKeys | UrlKeys) -> None:
         self._config, self._keys = config, keys
-        self._known: OrderedDict[bytes, Token] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[str | None, Token]] = OrderedDict()
         self._of: Keys | None = None
 
     async def verified(self, token: str) -> Token:
@@ -46,18 +46,19 @@ class Tokens:
 
         Raises `KeysNotLoadedError` and the errors of tokens in `serving.access.errors`.
         """
-        kid = _kid(token)
+        # Only its hash is kept: a dump of the memory holds no collection of tokens.
+        name = sha256(token.encode(errors="surrogatepass")).digest()
+        known = self._known.get(name)
+        kid = _kid(token) if known is None else known[0]
         keys = await self._keys.get(kid)
         if keys is not self._of:
             self._known.clear()
-            self._of = keys
-        # Only its hash is kept: a dump of the memory holds no collection of tokens.
-        name = sha256(token.encode(errors="replace")).digest()
-        found = self._known.get(name)
-        if found is None:
-            found = self._known[name] = self._read(token, keys, kid)
+            self._of, known = keys, None
+        if known is None:
+            known = self._known[name] = kid, self._read(token, keys, kid)
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
+        found = known[1]
         if found.ends <= time.time():
             raise TokenExpiredError
         return found
