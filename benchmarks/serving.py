@@ -49,8 +49,8 @@ from serving.loading import load_bundle
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.index import factory
-from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.config import load_settings
+from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.up.ports import free_port
 
 app = command_line(__doc__)

@@ -73,7 +73,9 @@ class RetrievalError(UserError):
     def explain(self) -> list[str]:
         """Return what to do where no server answers, else the refusal and its violations."""
         if self.code is grpc.StatusCode.UNAVAILABLE and not self.reason:
-            return [f"no server answers: start one with `weir up` or `weir serve`, or name it with --target ({self})"]
+            return [
+                f"no server answers: start one with `weir up` or `weir serve`, or name it with --target; if it speaks TLS, set `client` ({self})"
+            ]
         return [f"the server refused: {self}", *(f"  {field}: {problem}" for field, problem in self.violations.items())]
 
     def _read(self, detail: Any) -> None:

@@ -1,6 +1,7 @@
 """The server's certificate for gRPC and for HTTP: each new connection gets the newest; open ones stay as they are."""
 
 import ssl
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +44,8 @@ def http_context(config: TlsConfig, *, asks_clients: bool = True) -> ssl.SSLCont
         context.load_cert_chain(certificate, key)
         if asks_clients and authorities:
             context.verify_mode = ssl.CERT_REQUIRED
+            # A resumed session would not be checked against authorities that have changed.
+            context.minimum_version, context.num_tickets = ssl.TLSVersion.TLSv1_3, 0
             context.load_verify_locations(authorities[0])
         return context
 
@@ -60,13 +63,24 @@ def http_context(config: TlsConfig, *, asks_clients: bool = True) -> ssl.SSLCont
 @lru_cache(1024)
 def names_of(certificate: bytes) -> tuple[str, ...]:
     """Return the names in a certificate (PEM) that its authority has verified: ``URI:...``, ``DNS:...``, ``CN:...``."""
-    found = x509.load_pem_x509_certificate(certificate)
-    names = [f"CN:{each.value}" for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     try:
-        others = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        found = x509.load_pem_x509_certificate(certificate)
+        common = [each.value for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        others = [*_other_names(found)]
+    except ValueError:
+        # OpenSSL reads some that are not as the standard wants them: their holder has no name.
+        return ()
+    return (*others, *(f"CN:{name}" for name in common if isinstance(name, str)))
+
+
+def _other_names(certificate: x509.Certificate) -> Iterator[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return tuple(names)
-    return (*(f"{kind}:" + str(each.value) for each in others if (kind := _KINDS.get(type(each)))), *names)
+        return
+    for name in names:
+        if kind := _KINDS.get(type(name)):
+            yield f"{kind}:" + str(name.value)
 
 
 _KINDS: Final[dict[type[x509.GeneralName], str]] = {

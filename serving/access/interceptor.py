@@ -42,12 +42,19 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, access: Access, refuse: Refuse) -> None:
         self._access, self._refuse = access, refuse
+        self._handlers: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return the method's handler behind the check."""
-        handler = await continuation(handler_call_details)
-        service, _, method = handler_call_details.method.removeprefix("/").partition("/")
-        if handler is None or service == health.SERVICE_NAME:
+        """Return the method's handler behind the check, which is made once."""
+        path = handler_call_details.method
+        handler = self._handlers.get(path)
+        if handler is None and (found := await continuation(handler_call_details)) is not None:
+            handler = self._handlers[path] = self._guarded(found, path)
+        return handler
+
+    def _guarded(self, handler: Any, path: str) -> Any:
+        service, _, method = path.removeprefix("/").partition("/")
+        if service == health.SERVICE_NAME:
             return handler
         right: Any = "reflection" if service in _REFLECTION else method if service == _RETRIEVAL.full_name else service
         codecs = {

@@ -33,7 +33,13 @@ class FileKeys:
     """Keys of a file, read again when it changes; raises `OSError` or `ValueError` at the start."""
 
     def __init__(self, path: Path) -> None:
-        self._keys = FromFiles("the keys of tokens", [path], lambda: parsed(json.loads(path.read_bytes())))
+        def read() -> Keys:
+            try:
+                return parsed(json.loads(path.read_bytes()))
+            except ValueError as error:
+                raise ValueError(f"{path} is no JWKS: {error}") from None
+
+        self._keys = FromFiles("the keys of tokens", [path], read)
 
     async def get(self, kid: str | None) -> Keys:  # noqa: ARG002 - those of a URL look at it
         """Return the keys; another object whenever they have changed."""
@@ -95,7 +101,7 @@ def parsed(document: Any) -> Keys:
             except PyJWTError:
                 log.warning("a key of tokens cannot be used: kid %.64r, kty %.16r", entry.get("kid"), entry.get("kty"))
     if not found:
-        raise ValueError("the JWKS holds no public key that can be used")
+        raise ValueError("it holds no public key that can be used")
     if len(found) == 1:
         found[None] = next(iter(found.values()))
     return found

@@ -33,6 +33,8 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
 _LARGE: Final = 1 << 14
 """Bytes of JSON that the event loop reads or writes by itself: about a millisecond."""
 
+_HANDSHAKE_SECONDS: Final = 10.0
+
 
 class Gateway:
     """Listens for HTTP in the event loop that runs; the calls are counted with those over gRPC.
@@ -85,7 +87,11 @@ class Gateway:
         loop, tls = asyncio.get_running_loop(), self._config.tls
         secure = None if tls.certificate_file is None else http_context(tls)
         self._listener = await loop.create_server(
-            self._connected, self._config.host, self._config.http_port, ssl=secure
+            self._connected,
+            self._config.host,
+            self._config.http_port,
+            ssl=secure,
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS if secure else None,
         )
         return f"{'HTTPS' if secure else 'HTTP'} on {self._config.host}:{self._listener.sockets[0].getsockname()[1]}, "
 

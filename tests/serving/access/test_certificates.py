@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 import time
 from pathlib import Path
@@ -130,6 +131,39 @@ def test_only_clients_of_the_authority_are_let_in(authority: Authority, tmp_path
         await server.stop(None)
 
     asyncio.run(work())
+
+
+def test_no_session_outlives_its_authority(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_LOOK_SECONDS", 0.0)
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(authority.file.read_bytes())
+    config = TlsConfig.model_validate(authority.files("server") | {"client_ca_file": trusted})
+
+    def connected(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secure,
+        ):
+            if secure.recv(3) != b"in\n":
+                raise ConnectionResetError
+            return secure.session
+
+    async def work() -> None:
+        port = await http_port(config)
+        context = client_context(authority, authority.files("ann"))
+        session = await asyncio.to_thread(connected, port, context, None)
+        trusted.write_bytes(Authority(tmp_path, "other").file.read_bytes())
+        for kept in (None, session):
+            with pytest.raises(OSError, match=r".*"):
+                await asyncio.to_thread(connected, port, context, kept)
+
+    asyncio.run(work())
+
+
+def test_names_that_break_the_standard_are_none() -> None:
+    assert names_of(b"no certificate") == ()
 
 
 def test_a_pair_that_does_not_fit_is_refused_at_the_start(authority: Authority) -> None:

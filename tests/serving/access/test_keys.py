@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,14 @@ def published() -> Iterator[Published]:
     found.server.shutdown()
     thread.join()
     found.server.server_close()
+
+
+def test_a_file_that_is_no_jwks_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    for text in ("no json", "[]", '{"keys": []}'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"keys\.json is no JWKS: .+"):
+            keys_of(str(file), 300)
 
 
 def test_a_new_key_is_fetched_at_once_and_an_invented_one_rarely(
