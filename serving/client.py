@@ -73,9 +73,8 @@ class RetrievalError(UserError):
     def explain(self) -> list[str]:
         """Return what to do where no server answers, else the refusal and its violations."""
         if self.code is grpc.StatusCode.UNAVAILABLE and not self.reason:
-            return [
-                f"no server answers: start one with `weir up` or `weir serve`, or name it with --target; if it speaks TLS, set `client` ({self})"
-            ]
+            start = "start one with `weir up` or `weir serve`, or name it with --target"
+            return [f"no server answers: {start}; if it speaks TLS, set `client` ({self})"]
         return [f"the server refused: {self}", *(f"  {field}: {problem}" for field, problem in self.violations.items())]
 
     def _read(self, detail: Any) -> None:
