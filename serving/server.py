@@ -22,7 +22,7 @@ from contracts import Store
 from contracts.exposition import exposed
 from serving.access.access import Access
 from serving.access.certificates import grpc_credentials
-from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor
+from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
 from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.config import ServingConfig
@@ -176,6 +176,7 @@ class Server:
             lambda: watcher.bundle, self.batcher, config, self.metrics, aside, promoted=lambda: watcher.promoted
         )
         decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
+        keep_headers_out_of_logs()
         access = Access(config.auth, certificates=config.tls.client_ca_file is not None)
         interceptors: list[grpc.aio.ServerInterceptor] = [self.calls, decoding]
         if access.asks:

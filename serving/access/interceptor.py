@@ -1,5 +1,6 @@
 """Asks every call over gRPC who calls. Health checks stay open: probes have no tokens, and health tells no data."""
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Final
@@ -15,7 +16,7 @@ from serving.errors import RequestError
 from serving.reflection import REFLECTION_V1
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
-__all__ = ["AccessInterceptor", "RequestRightsInterceptor", "rights_of"]
+__all__ = ["AccessInterceptor", "RequestRightsInterceptor", "keep_headers_out_of_logs", "rights_of"]
 
 Refuse = Callable[[RequestError, Any], Awaitable[None]]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
@@ -35,6 +36,15 @@ def rights_of(request: Any) -> tuple[Right, ...]:
     if isinstance(request, pb.RetrieveRequest | pb.EmbedRequest) and request.bundle_version:
         rights.append("pin")
     return tuple(rights)
+
+
+def keep_headers_out_of_logs() -> None:
+    """Have gRPC not log headers that are no UTF-8: anyone can send them, and one may hold most of a token."""
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_header)
+
+
+def _is_no_header(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Invalid encoding on")
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):

@@ -6,6 +6,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Any, Final, TypeVar
 
+import grpc
 from aiohttp import web
 from google.api import annotations_pb2
 from google.protobuf import message_factory
@@ -17,8 +18,9 @@ from serving.access.config import Right
 from serving.access.interceptor import rights_of
 from serving.aside import Aside
 from serving.config import ServingConfig
-from serving.errors import RequestError
+from serving.errors import NotJsonError, RequestError
 from serving.http.call import AbortedError, HttpCall
+from serving.http.connection import Connection
 from serving.http.messages import as_json, message_of
 from serving.http.statuses import refusals, response_of
 from serving.interceptor import MetricsInterceptor
@@ -71,12 +73,7 @@ class Gateway:
             timed = calls.timed(self._called(method), ("unary", SERVICE.full_name, method.name))
             application.router.add_route(rule.WhichOneof("pattern"), rule.post or rule.get, partial(_answer, timed))
         application.router.add_get("/openapi.yaml", _schema)
-        self._runner = web.AppRunner(
-            application,
-            access_log=None,
-            keepalive_timeout=config.max_connection_idle_seconds,
-            shutdown_timeout=config.grace_seconds,
-        )
+        self._runner = web.AppRunner(application, shutdown_timeout=config.grace_seconds)
         self._listener: asyncio.Server | None = None
 
     async def start(self) -> str:
@@ -100,7 +97,7 @@ class Gateway:
         server = self._runner.server
         if server is None or len(server.connections) >= self._config.max_connections:
             return _Refused()
-        return server()
+        return Connection(server, self._config.max_connection_idle_seconds)
 
     async def stop(self) -> None:
         """Take no more calls, and end the connections when those under way are answered."""
@@ -115,7 +112,7 @@ class Gateway:
         async def handle(request: web.Request, call: HttpCall) -> bytes:
             try:
                 caller = await self._caller(call, right)
-                message = await self._read(request, empty())
+                message = await self._read(await _body(request, call), empty())
                 if caller is not None:
                     caller.require(*rights_of(message))
             except RequestError as error:
@@ -131,8 +128,7 @@ class Gateway:
         authorization = [value for name, value in call.invocation_metadata() if name == "authorization"]
         return await self._access.admit(authorization, call.certificate(), right)
 
-    async def _read(self, request: web.Request, empty: Message) -> Message:
-        data = await request.read()
+    async def _read(self, data: bytes, empty: Message) -> Message:
         limits = self._config.limits
         numbers = limits.max_queries * self._dimension()
         if len(data) > _LARGE:
@@ -141,6 +137,15 @@ class Gateway:
 
     async def _made(self, make: Callable[[], T], size: int) -> T:
         return await self._aside.run(make) if size > _LARGE else make()
+
+
+async def _body(request: web.Request, call: HttpCall) -> bytes:
+    try:
+        return await request.read()
+    except web.RequestPayloadError:
+        raise NotJsonError("its encoding is broken") from None
+    except ConnectionError:
+        await call.abort(grpc.StatusCode.CANCELLED, "the caller has left")
 
 
 class _Refused(asyncio.Protocol):

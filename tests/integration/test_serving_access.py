@@ -1,13 +1,18 @@
 """Who may call a real server, over gRPC and over HTTP: tokens, certificates and their rotation, rights and rates."""
 
+import asyncio
 import http.client
 import json
+import socket
 import ssl
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +30,7 @@ from hypothesis import strategies as st
 from contracts import Store
 from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, RetrievalError, by_history
+from tests.integration import hostile
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
@@ -87,6 +93,27 @@ class Guarded:
             except grpc.RpcError as error:
                 return rpc_status.from_call(error) or status_pb2.Status(code=2, message=str(error))
             return status_pb2.Status()
+
+    def bytes_over_grpc(self, authorization: bytes) -> bytes:
+        """Return what a server answers to a header that no client of gRPC would send."""
+        aim = hostile.Aim(self.process.target, ClientConfig(tls=True, ca_file=self.authority.file))
+        with aim.speaking() as connection:
+            connection.sendall(hostile.call(hostile.headers(aim, {"authorization": authorization}), 1, b""))
+            found = b""
+            while b"grpc-status" not in found and (data := connection.recv(65536)):
+                found += data
+            return found
+
+    def bytes_over_http(self, authorization: bytes) -> bytes:
+        """Return what a server answers to a header that no client of HTTP would send."""
+        host, port = self.process.said(r"HTTPS on (\S+):(\d+),").groups()
+        with (
+            socket.create_connection((host, int(port)), timeout=20) as plain,
+            self.context.wrap_socket(plain, server_hostname=host) as connection,
+        ):
+            head = b"GET /v1/info HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+            connection.sendall(head + b"Authorization: " + authorization + b"\r\n\r\n")
+            return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +300,50 @@ def test_refusals_are_counted_by_reason(guarded: Guarded) -> None:
     assert guarded.process.metric("weir_requests_refused_total", 'reason="TOKEN_EXPIRED"') == before + 2
 
 
+def test_ten_thousand_forged_tokens_are_refused_by_name_and_hurt_no_neighbour(guarded: Guarded) -> None:
+    tokens = [*hostile.forged_tokens(10_000)]
+    before = guarded.process.metric("weir_requests_refused_total", 'reason="TOKEN_INVALID"')
+    credentials = grpc.ssl_channel_credentials(guarded.authority.file.read_bytes())
+
+    async def by_grpc(some: list[str]) -> Counter[grpc.StatusCode]:
+        async with grpc.aio.secure_channel(guarded.process.target, credentials) as channel:
+            method: Any = channel.unary_unary("/weir.retrieval.v1.RetrievalService/Retrieve")
+
+            async def code_of(token: str) -> grpc.StatusCode:
+                try:
+                    await method(b"", metadata=[("authorization", f"Bearer {token}")], timeout=20)
+                except grpc.aio.AioRpcError as error:
+                    return error.code()
+                return grpc.StatusCode.OK
+
+            codes = Counter[grpc.StatusCode]()
+            for start in range(0, len(some), 16):
+                codes.update(await asyncio.gather(*map(code_of, some[start : start + 16])))
+            return codes
+
+    def by_http(some: list[str]) -> Counter[int]:
+        codes, where = Counter[int](), guarded.process.said(r"HTTPS on (\S+),").group(1)
+        with closing(http.client.HTTPSConnection(where, timeout=20, context=guarded.context)) as connection:
+            for token in some:
+                connection.request("GET", "/v1/info", headers={"Authorization": f"Bearer {token}"})
+                answer = connection.getresponse()
+                answer.read()
+                codes[answer.status] += 1
+        return codes
+
+    with ThreadPoolExecutor(2) as pool, guarded.client(guarded.issuer.token(sub="neighbour", scope="read")) as client:
+        over_grpc, over_http = pool.submit(asyncio.run, by_grpc(tokens[::2])), pool.submit(by_http, tokens[1::2])
+        answered = 0
+        while not (over_grpc.done() and over_http.done()):
+            assert len(client.retrieve(QUERY).hits[0].item_ids) == 5
+            answered += 1
+            time.sleep(0.02)
+        assert over_grpc.result() == {grpc.StatusCode.UNAUTHENTICATED: 5_000}
+        assert over_http.result() == {401: 5_000}
+    assert answered > 20
+    assert guarded.process.metric("weir_requests_refused_total", 'reason="TOKEN_INVALID"') == before + 10_000
+
+
 def test_nothing_secret_is_told(guarded: Guarded) -> None:
     """Tokens, whole or in part, are in no log, no metric and no error; nor are keys, nor who calls."""
     tokens = [
@@ -285,6 +356,10 @@ def test_nothing_secret_is_told(guarded: Guarded) -> None:
     for token in tokens:
         told += str(guarded.rpc("Embed", pb.EmbedRequest(), f"Bearer {token}"))
         told += str(guarded.http("/v1/info", None, f"Bearer {token}"))
+    # Headers that are broken on their way: gRPC and aiohttp would log them.
+    for spoilt in (b"\xff", b"\x01", b"x" * 12_000):
+        told += str(guarded.bytes_over_grpc(b"Bearer unmistakable" + spoilt))
+        told += str(guarded.bytes_over_http(b"Bearer unmistakable" + spoilt))
     port = guarded.process.said(r"metrics on port (\d+)").group(1)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         told += answer.read().decode()

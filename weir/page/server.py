@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Final, cast
 
 from aiohttp import web
 
@@ -13,6 +14,7 @@ from contracts import Store
 from serving.access.access import Access
 from serving.access.certificates import http_context
 from serving.client import RetrievalClient
+from serving.http.connection import Connection
 from serving.http.hosts import is_loopback
 from weir.config import Settings
 from weir.page.app import application
@@ -26,6 +28,8 @@ from weir.up.ports import page_scheme
 __all__ = ["page_served"]
 
 log = logging.getLogger(__name__)
+
+_IDLE_SECONDS: Final = 300.0
 
 
 @contextlib.contextmanager
@@ -77,14 +81,18 @@ async def _serve(settings: Settings, store: Store, listener: socket.socket, stop
         watch = Watch(settings, store, client, tags, lines=rights.data)
         questions = Questions(client, store, settings.pipeline, tags)
         made = application(watch, questions, rights, config.page_host, _door(settings))
-        runner = web.AppRunner(made, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(made, shutdown_timeout=1.0)
         await runner.setup()
+        server = cast(web.Server, runner.server)  # there, once it is set up
         secure = http_context(settings.serving.tls, asks_clients=False) if _is_secure(settings) else None
-        await web.SockSite(runner, listener, ssl_context=secure).start()
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: Connection(server, _IDLE_SECONDS), sock=listener, ssl=secure
+        )
         looking = asyncio.create_task(watch.run())
         try:
             await stop.wait()
         finally:
             looking.cancel()
+            listening.close()
             await watch.end()
             await runner.cleanup()
