@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Keys = dict[str | None, PyJWK]
 """By key id; a single key without an id is under None, as is a single one altogether."""
 
-_TYPES: Final = {"RSA", "EC", "OKP"}
+_TYPES: Final = ("RSA", "EC", "OKP")
 """Public keys: a secret (``oct``) in the document must never verify anything."""
 
 _FETCH_SECONDS: Final = 5.0
@@ -96,10 +96,11 @@ def parsed(document: Any) -> Keys:
     found: Keys = {}
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("kty") in _TYPES and entry.get("use", "sig") == "sig":
+            kid = entry.get("kid")
             try:
-                found[entry.get("kid")] = PyJWK(entry)
+                found[kid if isinstance(kid, str) else None] = PyJWK(entry)
             except PyJWTError:
-                log.warning("a key of tokens cannot be used: kid %.64r, kty %.16r", entry.get("kid"), entry.get("kty"))
+                log.warning("a key of tokens cannot be used: kid %.64r, kty %.16r", kid, entry["kty"])
     if not found:
         raise ValueError("it holds no public key that can be used")
     if len(found) == 1:

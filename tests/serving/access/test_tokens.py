@@ -117,10 +117,15 @@ def test_secrets_in_the_keys_verify_nothing() -> None:
         parsed({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "one"}]})
     encrypting = ONE.jwks["keys"][0] | {"use": "enc"}
     with pytest.raises(ValueError, match="no public key"):
-        parsed({"keys": [encrypting, 7, {"kty": "EC", "kid": "broken"}]})
+        parsed({"keys": [encrypting, 7, {"kty": "EC", "kid": "broken"}, {"kty": ["EC"]}]})
     for nothing in ({}, [], {"keys": {}}, None):
         with pytest.raises(ValueError, match="no public key"):
             parsed(nothing)
+
+
+def test_a_key_whose_id_is_no_text_has_none() -> None:
+    named, nameless = ONE.jwks["keys"][:2]
+    assert set(parsed({"keys": [named, nameless | {"kid": ["two"]}]})) == {"one", None}
 
 
 def test_roles_lie_in_any_claim(tmp_path: Path) -> None:
