@@ -66,7 +66,11 @@ def _is_secure(settings: Settings) -> bool:
 
 def _door(settings: Settings) -> Door | None:
     """Return what asks for tokens: off loopback, where the server asks for them."""
-    if is_loopback(settings.monitor.page_host) or settings.serving.auth.jwks is None:
+    if is_loopback(settings.monitor.page_host):
+        return None
+    if settings.serving.auth.jwks is None:
+        if settings.serving.tls.client_ca_file is not None:
+            log.warning("the page asks nobody for a certificate: set serving.auth.jwks, or put a proxy in front of it")
         return None
     if not _is_secure(settings):
         log.warning("tokens travel in plain text to the page: set serving.tls, or put a proxy in front of it")

@@ -17,7 +17,7 @@ from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.weir.up.damage import whole_store
 from weir.config import Settings
-from weir.page.server import page_served
+from weir.page.server import _door, page_served
 
 PATHS = {"/api/stream": None, "/api/map": None, "/api/caller": None, "/api/query": {"user": "user-1"}}
 
@@ -79,6 +79,15 @@ def page(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
             assert address is not None
             assert address.startswith("https://")
             yield Page(address, issuer, authority)
+
+
+def test_certificates_alone_close_no_page(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = Authority(tmp_path)
+    tls = {**authority.files("server"), "client_ca_file": str(authority.file)}
+    for host, warns in (("127.0.0.1", False), ("0.0.0.0", True)):  # noqa: S104
+        settings = Settings.model_validate({"serving": {"tls": tls}, "monitor": {"page_host": host}})
+        assert _door(settings) is None
+        assert ("the page asks nobody" in caplog.text) == warns
 
 
 def test_what_the_page_is_made_of_is_open_and_nothing_else(page: Page) -> None:
