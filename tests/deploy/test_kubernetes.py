@@ -102,7 +102,12 @@ def test_ports_probes_and_times_are_those_of_the_settings(overlay: str, tmp_path
     ports = {name: {p["name"]: p["containerPort"] for p in container(all_of[name])["ports"]} for name in WORKLOADS}
     assert ports["weir-ingest"] == {"metrics": config.pipeline.metrics_port}
     assert ports["weir-trainer"] == {"metrics": config.trainer.metrics_port, "rendezvous": 29400}
-    assert ports["weir-serving"] == {"grpc": config.serving.port, "metrics": config.serving.metrics_port}
+    probed = config.serving.health_port
+    open_to_probes = {} if probed is None else {"health": probed}
+    wanted = {"grpc": config.serving.port, "metrics": config.serving.metrics_port, **open_to_probes}
+    assert ports["weir-serving"] == wanted
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container(all_of["weir-serving"])[probe]["grpc"]["port"] == (probed or config.serving.port)
     assert ports["weir-monitor"] == {"metrics": config.monitor.metrics_port}
     assert config.serving.host == "0.0.0.0"  # noqa: S104 - the network policy says who may call
     for stage in (config.pipeline, config.trainer, config.serving, config.monitor):
@@ -112,6 +117,27 @@ def test_ports_probes_and_times_are_those_of_the_settings(overlay: str, tmp_path
     before = container(all_of["weir-serving"])["lifecycle"]["preStop"]["sleep"]["seconds"]
     needed = before + config.serving.drain_seconds + config.serving.grace_seconds
     assert server["terminationGracePeriodSeconds"] > needed
+
+
+def test_production_asks_who_calls(tmp_path: Path) -> None:
+    found = resources(KUBERNETES / "overlays" / "production")
+    config, all_of = settings(found, tmp_path), workloads(found)
+    assert not config.serving.reflection
+    assert config.client.tls
+    assert config.serving.tls.client_ca_file is not None
+    files = {
+        "weir-serving": config.serving.tls.model_dump().values(),
+        "weir-monitor": [config.client.ca_file, config.client.certificate_file, config.client.key_file],
+    }
+    for name, named in files.items():
+        [mount] = [each["mountPath"] for each in container(all_of[name])["volumeMounts"] if each["name"] == "tls"]
+        assert {file.parent for file in named} == {Path(mount)}
+        [volume] = [each for each in all_of[name]["spec"]["template"]["spec"]["volumes"] if each["name"] == "tls"]
+        assert volume["secret"]["secretName"] == f"{name}-tls"
+    monitor = {
+        right for rule in config.serving.auth.allow if "CN:weir-monitor" in rule.certificates for right in rule.to
+    }
+    assert monitor == {"Retrieve", "GetInfo", "exact"}, "what serving/monitor asks for"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
