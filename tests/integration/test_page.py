@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from contracts import Store, WindowLog
+from deploy.cluster_check.checks import unseen
 from serving.access.config import ClientConfig
 from tests.ports import free_port
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
@@ -170,6 +171,7 @@ def test_it_shows_the_stages_as_they_are_and_goes_on(stages: Stages, browser: An
     assert texts(browser, "#path .name") == ["log", "windows", "trainer", "bundle", "server", "monitor"]
     quiet = texts(browser, "#path .stage.quiet .name")
     assert quiet == ["trainer"], "no trainer runs here"
+    assert unseen(stages.address.removeprefix("http://")) == quiet, "the check of a cluster sees it, too"
     before = shown_windows(browser)
     assert before <= len(WindowLog(stages.store).committed())
     stages.add("second", [event(n % 20, n % ITEMS, 1000 + n) for n in range(300)])
