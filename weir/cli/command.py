@@ -137,6 +137,8 @@ def _line(error: Exception) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         extras = _extras_for(error)
         missing = (error.name or "").split(".")[0]
+        if missing == "fcntl":
+            return "weir runs on Linux; on Windows use WSL or a container"
         return extras and f"the module {missing} is missing: install it with `pip install 'weir[{extras}]'`"
     if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
         return _PORT_IN_USE
