@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and the demo from it, where the folder that it is started in has packages of the same names.
+"""The wheel: what is in it, and the demo from it, in a folder that has packages of the same names.
 
 What weir depends on comes from the environment of the tests, weir itself from the wheel only.
 """
@@ -8,7 +8,6 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterator
 from importlib.metadata import PathDistribution, distribution
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.deploy.blocked import OURS
-from tests.deploy.support import ROOT
+from tests.deploy.support import ROOT, tool
 from tests.ports import free_port
 from weir.demo.generator import GeneratorConfig, generate
 from weir.up.ports import PORTS
@@ -32,16 +31,17 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel that a release builds: from the source distribution, which is built from what git has."""
     folder = tmp_path_factory.mktemp("wheel")
-    # A copy: setuptools writes `build` and metadata beside the sources.
+    # A copy: setuptools writes metadata beside the sources.
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in filter(None, tracked.decode().split("\0")):
         if (ROOT / name).is_file():
             copy = folder / "weir" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes((ROOT / name).read_bytes())
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "--wheel-dir", str(folder), str(folder / "weir")], check=True, timeout=120)
+    build = [tool("uv"), "build", "--quiet", "--offline", "--no-build-isolation", "--python", sys.executable]
+    subprocess.run([*build, "--out-dir", str(folder), str(folder / "weir")], check=True, timeout=120)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -60,12 +60,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Iterator[Path]:
-    """Yield a folder that has a package of each name that weir has, none of which can be imported."""
+def hostile(tmp_path: Path) -> Path:
+    """Return a folder that has a package of each name that weir has, none of which can be imported."""
     for name in OURS:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('this is not of the wheel')\n")
-    yield tmp_path
+    return tmp_path
 
 
 def environment() -> dict[str, str]:
@@ -108,13 +108,13 @@ def test_the_commands_are_of_the_wheel_wherever_they_run(installed: Path, hostil
 
 def test_the_demo_runs_from_the_wheel(installed: Path, hostile: Path) -> None:
     """Every stage, two ranks, the tracing of the tower and a reader of the bundles: each is a process of its own."""
-    made = generate(GeneratorConfig(users=30, items=40, events=800, days=3))
+    made = generate(GeneratorConfig(users=30, items=40, events=300, days=1))
     (hostile / "log.jsonl").write_bytes(made.lines)
     ports = [f"{key}={free_port()}" for key in PORTS]
     settings = [part for pair in (*SETTINGS, *ports) for part in ("--set", pair)]
     command = [str(installed / "weir"), "up", "--demo", "--once", "--log", "log.jsonl", "--seconds", "2", *settings]
     done = subprocess.run(
-        command, cwd=hostile, env=environment(), capture_output=True, text=True, timeout=240, check=False
+        command, cwd=hostile, env=environment(), capture_output=True, text=True, timeout=280, check=False
     )
     logs = "".join(path.read_text() for path in (hostile / "weir-data" / "logs").glob("*.log"))
     assert done.returncode == 0, done.stdout + done.stderr + logs
