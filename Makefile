@@ -6,7 +6,7 @@ DEV := all,bench,deploy-checks,dev
 install = deploy/install.sh $(BIN)/python $(1) && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign demo docs docs-version test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop lock sbom audit dist release-check
+.PHONY: campaign demo docs docs-version test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -54,7 +54,10 @@ deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modu
 cluster-check: .venv/dev.stamp  ## the single node on the cluster of the current kube context: pods, answers, metrics, an alert; some ten minutes
 	$(BIN)/python -m deploy.cluster_check
 
-lock: .venv/uv.stamp  ## the newest versions that fit, with hashes, into uv.lock and requirements-uv.txt
+lock: .venv/uv.stamp  ## what pyproject.toml asks for, with hashes, into uv.lock; versions that still fit stay
+	$(BIN)/uv lock
+
+upgrade: .venv/uv.stamp  ## the newest versions that fit, with hashes, into uv.lock and requirements-uv.txt
 	$(BIN)/uv lock --upgrade
 	echo uv | $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-header --no-annotate --output-file requirements-uv.txt -
 

@@ -11,16 +11,29 @@ from packaging.version import Version
 
 from tests.deploy.support import ROOT, tool
 
-RECORDER = """#!/bin/bash
-echo "$@" >> calls
-if [ "$1" = export ]; then exec {uv} --project {root} "$@"; else cat > "requirements-$(grep -c . calls)"; fi
+UV = """#!/bin/bash
+if [ "$1" = export ]; then exec {uv} --project {root} "$@"; fi
+echo "uv $@" >> calls
+cp "${{@: -1}}" requirements
+exit ${{UV_STATUS:-0}}
+"""
+PYTHON = """#!/bin/bash
+if [ "$3" = config ]; then echo "$PIP_SETTINGS"; else echo "pip ${{@:3}}" >> calls; cp "${{@: -1}}" requirements; fi
 """
 
 
 def test_the_lock_is_of_these_requirements() -> None:
+    """`make lock` makes it so. An index in the environment would be compared, too."""
     command = [tool("uv"), "lock", "--check", "--offline"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_lock_names_no_mirror() -> None:
+    """Of the index of whoever made it."""
+    hosts = set(re.findall(r"https?://([^/\"]+)", (ROOT / "uv.lock").read_text()))
+    assert hosts == {"pypi.org", "files.pythonhosted.org"}
 
 
 def test_the_tests_run_with_the_locked_versions() -> None:
@@ -37,28 +50,33 @@ def test_the_tests_run_with_the_locked_versions() -> None:
 
 
 def installed(name: str) -> Version | None:
-    """Return the version here; None for what is not for this Python."""
+    """Return the version here, without the mark of a build such as torch's `+cpu`; None for what is not for this Python."""
     try:
-        return Version(version(name))
+        return Version(Version(version(name)).public)
     except PackageNotFoundError:
         return None
 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """Return a folder like that of a checkout and its environment, whose uv installs nothing but writes it down."""
+    """Return a folder like that of a checkout and its environment, where nothing is installed but written down."""
     (tmp_path / "uv.lock").write_text((ROOT / "uv.lock").read_text())
-    recorder = tmp_path / "uv"
-    recorder.write_text(RECORDER.format(uv=tool("uv"), root=ROOT))
-    recorder.chmod(0o755)
+    for name, text in (("uv", UV), ("python", PYTHON)):
+        (tmp_path / name).write_text(text.format(uv=tool("uv"), root=ROOT))
+        (tmp_path / name).chmod(0o755)
     return tmp_path
 
 
 def install(folder: Path, extras: str, **environment: str) -> str:
     """Run the script; return the requirements that it would install."""
     command = [str(ROOT / "deploy" / "install.sh"), str(folder / "python"), extras]
-    subprocess.run(command, cwd=folder, env=os.environ | environment, stdin=subprocess.DEVNULL, check=True)
-    return max(folder.glob("requirements-*"), key=lambda path: int(path.name.partition("-")[2])).read_text()
+    clean = {name: value for name, value in os.environ.items() if name != "TORCH_INDEX"}
+    subprocess.run(command, cwd=folder, env=clean | environment, stdin=subprocess.DEVNULL, check=True)
+    return (folder / "requirements").read_text()
+
+
+def calls(folder: Path) -> list[str]:
+    return (folder / "calls").read_text().splitlines()
 
 
 def names(requirements: str) -> set[str]:
@@ -66,21 +84,41 @@ def names(requirements: str) -> set[str]:
 
 
 def test_extras_come_with_hashes_and_with_what_builds_weir(recorded: Path) -> None:
-    wanted = install(recorded, "serving,redis,cpu,s3", TORCH_INDEX="")
+    wanted = install(recorded, "serving,redis,cpu,s3")
     assert {"setuptools", "grpcio", "redis", "faiss-cpu", "s3fs"} <= names(wanted)
     assert not {"torch", "apache-beam"} & names(wanted)
     unhashed = [line for line in re.split(r"\n(?=\S)", wanted.strip()) if "--hash=sha256:" not in line]
     assert unhashed == []
-    (last,) = [line for line in (recorded / "calls").read_text().splitlines() if line.startswith("pip install")]
-    assert "--require-hashes" in last
+    (call,) = calls(recorded)
+    assert call.startswith("uv pip install")
+    assert "--require-hashes" in call
+
+
+@pytest.mark.parametrize("key", [":env:.index-url", "global.index-url", "install.extra-index-url", "global.no-index"])
+def test_pip_installs_where_it_has_an_index_of_its_own(recorded: Path, key: str) -> None:
+    settings = f":env:.timeout='9'\n{key}='https://mirror.example'\nsite.cert='x'"
+    wanted = install(recorded, "serving,cpu", PIP_SETTINGS=settings)
+    assert "grpcio" in names(wanted)
+    (call,) = calls(recorded)
+    assert call.startswith("pip install")
+    assert "--require-hashes" in call
+
+
+def test_pip_installs_where_uv_cannot(recorded: Path) -> None:
+    """For instance where pip alone knows the certificates."""
+    install(recorded, "serving,cpu", UV_STATUS="1", PIP_SETTINGS="global.cert='x'\n:env:.find-links='index-url'")
+    assert [call.split()[0] for call in calls(recorded)] == ["uv", "pip"]
+    assert all("--require-hashes" in call for call in calls(recorded))
 
 
 def test_torch_of_another_index_comes_without_cuda(recorded: Path) -> None:
-    with_cuda = install(recorded, "trainer,cpu", TORCH_INDEX="")
+    with_cuda = install(recorded, "trainer,cpu")
+    (recorded / "calls").unlink()
     without = install(recorded, "trainer,cpu", TORCH_INDEX="https://torch.example")
     cuda = names(with_cuda) - names(without)
     assert {"torch", "triton", "nvidia-cublas"} <= cuda
     assert all(name in ("torch", "triton") or name.startswith(("nvidia-", "cuda-")) for name in cuda)
     assert {"sympy", "faiss-cpu", "onnx"} <= names(without)
-    calls = (recorded / "calls").read_text()
-    assert re.search(rf"pip install .*--index-url https://torch\.example .*torch=={re.escape(version('torch'))}", calls)
+    torch, _ = calls(recorded)
+    assert "--require-hashes" not in torch
+    assert re.fullmatch(rf".* --index-url https://torch\.example torch=={re.escape(str(installed('torch')))}", torch)

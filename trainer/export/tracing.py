@@ -34,7 +34,7 @@ class Tracing:
         self._thread.join()
 
     def _trace(self) -> None:
-        command = [sys.executable, "-P", "-m", "trainer.export.tracing"]
+        command = [sys.executable, "-m", "trainer.export.tracing"]
         settings = self._config.model_dump_json().encode()
         done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
         if done.returncode:

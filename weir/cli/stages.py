@@ -138,7 +138,7 @@ def _train_in_ranks(
         arguments += [name, str(value)] if value is not None else []
     for pair in options.assign or ():
         arguments += ["--set", pair]
-    _launch(ranks, restarts, ["-P", "-m", "weir", "train-worker", *arguments])
+    _launch(ranks, restarts, ["-m", "weir", "train-worker", *arguments])
 
 
 def _launch(ranks: int, restarts: int, command: list[str]) -> None:

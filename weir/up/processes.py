@@ -25,8 +25,7 @@ def child_specs(file: Path, ranks: int, replayed: Replayed | None) -> list[Child
     common = ("--config", str(file))
 
     def spec(name: str, *arguments: str, forever: bool = True) -> ChildSpec:
-        # Not the packages of the folder that weir is started in (-P): it may have a `trainer` of its own.
-        return ChildSpec(name, (sys.executable, "-P", "-m", "weir", *arguments, *common), environment, forever)
+        return ChildSpec(name, (sys.executable, "-m", "weir", *arguments, *common), environment, forever)
 
     specs = [
         spec("pipeline", "ingest", "--follow"),
