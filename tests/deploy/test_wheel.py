@@ -3,6 +3,7 @@
 What weir depends on comes from the environment of the tests, weir itself from the wheel only.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -104,6 +105,25 @@ def test_the_commands_are_of_the_wheel_wherever_they_run(installed: Path, hostil
     python = [str(installed / "python"), "-P", "-c", code]
     where = subprocess.run(python, cwd=hostile, env=environment(), capture_output=True, text=True, check=True).stdout
     assert all(Path(each).is_relative_to(installed.parent) for each in where.split())
+
+
+def test_the_shell_completes_commands(installed: Path) -> None:
+    asked = {"_WEIR_COMPLETE": "complete_bash", "COMP_WORDS": "weir in", "COMP_CWORD": "1"}
+    command = [str(installed / "weir")]
+    done = subprocess.run(command, env=environment() | asked, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"ingest", "init", "inspect"}
+
+
+def test_workers_that_beam_starts_are_of_the_wheel(installed: Path, hostile: Path) -> None:
+    """Beam starts them with ``python -m``, which looks into the folder first."""
+    (hostile / "log.jsonl").write_bytes(generate(GeneratorConfig(users=30, items=40, events=300, days=1)).lines)
+    workers = 'pipeline.runner_options=["--direct_running_mode=multi_processing", "--direct_num_workers=1"]'
+    command = [str(installed / "weir"), "ingest", "--log", "log.jsonl", "--store", "store", "--set", workers, "--json"]
+    done = subprocess.run(
+        command, cwd=hostile, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["windows"] > 0
 
 
 def test_the_demo_runs_from_the_wheel(installed: Path, hostile: Path) -> None:
