@@ -50,7 +50,7 @@ def test_the_tests_run_with_the_locked_versions() -> None:
 
 
 def installed(name: str) -> Version | None:
-    """Return the version here, without the mark of a build such as torch's `+cpu`; None for what is not for this Python."""
+    """Return the version here, without the mark of a build (torch's `+cpu`); None for what is not for this Python."""
     try:
         return Version(Version(version(name)).public)
     except PackageNotFoundError:
