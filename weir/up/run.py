@@ -20,8 +20,9 @@ from weir.up.ports import reached
 from weir.up.prepare import Launch
 from weir.up.processes import child_specs
 from weir.up.status import Status, StatusReader
-from weir.up.summary import SMALL_LOG, DemoSummary, print_summary, summarise
+from weir.up.summary import DemoSummary, print_summary, summarise
 from weir.up.supervisor.supervisor import Supervisor
+from weir.verdict import SMALL_LOG
 
 __all__ = ["run_up", "something_new"]
 
