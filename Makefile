@@ -1,11 +1,12 @@
 # Each target works as the first command on a fresh clone: it makes .venv and installs what it needs, once.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
-RUNTIME := pipeline,trainer,serving,cpu
+DEV := all,bench,deploy-checks,dev
+# What uv.lock holds for some extras, then weir itself: a folder has no hash.
+install = deploy/install.sh $(BIN)/python $(1) && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign demo docs test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop
+.PHONY: campaign demo docs docs-version test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -29,6 +30,10 @@ format: .venv/dev.stamp  ## repair the style
 docs: .venv/docs.stamp  ## the documentation as a site in build/docs; a broken link fails
 	$(BIN)/zensical build --strict --clean
 
+docs-version: .venv/docs.stamp .venv/dev.stamp  ## the documentation of this version, into the site of all versions in the folder SITE
+	$(BIN)/zensical build --strict --clean --config-file mkdocs.versions.yml
+	$(BIN)/python -m deploy.docs_site build/docs $(SITE) $$($(BIN)/uv version --short)
+
 mutants: .venv/dev.stamp  ## the share of 300 small faults that the unit tests notice; some twenty minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
@@ -48,6 +53,27 @@ deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modu
 
 cluster-check: .venv/dev.stamp  ## the single node on the cluster of the current kube context: pods, answers, metrics, an alert; some ten minutes
 	$(BIN)/python -m deploy.cluster_check
+
+lock: .venv/uv.stamp  ## what pyproject.toml asks for, with hashes, into uv.lock; versions that still fit stay
+	$(BIN)/uv lock
+
+upgrade: .venv/uv.stamp  ## the newest versions that fit, with hashes, into uv.lock and requirements-uv.txt
+	$(BIN)/uv lock --upgrade
+	echo uv | $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-header --no-annotate --output-file requirements-uv.txt -
+
+sbom: .venv/dev.stamp  ## what users install, as CycloneDX in build/weir.cdx.json; fails on a licence that deploy/licences.toml does not allow
+	$(BIN)/python -m deploy.sbom build/weir.cdx.json
+
+audit: .venv/uv.stamp  ## known vulnerabilities of what uv.lock holds; asks osv.dev, so part of releases only
+	$(BIN)/uv audit --frozen
+
+dist: .venv/dev.stamp  ## the source distribution and the wheel, in dist
+	rm -rf dist
+	$(BIN)/uv build --no-build-isolation --out-dir dist
+
+release-check: .venv/uv.stamp  ## whether TAG is that of this version, and CHANGELOG.md tells of it
+	@test "$(TAG)" = "v$$($(BIN)/uv version --short)" || { echo "$(TAG) is not the version in pyproject.toml"; exit 1; }
+	@grep -q "^## \[$(TAG:v%=%)\]" CHANGELOG.md || { echo "CHANGELOG.md has no section of $(TAG:v%=%)"; exit 1; }
 
 engines: .venv/runtime.stamp  ## Kafka on 127.0.0.1:19092 and Flink on 127.0.0.1:8081; needs Java 11 or 17 and Maven
 	$(BIN)/python -m deploy.engines start
@@ -90,20 +116,26 @@ tools: .venv/tools/minio .venv/dev.stamp  ## for tests: S3 (needs Go), Kafka and
 	@if command -v mvn > /dev/null; then rm -rf $@; deploy/operators.sh $@; \
 	else echo "deploy-check: resources of Flink and Kafka are not checked, there is no Maven to fetch their definitions"; fi
 
+# uv.lock is for Linux: elsewhere nothing would be installed, in silence.
 .venv/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "weir needs Python 3.11 or later: make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.platform != "linux" and "weir runs on Linux: on another system use WSL or a container (docs/install.md)")'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "weir needs Python 3.11 to 3.14: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 
-.venv/runtime.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "Installing weir into .venv (a few minutes the first time) ..."
-	$(INSTALL) ".[$(RUNTIME)]"
+.venv/uv.stamp: requirements-uv.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-uv.txt
 	@touch $@
 
-.venv/docs.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(INSTALL) ".[docs]"
+.venv/runtime.stamp: pyproject.toml uv.lock .venv/uv.stamp
+	@echo "Installing weir into .venv: 5.5 GB on disk (2 without CUDA: docs/install.md), a few minutes the first time"
+	$(call install,all)
 	@touch $@
 
-.venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "Installing weir and its development tools into .venv (a few minutes the first time) ..."
-	$(INSTALL) ".[$(RUNTIME),bench,deploy-checks,dev]"
+.venv/docs.stamp: pyproject.toml uv.lock .venv/uv.stamp
+	$(call install,docs)
+	@touch $@
+
+.venv/dev.stamp: pyproject.toml uv.lock .venv/uv.stamp
+	@echo "Installing weir and its development tools into .venv: 6 GB on disk, a few minutes the first time"
+	$(call install,$(DEV))
 	@touch $@ .venv/runtime.stamp

@@ -11,13 +11,14 @@ FROM ${PYTHON_IMAGE} AS build
 ARG DEVICE=cpu
 # The object stores that fsspec shall reach.
 ARG STORES=s3,gcs,azure
-ENV PATH=/opt/weir/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+ENV PATH=/opt/weir/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 VIRTUAL_ENV=/opt/weir UV_NO_CACHE=1 UV_LINK_MODE=copy
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/weir \
-    && pip install --no-cache-dir --constraint constraints.txt setuptools \
-    && pip install --no-cache-dir --constraint constraints.txt --no-build-isolation ".[serving,redis,${DEVICE},${STORES}]" \
-    && pip uninstall --yes setuptools pip
+    && pip install --no-cache-dir --require-hashes --requirement requirements-uv.txt \
+    && deploy/install.sh /opt/weir/bin/python "serving,redis,${DEVICE},${STORES}" \
+    && uv pip install --no-deps --no-build-isolation --compile-bytecode . \
+    && pip uninstall --yes uv setuptools pip
 
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0

@@ -3,7 +3,7 @@
 #   docker build -f deploy/images/trainer.Dockerfile -t weir-trainer .
 #   docker build -f deploy/images/trainer.Dockerfile -t weir-trainer-gpu --build-arg DEVICE=gpu .
 # Where the index of torch for CPUs cannot be reached: --build-arg TORCH_INDEX=
-# With EXTRAS=pipeline,trainer,serving,cpu it holds all of weir: `weir up` in one container.
+# With EXTRAS=all it holds all of weir: `weir up` in one container.
 
 # Python 3.11.16. The digest is that of the index of all platforms.
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
@@ -16,17 +16,16 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG EXTRAS=trainer,cpu
 # The object stores that fsspec shall reach.
 ARG STORES=s3,gcs,azure
-ENV PATH=/opt/weir/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1
+ENV PATH=/opt/weir/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 VIRTUAL_ENV=/opt/weir UV_NO_CACHE=1 UV_LINK_MODE=copy
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/weir \
-    && pip install --no-cache-dir --constraint constraints.txt setuptools \
-    && if [ "${DEVICE}" = cpu ] && [ -n "${TORCH_INDEX}" ]; then \
-         pip install --no-cache-dir --constraint constraints.txt --no-deps --index-url "${TORCH_INDEX}" torch; \
-       fi \
-    && pip install --no-cache-dir --constraint constraints.txt --no-build-isolation ".[${EXTRAS},${STORES}]" \
+    && pip install --no-cache-dir --require-hashes --requirement requirements-uv.txt \
+    && if [ "${DEVICE}" = gpu ]; then unset TORCH_INDEX; fi \
+    && deploy/install.sh /opt/weir/bin/python "${EXTRAS},${STORES}" \
+    && uv pip install --no-deps --no-build-isolation --compile-bytecode . \
     && if [ "${DEVICE}" = cpu ]; then python deploy/images/without_cuda.py && python -c "import torch"; fi \
-    && pip uninstall --yes setuptools pip
+    && pip uninstall --yes uv setuptools pip
 
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0

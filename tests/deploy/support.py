@@ -21,9 +21,9 @@ needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="ther
 
 
 def tool(name: str) -> str:
-    """Return a tool of the extra `deploy-checks`, which pip puts beside the interpreter."""
+    """Return a tool that lies beside the interpreter."""
     path = Path(sys.executable).parent / name
-    assert path.exists(), f"{name} is missing: pip install -e '.[deploy-checks]'"
+    assert path.exists(), f"{name} is missing: make .venv/dev.stamp"
     return str(path)
 
 

@@ -40,7 +40,8 @@ def test_the_last_stage_is_bare_pinned_and_not_root(file: Path) -> None:
     assert not re.search(r"\b(pip|apt|apt-get)\b", last)
     installs = [line for line in text.replace("\\\n", " ").splitlines() if "pip install" in line]
     for command in re.findall(r"pip install[^&;]*", " ".join(installs)):
-        assert "--constraint constraints.txt" in command
+        # Only weir itself has no hash.
+        assert "--require-hashes" in command or command.split()[2:3] == ["--no-deps"]
 
 
 def test_jars_are_put_on_a_java_as_make_engines_fetches_them() -> None:
@@ -62,14 +63,14 @@ def test_jars_are_put_on_a_java_as_make_engines_fetches_them() -> None:
 @pytest.mark.parametrize("file", OURS, ids=lambda file: file.stem)
 def test_the_extras_are_those_that_are_tried_here(file: Path) -> None:
     text = file.read_text().replace("${EXTRAS}", "trainer,cpu").replace("${DEVICE},", "cpu,")
-    assert f'".[{EXTRAS[file.stem]},${{STORES}}]"' in text
+    assert f'deploy/install.sh /opt/weir/bin/python "{EXTRAS[file.stem]},${{STORES}}"' in text
 
 
 def test_the_context_holds_every_package_and_nothing_that_is_large_or_secret() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
-    scripts = set(re.findall(r"deploy/images/\w+\.py", "".join(file.read_text() for file in IMAGES)))
-    assert allowed == packages | scripts | {"LICENSE", "README.md", "constraints.txt", "pyproject.toml"}
+    scripts = set(re.findall(r"deploy/(?:images/\w+\.py|install\.sh)", "".join(file.read_text() for file in IMAGES)))
+    assert allowed == packages | scripts | {"LICENSE", "README.md", "pyproject.toml", "requirements-uv.txt", "uv.lock"}
 
 
 def test_serving_brings_neither_torch_nor_beam_and_the_trainer_no_beam() -> None:

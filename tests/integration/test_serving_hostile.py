@@ -10,12 +10,14 @@ import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import grpc
 import pytest
 
 from contracts import Store
+from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, RetrievalError, by_history
 from tests.integration import hostile
 from tests.serving.process import ServerProcess
@@ -23,9 +25,20 @@ from tests.serving.support import Catalogue, write_bundle
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 
+@pytest.fixture(scope="module", params=["plain", "tls"])
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("hostile")
+    store = Store(str(folder / "store"))
+    write_bundle(store, "v1", Catalogue.random(items=20_000, dimension=32), index="IVF64,Flat")
+    with hostile.served(store, folder, secured=request.param == "tls") as process:
+        process.serving("v1")
+        yield process
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    store = Store(str(tmp_path_factory.mktemp("store")))
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that answers over HTTP, too."""
+    store = Store(str(tmp_path_factory.mktemp("gateway")))
     write_bundle(store, "v1", Catalogue.random(items=20_000, dimension=32), index="IVF64,Flat")
     with ServerProcess(store, http_port=0) as process:
         process.serving("v1")
@@ -55,7 +68,7 @@ def test_connections_are_capped_and_those_open_are_not_touched(tmp_path: Path) -
     ):
         process.serving("v1")
         client.retrieve(hostile.GOOD)
-        with hostile.under("idle", process.target, 30):
+        with hostile.under("idle", hostile.Aim(process.target), 30):
             ends = time.monotonic() + 3
             while time.monotonic() < ends:
                 client.retrieve(hostile.GOOD)
@@ -71,10 +84,8 @@ def test_a_cancelled_call_leaves_no_traceback(server: ServerProcess, method: str
     asked = hostile.GOOD * 200
     requests = {"Retrieve": pb.RetrieveRequest(queries=asked), "Embed": pb.EmbedRequest(queries=asked)}
     request = requests[method].SerializeToString() if method in requests else b""
-    with grpc.insecure_channel(server.target) as channel:
-        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-            hostile.METHOD.replace("Retrieve", method)
-        )
+    with closing(hostile.Aim(server.target, server.client or ClientConfig()).channel()) as channel:
+        call = channel.open().unary_unary(hostile.METHOD.replace("Retrieve", method))
         for number in range(200):
             under_way = call.future(request, timeout=0.004 if number % 3 else None)
             time.sleep(0.001 * (number % 10))
@@ -84,34 +95,34 @@ def test_a_cancelled_call_leaves_no_traceback(server: ServerProcess, method: str
 
 @pytest.mark.parametrize("part", [1.0, 0.5], ids=["an answer awaited", "half a request sent"])
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
-def test_a_caller_over_http_who_leaves_leaves_no_traceback(server: ServerProcess, part: float, reset: bool) -> None:
+def test_a_caller_over_http_who_leaves_leaves_no_traceback(gateway: ServerProcess, part: float, reset: bool) -> None:
     query = {"history": {"itemIds": ["item-1"] * 50}, "k": 1000}
     body = json.dumps({"queries": [query] * 64, "params": {"exact": True}})
-    address = server.said(r"HTTP on (127\.0\.0\.1:\d+)").group(1)
+    address = gateway.said(r"HTTP on (127\.0\.0\.1:\d+)").group(1)
     head = f"POST /v1/retrieve HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
     whole = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
-    before = server.metric("grpc_server_handled_total", 'grpc_code="Canceled"')
+    before = gateway.metric("grpc_server_handled_total", 'grpc_code="Canceled"')
     for number in range(20):
         with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as caller:
             if reset:
                 caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             caller.sendall(whole[: int(part * len(whole))])
             time.sleep(0.01 * (number % 5))
-    _goes_on_in_silence(server)
-    while server.metric("grpc_server_handled_total", 'grpc_code="Canceled"') == before:
+    _goes_on_in_silence(gateway)
+    while gateway.metric("grpc_server_handled_total", 'grpc_code="Canceled"') == before:
         time.sleep(0.05)
-    assert server.metric("grpc_server_handled_total", 'grpc_code="Unknown"') == 0
+    assert gateway.metric("grpc_server_handled_total", 'grpc_code="Unknown"') == 0
 
 
 def _goes_on_in_silence(server: ServerProcess) -> None:
-    with RetrievalClient(server.target, timeout=60) as client:
+    with RetrievalClient(server.target, config=server.client, timeout=60) as client:
         client.retrieve(hostile.GOOD)
     assert "Traceback" not in "".join(server.lines)
 
 
 def test_cheap_calls_pass_expensive_ones(server: ServerProcess) -> None:
     dear = [by_history([f"item-{number}" for number in range(50)], 1000)] * 256
-    with RetrievalClient(server.target, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+    with RetrievalClient(server.target, 60, server.client) as client, ThreadPoolExecutor(1) as pool:
         client.retrieve(hostile.GOOD)
         start = time.monotonic()
         whole = pool.submit(client.retrieve, dear, exact=True, exclude_seen=True)
@@ -124,7 +135,7 @@ def test_cheap_calls_pass_expensive_ones(server: ServerProcess) -> None:
 
 
 def test_what_is_too_dear_is_refused_with_the_way_out(server: ServerProcess) -> None:
-    with RetrievalClient(server.target) as client:
+    with RetrievalClient(server.target, config=server.client) as client:
         dear = by_history(["item-1"] * 100, 1000)
         excluded = [f"item-{number}" for number in range(1000)]
         assert client.info().limits["max_cost"] == 500_000

@@ -29,7 +29,7 @@ def query(
     from weir.answers import print_answer
     from weir.interact import Asker
 
-    with RetrievalClient(target or session.target) as client:
+    with RetrievalClient(target or session.target, config=session.settings.client) as client:
         answer = Asker(client, session.store).ask(user, k, exclude_seen=exclude_seen, exact=exact)
     if json:
         session.print_json(answer)
@@ -65,7 +65,7 @@ def click(
     from serving.client import RetrievalClient
     from weir.answers import print_change
 
-    with RetrievalClient(target or session.target) as client:
+    with RetrievalClient(target or session.target, config=session.settings.client) as client:
         asker = Asker(client, session.store)
         change = asker.click(session.settings.pipeline, user, item, k, timeout)
     if json:

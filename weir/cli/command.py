@@ -132,12 +132,19 @@ def _extras_for(error: ModuleNotFoundError) -> str | None:
     return extras if extras is None or room is None or module in _OPTIONAL else _ROOMS[room]
 
 
+def _missing(error: ModuleNotFoundError) -> str | None:
+    """Return the line for a module that is not there."""
+    extras = _extras_for(error)
+    missing = (error.name or "").split(".")[0]
+    if missing == "fcntl":
+        return "weir runs on Linux; on Windows use WSL or a container"
+    return extras and f"the module {missing} is missing: install it with `pip install 'weir[{extras}]'`"
+
+
 def _line(error: Exception) -> str | None:
     """Return the line for an error that is not ours."""
     if isinstance(error, ModuleNotFoundError):
-        extras = _extras_for(error)
-        missing = (error.name or "").split(".")[0]
-        return extras and f"the module {missing} is missing: install it with `pip install 'weir[{extras}]'`"
+        return _missing(error)
     if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
         return _PORT_IN_USE
     # The system's errors name a file or folder: missing, not allowed, read-only, full, a file instead of a folder.

@@ -4,7 +4,9 @@ No stage is imported before a command runs: help appears at once, and a missing 
 that need it.
 """
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -92,8 +94,19 @@ def _root(
     pass
 
 
+def _keep_to_this_weir() -> None:
+    """Let every process that starts from here import this weir, not packages of the folder that it starts in.
+
+    Stages, ranks, the tower's tracing and Beam's workers are started with ``python -m``, which looks into that folder
+    first: it may have a `trainer` of its own. In a checkout that is not installed it is where weir is.
+    """
+    if not Path().samefile(Path(__file__).parents[2]):
+        os.environ["PYTHONSAFEPATH"] = "1"
+
+
 def main() -> None:
     """Run the command line of this process."""
+    _keep_to_this_weir()
     follow_parent()
     leave_out_noise()
     app()

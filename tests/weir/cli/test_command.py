@@ -2,6 +2,7 @@ import errno
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import grpc
@@ -113,9 +114,8 @@ def test_refusals_name_their_fields_and_silence_names_the_way_to_a_server() -> N
     )
     silent = explain(RetrievalError(grpc.StatusCode.UNAVAILABLE, "nobody"))
     assert silent is not None
-    assert silent[0] == [
-        "no server answers: start one with `weir up` or `weir serve`, or name it with --target (UNAVAILABLE: nobody)"
-    ]
+    start = "start one with `weir up` or `weir serve`, or name it with --target"
+    assert silent[0] == [f"no server answers: {start}; if it speaks TLS, set `client` (UNAVAILABLE: nobody)"]
     warming = explain(RetrievalError(grpc.StatusCode.UNAVAILABLE, "no bundle", "NO_BUNDLE"))
     assert warming is not None
     assert warming[0] == ["the server refused: UNAVAILABLE (NO_BUNDLE): no bundle"]
@@ -157,6 +157,14 @@ except ModuleNotFoundError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"the module {hidden} is missing: install it with `pip install 'weir[{extras}]'`\n"
+
+
+def test_where_there_is_no_fcntl_the_command_says_what_weir_runs_on(tmp_path: Path) -> None:
+    """Windows has none."""
+    code = "import sys; sys.modules['fcntl'] = None; from weir.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "up", "--demo", "--store", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "weir: weir runs on Linux; on Windows use WSL or a container\n")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import socket
 import subprocess
@@ -142,6 +143,19 @@ def test_help_comes_without_importing_any_stage() -> None:
 def test_python_m_weir_is_the_same_command() -> None:
     found = subprocess.run([sys.executable, "-m", "weir", "--version"], capture_output=True, text=True, check=True)
     assert found.stdout.startswith("weir 0.")
+
+
+def test_processes_of_a_command_import_this_weir(tmp_path: Path) -> None:
+    """Not from the folder that it starts in, unless weir itself lies there."""
+    code = "import atexit, os; atexit.register(lambda: print(os.environ.get('PYTHONSAFEPATH')))\n"
+    code += "import sys; sys.argv = ['weir', '--version']; from weir.cli.main import main; main()"
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment.pop("PYTHONSAFEPATH", None)
+    for folder, expected in ((tmp_path, "1"), (root, "None")):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[1:] == [expected]
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
