@@ -33,7 +33,8 @@ from pipelines.ingest import ingest
 from pipelines.kafka.metrics import TopicMetrics
 from pipelines.kafka.source import TopicSource
 from pipelines.keeper import HistoryKeeper
-from pipelines.plan import InHand, open_layout
+from pipelines.layout import open_layout
+from pipelines.plan import InHand
 from pipelines.stream.batch import Batch
 from pipelines.stream.committer import commit_window
 from pipelines.stream.config import StreamConfig

@@ -112,6 +112,18 @@ class BundleLog:
                 logger.warning("bundle %s is left out: %s", version, error)
         return sorted(found, key=lambda manifest: (manifest.created_at, manifest.version))
 
+    def held(self, newest: BundleManifest | None) -> str | None:
+        """Return why the newest bundle is not promoted; None where it is, or is about to be.
+
+        Raises `CorruptArtefactError`.
+        """
+        if (pin := self.pin()) is not None:
+            return pin.sentence
+        if newest is None or self.current() == newest.version:
+            return None
+        withdrawal = self.withdrawal(newest.version)
+        return withdrawal.verdict if withdrawal else None if newest.promoted else newest.verdict
+
     def chain(self, manifest: BundleManifest, known: Collection[BundleManifest] = ()) -> list[BundleManifest]:
         """Return what a bundle is made of, from a complete bundle, or from the last of the `known` ones, to itself.
 

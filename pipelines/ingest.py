@@ -21,9 +21,10 @@ from pipelines.ending import ended_by_signals
 from pipelines.erasure import Erasure
 from pipelines.kafka.errors import BrokerAwayError
 from pipelines.keeper import HistoryKeeper
+from pipelines.layout import open_layout
 from pipelines.lock import check_writable, only_driver, only_writer
 from pipelines.metrics import PipelineMetrics
-from pipelines.plan import InHand, RunPlan, make_plan, open_layout
+from pipelines.plan import InHand, RunPlan, make_plan
 from pipelines.retention import Retention
 from pipelines.run_once import run_once
 from pipelines.sources import Source, log_source

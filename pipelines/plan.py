@@ -1,8 +1,7 @@
 """What a run is to read: the log as it is now, against what is read and committed already."""
 
 import logging
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -13,14 +12,11 @@ from contracts import (
     CorruptArtefactError,
     EventClock,
     HistoryFiles,
-    Layout,
     LogState,
     SourceSpan,
     Store,
-    StoreFormat,
-    ensure_format,
 )
-from logs import Int64, KnownFile, Partition, Reading, identified, latest_event_ms
+from logs import Int64, Partition, Reading, latest_event_ms
 from pipelines.attempts import new_run
 from pipelines.config import PipelineConfig
 from pipelines.open_rows import OpenRows
@@ -30,22 +26,15 @@ from pipelines.transforms.dead_letters import read_dead_letters
 
 __all__ = [
     "InHand",
-    "LayoutError",
     "Planned",
     "RunPlan",
     "Seen",
     "file_readings",
-    "identify",
     "make_plan",
-    "open_layout",
     "refused_before",
 ]
 
 logger = logging.getLogger(__name__)
-
-
-class LayoutError(ValueError):
-    """A setting contradicts what the store already holds."""
 
 
 @dataclass
@@ -170,17 +159,6 @@ def _has_changed(partition: Partition, before: SourceSpan) -> bool:
     return (partition.size, partition.arrival_ms) != (before.size, before.modified_ms)
 
 
-def identify(partitions: Iterable[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
-    """Return listed files as the partitions that they are: with the keys of their generations (`generations`).
-
-    Left out are files that the file system cannot give now.
-    """
-    spans = state.sources | in_hand.pending
-    known = {key: KnownFile(span.size, span.fingerprint, span.modified_ms) for key, span in spans.items()}
-    found = [identified(partition, known) for partition in partitions]
-    return [partition for partition in found if partition is not None]
-
-
 def refused_before(store: Store, before: SourceSpan | None, start: int) -> Int64 | None:
     """Return the positions of a partition's dead letters that may be read again from `start` on; None without any.
 
@@ -198,35 +176,3 @@ def refused_before(store: Store, before: SourceSpan | None, start: int) -> Int64
                 raise CorruptArtefactError(store.path(name), "a commit lists it, but it is missing")
             positions += [letter.position for letter in found]
     return np.array(positions, np.int64)
-
-
-def open_layout(store: Store, config: PipelineConfig) -> StoreFormat:
-    """Give a new store its layout, and refuse settings that contradict that of an old one.
-
-    Raises
-    ------
-    LayoutError
-        Under such settings committed rows would be counted again, or sketches could not be merged.
-    StoreFormatError
-        If the store has a format that this version cannot read.
-    """
-    wanted = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
-    secret = secrets.token_hex(16) if config.secret_keys else ""
-    found = ensure_format(store, StoreFormat(layout=wanted, key_secret=secret))
-    for setting, old, new in _differences(found, wanted, is_secret=config.secret_keys):
-        raise LayoutError(
-            f"{setting} is {new}, but {store.url} was written with {old}: use that, or a new store (`weir rebuild`)"
-        )
-    return found
-
-
-def _differences(found: StoreFormat, new: Layout, *, is_secret: bool) -> Iterator[tuple[str, object, object]]:
-    if bool(found.key_secret) != is_secret:
-        yield "secret_keys", bool(found.key_secret), is_secret
-    old = found.layout or new
-    if old.window_ms != new.window_ms:
-        yield "window_seconds", old.window_ms / 1000, new.window_ms / 1000
-    if old.user_shards != new.user_shards:
-        yield "user_shards", old.user_shards, new.user_shards
-    if old.sketch != new.sketch:
-        yield "sketch", old.sketch, new.sketch

@@ -14,7 +14,8 @@ from logs.first_look import ENOUGH_ROWS
 from pipelines.chain import BlocksToWindows, ReadBlocks
 from pipelines.config import PipelineConfig
 from pipelines.kafka.metrics import TopicMetrics
-from pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings, identify
+from pipelines.layout import identify_files
+from pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings
 from pipelines.positions import Listed
 
 __all__ = [
@@ -137,8 +138,8 @@ class FileSource(LogSource[Partition]):
             raise UselessLogError(f"{self.config.log} has no valid row: {seen.problem}. Nothing was committed")
 
     def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
-        """Return the files as the partitions that they are (`plan.identify`)."""
-        return identify(partitions, state, in_hand)
+        """Return the files as the partitions that they are (`layout.identify_files`)."""
+        return identify_files(partitions, state.sources | in_hand.pending)
 
     def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
         """Yield the files of each run, about `run_bytes` of new ones, and at last all."""

@@ -39,6 +39,7 @@ from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMe
 from serving.open_files import allow_files
 from serving.problems import Problems
 from serving.queries import Answer, Task
+from serving.quiet import leave_out_departed
 from serving.reflection import enable_reflection
 from serving.retriever import Retriever
 from serving.service import RetrievalService
@@ -170,6 +171,7 @@ class Server:
 
     def _fronts(self) -> tuple[grpc.aio.Server, Gateway]:
         config = self.config
+        leave_out_departed()
         aside = Aside(config.retry_after_seconds)
         watcher = self.watcher
         service = RetrievalService(

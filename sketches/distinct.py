@@ -5,7 +5,6 @@ from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from datasketch import HyperLogLogPlusPlus
 
 from sketches.arrays import as_keys
 from sketches.codec import Frame, Kind, decode, encode
@@ -31,6 +30,9 @@ class DistinctCounter:
         if not 4 <= p <= 16:
             raise ValueError(f"p must lie in 4..16, got {p}")
         self.p = p
+        # It loads scipy, which takes half a second: most processes that import this package count nothing.
+        from datasketch import HyperLogLogPlusPlus  # noqa: PLC0415
+
         self._sketch = HyperLogLogPlusPlus(p=p)
 
     @property

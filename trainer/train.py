@@ -5,6 +5,7 @@ on it, exports a bundle when one is due, and keeps a checkpoint. Every rank that
 without torchrun there is one.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,6 +27,8 @@ from trainer.stream.progress import ProgressObserver, TrainProgress, TrainSummar
 from trainer.stream.windows import StopSignal, windows
 
 __all__ = ["train"]
+
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -51,6 +54,8 @@ def train(
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
         workers.share(config.batch_size)
         config.check_stream(workers.world_size)
+        if workers.is_first:
+            logger.info("all ranks have started")
         ProcessCollector(registry=metrics.registry)
         scraped = exposed(metrics.registry, config.metrics_host, config.metrics_port)
         with scraped if workers.is_first else nullcontext():

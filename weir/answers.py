@@ -37,7 +37,13 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
 
 
 def print_change(console: Console, change: Change) -> None:
-    """Print what a click changed."""
+    """Print what a click changed, and why the newest bundle is not served, if it is not."""
+    _print_change(console, change)
+    if change.held:
+        console.print(plain(f"newest bundle: {change.held}"), soft_wrap=True)
+
+
+def _print_change(console: Console, change: Change) -> None:
     event = change.event
     console.print(plain(f"{event.user_id} -> {event.item_id}"))
     if not change.is_served:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from contracts import BundleFile, BundleLog, EventClock, LogState, Store, columns
+from contracts import BundleFile, BundleLog, CorruptArtefactError, EventClock, LogState, Store, columns
 from contracts.models import FrozenModel
 from logs import is_topic
 from pipelines.config import PipelineConfig
@@ -68,6 +68,7 @@ class Change(FrozenModel):
     seconds: float | None
     is_served: bool = Field(default=True, description="whether the served bundle has the item, as an answer needs")
     is_committed: bool = Field(default=True, description="whether the pipeline has committed the event")
+    held: str | None = Field(default=None, description="why the newest bundle is not served, if it is not")
 
 
 class Asker:
@@ -116,6 +117,10 @@ class Asker:
 
         A new bundle changes answers, too: an item that is new to the user must also count as seen by the server.
         """
+        change = self._click(pipeline, user, item, k, timeout)
+        return change.model_copy(update={"held": self._held()})
+
+    def _click(self, pipeline: PipelineConfig, user: str, item: str, k: int, timeout: float) -> Change:
         before = self.ask(user, k)
         is_new = not self._has_seen(user, item)
         event = append_event(self._store, pipeline, user, item)
@@ -137,6 +142,14 @@ class Asker:
             return Change(event=event, before=before, after=after, seconds=None, is_committed=is_committed)
         seconds = time.monotonic() - started
         return Change(event=event, before=before, after=self.ask(user, k), seconds=seconds)
+
+    def _held(self) -> str | None:
+        """Return why the newest bundle is not served; None also where the store cannot say."""
+        log = BundleLog(self._store)
+        try:
+            return log.held(next(reversed(log.manifests()), None))
+        except CorruptArtefactError:
+            return None
 
     def _is_served(self, item: str) -> bool:
         return not self._client.retrieve([by_item(item, 1)]).hits[0].missing_item_ids

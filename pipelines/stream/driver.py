@@ -24,9 +24,10 @@ from pipelines.ending import ended_by_signals
 from pipelines.kafka.client import KafkaPartition
 from pipelines.kafka.errors import BrokerAwayError
 from pipelines.kafka.source import TopicSource
+from pipelines.layout import open_layout
 from pipelines.lock import check_writable, only_driver
 from pipelines.metrics import PipelineMetrics
-from pipelines.plan import InHand, open_layout
+from pipelines.plan import InHand
 from pipelines.stream.config import StreamConfig
 from pipelines.stream.engine import job_name
 from pipelines.stream.flink import FlinkClient

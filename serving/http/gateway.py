@@ -73,7 +73,8 @@ class Gateway:
             timed = calls.timed(self._called(method), ("unary", SERVICE.full_name, method.name))
             application.router.add_route(rule.WhichOneof("pattern"), rule.post or rule.get, partial(_answer, timed))
         application.router.add_get("/openapi.yaml", _schema)
-        self._runner = web.AppRunner(application, shutdown_timeout=config.grace_seconds)
+        # Nobody waits for the answer to a caller who has left; without it, half a request ends in a traceback.
+        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=config.grace_seconds)
         self._listener: asyncio.Server | None = None
 
     async def start(self) -> str:

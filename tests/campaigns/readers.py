@@ -17,7 +17,8 @@ from contracts import BundleLog, EventClock, LogState, Store, UserKeys, hash_id
 from logs import discover
 from pipelines.ingest import ingest
 from pipelines.key_owners import KeyOwners
-from pipelines.plan import InHand, make_plan, open_layout
+from pipelines.layout import open_layout
+from pipelines.plan import InHand, make_plan
 from serving.metrics import BundleMetrics
 from serving.monitor.results import recorded
 from serving.queries import ByHistory, ByUser, Query, Task

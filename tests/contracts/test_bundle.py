@@ -377,6 +377,24 @@ def test_a_withdrawal_is_kept_with_its_bundle(log: BundleLog) -> None:
     assert not log.store.exists("bundles/0002")
 
 
+def test_it_is_known_why_the_newest_bundle_is_not_promoted(log: BundleLog) -> None:
+    assert log.held(None) is None
+    first = write(log, "0001")
+    assert log.held(first) is None, "it passed the gate, and is about to be promoted"
+    log.promote("0001")
+    second = write(log, "0002", promoted=False, verdict="held: worse than before")
+    assert log.held(second) == "held: worse than before"
+    log.promote("0002")
+    assert log.held(second) is None
+    log.promote("0001")
+    log.withdraw(
+        Withdrawal(version="0002", fallback="0001", window="w", sequence=7, cases=200, at=1.8e9, verdict="rolled back")
+    )
+    assert log.held(second) == "rolled back"
+    log.set_pin(pin("0001"))
+    assert log.held(second) == pin("0001").sentence
+
+
 def test_what_a_killed_export_left_is_removed_after_an_hour(log: BundleLog, tmp_path: Path) -> None:
     write(log, "0001")
     log.store.write("bundles/ruin/index.faiss", b"half")

@@ -1,9 +1,12 @@
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from contracts import Store
-from contracts.locks import BusyStoreError, only_one
+from contracts.locks import BusyStoreError, locked, only_one
 
 
 def test_only_one_at_a_time_and_each_name_by_itself(tmp_path: Path) -> None:
@@ -22,3 +25,38 @@ def test_object_stores_have_no_lock() -> None:
     store = Store("memory://locks")
     with only_one(store, "train", "weir train"), only_one(store, "train", "weir train"):
         assert not store.glob("*")
+
+
+def test_a_lock_leaves_nothing_in_a_store_to_which_nothing_was_written(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "new" / "store"))
+    refused = pytest.raises(ValueError, match="no")
+    with refused, only_one(store, "up", "weir up"), only_one(store, "train", "weir train"):
+        raise ValueError("no")
+    assert not list(tmp_path.iterdir())
+    with only_one(store, "up", "weir up"):
+        store.write("log/a", b"1")
+    assert [path.name for path in (tmp_path / "new/store").iterdir()] == ["log"]
+    with only_one(store, "up", "weir up"):
+        store.write("state/settings.json", b"{}")
+    with only_one(store, "up", "weir up"):
+        pass
+    assert (tmp_path / "new/store/state/settings.json").exists()
+
+
+def test_a_lock_that_was_removed_while_another_waited_for_it_is_taken_anew(tmp_path: Path) -> None:
+    """Many threads, each with descriptors of its own, take the lock of a store that never holds anything else."""
+    store, alone = Store(str(tmp_path / "store")), threading.Lock()
+
+    def take() -> int:
+        taken = 0
+        for _ in range(300):
+            with locked(store, "state/up.lock") as path:
+                if path is None:
+                    assert alone.acquire(blocking=False)
+                    os.sched_yield()
+                    alone.release()
+                    taken += 1
+        return taken
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(future.result() for future in [pool.submit(take) for _ in range(6)])

@@ -3,7 +3,10 @@
 Bounds are wide, as the machine may be busy; a server without defences misses them by far (docs/threat-model.md).
 """
 
+import json
 import re
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +22,7 @@ from serving.client import RetrievalClient, RetrievalError, by_history
 from tests.integration import hostile
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.retrieval.v1 import retrieval_pb2 as pb
 
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
@@ -27,6 +31,16 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     store = Store(str(folder / "store"))
     write_bundle(store, "v1", Catalogue.random(items=20_000, dimension=32), index="IVF64,Flat")
     with hostile.served(store, folder, secured=request.param == "tls") as process:
+        process.serving("v1")
+        yield process
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that answers over HTTP, too."""
+    store = Store(str(tmp_path_factory.mktemp("gateway")))
+    write_bundle(store, "v1", Catalogue.random(items=20_000, dimension=32), index="IVF64,Flat")
+    with ServerProcess(store, http_port=0) as process:
         process.serving("v1")
         yield process
 
@@ -65,15 +79,43 @@ def test_connections_are_capped_and_those_open_are_not_touched(tmp_path: Path) -
             late.retrieve(hostile.GOOD)
 
 
-def test_a_cancelled_call_leaves_no_traceback(server: ServerProcess) -> None:
+@pytest.mark.parametrize("method", ["Retrieve", "Embed", "GetInfo"])
+def test_a_cancelled_call_leaves_no_traceback(server: ServerProcess, method: str) -> None:
+    asked = hostile.GOOD * 200
+    requests = {"Retrieve": pb.RetrieveRequest(queries=asked), "Embed": pb.EmbedRequest(queries=asked)}
+    request = requests[method].SerializeToString() if method in requests else b""
     with closing(hostile.Aim(server.target, server.client or ClientConfig()).channel()) as channel:
-        call = channel.open().unary_unary(hostile.METHOD)
-        request = hostile.pb.RetrieveRequest(queries=hostile.GOOD * 200).SerializeToString()
+        call = channel.open().unary_unary(hostile.METHOD.replace("Retrieve", method))
         for number in range(200):
-            under_way = call.future(request)
+            under_way = call.future(request, timeout=0.004 if number % 3 else None)
             time.sleep(0.001 * (number % 10))
             under_way.cancel()
-    with RetrievalClient(server.target, config=server.client) as client:
+    _goes_on_in_silence(server)
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5], ids=["an answer awaited", "half a request sent"])
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
+def test_a_caller_over_http_who_leaves_leaves_no_traceback(gateway: ServerProcess, part: float, reset: bool) -> None:
+    query = {"history": {"itemIds": ["item-1"] * 50}, "k": 1000}
+    body = json.dumps({"queries": [query] * 64, "params": {"exact": True}})
+    address = gateway.said(r"HTTP on (127\.0\.0\.1:\d+)").group(1)
+    head = f"POST /v1/retrieve HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
+    whole = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    before = gateway.metric("grpc_server_handled_total", 'grpc_code="Canceled"')
+    for number in range(20):
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as caller:
+            if reset:
+                caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            caller.sendall(whole[: int(part * len(whole))])
+            time.sleep(0.01 * (number % 5))
+    _goes_on_in_silence(gateway)
+    while gateway.metric("grpc_server_handled_total", 'grpc_code="Canceled"') == before:
+        time.sleep(0.05)
+    assert gateway.metric("grpc_server_handled_total", 'grpc_code="Unknown"') == 0
+
+
+def _goes_on_in_silence(server: ServerProcess) -> None:
+    with RetrievalClient(server.target, config=server.client, timeout=60) as client:
         client.retrieve(hostile.GOOD)
     assert "Traceback" not in "".join(server.lines)
 

@@ -1,5 +1,6 @@
 """A server's life: before the first bundle, overload, new events, SIGTERM."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_status import rpc_status
 
 from contracts import Store
 from serving.client import RetrievalClient, RetrievalError, by_history, by_user
@@ -58,6 +61,46 @@ def test_it_serves_from_the_first_bundle_on(store: Store, catalogue: Catalogue) 
         server.said("ready")
         assert [health(server.target, name) for name in ("", SERVICE)] == [STATUS.SERVING] * 2
         assert client.retrieve([by_user("ann")]).hits[0].fallback
+
+
+def test_while_it_reads_the_promoted_bundle_its_errors_say_so(
+    store: Store, catalogue: Catalogue, tmp_path: Path
+) -> None:
+    """One file of the bundle is a pipe: reading it lasts until somebody writes."""
+    write_bundle(store, "v1", catalogue)
+    file, pipe = tmp_path / "store/bundles/v1/items.parquet", tmp_path / "pipe"
+    data = file.read_bytes()
+    file.unlink()
+    os.mkfifo(file)
+    pipe.hardlink_to(file)
+    with ServerProcess(store) as server, grpc.insecure_channel(server.target) as channel:
+        for method in ("Retrieve", "GetInfo"):
+            ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/{method}")
+            while (found := refusal(ask))["metadata"] != {"promoted_version": "v1"}:
+                assert found == {"reason": "NO_BUNDLE", "metadata": {}, "is_reading": False}
+                time.sleep(0.02)
+            assert found == {"reason": "NO_BUNDLE", "metadata": {"promoted_version": "v1"}, "is_reading": True}
+        assert health(server.target) == STATUS.NOT_SERVING
+        whole = file.with_suffix(".whole")
+        whole.write_bytes(data)
+        whole.rename(file)
+        pipe.write_bytes(data)
+        server.serving("v1")
+
+
+def refusal(ask: "grpc.UnaryUnaryMultiCallable[bytes, bytes]") -> dict[str, object]:
+    """Return what an error tells programs, and whether it tells people that the bundle is being read."""
+    with pytest.raises(grpc.RpcError) as failure:
+        ask(b"")
+    status = rpc_status.from_call(failure.value)
+    assert status is not None
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    return {
+        "reason": info.reason,
+        "metadata": dict(info.metadata),
+        "is_reading": "no bundle is loaded: it is reading v1; the server answers once it has read" in status.message,
+    }
 
 
 def test_a_click_changes_the_answer(store: Store, catalogue: Catalogue) -> None:

@@ -21,7 +21,8 @@ from contracts import (
 )
 from logs import DeadLetter, discover
 from pipelines.config import PipelineConfig, SketchConfig
-from pipelines.plan import InHand, RunPlan, identify, make_plan, open_layout
+from pipelines.layout import identify_files, open_layout
+from pipelines.plan import InHand, RunPlan, make_plan
 from pipelines.run_once import run_once
 from pipelines.transforms.dead_letters import read_dead_letters
 from sketches import ExactCounter, load
@@ -47,7 +48,7 @@ def config(folder: Path, **changes: Any) -> PipelineConfig:
 
 
 def plan_of(store: Store, settings: PipelineConfig, *, flush: bool = True, only_whole_lines: bool = False) -> RunPlan:
-    found = identify(discover(settings.log), LogState.open(store), InHand())
+    found = identify_files(discover(settings.log), LogState.open(store).sources)
     ways: Any = {
         "secret": open_layout(store, settings).key_secret,
         "flush": flush,

@@ -15,8 +15,9 @@ from contracts import CommitLog, LogState, Store, WindowLog
 from logs import LogColumns, discover
 from pipelines.config import PipelineConfig
 from pipelines.ingest import IngestSummary, _Driver, ingest
+from pipelines.layout import LayoutError
 from pipelines.metrics import PipelineMetrics
-from pipelines.plan import LayoutError, RunPlan
+from pipelines.plan import RunPlan
 from pipelines.sources import UselessLogError
 from tests.pipelines import support
 from tests.pipelines.support import Event

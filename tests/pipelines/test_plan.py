@@ -5,7 +5,7 @@ import pytest
 
 from contracts import CorruptArtefactError, EventClock, LogState, Store
 from logs import discover
-from pipelines.plan import InHand, LayoutError, make_plan, open_layout
+from pipelines.plan import InHand, make_plan
 from pipelines.run_once import run_once
 from pipelines.transforms.commit import RunOutcome
 from pipelines.transforms.dead_letters import read_dead_letters
@@ -72,20 +72,6 @@ def test_a_letter_that_is_lost_or_altered_is_named(tmp_path: Path) -> None:
     store.remove(name)
     with pytest.raises(CorruptArtefactError, match="dead-letters/a"):
         support.plan_of(store, config)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("window_seconds", 20), ("user_shards", 3), ("sketch", {"kind": "exact"}), ("sketch", {"width": 512, "depth": 2})],
-)
-def test_settings_that_would_count_twice_or_could_not_be_merged_are_refused(
-    tmp_path: Path, setting: str, value: object
-) -> None:
-    store = Store(str(tmp_path / "store"))
-    open_layout(store, support.config(tmp_path))
-    open_layout(store, support.config(tmp_path, history_length=7))
-    with pytest.raises(LayoutError, match=f"{setting} is .* was written with .*: use that, or a new store"):
-        open_layout(store, support.config(tmp_path, **{setting: value}))
 
 
 @pytest.mark.parametrize("is_replay", [False, True])

@@ -1,28 +1,5 @@
-"""From the state of training to a bundle that can be served."""
+"""From the state of training to a bundle that can be served. Importing this package alone loads no torch."""
 
-from contracts import BundleManifest, Store
-from trainer.config import TrainerConfig
-from trainer.export.bundle import export_bundle
-from trainer.export.content import Content
-from trainer.export.errors import ExportError
-from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
+import lazy_loader
 
-__all__ = ["Content", "Evidence", "ExportError", "Gate", "PairedGate", "Verdict", "export", "export_bundle"]
-
-
-def export(store: Store, config: TrainerConfig) -> BundleManifest:
-    """Export a bundle from the newest checkpoint.
-
-    Raises
-    ------
-    ExportError
-        If there is no checkpoint, or the bundle cannot be made.
-    CheckpointMismatchError
-        If the checkpoint was made with other settings.
-    """
-    state = CheckpointLog(store, config.checkpoints_kept).load(config, Workers())
-    if state is None:
-        raise ExportError(f"{store.path('checkpoints')}: holds no complete checkpoint; train first")
-    return export_bundle(store, state)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

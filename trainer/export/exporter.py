@@ -14,7 +14,7 @@ from trainer.export.errors import ListsAwaitedError
 from trainer.export.gate import Gate, PairedGate
 from trainer.export.keeper import Keeper
 from trainer.export.tower import is_traced
-from trainer.export.tracing import Tracing
+from trainer.export.tracing import Tracing, tracing_of
 from trainer.export.trial import Trials
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Positives
@@ -109,7 +109,7 @@ class Exporter:
     def prepare(self) -> None:
         """Start to trace the tower beside the stream, so that neither it nor the first bundle waits long."""
         if self.follows and not is_traced(self.config.tower):
-            self._tracing = Tracing(self.config.tower)
+            self._tracing = tracing_of(self.config.tower)
 
     def export(self, state: TrainerState) -> None:
         """Export now, unless this state has been exported; a failure is logged and counted."""

@@ -1,17 +1,20 @@
 """The tower's graph, traced beside the stream: in a process of its own, because tracing patches modules in use.
 
-``python -m trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph.
+``python -m trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module loads no
+torch, so that the process can begin before the rank that waits for it has loaded it.
 """
+
+# ruff: noqa: PLC0415 - torch is loaded where the graph is made and kept
 
 import logging
 import subprocess
 import sys
 from threading import Thread
+from typing import Final
 
-from trainer.export.tower import keep_graph, trace_tower
 from trainer.tower_config import TowerConfig
 
-__all__ = ["Tracing"]
+__all__ = ["Tracing", "tracing_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +43,25 @@ class Tracing:
         if done.returncode:
             logger.warning("the tower was not traced beside the stream: its process ended with %d", done.returncode)
         else:
+            from trainer.export.tower import keep_graph
+
             keep_graph(self._config, done.stdout)
         logger.info("ready to export")
 
 
+_BEGUN: Final = dict[TowerConfig, Tracing]()
+
+
+def tracing_of(config: TowerConfig) -> Tracing:
+    """Return the tracing of a tower, which the first call begins."""
+    if config not in _BEGUN:
+        _BEGUN[config] = Tracing(config)
+    return _BEGUN[config]
+
+
 def _main() -> None:
+    from trainer.export.tower import trace_tower
+
     graph = trace_tower(TowerConfig.model_validate_json(sys.stdin.buffer.read()))
     sys.stdout.buffer.write(graph)
 

@@ -5,7 +5,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.cli.tables import minute, print_table
+from weir.cli.tables import minute, print_facts, print_table
+from weir.errors import CommandError
 from weir.session import Session
 
 if TYPE_CHECKING:
@@ -59,8 +60,11 @@ class StoreFacts:
     bundles: list[BundleFacts]
 
 
-def facts_of(store: "Store", last: int) -> StoreFacts:
-    """Read the newest bundles; a damaged one is reported among them."""
+def facts_of(store: "Store", last: int, wanted: str | None = None) -> StoreFacts:
+    """Read the newest bundles, or the one with a version; a damaged one is reported among them.
+
+    Raises `CommandError` where there is no such version.
+    """
     from contracts import BundleLog, CorruptArtefactError
 
     log = BundleLog(store)
@@ -77,7 +81,10 @@ def facts_of(store: "Store", last: int) -> StoreFacts:
             remarks.append(f"{pin.sentence}; `weir promote --unpin` removes it")
     except CorruptArtefactError as error:
         remarks.append(f"{error}; nothing is promoted until `weir promote --unpin`")
-    found = [facts for version in log.versions() if (facts := _facts(log, version, current, pinned))]
+    versions = [version for version in log.versions() if wanted in (None, version)]
+    found = [facts for version in versions if (facts := _facts(log, version, current, pinned))]
+    if wanted is not None and not found:
+        raise CommandError(f"{store.path('bundles')} holds no bundle {wanted}: old ones are retired, or it never was")
     found.sort(key=lambda facts: (facts.manifest.created_at if facts.manifest else 0.0, facts.version))
     return StoreFacts(store.path(""), current or "none", remarks, found[-last:])
 
@@ -96,8 +103,8 @@ def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | No
     return BundleFacts(version, manifest, problem, withdrawal, version == current, version == pinned)
 
 
-def print_bundles(session: Session, facts: StoreFacts) -> None:
-    """Print a table of the bundles, and why a bundle is not promoted."""
+def print_bundles(session: Session, facts: StoreFacts, wanted: str | None) -> None:
+    """Print a table of the bundles, and why a bundle is not promoted; of one that is asked for, all that is known."""
     for remark in facts.remarks:
         _say(session, remark)
     if not facts.bundles:
@@ -105,7 +112,7 @@ def print_bundles(session: Session, facts: StoreFacts) -> None:
         return
     print_table(
         session,
-        f"{len(facts.bundles)} bundles in {facts.folder}",
+        f"{len(facts.bundles)} bundles in {facts.folder}" if wanted is None else f"{wanted} in {facts.folder}",
         ["version", "commit", "items", "changes", "index", "recall@20", "created", "gate"],
         [_row(bundle) for bundle in facts.bundles],
     )
@@ -113,6 +120,8 @@ def print_bundles(session: Session, facts: StoreFacts) -> None:
     for bundle in facts.bundles:
         if bundle.standing != "promoted" or bundle.current:
             _say(session, f"{bundle.version}: {bundle.sentence}")
+    if wanted is not None:
+        print_facts(session, facts.bundles[0].as_json())
 
 
 def _say(session: Session, text: str) -> None:

@@ -2,20 +2,16 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from weir.cli.command import command
 from weir.cli.options import JsonOutput, StoreOptions
-from weir.cli.tables import minute, print_table
+from weir.cli.tables import print_table
 from weir.errors import UsageError
 from weir.session import Session
 from weir.text import plain
-
-if TYPE_CHECKING:
-    from contracts import WindowManifest
 
 __all__ = ["app"]
 
@@ -28,34 +24,32 @@ Last = Annotated[int, typer.Option("--last", "-n", min=1, help="Show only this m
 @command
 def windows(
     *,
+    wanted: Annotated[
+        str | None,
+        typer.Argument(metavar="WINDOW", help="Commit number, start, name or folder of one.", show_default="all"),
+    ] = None,
     last: Last = 20,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
     """List the committed windows in commit order, with their counts."""
-    from contracts import WindowLog
+    from weir.cli.window_facts import print_windows, window_facts, windows_of
 
     session = options.open()
-    manifests = WindowLog(session.store).newest(last)
+    manifests = windows_of(session.store, wanted, last)
     if json:
-        session.print_json([_window_facts(manifest) for manifest in manifests])
-        return
-    if not manifests:
-        session.out.print(plain(f"{session.store.path('')} holds no window yet: `weir ingest` commits them"))
-        return
-    length = timedelta(milliseconds=manifests[-1].end_ms - manifests[-1].start_ms)
-    print_table(
-        session,
-        f"{manifests[-1].sequence + 1} commits in {session.store.path('')}, windows of {length}",
-        ["commit", "window from (UTC)", "pane", "events", "negative", "duplicate", "late", "items", "committed"],
-        [_window_row(manifest) for manifest in manifests],
-    )
+        session.print_json([window_facts(manifest) for manifest in manifests])
+    else:
+        print_windows(session, manifests, wanted)
 
 
 @app.command("bundles")
 @command
 def bundles(
     *,
+    wanted: Annotated[
+        str | None, typer.Argument(metavar="VERSION", help="One bundle, with all its facts.", show_default="all")
+    ] = None,
     last: Last = 20,
     options: StoreOptions,
     json: JsonOutput = False,
@@ -64,31 +58,13 @@ def bundles(
     from weir.cli.bundle_facts import facts_of, print_bundles
 
     session = options.open()
-    facts = facts_of(session.store, last)
+    facts = facts_of(session.store, last, wanted)
     if json:
         for remark in facts.remarks:
             session.notes.print(remark, highlight=False, markup=False, soft_wrap=True)
         session.print_json([bundle.as_json() for bundle in facts.bundles])
         return
-    print_bundles(session, facts)
-
-
-def _window_facts(manifest: "WindowManifest") -> dict[str, Any]:
-    keep = {"sequence", "start_ms", "end_ms", "pane", "min_event_ms", "max_event_ms", "committed_at", "counts"}
-    return manifest.model_dump(mode="json", include=keep) | {"window": str(manifest.name)}
-
-
-def _window_row(manifest: "WindowManifest") -> list[str]:
-    counts = manifest.counts
-    items = manifest.file(manifest.name.items()).rows
-    numbers = [counts.events, counts.negatives, counts.duplicates, counts.late, items]
-    return [
-        str(manifest.sequence),
-        minute(manifest.start_ms / 1000),
-        str(manifest.pane),
-        *(f"{number:,}" for number in numbers),
-        minute(manifest.committed_at, "%H:%M:%S"),
-    ]
+    print_bundles(session, facts, wanted)
 
 
 @app.command("sketch")
@@ -99,7 +75,7 @@ def sketch(
         str | None,
         typer.Argument(
             metavar="PATH_OR_WINDOW",
-            help="Sketch file, or a window's folder, name or commit number.",
+            help="Sketch file, or a window's folder, name, start or commit number.",
             show_default="newest window",
         ),
     ] = None,

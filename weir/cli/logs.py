@@ -9,7 +9,15 @@ from rich.logging import RichHandler
 from weir.cli.command import DEBUGGING
 from weir.text import visible
 
-__all__ = ["set_up_logging"]
+__all__ = ["leave_out_noise", "set_up_logging"]
+
+
+def leave_out_noise() -> None:
+    """Drop the one record that Beam logs as it is imported, before a command has set up anything.
+
+    It says, through the root logger, that Google's clients are missing: an extra of Beam that nothing here uses.
+    """
+    logging.getLogger().addFilter(lambda record: "bigquery client libraries" not in str(record.msg))
 
 
 def set_up_logging(console: Console, level: int = logging.INFO) -> None:
@@ -21,8 +29,6 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
         handler, form = logging.StreamHandler(), "%(asctime)s %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(_Visible(form))
     logging.basicConfig(level=logging.DEBUG if DEBUGGING.get() else level, handlers=[handler], force=True)
-    # On import Beam warns through the root logger that Google's clients are missing, which are not needed.
-    logging.getLogger().addFilter(lambda record: "bigquery client libraries" not in str(record.msg))
     # Beam, fsspec and others log internals at INFO.
     for name in ("apache_beam", "fsspec", "asyncio", "faiss", "torch", "onnxscript", "onnx_ir", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)

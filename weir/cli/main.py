@@ -29,6 +29,7 @@ from weir.cli import (
     up,
 )
 from weir.cli.command import command
+from weir.cli.logs import leave_out_noise
 from weir.up.supervisor.parent import follow_parent
 
 __all__ = ["app", "main"]
@@ -107,4 +108,5 @@ def main() -> None:
     """Run the command line of this process."""
     _keep_to_this_weir()
     follow_parent()
+    leave_out_noise()
     app()

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import sketches
 from contracts import ITEMS_SCHEMA, Store, WindowLog, WindowManifest, WindowName, columns
 from sketches import Counted, CountMinSketch, FrequencyEstimator
+from weir.cli.window_facts import find_windows, no_window
 from weir.errors import CommandError
 
 __all__ = ["Subject", "compare", "describe", "find"]
@@ -37,19 +38,13 @@ def find(store: Store, wanted: str | None) -> Subject:
 
 
 def _window(store: Store, log: WindowLog, wanted: str | None) -> WindowManifest:
-    newest = log.newest(1)
-    if not newest:
-        raise CommandError(f"{store.path('')} holds no window yet: `weir ingest` commits them")
-    if wanted is None:
-        return newest[0]
-    first: int | None = None
-    for manifest in log:
-        first = manifest.sequence if first is None else first
-        if wanted in {str(manifest.sequence), str(manifest.name), manifest.folder}:
-            return manifest
-    if wanted.isdecimal():
-        raise CommandError(f"there is no commit {wanted}; there are {first} to {newest[0].sequence}")
-    raise CommandError(f"{wanted} is neither a commit number, nor a window of {store.path('')}, nor a file")
+    found = log.newest(1) if wanted is None else find_windows(store, wanted)
+    if not found:
+        raise CommandError(no_window(store, wanted or ""))
+    if len(found) > 1:
+        commits = ", ".join(str(manifest.sequence) for manifest in found)
+        raise CommandError(f"{wanted} has {len(found)} panes: name one of the commits {commits}")
+    return found[0]
 
 
 def _from_file(path: Path) -> Subject:

@@ -12,6 +12,7 @@ import typer
 from weir.cli.command import DEBUGGING
 from weir.cli.logs import set_up_logging
 from weir.cli.options import JsonOutput, StoreOptions
+from weir.cli.tables import print_facts
 from weir.errors import CommandError
 from weir.session import Session
 from weir.text import plain
@@ -199,6 +200,11 @@ def train_worker(
     session = options.open()
     first = os.environ.get("RANK", "0") == "0"
     set_up_logging(session.notes)
+    from trainer.export.tracing import tracing_of
+
+    if first and follow:
+        # Beside the imports below, which take as long; the first bundle waits for both.
+        tracing_of(session.settings.trainer.tower)
     from trainer.train import train as run
     from weir.cli.progress import Bar
 
@@ -266,18 +272,5 @@ def monitor(
 def _print_facts(session: Session, result: Any, *, json: bool) -> None:
     if json:
         session.print_json(result)
-        return
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False)
-    for name, value in (result if isinstance(result, dict) else result.model_dump(mode="json")).items():
-        table.add_row(plain(name.replace("_", " ")), plain(_as_text(value)))
-    session.out.print(table)
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "-"}[value]
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_as_text(inner)}" for name, inner in value.items()) or "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    else:
+        print_facts(session, result if isinstance(result, dict) else result.model_dump(mode="json"))

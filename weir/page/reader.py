@@ -63,7 +63,7 @@ class Reader:
             log=self.commits.state,
             clock=self._attempt("CLOCK.json", lambda: EventClock.of(self.store), EventClock()),
             newest=newest,
-            held=self._attempt("bundles/CURRENT", lambda: self._held(newest), None),
+            held=self._attempt("bundles/CURRENT", lambda: self._bundles.held(newest), None),
             served=served,
             loaded=self._manifests.get(served.bundle_version) if served else None,
             recalls=tuple(self._recalls.recalls),
@@ -86,15 +86,6 @@ class Reader:
             with suppress(FileNotFoundError):
                 known[version] = self._manifests.get(version) or self._bundles.manifest(version)
         self._manifests = known
-
-    def _held(self, newest: BundleManifest | None) -> str | None:
-        """Return why the newest bundle is not promoted, None where it is, or is about to be."""
-        if (pin := self._bundles.pin()) is not None:
-            return pin.sentence
-        if newest is None or self._bundles.current() == newest.version:
-            return None
-        withdrawal = self._bundles.withdrawal(newest.version)
-        return withdrawal.verdict if withdrawal else None if newest.promoted else newest.verdict
 
     def _served(self) -> Info | None:
         try:

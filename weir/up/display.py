@@ -89,11 +89,25 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     return [
         ("log", f"{counts.events:,} events in {status.windows} windows, {counted}{replayed}"),
         ("trained", f"{status.trained_sequence + 1} windows"),
-        ("served", f"{served.bundle_version} with {served.items:,} items{age}" if served else "nothing yet"),
+        (
+            "served",
+            f"{served.bundle_version} with {served.items:,} items{age}"
+            if served
+            else f"nothing yet: waiting for {_awaited(status)}",
+        ),
         ("recall", _recalls(status)),
         *held,
         *unread,
     ]
+
+
+def _awaited(status: Status) -> str:
+    """Return what comes next, as long as nothing is served."""
+    if status.windows == 0:
+        return "the first events" if status.replayed is None else "the first window to end"
+    if status.trained_sequence < 0:
+        return "the trainer to make the first bundle"
+    return "the server to load the first bundle"
 
 
 def _recalls(status: Status) -> str:

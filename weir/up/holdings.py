@@ -16,7 +16,7 @@ from weir.errors import CommandError
 __all__ = ["GENERATED", "Holdings", "holdings", "make_room", "remember_replay"]
 
 GENERATED: Final = "generated.jsonl"
-"""The log of `weir up --demo`, in the store."""
+"""The log of `weir up --demo`, in the store: always the same, and written before the demo is known to begin."""
 
 _ORIGIN: Final = "state/replay-of"
 """Holds the path of the log that is replayed into the store."""
@@ -44,9 +44,9 @@ class Holdings:
 
 
 def holdings(store: Store, folder: Path) -> Holdings:
-    """Return what a store holds; locks and the output of processes count for nothing."""
+    """Return what a store holds; locks, the output of processes and the log of the demo count for nothing."""
     files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-    is_empty = all(path.suffix == ".lock" or path.parts[0] == "logs" for path in files)
+    is_empty = all(path.suffix == ".lock" or path.parts[0] == "logs" or str(path) == GENERATED for path in files)
     replay = _replay(store)
     try:
         state = LogState.open(store)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from contracts import Store, columns
 from contracts.format import read_format
 from logs import Block, BlockId, LogConfig, Validator, is_topic
-from pipelines.plan import open_layout
+from pipelines.layout import open_layout
 from weir.check.report import LogReport, check_log
 from weir.check.text import in_one_line, require_readable, what_is_wrong
 from weir.config import Settings, SettingsError
@@ -105,8 +105,9 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     check_plan(session.store, path, source.profile.rows, ReplayConfig().segments)
     session = open_session(config, store, assign, base=base)
     user = last_user(source, session.settings.pipeline)
-    session = _settle(session, folder, options)
+    # First: a start that is interrupted here can be repeated.
     remember_replay(session.store, path)
+    session = _settle(session, folder, options)
     return Launch(session, options, Replayed(path, options.seconds or pace(source.profile.rows)), user, started)
 
 

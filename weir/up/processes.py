@@ -34,10 +34,11 @@ def child_specs(file: Path, ranks: int, replayed: Replayed | None) -> list[Child
         spec("monitor", "monitor"),
     ]
     if replayed is not None:
-        # Event time passes during a replay: it waits for the stage that takes longest to start.
+        # Event time passes during a replay: it waits for the stage that takes longest to start. What that has left to
+        # do takes no longer than the start of the replay and its first window.
         arguments = ("replay", str(replayed.log), "--seconds", str(replayed.seconds))
         replay = spec("replay", *arguments, forever=False)
-        specs.insert(0, replace(replay, starts_after=("trainer", "ready to export")))
+        specs.insert(0, replace(replay, starts_after=("trainer", "all ranks have started")))
     return specs
 
 

@@ -1,6 +1,7 @@
 """`weir up` while it runs: the processes, the status on the console, and the end of a demo."""
 
 import asyncio
+import contextlib
 import os
 import shlex
 import time
@@ -48,6 +49,7 @@ class _Run:
     summary: DemoSummary | None = None
     hinted: bool = False
     failed_once: bool = False
+    is_over: bool = False
 
     async def run(self) -> DemoSummary | None:
         launch, session = self.launch, self.launch.session
@@ -57,6 +59,11 @@ class _Run:
             RetrievalClient(session.target, 5.0, session.settings.client) as client,
         ):
             display.say("weir", f"see it work: {self._page()}")
+            if launch.replayed is not None:
+                display.say(
+                    "weir",
+                    "starting: the replay begins when the trainer is ready, the first answer comes some seconds later",
+                )
             supervisor = Supervisor(specs, launch.folder / "logs", display.say, _GRACE_SECONDS)
             reader = StatusReader(session.store, session.settings, client, launch.started, launch.user)
 
@@ -74,8 +81,12 @@ class _Run:
         while True:
             status = await asyncio.to_thread(reader.read)
             await self._show(status, display)
+            if not self.is_over and supervisor.has_finished("replay"):
+                self.is_over = await asyncio.to_thread(reader.is_settled, status)
+                if self.is_over and not options.once:
+                    display.say("weir", await asyncio.to_thread(self._next, reader.client))
             if options.once:
-                if supervisor.has_finished("replay") and await asyncio.to_thread(reader.is_settled, status):
+                if self.is_over:
                     return status
                 if status.seconds > options.timeout:
                     raise CommandError(
@@ -99,11 +110,23 @@ class _Run:
         if self.hinted or status.first_answer_seconds is None:
             return
         self.hinted = True
-        store = shlex.quote(os.path.relpath(self.launch.folder))
-        where = "" if store == Store("weir-data").path("").rsplit("/", 1)[-1] else f" --store {store}"
-        user = shlex.quote(self.launch.user or "USER")
-        display.say("weir", f"answers after {status.first_answer_seconds:.1f} s; try: weir query {user}{where}")
+        command = f"weir query {shlex.quote(self.launch.user or 'USER')}{self._store_option()}"
+        display.say("weir", f"answers after {status.first_answer_seconds:.1f} s; try: {command}")
         display.say("weir", f"the same as JSON: {self._address()}/v1/info and POST /v1/retrieve (docs/serving.md)")
+
+    def _next(self, client: RetrievalClient) -> str:
+        """Return what to do at the end of a replay whose stages stay up; never raises."""
+        user, item = self.launch.user or "USER", "ITEM"
+        # The server may be away and the store damaged: the stages go on, and the command can be read without an item.
+        with contextlib.suppress(Exception):
+            item = something_new(Asker(client, self.launch.session.store), user)
+        command = f"weir click {shlex.quote(user)} {shlex.quote(item)}{self._store_option()}"
+        return f"the replay is over, and all of it is learned; next: {command} changes the answer on {self._page()}"
+
+    def _store_option(self) -> str:
+        """Return the option that later commands need; none for the default store."""
+        store = shlex.quote(os.path.relpath(self.launch.folder))
+        return "" if store == Store("weir-data").path("").rsplit("/", 1)[-1] else f" --store {store}"
 
     def _page(self) -> str:
         """Return the address of the page, which then asks for a user of the log, where one is known."""
@@ -139,7 +162,13 @@ class _Run:
             session.store, session.settings, status, change, restarts, peak_memory=peak_memory, seconds=seconds
         )
         out.print()
-        print_summary(out, self.summary, session.settings)
+        print_summary(out, self.summary)
+        where, asked = self._store_option(), shlex.quote(user)
+        out.print()
+        out.print(
+            plain(f"next: weir up{where} stays up with what was learned; then, beside it, weir query {asked}{where}"),
+            soft_wrap=True,
+        )
 
 
 def something_new(asker: Asker, user: str) -> str:

@@ -39,7 +39,7 @@ class Status:
     dead: int = 0
     last_sequence: int = -1
     newest_bundle: str | None = None
-    held: str = ""
+    held: str | None = None
     current: str | None = None
     trained_sequence: int = -1
     served: Info | None = None
@@ -77,9 +77,7 @@ class StatusReader:
     user: str | None
     problems: dict[str, str] = field(default_factory=dict)
     _first_answer: float | None = None
-    _newest_bundle: str | None = None
-    _held: str = ""
-    _trained_sequence: int = -1
+    _newest: BundleManifest | None = None
 
     def __post_init__(self) -> None:
         self._totals = CommitTotals(self.store)
@@ -91,12 +89,13 @@ class StatusReader:
         """Return the present status; never raises."""
         self._attempt("windows", lambda: self._recalls.expect(self._totals.catch_up()), None)
         self._attempt("recalls", self._recalls.catch_up, None)
-        current = self._attempt("bundles/CURRENT", self._current, None)
         self._attempt("bundles", self._follow_bundles, None)
+        unread: tuple[str | None, str | None] = (None, None)
+        current, held = self._attempt("bundles/CURRENT", self._promoted, unread)
         served = self._attempt("server", self._served, None)
         unknown: tuple[float | None, float | None] = (None, None)
         replayed, age = self._attempt("CLOCK.json", lambda: self._times(served), unknown)
-        totals = self._totals
+        totals, newest = self._totals, self._newest
         return Status(
             seconds=time.monotonic() - self.started,
             replayed=replayed,
@@ -104,10 +103,10 @@ class StatusReader:
             counts=totals.state.counts,
             dead=totals.state.dead,
             last_sequence=totals.windows - 1,
-            newest_bundle=self._newest_bundle,
-            held=self._held,
+            newest_bundle=newest.version if newest else None,
+            held=held,
             current=current,
-            trained_sequence=self._trained_sequence,
+            trained_sequence=newest.trained_sequence if newest else -1,
             served=served,
             recalls=tuple(self._recalls.recalls),
             newest_event_age=age,
@@ -124,6 +123,10 @@ class StatusReader:
             return otherwise
         self.problems.pop(part, None)
         return value
+
+    def _promoted(self) -> tuple[str | None, str | None]:
+        """Return which bundle is promoted, and why the newest one is not."""
+        return self._current(), self._bundles.held(self._newest)
 
     def _current(self) -> str | None:
         version = self._bundles.current()
@@ -142,9 +145,7 @@ class StatusReader:
                 with suppress(FileNotFoundError):
                     known[version] = self._bundles.manifest(version)
         if known:
-            newest = max(known.values(), key=lambda manifest: manifest.created_at)
-            self._newest_bundle, self._trained_sequence = newest.version, newest.trained_sequence
-            self._held = "" if newest.promoted else newest.verdict
+            self._newest = max(known.values(), key=lambda manifest: manifest.created_at)
 
     def _served(self) -> Info | None:
         try:

@@ -6,7 +6,7 @@ from typing import Final
 
 from contracts import CommitLog, LogState, Store, WindowLog, WindowManifest
 from logs import Partition
-from pipelines.plan import InHand, identify
+from pipelines.layout import identify_files
 
 __all__ = ["CommitTotals"]
 
@@ -47,7 +47,7 @@ class CommitTotals:
     def covers(self, partitions: Collection[Partition]) -> bool:
         """Say whether the commits account for all rows of these partitions, at their current size."""
         known = self.state.sources
-        found = identify(partitions, self.state, InHand())
+        found = identify_files(partitions, self.state.sources)
         return len(found) == len(partitions) and all(
             part.key in known and known[part.key].is_done and known[part.key].size == part.size for part in found
         )

@@ -18,7 +18,7 @@ from serving.monitor.results import Freshness, recorded
 from weir.config import Settings
 from weir.interact import Change
 from weir.text import plain
-from weir.up.ports import PORTS, metrics_url
+from weir.up.ports import metrics_url
 from weir.up.status import Status
 from weir.verdict import SMALL_LOG, too_small
 
@@ -156,8 +156,8 @@ def _scrape(url: str) -> list[tuple[str, dict[str, str], float]]:
     ]
 
 
-def print_summary(console: Console, summary: DemoSummary, settings: Settings) -> None:
-    """Print the results, and the addresses of the metrics."""
+def print_summary(console: Console, summary: DemoSummary) -> None:
+    """Print the results."""
     recalls = summary.recalls
     failed = sum(count for code, count in summary.requests.items() if code != "OK")
     restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items()) or "none"
@@ -177,17 +177,11 @@ def print_summary(console: Console, summary: DemoSummary, settings: Settings) ->
         "memory, peak": f"{summary.peak_memory_bytes / 2**30:.2f} GiB, all processes together",
         "first answer": f"after {_number(summary.first_answer_seconds, '.1f')} s",
         "wall time": f"{summary.seconds:.0f} s",
-        "metrics": ", ".join(_metric_urls(settings)),
     }
     table = Table(box=None, show_header=False, title="What happened", title_justify="left", title_style="bold")
     for name, value in rows.items():
         table.add_row(name, plain(value))
     console.print(table, highlight=False)
-
-
-def _metric_urls(settings: Settings) -> list[str]:
-    sections = [key.split(".")[0] for key in PORTS if key.endswith("metrics_port")]
-    return [f"{section} {metrics_url(settings, section)}" for section in sections]
 
 
 def _pooled(windows: Sequence[Freshness]) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from contracts import INTERACTION_SCHEMA, CommitLog, LogState, SourceSpan, Store
 from logs import DeadLetter, Fault, Reason
 from pipelines.bare_commits import append
 from pipelines.config import PipelineConfig
-from pipelines.plan import open_layout
+from pipelines.layout import open_layout
 from pipelines.stream.batch import Batch
 from pipelines.stream.committer import commit_window
 from pipelines.stream.slices import Slice, slices_of

@@ -15,7 +15,7 @@ from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TowerConfig, TrainerConfig
 from trainer.export import tower as traced
 from trainer.export.exporter import Exporter
-from trainer.export.tracing import Tracing
+from trainer.export.tracing import Tracing, tracing_of
 from trainer.stream.metrics import TrainerMetrics
 from trainer.towers import build_tower
 
@@ -58,3 +58,11 @@ def test_a_follower_trains_while_the_tower_is_traced_and_exports_then(
     made._tracing.wait()
     made.export_if_due(state)
     assert len(BundleLog(store).versions()) == 1
+
+
+def test_a_tower_is_traced_once_whoever_asks_first() -> None:
+    config = TowerConfig(kind="mean_pooling", dimension=12, history_length=3)
+    first = tracing_of(config)
+    assert tracing_of(TowerConfig.model_validate(config.model_dump())) is first
+    first.wait()
+    assert traced.is_traced(config)

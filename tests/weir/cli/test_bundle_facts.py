@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,14 @@ def test_a_bundle_retired_between_listing_and_reading_is_left_out(
 def test_a_retraining_is_newer_than_what_it_replaces(log: BundleLog) -> None:
     write(log, "0000", created_at=9.0)
     assert [bundle.version for bundle in facts_of(log.store, 1).bundles] == ["0000"]
+
+
+def test_every_version_that_it_prints_can_be_asked_for(log: BundleLog) -> None:
+    log.set_pin(PIN)
+    for version in set(re.findall(r"\b000\d\b", inspect(log))):
+        shown = inspect(log, version)
+        assert f"{version} in " in shown
+        assert re.search(r"trained window +\S+", shown)
+        assert [bundle["version"] for bundle in json.loads(inspect(log, version, "--json"))] == [version]
+    gone = CliRunner().invoke(app, ["inspect", "bundles", "0009", "--store", log.store.url])
+    assert (gone.exit_code, "holds no bundle 0009: old ones are retired" in gone.output) == (1, True)

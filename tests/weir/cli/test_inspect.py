@@ -15,14 +15,14 @@ from weir.cli.main import app
 DAY = 86_400_000
 
 
-def run(*arguments: str, status: int = 0) -> str:
-    result = CliRunner().invoke(app, ["inspect", "sketch", *arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+def run(*arguments: str, status: int = 0, what: str = "sketch") -> str:
+    result = CliRunner().invoke(app, ["inspect", what, *arguments], env={"COLUMNS": "200", "TERM": "dumb"})
     assert result.exit_code == status, result.output + (repr(result.exception) if result.exception else "")
     return result.output
 
 
-def run_json(*arguments: str) -> Any:
-    return json.loads(run(*arguments, "--json"))
+def run_json(*arguments: str, what: str = "sketch") -> Any:
+    return json.loads(run(*arguments, "--json", what=what))
 
 
 @pytest.fixture
@@ -129,3 +129,27 @@ def test_what_is_not_there_or_damaged_is_named(windows: tuple[str, list[WindowMa
     assert "holds no window yet" in run("--store", str(tmp_path / "empty"), status=1)
     (tmp_path / "damaged.bin").write_bytes(b"no sketch")
     assert "damaged.bin" in run(str(tmp_path / "damaged.bin"), "--store", url, status=1)
+
+
+def test_every_name_of_a_window_that_is_printed_can_be_asked_for(windows: tuple[str, list[WindowManifest]]) -> None:
+    url, manifests = windows
+    manifest = manifests[1]
+    table, one = run("--store", url, what="windows"), run("1", "--store", url, what="windows")
+    facts = run_json("--store", url, what="windows")[1]
+    names = ["1", "1970-01-02 00:00", str(manifest.name), manifest.folder]
+    assert all(name in table for name in names[:2])
+    assert all(name in one for name in names)
+    for name in [*names, facts["window"], facts["folder"], run_json("1", "--store", url)["window"]]:
+        assert [found["sequence"] for found in run_json(name, "--store", url, what="windows")] == [1], name
+        assert run_json(name, "--store", url)["window"] == str(manifest.name), name
+
+
+def test_a_window_of_several_panes_is_shown_whole_and_a_sketch_wants_one(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    writer = WindowWriter(store)
+    for pane in range(2):
+        writer.commit(["u"], ["a"], np.zeros(1, np.int64), span=(0, DAY), pane=pane)
+    shown = run_json("1970-01-01 00:00", "--store", store.url, what="windows")
+    assert [window["pane"] for window in shown] == [0, 1]
+    assert "has 2 panes: name one of the commits 0, 1" in run("1970-01-01 00:00", "--store", store.url, status=1)
+    assert "there is no commit 7" in run("7", "--store", store.url, status=1, what="windows")

@@ -11,9 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts import CommitLog, Store, WindowLog
+from contracts.locks import locked
 from tests.contracts.panes import a_pane
 from weir.cli.main import app
 from weir.config import Settings
+from weir.up.ports import PORTS
 
 RUNNER = CliRunner()
 
@@ -196,6 +198,22 @@ def test_once_never_removes_what_no_demo_made(tmp_path: Path) -> None:
     assert (tmp_path / "precious/data").read_bytes() == b"1"
 
 
+@pytest.mark.parametrize(
+    ("command", "lock"), [("up", "up"), ("ingest", "driver"), ("train", "train"), ("monitor", "monitor")]
+)
+def test_a_second_one_on_a_store_is_refused_in_one_line(tmp_path: Path, command: str, lock: str) -> None:
+    store = Store(str(tmp_path))
+    with locked(store, f"state/{lock}.lock"):
+        found = subprocess.run(
+            [sys.executable, "-m", "weir", command, "--store", store.url, "--set", f"pipeline.log={tmp_path}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert found.returncode == 1
+    assert re.fullmatch(rf"weir: another .*{lock}\.lock is locked.*\n", found.stderr), found.stderr
+
+
 def test_once_needs_something_that_ends() -> None:
     assert "--once and --fresh concern a replay" in run("up", "--once", status=2)
 
@@ -270,3 +288,34 @@ def test_a_file_is_checked_by_its_name_alone_and_every_problem_is_told(tmp_path:
     # An object store that cannot be reached from here, and would have to be asked what it remembers.
     file.write_text("store: s3://nowhere/weir\n")
     assert run("config", "check", str(file)) == "the settings can be used\n"
+
+
+def test_a_refused_up_says_why_and_writes_nothing(tmp_path: Path) -> None:
+    """As a process: what libraries log at their import comes before any command has set up logging."""
+    (tmp_path / "shop.csv").write_text("customer,sku,time\nu,i,1700000000\n")
+    ports = [part for key in PORTS for part in ("--set", f"{key}=0")]
+    for log in ("nowhere.jsonl", "shop.csv"):
+        found = subprocess.run(
+            [sys.executable, "-m", "weir", "up", "--store", "new/store", "--log", log, *ports],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert found.returncode == 1, found
+        assert re.match(rf"weir: .*{log}", found.stderr), found.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["shop.csv"]
+
+
+def test_no_command_shows_what_libraries_log_at_their_import(tmp_path: Path) -> None:
+    WindowLog(Store(str(tmp_path))).commit(a_pane(0))
+    command = ["retire", "--older-than", "30d", "--dry-run", "--store", str(tmp_path)]
+    found = subprocess.run([sys.executable, "-m", "weir", *command], capture_output=True, text=True, check=True)
+    assert found.stderr == ""
+
+
+def test_up_waits_for_no_pipeline() -> None:
+    """Its own start is a part of the time to the first answer."""
+    code = "import sys, weir.up.run; print(sorted({'apache_beam', 'torch', 'scipy', 'faiss'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

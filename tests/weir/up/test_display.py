@@ -31,7 +31,22 @@ def test_plain_lines_come_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(lines) == 2
     assert "100 s; log: 0 events in 0 windows" in lines[0]
     assert "50% of the replay done" in lines[0]
-    assert "served: nothing yet" in lines[0]
+    assert "served: nothing yet: waiting for the first window to end" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "awaited"),
+    [
+        (Status(seconds=1.0, replayed=None), "the first events"),
+        (Status(seconds=1.0, replayed=0.0), "the first window to end"),
+        (Status(seconds=1.0, replayed=0.1, windows=1), "the trainer to make the first bundle"),
+        (Status(seconds=1.0, replayed=0.1, windows=1, trained_sequence=0), "the server to load the first bundle"),
+    ],
+)
+def test_what_is_awaited_until_the_first_answer_is_said(status: Status, awaited: str) -> None:
+    out, file = console(terminal=False)
+    StatusDisplay(out).show(status)
+    assert f"served: nothing yet: waiting for {awaited};" in file.getvalue()
 
 
 def test_a_terminal_gets_a_live_table() -> None:

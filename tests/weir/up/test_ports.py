@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from weir.config import Settings, SettingsError
-from weir.up.ports import PORTS, busy_ports, reached, with_ports
+from weir.up.ports import PORTS, busy_ports, metrics_url, reached, with_ports
 
 
 def ports(settings: Settings) -> list[int]:
@@ -67,3 +67,16 @@ def test_a_metrics_port_is_looked_for_where_it_will_be_bound() -> None:
 def test_what_listens_everywhere_is_reached_on_loopback() -> None:
     hosts = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "::1": "[::1]", "box": "box"}  # noqa: S104
     assert {host: reached(host) for host in hosts} == hosts
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9103/metrics"),
+        ("0.0.0.0", "http://127.0.0.1:9103/metrics"),  # noqa: S104 - never bound here
+        ("::1", "http://[::1]:9103/metrics"),
+    ],
+)
+def test_metrics_are_where_the_settings_say(host: str, url: str) -> None:
+    serving = Settings().serving.model_copy(update={"metrics_host": host})
+    assert metrics_url(Settings().model_copy(update={"serving": serving}), "serving") == url

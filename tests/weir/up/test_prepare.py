@@ -10,7 +10,7 @@ from contracts import Layout, Store, StoreFormat, ensure_format
 from logs import LogColumns, LogConfig
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
-from pipelines.plan import LayoutError
+from pipelines.layout import LayoutError
 from weir.check.text import UnreadableLogError
 from weir.config import SettingsError, load_settings
 from weir.demo.generator import GeneratorConfig, generate
@@ -241,3 +241,19 @@ def test_a_log_that_ends_in_refused_rows_names_nobody(tmp_path: Path) -> None:
     path.write_text(sound + 200 * '{"timestamp": 1700000000}\n')
     with pytest.raises(ValueError, match="none of the last 200 rows of the log is valid"):
         last_user(open_log(path), LogConfig())
+
+
+@pytest.mark.parametrize("step", ["demo_settings", "remember_replay", "_settle"])
+def test_a_demo_that_was_interrupted_at_its_start_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Its log is written by then, before the first mark of it or after."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"weir.up.prepare.{step}", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path / "store", demo=True)
+    assert start(tmp_path / "store", demo=True).replayed is not None

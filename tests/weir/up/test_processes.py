@@ -11,7 +11,7 @@ def test_children_get_the_file_and_nothing_of_our_own_variables(monkeypatch: pyt
     specs = child_specs(Path("settings.json"), 3, Replayed(Path("log.jsonl"), 9.0))
     assert [spec.name for spec in specs] == ["replay", "pipeline", "trainer", "server", "monitor"]
     assert [spec.name for spec in specs if not spec.forever] == ["replay"]
-    assert [spec.starts_after for spec in specs] == [("trainer", "ready to export"), None, None, None, None]
+    assert [spec.starts_after for spec in specs] == [("trainer", "all ranks have started"), None, None, None, None]
     for spec in specs:
         assert spec.command[-2:] == ("--config", "settings.json")
         assert "WEIR_TRAINER__SEED" not in spec.environment

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, CommitLog, Store, WindowLog
+from contracts import BundleLog, CommitLog, Pin, Store, WindowLog
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from serving.client import RetrievalClient
@@ -116,6 +116,14 @@ def test_a_bundle_that_is_retired_between_listing_and_reading_is_no_problem(
     assert (status.problems, status.trained_sequence) == ({}, WINDOWS - 2)
 
 
+def test_it_says_why_the_newest_bundle_is_not_served(tmp_path: Path, client: RetrievalClient) -> None:
+    store = whole_store(str(tmp_path))
+    reader, current = reader_of(store, client), "00000000-0000000001"
+    assert reader.read().held is None
+    BundleLog(store).set_pin(Pin(version=current, by="ann", at=0.0, why="a look at it"))
+    assert reader.read().held == "pinned to 00000000-0000000001 by ann at 1970-01-01 00:00 UTC: a look at it"
+
+
 def test_a_log_that_cannot_be_listed_is_not_settled(tmp_path: Path, client: RetrievalClient) -> None:
     store = whole_store(str(tmp_path / "store"))
     settings = load_settings(None, {"store": store.url, "pipeline": {"log": "nowhere://at/all"}})
@@ -147,4 +155,4 @@ def test_a_look_with_nothing_new_reads_the_same_in_a_young_and_in_an_old_store(
         assert status.windows == windows
         assert status.counts.events == 10 * windows
         found.append(sorted(name.replace(CommitLog.name(windows), "the next commit") for name in reads))
-    assert found[0] == found[1] == ["CLOCK.json", "bundles/CURRENT", "the next commit"]
+    assert found[0] == found[1] == ["CLOCK.json", "bundles/CURRENT", "bundles/PIN", "the next commit"]
