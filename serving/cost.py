@@ -1,11 +1,12 @@
 """The cost of a request: an estimate, in microseconds of one core, from its size, before any work is done for it.
 
-    cost of a request = item ids of its filter + the sum over its queries
+    cost of a request = item ids and tags of its filter + the sum over its queries
     cost of a query   = 100 + item ids of its history + excluded item ids + k + search
                         (+ 200 for a user whose seen items are to be left out: hundreds may be fetched in addition to k)
 
 `search` is what the index says (`serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
-graphs are walked, 512 where a matrix is multiplied (exact search, filters). The estimate is meant to be simple enough
+graphs are walked, 512 where a matrix is multiplied (exact search, `allowed_item_ids`), and for a filter by tags the most that it may be
+(`serving.filtered.filtered_cost`). The estimate is meant to be simple enough
 to be reported, and right to a small factor: it bounds what one request may ask for, and keeps expensive queries out
 of the batches of cheap ones.
 """
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from serving.filtered import filtered_cost
 from serving.index import COMPARED_BY_MATRIX
 from serving.lanes import Part
 from serving.queries import ByHistory, ByUser, Query, Task
@@ -36,8 +38,8 @@ def query_costs(task: Task) -> list[float]:
     """Return what each query of a task costs."""
     if not task.find:
         return [QUERY + _history(query) for query in task.queries]
-    each = QUERY + len(task.excluded) + _search(task)
-    return [each + _history(query) + query.k + _seen(task, query) for query in task.queries]
+    each = QUERY + len(task.excluded)
+    return [each + _search(task, query.k) + _history(query) + query.k + _seen(task, query) for query in task.queries]
 
 
 def task_cost(task: Task) -> float:
@@ -76,12 +78,14 @@ def _seen(task: Task, query: Query) -> float:
 
 
 def _shared(task: Task) -> float:
-    return 0.0 if task.allowed is None else float(len(task.allowed))
+    return float(task.tags.tags) + (0.0 if task.allowed is None else float(len(task.allowed)))
 
 
-def _search(task: Task) -> float:
+def _search(task: Task, k: int) -> float:
     """Return what one search costs."""
     if task.allowed is not None:
         return len(task.allowed) / COMPARED_BY_MATRIX
+    if task.tags.tags:
+        return filtered_cost(k, 0 if task.exact else task.bundle.index.lists, task.bundle.items)
     index = task.bundle.exact if task.exact else task.bundle.index
     return index.cost(task.nprobe)

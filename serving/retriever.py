@@ -1,14 +1,16 @@
 """Answers a batch of tasks: one tower run and as few searches as their parameters allow.
 
-Items to leave out (seen, excluded, the query itself) are fetched on top of k and removed afterwards: with few of
-them that costs less than a selector inside the index, and it works with every kind of index.
+Items that a query leaves out (seen, excluded, the query itself) are fetched on top of k and removed afterwards: with few
+of them that costs less than a selector inside the index, and it works with every kind of index. What a filter does not
+let pass, or what is not available, is never fetched (`serving.filtered`).
 """
 
 import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import faiss
@@ -17,9 +19,12 @@ import numpy.typing as npt
 
 from contracts import PADDING_KEY, IndexRows, ItemKeys, SeenItems, UserKeys
 from serving.bundle import LoadedBundle
-from serving.index import Found
+from serving.filtered import search_passing
+from serving.index import AnnIndex, Found
 from serving.known_users import Histories, KnownUsers, nothing_known
 from serving.queries import Answer, ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Task
+from serving.rowsets import rows_in
+from serving.sieve import Passing, Sieve
 
 __all__ = ["Retriever"]
 
@@ -31,7 +36,11 @@ _FEW: Final = 256
 _DEPTH: Final = 16
 """Items to be compared for each excluded one; docs/serving.md has measurements."""
 
+_BLOCKED: Final = 1000
+"""Rows that are not to be returned, up to which they are left out as excluded ones where the index takes no selector."""
+
 _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
+_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
 _NOTHING: Final[tuple[Floats, IndexRows]] = (np.empty(0, np.float32), _NO_ROWS)
 
 
@@ -51,10 +60,15 @@ class _Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Retriever:
-    """Called by the batcher's thread, with `threads` threads for FAISS."""
+    """Called by the batcher's thread, with `threads` threads for FAISS.
+
+    `taken_down` gives the keys of items that must not be returned, in a store with a secret: the same array until others
+    are meant.
+    """
 
     histories: Histories
     threads: int = 1
+    taken_down: Callable[[str], ItemKeys] = lambda _: _NO_KEYS
 
     def __call__(self, tasks: Sequence[Task]) -> list[Answer]:
         """Return one answer per task, in order."""
@@ -63,8 +77,16 @@ class Retriever:
         bundles = [task.answering() for task in tasks]
         for numbers in _grouped(range(len(tasks)), lambda number: id(bundles[number])):
             group = [tasks[number] for number in numbers]
-            answers.update(zip(numbers, _Batch(bundles[numbers[0]], self.histories).answer(group), strict=True))
+            bundle = bundles[numbers[0]]
+            answers.update(zip(numbers, _Batch(bundle, self.histories, self._sieve(bundle)).answer(group), strict=True))
         return [answers[number] for number in range(len(tasks))]
+
+    def _sieve(self, bundle: LoadedBundle) -> Sieve:
+        """Return what may be returned of a bundle now."""
+        shelf, tagged, down, now = bundle.shelf, bundle.shelf.tagged, self.taken_down(bundle.key_secret), time.time()
+        if shelf.sieve is None or not shelf.sieve.holds(tagged, down, now):
+            shelf.sieve = Sieve.of(bundle.rows, tagged, down, now)
+        return shelf.sieve
 
 
 @dataclass(frozen=True)
@@ -73,6 +95,14 @@ class _Batch:
 
     bundle: LoadedBundle
     histories: Histories
+    sieve: Sieve
+    filters: dict[int, Passing] = field(default_factory=dict)
+
+    @cached_property
+    def listed(self) -> AnnIndex | None:
+        """The bundle's index, if it can be told which lists to visit."""
+        index = self.bundle.index
+        return index if isinstance(index, AnnIndex) and index.chooses_lists else None
 
     def answer(self, tasks: list[Task]) -> list[Answer]:
         start = time.monotonic()
@@ -122,9 +152,23 @@ class _Batch:
             yield IndexRows(rows[start:end]), bounded
 
     def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> _Plan:
-        excluded = self.bundle.rows_of(task.excluded)
-        rows = np.concatenate([excluded, seen]) if task.exclude_seen else excluded
+        rows = self.bundle.rows_of(task.excluded)
+        if task.exclude_seen:
+            rows = np.concatenate([rows, seen])
+        if self.sieve.blocked and self.passing(task) is None:
+            rows = np.concatenate([rows, rows_in(self.sieve.blocked)])
         return _Plan(task, query, place, missing, IndexRows(np.sort(rows[rows >= 0])))
+
+    def passing(self, task: Task) -> Passing | None:
+        """Return the rows that a task lets pass; None: all, but for those that its plans leave out one by one."""
+        if task.allowed is None and not task.tags.tags:
+            few = len(self.sieve.blocked) <= _BLOCKED and (self.listed is None or task.exact)
+            if few or not self.sieve.blocked:
+                return None
+        known = self.filters.get(id(task))
+        if known is None:
+            known = self.filters[id(task)] = self.sieve.passing(task.tags, task.allowed)
+        return known
 
     def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "_Vectors") -> _Plan:
         if row < 0:
@@ -145,17 +189,26 @@ class _Batch:
                 found = self.search(chosen, vectors[[plan.place for plan in chosen]])
             for number, plan, (scores, rows) in zip(numbers, chosen, found, strict=True):
                 vector = vectors[plan.place] if plan.place >= 0 else None
-                ids = self.bundle.ids[rows].tolist()
-                hits[number] = Hits(ids, scores.tolist(), plan.missing, vector, plan.seen_bounded)
+                ids, complete = self.bundle.ids[rows].tolist(), not plan.task.find or self.complete(plan)
+                hits[number] = Hits(ids, scores.tolist(), plan.missing, vector, plan.seen_bounded, complete)
         return [hits[number] for number in range(len(plans))]
 
+    def complete(self, plan: _Plan) -> bool:
+        """Say whether there are k items that a plan may return."""
+        passing, k = self.passing(plan.task), plan.query.k
+        there = self.bundle.items if passing is None else len(passing)
+        if there - len(plan.excluded) >= k:
+            return True
+        left_out = len(np.unique(plan.excluded)) if passing is None else passing.among(plan.excluded)
+        return there - left_out >= k
+
     def search_key(self, plan: _Plan) -> tuple[object, ...]:
-        """Return what plans of one search share: a task with a filter is alone, and few rows do not go with many."""
+        """Return what plans of one search share: the filter, and few rows do not go with many."""
         task = plan.task
-        own = id(task) if task.allowed is not None else None
-        lists = self.lists(plan)
+        passing = self.passing(task) if task.find else None
+        lists = task.nprobe if passing is not None else self.lists(plan)
         within = self.bundle.index.reaches(_wanted(plan), lists)
-        return plan.place < 0, task.find, task.exact, lists, own, within, (_wanted(plan) // _FEW).bit_length()
+        return plan.place < 0, task.find, task.exact, lists, id(passing), within, (_wanted(plan) // _FEW).bit_length()
 
     def lists(self, plan: _Plan) -> int:
         """Return how many inverted lists to visit, 0 for the bundle's own number.
@@ -170,11 +223,13 @@ class _Batch:
         return min(own << math.ceil(math.log2(needed / own)), index.lists) if needed > own else 0
 
     def search(self, plans: list[_Plan], queries: Floats) -> list[tuple[Floats, IndexRows]]:
-        task, lists, index = plans[0].task, self.lists(plans[0]), self.bundle.index
+        task, index, passing = plans[0].task, self.bundle.index, self.passing(plans[0].task)
+        lists = self.lists(plans[0])
         wanted = min(max(map(_wanted, plans)), self.bundle.items)
-        allowed = self.allowed(task)
-        if allowed is not None:
-            found = self.bundle.exact.search_among(queries, wanted, allowed)
+        if passing is not None:
+            wanted = max(plan.query.k + passing.among(plan.excluded) for plan in plans)
+            listed = None if task.exact else self.listed
+            found = search_passing(listed, self.bundle.exact, queries, wanted, passing, task.nprobe)
         elif task.exact or not index.reaches(wanted, lists) or (lists != task.nprobe and lists == index.lists):
             found = self.bundle.exact.search(queries, wanted)
         else:
@@ -182,19 +237,13 @@ class _Batch:
         return [_kept(plan, Found(*row), plan.task.threshold) for plan, *row in zip(plans, *found, strict=True)]
 
     def popular(self, plan: _Plan) -> tuple[Floats, IndexRows]:
-        allowed = self.allowed(plan.task)
+        passing = self.passing(plan.task)
         wanted = min(_wanted(plan), self.bundle.items)
-        if allowed is None:
+        if passing is None:
             rows = self.bundle.popular.first(wanted)
         else:
-            rows = IndexRows(allowed[np.argsort(-self.bundle.popularity[allowed], kind="stable")][:wanted])
+            rows = passing.most_popular(self.bundle.popularity.__getitem__, wanted)
         return _kept(plan, Found(self.bundle.popularity[rows].astype(np.float32), rows), None)
-
-    def allowed(self, task: Task) -> IndexRows | None:
-        if task.allowed is None:
-            return None
-        rows = np.unique(self.bundle.rows_of(task.allowed))
-        return IndexRows(rows[rows >= 0])
 
 
 class _Vectors:

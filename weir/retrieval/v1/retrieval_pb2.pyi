@@ -240,8 +240,9 @@ class SearchParams(_message.Message):
     exact: _builtins.bool
     """Compare with every item instead of asking the approximate index."""
     nprobe: _builtins.int
-    """Lists of an inverted-file index to visit; 0 means the bundle's default, more than Index.lists mean all. Other
-    indexes ignore it. The cost of a query grows with it: see Limits.max_cost.
+    """Lists of an inverted-file index to visit; 0 means the bundle's default, and with a filter as many as it takes; more
+    than Index.lists mean all. With a filter, lists without an item that it lets pass do not count. Other indexes ignore
+    it. The cost of a query grows with it: see Limits.max_cost.
     """
     score_threshold: _builtins.float
     """Leave out items that score below this. Popular items given instead of an answer are not held to it."""
@@ -264,7 +265,10 @@ Global___SearchParams: _TypeAlias = SearchParams  # noqa: Y015
 
 @_typing.final
 class Filter(_message.Message):
-    """Filter restricts which items may be returned."""
+    """Filter restricts which items may be returned: those that all of its fields let pass. Fields that are left empty let
+    every item pass. Tags come from the server's catalogue, which also says when an item is available: one that is not, or
+    that was taken down, is never returned, with or without a filter.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -274,20 +278,20 @@ class Filter(_message.Message):
     ALLOWED_ITEM_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def any_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The item has at least one of these tags. Tags are not supported yet: UNIMPLEMENTED."""
+        """The item has at least one of these tags, at most Limits.max_filter_tags. A tag that no item has matches nothing."""
 
     @_builtins.property
     def all_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The item has all of these tags. Tags are not supported yet: UNIMPLEMENTED."""
+        """The item has all of these tags, at most Limits.max_filter_tags."""
 
     @_builtins.property
     def none_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The item has none of these tags. Tags are not supported yet: UNIMPLEMENTED."""
+        """The item has none of these tags, at most Limits.max_filter_tags. Items that the catalogue does not name have none."""
 
     @_builtins.property
     def allowed_item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only these items, at most Limits.max_allowed_item_ids, compared exactly; all items if empty. Unknown ids
-        do nothing; if all are unknown, nothing is found.
+        """Only these items, at most Limits.max_allowed_item_ids; all items if empty. Unknown ids do nothing; if all are
+        unknown, nothing is found.
         """
 
     def __init__(
@@ -355,11 +359,16 @@ class Hits(_message.Message):
     MISSING_ITEM_IDS_FIELD_NUMBER: _builtins.int
     FALLBACK_FIELD_NUMBER: _builtins.int
     SEEN_BOUNDED_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
     fallback: _builtins.bool
     """The bundle knows nothing about this user, history or item: these are the popular items."""
     seen_bounded: _builtins.bool
     """With exclude_seen, for a user_id: the stored set of what this user has seen had reached its bound and does not
     hold everything. Items that the user has seen may be among the hits.
+    """
+    complete: _builtins.bool
+    """There are k items that the request lets pass: available, by its filter, and neither excluded nor left out as seen. If
+    not, all there are have been found. There may be fewer than k hits for another reason: params.score_threshold.
     """
     @_builtins.property
     def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -383,10 +392,11 @@ class Hits(_message.Message):
         missing_item_ids: _abc.Iterable[_builtins.str] | None = ...,
         fallback: _builtins.bool = ...,
         seen_bounded: _builtins.bool = ...,
+        complete: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback", "item_ids", b"item_ids", "missing_item_ids", b"missing_item_ids", "scores", b"scores", "seen_bounded", b"seen_bounded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "fallback", b"fallback", "item_ids", b"item_ids", "missing_item_ids", b"missing_item_ids", "scores", b"scores", "seen_bounded", b"seen_bounded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -720,6 +730,7 @@ class Limits(_message.Message):
     MAX_ITEM_IDS_FIELD_NUMBER: _builtins.int
     MAX_COST_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_FILTER_TAGS_FIELD_NUMBER: _builtins.int
     max_queries: _builtins.int
     """Queries in a request."""
     max_k: _builtins.int
@@ -735,16 +746,19 @@ class Limits(_message.Message):
     max_item_ids: _builtins.int
     """Item ids in a request: those of all histories, the excluded and the allowed ones."""
     max_cost: _builtins.int
-    """Estimated cost of a request, about microseconds of one core: the ids of its filter, and for each query
+    """Estimated cost of a request, about microseconds of one core: the ids and tags of its filter, and for each query
 
       100 + ids of its history + excluded ids + k + search
 
-    where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), ids of
-    the filter / 512 with a filter, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW).
+    where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), allowed
+    ids / 512 if there are any, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW). With
+    tags it is .08 x items, with inverted lists at most 120 + 5 x the root of Index.lists x the larger of k and 100.
     With exclude_seen, a query by user_id costs 200 more.
     """
     max_request_bytes: _builtins.int
     """Bytes of a request; larger ones are RESOURCE_EXHAUSTED, unread."""
+    max_filter_tags: _builtins.int
+    """Tags in each of Filter.any_tags, all_tags and none_tags. A tag has at most max_id_bytes."""
     def __init__(
         self,
         *,
@@ -757,10 +771,11 @@ class Limits(_message.Message):
         max_item_ids: _builtins.int = ...,
         max_cost: _builtins.int = ...,
         max_request_bytes: _builtins.int = ...,
+        max_filter_tags: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_cost", b"max_cost", "max_excluded_item_ids", b"max_excluded_item_ids", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_item_ids", b"max_item_ids", "max_k", b"max_k", "max_queries", b"max_queries", "max_request_bytes", b"max_request_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_cost", b"max_cost", "max_excluded_item_ids", b"max_excluded_item_ids", "max_filter_tags", b"max_filter_tags", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_item_ids", b"max_item_ids", "max_k", b"max_k", "max_queries", b"max_queries", "max_request_bytes", b"max_request_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
