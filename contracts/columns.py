@@ -3,9 +3,9 @@
 from typing import Final
 
 __all__ = [
+    "ATTRIBUTION_TOKEN",
     "AVAILABLE_FROM",
     "AVAILABLE_UNTIL",
-    "ATTRIBUTION_TOKEN",
     "COUNT",
     "EVENT_ID",
     "EVENT_KEY",

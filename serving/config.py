@@ -33,7 +33,7 @@ class LimitsConfig(FrozenModel):
 
     @property
     def fields(self) -> int:
-        """Fields of the largest request within the limits: an id or a tag each, three or four for a query, some more."""
+        """Fields of the largest request within the limits: its ids and tags, three or four for a query, some more."""
         return self.max_item_ids + 3 * self.max_filter_tags + 4 * self.max_queries + 16
 
 

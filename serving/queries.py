@@ -65,8 +65,8 @@ def _no_keys() -> ItemKeys:
 class Task:
     """One request, tied to the bundle it was checked against.
 
-    `allowed` (None: every item) and `excluded` are item keys, `tags` what an item must have of them; without `find` only
-    vectors are made. Where it is `pinned`, no other bundle answers.
+    `allowed` (None: every item) and `excluded` are item keys, `tags` says which tags an item must have; without `find`
+    only vectors are made. Where it is `pinned`, no other bundle answers.
     """
 
     bundle: LoadedBundle

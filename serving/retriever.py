@@ -1,8 +1,8 @@
 """Answers a batch of tasks: one tower run and as few searches as their parameters allow.
 
-Items that a query leaves out (seen, excluded, the query itself) are fetched on top of k and removed afterwards: with few
-of them that costs less than a selector inside the index, and it works with every kind of index. What a filter does not
-let pass, or what is not available, is never fetched (`serving.filtered`).
+Items that a query leaves out (seen, excluded, the query itself) are fetched on top of k and removed afterwards: with
+few of them that costs less than a selector inside the index, and it works with every kind of index. What a filter does
+not let pass, or what is not available, is never fetched (`serving.filtered`).
 """
 
 import math
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from contracts import PADDING_KEY, IndexRows, ItemKeys, SeenItems, UserKeys
 from serving.bundle import LoadedBundle
-from serving.filtered import search_passing
+from serving.filtered import FilteredSearch
 from serving.index import AnnIndex, Found
 from serving.known_users import Histories, KnownUsers, nothing_known
 from serving.queries import Answer, ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Task
@@ -37,7 +37,7 @@ _DEPTH: Final = 16
 """Items to be compared for each excluded one; docs/serving.md has measurements."""
 
 _BLOCKED: Final = 1000
-"""Rows that are not to be returned, up to which they are left out as excluded ones where the index takes no selector."""
+"""Rows that must not be returned, up to which they are fetched as excluded ones are if the index takes no selector."""
 
 _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
 _NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
@@ -62,8 +62,8 @@ class _Plan(NamedTuple):
 class Retriever:
     """Called by the batcher's thread, with `threads` threads for FAISS.
 
-    `taken_down` gives the keys of items that must not be returned, in a store with a secret: the same array until others
-    are meant.
+    `taken_down` gives the keys of items that must not be returned, in a store with a secret: the same array until
+    others are meant.
     """
 
     histories: Histories
@@ -152,7 +152,7 @@ class _Batch:
             yield IndexRows(rows[start:end]), bounded
 
     def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> _Plan:
-        rows = self.bundle.rows_of(task.excluded)
+        rows: npt.NDArray[np.int64] = self.bundle.rows_of(task.excluded)
         if task.exclude_seen:
             rows = np.concatenate([rows, seen])
         if self.sieve.blocked and self.passing(task) is None:
@@ -229,7 +229,7 @@ class _Batch:
         if passing is not None:
             wanted = max(plan.query.k + passing.among(plan.excluded) for plan in plans)
             listed = None if task.exact else self.listed
-            found = search_passing(listed, self.bundle.exact, queries, wanted, passing, task.nprobe)
+            found = FilteredSearch(listed, self.bundle.exact, passing).search(queries, wanted, task.nprobe)
         elif task.exact or not index.reaches(wanted, lists) or (lists != task.nprobe and lists == index.lists):
             found = self.bundle.exact.search(queries, wanted)
         else:

@@ -77,7 +77,7 @@ class Passing:
         return len(self.rows & rowset(rows)) if len(rows) else 0
 
     def most_popular(self, popularity: Callable[[IndexRows], npt.NDArray[np.float64]], count: int) -> IndexRows:
-        """Return the `count` rows of the highest popularity, or all there are; of equally popular ones lower rows first."""
+        """Return the `count` most popular rows, or all there are; of equal ones lower rows first."""
         count = min(count, len(self))
         if len(self._popular) < count:
             wanted = min(len(self), max(count, _RANKED))

@@ -113,7 +113,8 @@ def moved_rows(before: BundleRows, after: BundleRows) -> IndexRows:
 
 
 def _live(rows: BundleRows, some: Int64) -> Int64:
-    return some[_keys(rows, some) != PADDING_KEY]
+    live: Int64 = some[_keys(rows, some) != PADDING_KEY]
+    return live
 
 
 def _keys(rows: BundleRows, some: Int64) -> Int64:

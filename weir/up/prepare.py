@@ -172,6 +172,8 @@ def _without_ports(settings: dict[str, Any]) -> dict[str, Any]:
     ports = {tuple(key.split(".")) for key in PORTS}
     return {
         section: {name: value for name, value in values.items() if (section, name) not in ports}
+        if isinstance(values, dict)
+        else values
         for section, values in settings.items()
     }
 
@@ -186,11 +188,17 @@ def _settle(session: Session, folder: Path, options: UpOptions) -> Session:
         if not path.exists():
             path.mkdir(parents=True)
         settings = settings.model_copy(update={"pipeline": settings.pipeline.model_copy(update={"log": str(path)})})
-    settings = settings.model_copy(update={"store": str(folder)})
+    settings = settings.model_copy(update={"store": str(folder), **_absolute(settings)})
     if read_format(session.store) is not None:
         open_layout(session.store, settings.pipeline)
     session.store.write(REMEMBERED, settings.model_dump_json(indent=2).encode())
     return Session(settings, Store(str(folder)), session.out, session.notes)
+
+
+def _absolute(settings: Settings) -> dict[str, str]:
+    """Return the files of `settings` that are in no section, as the processes find them wherever they run."""
+    named = {"catalogue": settings.catalogue, "takedown": settings.takedown}
+    return {name: path if "://" in path else str(Path(path).resolve()) for name, path in named.items() if path}
 
 
 def _local_folder(store: Store) -> Path:
