@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import IndexRows
-from serving.index import AnnIndex, Exact, Found
+from serving.index import AnnIndex, Exact, ExactIndex, Found
 from serving.sieve import Passing
 
 __all__ = ["FilteredSearch", "filtered_cost"]
@@ -30,38 +30,39 @@ _FEW: Final = 2000
 _BLOCK: Final = 1 << 16
 """Rows whose vectors are gathered at a time."""
 
-_ENOUGH: Final = 20
-_ENOUGH_TOGETHER: Final = 80
-"""Passing rows in the visited lists for each row wanted: where they lie anywhere, and where they lie together."""
-
 _LEAST: Final = 100
 """Rows wanted; the depth for fewer is the same."""
 
-_TOGETHER: Final = 0.5
-"""Share of the lists that chance would give a filter's rows; if they are in fewer, they lie together."""
+_ENOUGH: Final = 20.0
+_ENOUGH_TOGETHER: Final = 64.0
+_STEEPNESS: Final = 130.0
+"""Passing rows in the visited lists for each row wanted: where they lie anywhere, at most where they lie together, and
+how it grows with the share of lists that they are missing from though chance would put them there."""
 
 _GATHERED: Final = 0.05
-_COMPARED: Final = 0.03
+_COMPARED: Final = 0.04
 _MULTIPLIED: Final = 0.005
 """Microseconds to gather a vector, and to compare it with one query, or with each of eight or more."""
 
 _MANY: Final = 8
 """Queries from which on a matrix is multiplied."""
 
-_PROBE: Final = 120.0
-_LIST: Final = 1.0
-_CHECKED: Final = 0.002
-_SCANNED: Final = 0.015
-"""Microseconds of a query to choose lists, to enter one, to look a row up in it, and to compare one that passes."""
+_PROBE: Final = 100.0
+_LIST: Final = 2.0
+_CHECKED: Final = 0.01
+"""Microseconds of a query to choose lists, to enter one, and to look a row up in it, whether it passes or not."""
 
 
 class _Lists(NamedTuple):
-    """The lists that hold passing rows: their `numbers` (m,), how many rows each holds (m,), and their centroids."""
+    """The lists that hold passing rows: their `numbers` (m,), how many each holds, `counts` (m,), and their centroids.
+
+    A search is deep enough once the visited ones hold `enough` rows for each one wanted.
+    """
 
     numbers: Int64
     counts: Int64
     centroids: Floats
-    together: bool
+    enough: float
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,10 @@ class FilteredSearch:
         if self.index is None or len(self.passing) <= _FEW:
             return self._compared(queries, k)
         lists = _lists_of(self.index, self.passing)
-        depth = _Depth(nprobe, k) if nprobe else _depth(self.index, lists, k)
+        depth = _Depth(nprobe, k) if nprobe else _Depth(self.index.visited, int(lists.enough * max(k, _LEAST)))
         if not nprobe and self._exact_cost(len(queries)) <= len(queries) * self._probe_cost(self.index, lists, depth):
             return self._compared(queries, k)
-        chosen = _nearest(lists, queries @ lists.centroids.T, depth)
+        chosen = _nearest(lists, queries, depth)
         return _scanned(self.index, self.passing, queries, k, chosen)
 
     def _compared(self, queries: Floats, k: int) -> Found:
@@ -109,9 +110,8 @@ class FilteredSearch:
 
     def _probe_cost(self, index: AnnIndex, lists: _Lists, depth: "_Depth") -> float:
         """Return what a query costs whose lists hold as many passing rows as others."""
-        count, rows = len(lists.numbers), float(index.index.ntotal)
-        share = float(min(1.0, max(depth.lists / count, depth.rows / len(self.passing))))
-        return _PROBE + share * (count * (_LIST + rows / index.lists * _CHECKED) + len(self.passing) * _SCANNED)
+        share = min(1.0, max(depth.lists / len(lists.numbers), depth.rows / len(self.passing)))
+        return _PROBE + share * len(lists.numbers) * (_LIST + _CHECKED * float(index.index.ntotal) / index.lists)
 
 
 class _Depth(NamedTuple):
@@ -147,43 +147,29 @@ def _lists_of(index: AnnIndex, passing: Passing) -> _Lists:
     if known is None:
         counts = np.bincount(index.lists_of(passing.array), minlength=index.lists)
         numbers = np.flatnonzero(counts)
-        by_chance = index.lists * -np.expm1(-len(passing) / index.lists)
+        by_chance = float((1 - (1 - len(passing) / index.index.ntotal) ** index.sizes).sum())
+        enough = _ENOUGH + _STEEPNESS * max(0.0, 1 - len(numbers) / by_chance)
         centroids = np.ascontiguousarray(index.centroids[numbers])
-        known = _Lists(numbers, counts[numbers], centroids, bool(len(numbers) < _TOGETHER * by_chance))
+        known = _Lists(numbers, counts[numbers], centroids, min(enough, _ENOUGH_TOGETHER))
         passing.kept["lists"] = known
     return known
 
 
-def _depth(index: AnnIndex, lists: _Lists, k: int) -> _Depth:
-    """Return how far to go: as many lists at least as are visited without a filter."""
-    return _Depth(index.visited, (_ENOUGH_TOGETHER if lists.together else _ENOUGH) * max(k, _LEAST))
-
-
-def _nearest(lists: _Lists, products: Floats, depth: _Depth) -> _Chosen:
-    """Return the lists to visit for each query; `products` (queries, m) are those with the centroids."""
+def _nearest(lists: _Lists, queries: Floats, depth: _Depth) -> _Chosen:
+    """Return the lists to visit for each query."""
     count = len(lists.numbers)
     # Lists near to queries hold more than others, as a rule.
     tried = min(count, max(depth.lists, int(depth.rows / lists.counts.mean())) + 1)
     while True:
-        nearest = _largest(products, tried)
+        products, nearest = ExactIndex(lists.centroids).search(queries, tried)
         held = np.cumsum(lists.counts[nearest], axis=1)
         if tried == count or (held[:, -1] >= depth.rows).all():
             break
         tried = min(count, 4 * tried)
-    widths = np.minimum(np.maximum((held < depth.rows).sum(axis=1) + 1, depth.lists), tried)
-    width = int(widths.max())
+    widths = np.maximum((held < depth.rows).sum(axis=1) + 1, depth.lists)
+    width = min(int(widths.max()), tried)
     chosen = np.where(np.arange(width) < widths[:, None], lists.numbers[nearest[:, :width]], -1)
-    return _Chosen(chosen, np.take_along_axis(products, nearest[:, :width], axis=1))
-
-
-def _largest(values: Floats, count: int) -> Int64:
-    """Return the columns of the `count` largest values of each row, the largest first."""
-    if count < values.shape[1]:
-        columns = np.argpartition(-values, count - 1, axis=1)[:, :count]
-    else:
-        columns = np.broadcast_to(np.arange(count), values.shape)
-    order = np.argsort(-np.take_along_axis(values, columns, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(columns, order, axis=1)
+    return _Chosen(chosen, products[:, :width])
 
 
 def _scanned(index: AnnIndex, passing: Passing, queries: Floats, k: int, chosen: _Chosen) -> Found:

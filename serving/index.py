@@ -172,6 +172,11 @@ class AnnIndex:
         vectors: Floats = self.index.quantizer.reconstruct_n(0, self.lists)
         return vectors
 
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """How many rows each list holds, (lists,), where lists can be chosen."""
+        return np.array([self.index.invlists.list_size(number) for number in range(self.lists)], np.int64)
+
     @property
     def _assigned(self) -> Layers[np.int32]:
         if self.assigned is None:

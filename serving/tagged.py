@@ -34,10 +34,10 @@ class Limited(NamedTuple):
         """Return the rows that are not available at a time."""
         return rowset(self.rows[(self.starts > now_ms) | (self.ends <= now_ms)])
 
-    def next_change(self, now_ms: int) -> float:
+    def next_change(self, now_ms: int) -> int:
         """Return the first later time at which other rows are available; the end of time where there is none."""
         times = np.concatenate([self.starts, self.ends])
-        return float(times.min(where=times > now_ms, initial=ALWAYS[1]))
+        return int(times.min(where=times > now_ms, initial=ALWAYS[1]))
 
     def replaced(self, rows: Int64, other: "Limited") -> "Limited":
         """Return these rows without some, and with other ones."""
