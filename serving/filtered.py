@@ -33,11 +33,15 @@ _BLOCK: Final = 1 << 16
 _LEAST: Final = 100
 """Rows wanted; the depth for fewer is the same."""
 
-_ENOUGH: Final = 20.0
-_ENOUGH_TOGETHER: Final = 64.0
-_STEEPNESS: Final = 130.0
-"""Passing rows in the visited lists for each row wanted: where they lie anywhere, at most where they lie together, and
-how it grows with the share of lists that they are missing from though chance would put them there."""
+_ENOUGH: Final = 16.0
+_FOR_FEWER: Final = 12.0
+_FOR_GAPS: Final = 160.0
+_AT_MOST: Final = 80.0
+"""Passing rows in the visited lists for each row wanted: where all rows pass; what is added, the fewer pass; and the
+larger the share of the lists in which there are none though chance would put some there; the most of it."""
+
+_NEARLY_ALL: Final = 0.9
+"""Share of rows that pass, from which on as many lists are visited as without a filter."""
 
 _GATHERED: Final = 0.05
 _COMPARED: Final = 0.04
@@ -56,12 +60,13 @@ _CHECKED: Final = 0.01
 class _Lists(NamedTuple):
     """The lists that hold passing rows: their `numbers` (m,), how many each holds, `counts` (m,), and their centroids.
 
-    A search is deep enough once the visited ones hold `enough` rows for each one wanted.
+    A search is deep enough once it has visited `least` of them, which hold `enough` rows for each one wanted.
     """
 
     numbers: Int64
     counts: Int64
     centroids: Floats
+    least: int
     enough: float
 
 
@@ -87,7 +92,7 @@ class FilteredSearch:
         if self.index is None or len(self.passing) <= _FEW:
             return self._compared(queries, k)
         lists = _lists_of(self.index, self.passing)
-        depth = _Depth(nprobe, k) if nprobe else _Depth(self.index.visited, int(lists.enough * max(k, _LEAST)))
+        depth = _Depth(nprobe, k) if nprobe else _Depth(lists.least, int(lists.enough * max(k, _LEAST)))
         if not nprobe and self._exact_cost(len(queries)) <= len(queries) * self._probe_cost(self.index, lists, depth):
             return self._compared(queries, k)
         chosen = _nearest(lists, queries, depth)
@@ -137,7 +142,7 @@ def filtered_cost(k: int, lists: int, items: int) -> float:
     every = items * (_GATHERED + _COMPARED)
     if not lists:
         return every
-    crossing = math.sqrt(_ENOUGH_TOGETHER * max(k, _LEAST) * lists * (_GATHERED + _COMPARED) * _LIST)
+    crossing = math.sqrt(_AT_MOST * max(k, _LEAST) * lists * (_GATHERED + _COMPARED) * _LIST)
     return min(every, _PROBE + 2 * crossing)
 
 
@@ -147,10 +152,11 @@ def _lists_of(index: AnnIndex, passing: Passing) -> _Lists:
     if known is None:
         counts = np.bincount(index.lists_of(passing.array), minlength=index.lists)
         numbers = np.flatnonzero(counts)
-        by_chance = float((1 - (1 - len(passing) / index.index.ntotal) ** index.sizes).sum())
-        enough = _ENOUGH + _STEEPNESS * max(0.0, 1 - len(numbers) / by_chance)
-        centroids = np.ascontiguousarray(index.centroids[numbers])
-        known = _Lists(numbers, counts[numbers], centroids, min(enough, _ENOUGH_TOGETHER))
+        share = len(passing) / index.index.ntotal
+        gaps = max(0.0, 1 - len(numbers) / float((1 - (1 - share) ** index.sizes).sum()))
+        enough = min(_AT_MOST, _ENOUGH + _FOR_FEWER * (1 - share) ** 2 + _FOR_GAPS * gaps)
+        least = index.visited if share >= _NEARLY_ALL else 1
+        known = _Lists(numbers, counts[numbers], np.ascontiguousarray(index.centroids[numbers]), least, enough)
         passing.kept["lists"] = known
     return known
 
