@@ -13,14 +13,14 @@ from pipelines.plan import open_layout
 from weir.check.report import LogReport, check_log
 from weir.check.text import in_one_line, require_readable, what_is_wrong
 from weir.config import Settings
-from weir.demo.generator import GENERATED, generate
+from weir.demo.generator import GENERATED, catalogue_of, generate
 from weir.demo.replay import ReplayConfig, check_plan
 from weir.demo.source import LogProfile, LogSource, open_log
 from weir.errors import CommandError, UsageError
 from weir.session import REMEMBERED, Session, open_session, remembered
 from weir.text import plain
+from weir.up.holdings import CATALOGUE, Holdings, holdings, make_room, remember_replay
 from weir.up.holdings import GENERATED as GENERATED_LOG
-from weir.up.holdings import Holdings, holdings, make_room, remember_replay
 from weir.up.options import UpOptions
 from weir.up.ports import PORTS, busy_ports, with_ports
 from weir.up.processes import Replayed
@@ -208,15 +208,19 @@ def _local_folder(store: Store) -> Path:
 
 
 def _generated_log(store: Store, path: Path, config: LogConfig) -> LogSource:
-    """Return the generated log, always the same; generated unless it exists."""
+    """Return the generated log, always the same; it and its catalogue are generated unless they exist."""
     if not path.exists():
         store.write(GENERATED_LOG, generate().lines)
+    if not store.exists(CATALOGUE):
+        store.write(CATALOGUE, catalogue_of().lines())
     return open_log(path, config)
 
 
 def demo_settings(folder: Path, profile: LogProfile, *, generated: bool) -> dict[str, Any]:
     """Return what replaces the defaults in a demo; `folder` is for the replay's segments."""
-    settings = {section: dict(values) for section, values in _SMALL.items()}
+    settings: dict[str, Any] = {section: dict(values) for section, values in _SMALL.items()}
+    if generated:
+        settings["catalogue"] = str(folder.parent / CATALOGUE)
     settings["pipeline"] |= log_settings(folder, profile)["pipeline"] | (GENERATED if generated else {})
     if profile.rows > _LARGE_LOG:
         settings["trainer"] |= {"batch_size": 1024, "negatives": {"uniform": 512}}
