@@ -40,6 +40,9 @@ _AT_MOST: Final = 80.0
 """Passing rows in the visited lists for each row wanted: where all rows pass; what is added, the fewer pass; and the
 larger the share of the lists in which there are none though chance would put some there; the most of it."""
 
+_UNEVEN: Final = 1.5
+"""Variance of the share of rows that pass in a list, beside that of chance, from which on the filter follows lists."""
+
 _NEARLY_ALL: Final = 0.9
 """Share of rows that pass, from which on as many lists are visited as without a filter."""
 
@@ -60,7 +63,8 @@ _CHECKED: Final = 0.01
 class _Lists(NamedTuple):
     """The lists that hold passing rows: their `numbers` (m,), how many each holds, `counts` (m,), and their centroids.
 
-    A search is deep enough once it has visited `least` of them, which hold `enough` rows for each one wanted.
+    A search is deep enough once it has visited `least` of them, which hold `enough` rows for each one wanted. Where
+    lists differ more than by chance, `shares` (lists,) says how many of a list's rows pass, beside those of all lists.
     """
 
     numbers: Int64
@@ -68,6 +72,7 @@ class _Lists(NamedTuple):
     centroids: Floats
     least: int
     enough: float
+    shares: Floats | None
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class FilteredSearch:
         if self.index is None or len(self.passing) <= _FEW:
             return self._compared(queries, k)
         lists = _lists_of(self.index, self.passing)
-        depth = _Depth(nprobe, k) if nprobe else _Depth(lists.least, int(lists.enough * max(k, _LEAST)))
+        depth = _Depth(nprobe, np.full(len(queries), k)) if nprobe else _depth(self.index, lists, queries, k)
         if not nprobe and self._exact_cost(len(queries)) <= len(queries) * self._probe_cost(self.index, lists, depth):
             return self._compared(queries, k)
         chosen = _nearest(lists, queries, depth)
@@ -115,15 +120,15 @@ class FilteredSearch:
 
     def _probe_cost(self, index: AnnIndex, lists: _Lists, depth: "_Depth") -> float:
         """Return what a query costs whose lists hold as many passing rows as others."""
-        share = min(1.0, max(depth.lists / len(lists.numbers), depth.rows / len(self.passing)))
+        share = min(1.0, max(depth.lists / len(lists.numbers), float(depth.rows.mean()) / len(self.passing)))
         return _PROBE + share * len(lists.numbers) * (_LIST + _CHECKED * float(index.index.ntotal) / index.lists)
 
 
 class _Depth(NamedTuple):
-    """How far a search goes: so many `lists` at least, and until they hold so many passing `rows`."""
+    """How far a search goes: so many `lists` at least, and until they hold so many passing `rows`, (queries,)."""
 
     lists: int
-    rows: int
+    rows: Int64
 
 
 class _Chosen(NamedTuple):
@@ -156,23 +161,40 @@ def _lists_of(index: AnnIndex, passing: Passing) -> _Lists:
         gaps = max(0.0, 1 - len(numbers) / float((1 - (1 - share) ** index.sizes).sum()))
         enough = min(_AT_MOST, _ENOUGH + _FOR_FEWER * (1 - share) ** 2 + _FOR_GAPS * gaps)
         least = index.visited if share >= _NEARLY_ALL else 1
-        known = _Lists(numbers, counts[numbers], np.ascontiguousarray(index.centroids[numbers]), least, enough)
+        centroids = np.ascontiguousarray(index.centroids[numbers])
+        known = _Lists(numbers, counts[numbers], centroids, least, enough, _shares(counts, index.sizes, share))
         passing.kept["lists"] = known
     return known
+
+
+def _shares(counts: Int64, sizes: Int64, share: float) -> Floats | None:
+    """Return the share of passing rows of each list, beside that of all; None where they differ as by chance."""
+    by_chance = share * sizes
+    variance = float(((counts - by_chance) ** 2 / np.maximum(by_chance * (1 - share), 1e-9))[sizes > 0].mean())
+    return (counts / np.maximum(by_chance, 1e-9)).astype(np.float32) if variance > _UNEVEN else None
+
+
+def _depth(index: AnnIndex, lists: _Lists, queries: Floats, k: int) -> _Depth:
+    """Return how far to go for each query: the farther, the fewer of the rows pass that are nearest to it."""
+    enough = np.full(len(queries), lists.enough)
+    if lists.shares is not None:
+        near = ExactIndex(index.centroids).search(queries, index.visited).rows
+        enough += (_AT_MOST - enough) * np.maximum(0, 1 - lists.shares[near].mean(axis=1))
+    return _Depth(lists.least, np.ceil(enough * max(k, _LEAST)).astype(np.int64))
 
 
 def _nearest(lists: _Lists, queries: Floats, depth: _Depth) -> _Chosen:
     """Return the lists to visit for each query."""
     count = len(lists.numbers)
     # Lists near to queries hold more than others, as a rule.
-    tried = min(count, max(depth.lists, int(depth.rows / lists.counts.mean())) + 1)
+    tried = min(count, max(depth.lists, int(depth.rows.max() / lists.counts.mean())) + 1)
     while True:
         products, nearest = ExactIndex(lists.centroids).search(queries, tried)
         held = np.cumsum(lists.counts[nearest], axis=1)
         if tried == count or (held[:, -1] >= depth.rows).all():
             break
         tried = min(count, 4 * tried)
-    widths = np.maximum((held < depth.rows).sum(axis=1) + 1, depth.lists)
+    widths = np.maximum((held < depth.rows[:, None]).sum(axis=1) + 1, depth.lists)
     width = min(int(widths.max()), tried)
     chosen = np.where(np.arange(width) < widths[:, None], lists.numbers[nearest[:, :width]], -1)
     return _Chosen(chosen, products[:, :width])

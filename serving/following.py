@@ -1,6 +1,6 @@
 """The catalogue and the items taken down, from their files: read again when they change.
 
-A file that cannot be read changes nothing: what was read before stays, the log says why, and a counter grows. Items
+A file that cannot be read changes nothing: what was read before stays, the log says why, and a metric shows it. Items
 taken down are followed by themselves, so that neither a large catalogue nor the loading of a bundle delays them.
 """
 
@@ -41,34 +41,44 @@ class CatalogueFiles:
 
 @dataclass
 class _Followed(Generic[Content]):
-    """What a file holds, `content`; None: it could not be read yet."""
+    """What a file holds, `content`; None: it could not be read yet. `unusable` says that its newest state is not it."""
 
     url: str
     decode: Callable[[bytes], Content]
     content: Content | None = None
+    unusable: bool = False
     _stamp: str = ""
+    _undecodable: bool = False
     _problems: Problems = field(default_factory=lambda: Problems(log))
 
     def __post_init__(self) -> None:
         self._file = WatchedFile(self.url)
 
     def look(self) -> bool:
-        """Read the file if it has changed; say whether it was read. Raises what reading and decoding do."""
+        """Read the file if it has changed; say whether it was read. What cannot be read is logged once."""
+        try:
+            was_read = self._look()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, what was read before is good
+            kept = "there is none" if self.content is None else "the one read before stays"
+            self._problems.report(error, f"{self.url} cannot be used, {kept}")
+            self.unusable = True
+            return False
+        self.unusable = self._undecodable
+        if not self.unusable:
+            self._problems.over()
+        return was_read
+
+    def _look(self) -> bool:
         # Of a file that changes while it is read, the next look sees another stamp.
         stamp = self._file.stamp()
         if stamp == self._stamp:
             return False
         data = self._file.read()
         # What cannot be decoded is not read again either.
-        self._stamp = stamp
+        self._stamp, self._undecodable = stamp, True
         self.content = self.decode(data)
-        self._problems.over()
+        self._undecodable = False
         return True
-
-    def failed(self, error: Exception) -> bool:
-        """Log a failure once; say whether it is new."""
-        kept = "there is none" if self.content is None else "the one read before stays"
-        return self._problems.report(error, f"{self.url} cannot be used, {kept}")
 
 
 class CatalogueFollower:
@@ -86,14 +96,11 @@ class CatalogueFollower:
         if self._file is None:
             return
         started = time.perf_counter()
-        try:
-            if self._file.look() and (found := self._file.content) is not None:
-                self._metrics.read(found, time.perf_counter() - started)
-                left_out = f", {found.refused:,} rows left out, such as: {found.problem}" if found.refused else ""
-                log.info("catalogue: %s items, %s tags%s", f"{len(found):,}", f"{len(found.tags):,}", left_out)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, the one before is good
-            if self._file.failed(error):
-                self._metrics.errors.labels("catalogue").inc()
+        if self._file.look() and (found := self._file.content) is not None:
+            self._metrics.read(found, time.perf_counter() - started)
+            left_out = f", {found.refused:,} rows left out, such as: {found.problem}" if found.refused else ""
+            log.info("catalogue: %s items, %s tags%s", f"{len(found):,}", f"{len(found.tags):,}", left_out)
+        self._metrics.unusable.labels("catalogue").set(self._file.unusable)
         if served is not None:
             # Also where a bundle was swapped in while the catalogue was read.
             self.describe(served)
@@ -116,7 +123,7 @@ class CatalogueFollower:
 class Takedown:
     """Keeps the ids of items that must not be returned: a line each in a text file.
 
-    A file that is not there yet means none. Once it was read, only an emptied file lifts what it said.
+    Until it can be read there is none. Once it was read, only an emptied file lifts what it said.
     """
 
     def __init__(self, url: str | None, metrics: CatalogueMetrics) -> None:
@@ -128,16 +135,10 @@ class Takedown:
         """Read the file if it has changed; raises nothing."""
         if self._file is None:
             return
-        try:
-            if self._file.look() and self._file.content is not None:
-                self._metrics.takedowns.set(len(self._file.content))
-                log.info("%s items are taken down", f"{len(self._file.content):,}")
-        except FileNotFoundError as error:
-            if self._file.content is not None and self._file.failed(error):
-                self._metrics.errors.labels("takedown").inc()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, the one before is good
-            if self._file.failed(error):
-                self._metrics.errors.labels("takedown").inc()
+        if self._file.look() and self._file.content is not None:
+            self._metrics.takedowns.set(len(self._file.content))
+            log.info("%s items are taken down", f"{len(self._file.content):,}")
+        self._metrics.unusable.labels("takedown").set(self._file.unusable)
 
     def keys(self, secret: str) -> ItemKeys:
         """Return the keys of the items, in a store with this secret; the same array until the file changes."""

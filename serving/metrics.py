@@ -138,14 +138,14 @@ class CatalogueMetrics:
             "weir_catalogue_read_seconds", "Seconds that reading the catalogue took.", registry=registry
         )
         self.takedowns = Gauge("weir_takedown_items", "Items that are taken down.", registry=registry)
-        self.errors = Counter(
-            "weir_catalogue_errors",
-            "Catalogues and lists of items taken down that could not be read.",
+        self.unusable = Gauge(
+            "weir_catalogue_unusable",
+            "1 while the newest catalogue, or list of items taken down, cannot be read: the one before stays in use.",
             ("file",),
             registry=registry,
         )
         for file in ("catalogue", "takedown"):
-            self.errors.labels(file)
+            self.unusable.labels(file)
 
     def read(self, catalogue: Catalogue, seconds: float) -> None:
         """Describe a catalogue that was read just now."""

@@ -39,7 +39,7 @@ def test_a_catalogue_describes_the_served_bundle_and_is_read_again_when_it_chang
     follower = CatalogueFollower(str(path), metrics)
     follower.look(bundle)
     assert bundle.shelf.tagged is None
-    assert registry.get_sample_value("weir_catalogue_errors_total", {"file": "catalogue"}) == 1
+    assert registry.get_sample_value("weir_catalogue_unusable", {"file": "catalogue"}) == 1
     replace(path, '{"item_id": "item-3", "tags": ["jazz"]}\n{"item_id": "gone", "tags": ["jazz"]}\n')
     follower.look(bundle)
     first = bundle.shelf.tagged
@@ -78,7 +78,10 @@ def test_what_cannot_be_read_changes_nothing_and_is_said_once(
         follower.look(bundle)
     assert bundle.shelf.tagged is good is not None
     assert [record.message.count("the one read before stays") for record in caplog.records] == [1, 1]
-    assert registry.get_sample_value("weir_catalogue_errors_total", {"file": "catalogue"}) == 2
+    assert registry.get_sample_value("weir_catalogue_unusable", {"file": "catalogue"}) == 1
+    replace(path, "item_id\nitem-3\n")
+    follower.look(bundle)
+    assert registry.get_sample_value("weir_catalogue_unusable", {"file": "catalogue"}) == 0
 
 
 def test_a_new_version_is_described_by_what_has_moved(
@@ -145,7 +148,8 @@ def test_items_are_taken_down_by_a_list_of_ids(
     path = tmp_path / "takedown.txt"
     takedown = Takedown(str(path), metrics)
     takedown.look()
-    assert not len(takedown.keys("")), "a file that is not there yet means none"
+    assert not len(takedown.keys("")), "until the file is there, nothing is taken down"
+    assert registry.get_sample_value("weir_catalogue_unusable", {"file": "takedown"}) == 1
     path.write_bytes("\ufeffitem-1\r\n\n  item-2 \nitem-1\nb\u00e4r".encode() + b"\n\xff\xfe\n")
     takedown.look()
     keys = takedown.keys("")
@@ -153,16 +157,18 @@ def test_items_are_taken_down_by_a_list_of_ids(
     assert registry.get_sample_value("weir_takedown_items") == len(keys) == 4
     assert takedown.keys("") is keys
     assert hash_id("item-1", "00ff") in takedown.keys("00ff").tolist()
+    caplog.clear()
     with caplog.at_level(logging.ERROR):
         path.unlink()
         takedown.look()
         takedown.look()
     assert len(takedown.keys("")) == 4, "only an emptied file lifts what it said"
     assert len(caplog.records) == 1
+    assert registry.get_sample_value("weir_catalogue_unusable", {"file": "takedown"}) == 1
     replace(path, "")
     takedown.look()
     np.testing.assert_array_equal(takedown.keys(""), np.empty(0, np.int64))
-    assert registry.get_sample_value("weir_catalogue_errors_total", {"file": "takedown"}) == 1
+    assert registry.get_sample_value("weir_catalogue_unusable", {"file": "takedown"}) == 0
 
 
 def test_without_a_list_nothing_is_taken_down(metrics: CatalogueMetrics) -> None:
