@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import columns
+from contracts.ascending import ascending
 from contracts.interaction import MAX_ID_BYTES
 from contracts.item_rows import ItemRows
 from contracts.keys import ItemKeys, hash_ids
@@ -101,6 +102,6 @@ def _tags_of(lists: pa.Array) -> tuple[tuple[str, ...], Int64, Int64]:
     good = (size > 0) & (size <= MAX_ID_BYTES)
     encoded = values.filter(pa.array(good)).dictionary_encode()
     count = max(1, len(encoded.dictionary))
-    pairs = np.unique(places[good] * count + encoded.indices.to_numpy())
+    pairs = ascending(places[good] * count + encoded.indices.to_numpy())
     offsets = np.searchsorted(pairs, np.arange(len(lists) + 1) * count)
     return tuple(encoded.dictionary.to_pylist()), offsets, pairs % count

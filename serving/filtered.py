@@ -36,7 +36,7 @@ _LEAST: Final = 100
 _ENOUGH: Final = 16.0
 _FOR_FEWER: Final = 12.0
 _FOR_GAPS: Final = 160.0
-_AT_MOST: Final = 80.0
+_AT_MOST: Final = 112.0
 """Passing rows in the visited lists for each row wanted: where all rows pass; what is added, the fewer pass; and the
 larger the share of the lists in which there are none though chance would put some there; the most of it."""
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import PADDING_KEY, IndexRows, ItemKeys, SeenItems, UserKeys
+from contracts.ascending import ascending
 from serving.bundle import LoadedBundle
 from serving.filtered import FilteredSearch
 from serving.index import AnnIndex, Found
@@ -199,7 +200,7 @@ class _Batch:
         there = self.bundle.items if passing is None else len(passing)
         if there - len(plan.excluded) >= k:
             return True
-        left_out = len(np.unique(plan.excluded)) if passing is None else passing.among(plan.excluded)
+        left_out = len(ascending(plan.excluded)) if passing is None else passing.among(plan.excluded)
         return there - left_out >= k
 
     def search_key(self, plan: _Plan) -> tuple[object, ...]:

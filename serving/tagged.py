@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from contracts import PADDING_KEY, IndexRows, ItemKeys
+from contracts.ascending import ascending
 from contracts.bundle_rows import BundleRows
 from contracts.catalogue import ALWAYS, Catalogue
 from serving.rowsets import NO_ROWS, rowset
@@ -94,9 +95,10 @@ class TaggedRows:
         known = entries >= 0
         places, numbers = self.catalogue.tags_of(entries[known])
         order = np.argsort(numbers, kind="stable")
-        found, starts = np.unique(numbers[order], return_index=True)
-        split = np.split(rows[known][places][order], starts[1:])
-        yield from zip(found.tolist(), split, strict=False)
+        numbers, tagged = numbers[order], rows[known][places][order]
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for start, end in zip(starts, np.append(starts[1:], len(numbers)), strict=False):
+            yield int(numbers[start]), tagged[start:end]
 
     def limits(self, entries: Int64, rows: Int64) -> Limited:
         """Return those of `rows`, whose entries are given, that are not always available."""
@@ -108,7 +110,7 @@ class TaggedRows:
 
 def moved_rows(before: BundleRows, after: BundleRows) -> IndexRows:
     """Return the rows that hold another item than before, or none any more; both versions share their base."""
-    rows = np.union1d(before.keys.over.keys, after.keys.over.keys)
+    rows = ascending(np.concatenate([before.keys.over.keys, after.keys.over.keys]))
     return IndexRows(rows[_keys(before, rows) != _keys(after, rows)])
 
 

@@ -752,7 +752,7 @@ class Limits(_message.Message):
 
     where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), allowed
     ids / 512 if there are any, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW). With
-    tags it is .09 x items, with inverted lists at most 100 + 8 x the root of Index.lists x the larger of k and 100.
+    tags it is .09 x items, with inverted lists at most 100 + 9 x the root of Index.lists x the larger of k and 100.
     With exclude_seen, a query by user_id costs 200 more.
     """
     max_request_bytes: _builtins.int
