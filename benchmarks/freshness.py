@@ -115,7 +115,7 @@ def stages(folder: Path, store: Store, window: int) -> Iterator[int]:
     """Run `weir up`; yields its process id once it answers and its trainer can take windows."""
     file = folder / "weir.yaml"
     file.write_text(json.dumps(settings(folder, window)))
-    command = [sys.executable, "-m", "weir", "up", "--config", str(file), "--store", store.url, "--port-offset", str(PORT_OFFSET)]
+    command = ["weir", "up", "--config", str(file), "--store", store.url, "--port-offset", str(PORT_OFFSET)]
     with (folder / "up.log").open("w") as output:
         process = subprocess.Popen([sys.executable, "-m", *command, "--ranks", "1"], stdout=output, stderr=output)
         try:

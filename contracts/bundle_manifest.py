@@ -78,6 +78,7 @@ class IndexFit(StoredModel):
     repairs: int = Field(default=0, ge=0, description="local repairs since")
     changed: int = Field(default=0, ge=0, description="new and moved items of this export")
     unfit: float = Field(default=0.0, description="share of these whose cosine is below `cosine`")
+    unfit_left: float = Field(default=0.0, description="the same share right after the newest repair")
     recall: float | None = Field(default=None, description="of the exact best, on the newest window's queries")
     recall_trained: float | None = Field(default=None, description="the same when the lists were new")
 

@@ -135,15 +135,19 @@ def placed_in(clusters: Clusters, vectors: npt.NDArray[np.float32], known: Assig
 
 def calls_for_repair(placed: Placed) -> bool:
     """Say whether the lists are shown to fit badly, and may still be repaired."""
-    return is_unfit(placed.clusters.fit) and may_repair(placed.clusters.fit)
+    return is_unfit(placed.clusters.fit) and may_repair(placed.clusters.fit, placed.clusters.lists)
 
 
-def repaired_in(placed: Placed, vectors: npt.NDArray[np.float32]) -> Placed:
-    """Repair the lists of all items if they are shown to fit badly."""
+def repaired_in(placed: Placed, vectors: npt.NDArray[np.float32], changed: npt.NDArray[np.bool_]) -> Placed:
+    """Repair the lists of all items if they are shown to fit badly, and note how badly `changed` (n,) still fit."""
     clusters, known = placed
     repaired = clusters.repaired(vectors, known) if calls_for_repair(placed) else None
     if repaired is None:
         return placed
-    changed, unfit = clusters.fit.changed, clusters.fit.unfit
-    logger.info("of %d items %.0f %% fit no list: now there are %d", changed, 100 * unfit, repaired[0].lists)
-    return Placed(*repaired)
+    after, assigned = repaired
+    left = float((assigned.cosines[changed] < after.fit.cosine).mean()) if changed.any() else 0.0
+    logger.info(
+        "of %d new and moved items %.0f %% fitted no list: with %d lists it is %.0f %%",
+        *(clusters.fit.changed, 100 * clusters.fit.unfit, after.lists, 100 * left),
+    )
+    return Placed(replace(after, fit=after.fit.model_copy(update={"unfit_left": left})), assigned)

@@ -161,7 +161,8 @@ class Keeper:
             known = lists.known(content.keys, content.vectors, content.state.config.publish_bound)
         else:
             known = known_lists(lists, difference)
-        placed = repaired_in(placed_in(lists.clusters, content.vectors, known), content.vectors)
+        changed = known.lists < 0
+        placed = repaired_in(placed_in(lists.clusters, content.vectors, known), content.vectors, changed)
         self._train_outgrown(placed, empty, kind, content)
         delta = None
         if trained is None and difference is not None:

@@ -17,6 +17,8 @@ def fit(**changes: Any) -> IndexFit:
         ({"changed": 99, "unfit": 1.0}, False),
         ({"changed": 100, "unfit": 0.21}, True),
         ({"changed": 100, "unfit": 0.2}, False),
+        ({"changed": 100, "unfit": 0.49, "unfit_left": 0.3}, False),
+        ({"changed": 100, "unfit": 0.51, "unfit_left": 0.3}, True),
         ({"recall": 0.5}, False),
         ({"recall": 0.90, "recall_trained": 0.96}, True),
         ({"recall": 0.92, "recall_trained": 0.96}, False),
@@ -49,6 +51,6 @@ def test_age_counts_only_where_there_is_a_schedule() -> None:
     assert not is_outgrown(fit(), 100, 1e9, None)
 
 
-def test_repairs_end() -> None:
-    assert may_repair(fit(repairs=7))
-    assert not may_repair(fit(repairs=8))
+def test_repairs_end_with_the_room_for_lists() -> None:
+    assert may_repair(fit(repairs=9), 14)
+    assert not may_repair(fit(repairs=1), 15)

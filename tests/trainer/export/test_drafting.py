@@ -1,0 +1,56 @@
+from dataclasses import replace
+
+import numpy as np
+
+from trainer.export.clusters import Assigned, Clusters
+from trainer.export.draft import Placed
+from trainer.export.drafting import calls_for_repair, placed_in, repaired_in
+from trainer.export.index import empty_index
+
+D = 16
+DRAW = np.random.default_rng(5)
+
+
+def around(centres: np.ndarray, count: int, spread: float) -> np.ndarray:
+    raw = centres[DRAW.integers(0, len(centres), count)] + spread * DRAW.normal(size=(count, D))
+    return np.ascontiguousarray(raw / np.linalg.norm(raw, axis=1, keepdims=True), np.float32)
+
+
+def rounds(clusters: Clusters, items: np.ndarray, *further: np.ndarray) -> list[tuple[bool, float]]:
+    """Add new items round by round; return whether each called for a repair, and how many fit badly after it."""
+    found: list[tuple[bool, float]] = []
+    known = clusters.assign(items)
+    for new in further:
+        items = np.concatenate([items, new])
+        lists, cosines = np.full(len(new), -1), np.zeros(len(new), np.float32)
+        known = Assigned(np.concatenate([known.lists, lists]), np.concatenate([known.cosines, cosines]))
+        changed = known.lists < 0
+        placed = placed_in(clusters, items, known)
+        called = calls_for_repair(placed)
+        clusters, known = repaired_in(placed, items, changed)
+        assert clusters.fit.repairs == sum(one for one, _ in found) + called
+        found.append((called, clusters.fit.unfit_left if called else clusters.fit.unfit))
+    return found
+
+
+def test_new_topics_call_for_repairs_and_what_no_repair_can_mend_only_once() -> None:
+    old, first, second = (DRAW.normal(size=(count, D)) for count in (40, 20, 20))
+    items = around(old, 20_000, 0.3)
+    clusters, _ = Clusters.trained(empty_index(D, "IVF512,SQfp16"), "IVF512,SQfp16", items)
+    nowhere = [around(DRAW.normal(size=(100_000, D)), 4000, 0.3) for _ in range(3)]
+    news = [around(topics, 2000, 0.3) for topics in (first, first, second)]
+    found = rounds(clusters, items, *news, *nowhere)
+    assert [called for called, _ in found] == [True, False, True, True, False, False]
+    fit_badly = [share for _, share in found]
+    assert max(fit_badly[:3]) < 0.5
+    # Vectors that lie nowhere in particular fit no list, before a repair and after it.
+    assert min(fit_badly[3:]) > 0.8
+
+
+def test_room_for_lists_ends_repairs() -> None:
+    items = around(DRAW.normal(size=(40, D)), 20_000, 0.3)
+    clusters, assigned = Clusters.trained(empty_index(D, "IVF512,SQfp16"), "IVF512,SQfp16", items)
+    badly = clusters.fit.model_copy(update={"changed": 1000, "unfit": 1.0, "trained_lists": 512})
+    assert calls_for_repair(Placed(replace(clusters, fit=badly), assigned))
+    full = badly.model_copy(update={"trained_lists": 512 * 2 // 3})
+    assert not calls_for_repair(Placed(replace(clusters, fit=full), assigned))
