@@ -1,5 +1,6 @@
 """The catalogue: what is known of items beside the log. Tags select them, and times say when they may be shown."""
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -38,7 +39,7 @@ class Catalogue:
     """The items of a catalogue, each once: n entries.
 
     `ids` (n,) are strings. Entry i has the tags ``tags[numbers[offsets[i]:offsets[i + 1]]]``, each once, and is
-    available from `starts[i]` until before `ends[i]`, milliseconds since 1970. `refused` counts the rows that were
+    available from `starts[i]` until before `ends[i]`, milliseconds since 1970. `tags` ascend. `refused` counts the rows that were
     left out, and `problem` says what was wrong with the first of them.
     """
 
@@ -80,6 +81,14 @@ class Catalogue:
         within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
         return places, self.numbers[starts[places] + within]
 
+    def numbers_of(self, prefix: str) -> tuple[int, int]:
+        """Return the numbers of the tags that begin with a prefix: from the first one until before the second."""
+
+        def begin(tag: str) -> str:
+            return tag[: len(prefix)]
+
+        return bisect_left(self.tags, prefix, key=begin), bisect_right(self.tags, prefix, key=begin)
+
 
 @lru_cache(maxsize=1)
 def _entries(catalogue: Catalogue, secret: str) -> ItemRows:
@@ -95,13 +104,16 @@ def _last_of_each(ids: pa.Array) -> Int64:
 
 
 def _tags_of(lists: pa.Array) -> tuple[tuple[str, ...], Int64, Int64]:
-    """Return distinct tags, and the offsets and the numbers of those of each list."""
+    """Return distinct tags, ascending, and the offsets and the numbers of those of each list."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     places, values = np.repeat(np.arange(len(lists)), lengths), lists.flatten()
     size = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
     good = (size > 0) & (size <= MAX_ID_BYTES)
     encoded = values.filter(pa.array(good)).dictionary_encode()
-    count = max(1, len(encoded.dictionary))
-    pairs = ascending(places[good] * count + encoded.indices.to_numpy())
+    order = pc.sort_indices(encoded.dictionary)
+    count = max(1, len(order))
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.arange(len(order))
+    pairs = ascending(places[good] * count + numbers[encoded.indices])
     offsets = np.searchsorted(pairs, np.arange(len(lists) + 1) * count)
-    return tuple(encoded.dictionary.to_pylist()), offsets, pairs % count
+    return tuple(encoded.dictionary.take(order).to_pylist()), offsets, pairs % count

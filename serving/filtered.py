@@ -2,7 +2,8 @@
 
 Lists without such a row are left out; of the others those nearest to the query are visited until they hold enough of
 them. How many are enough depends on how the rows lie: a filter that follows the clusters leaves fewer lists than chance
-would, and its best rows are spread over more of them. Rows are compared exactly where that costs less. Nothing is
+would, and its best rows are spread over more of them. In the visited lists FAISS looks at every row; where few of them
+pass, it costs less to gather the vectors of those. All passing rows are compared where even that costs less. Nothing is
 fetched in vain, and `k` rows are found wherever so many exist.
 """
 
@@ -33,12 +34,11 @@ _BLOCK: Final = 1 << 16
 _LEAST: Final = 100
 """Rows wanted; the depth for fewer is the same."""
 
-_ENOUGH: Final = 16.0
-_FOR_FEWER: Final = 12.0
+_ENOUGH: Final = 24.0
 _FOR_GAPS: Final = 160.0
-_AT_MOST: Final = 112.0
-"""Passing rows in the visited lists for each row wanted: where all rows pass; what is added, the fewer pass; and the
-larger the share of the lists in which there are none though chance would put some there; the most of it."""
+_AT_MOST: Final = 88.0
+"""Passing rows in the visited lists for each row wanted: where rows pass by chance; what is added, the larger the share of
+the lists in which there are none though chance would put some there; the most of it."""
 
 _UNEVEN: Final = 1.5
 """Variance of the share of rows that pass in a list, beside that of chance, from which on the filter follows lists."""
@@ -47,17 +47,24 @@ _NEARLY_ALL: Final = 0.9
 """Share of rows that pass, from which on as many lists are visited as without a filter."""
 
 _GATHERED: Final = 0.05
-_COMPARED: Final = 0.04
-_MULTIPLIED: Final = 0.005
+_COMPARED: Final = 0.015
+_MULTIPLIED: Final = 0.004
 """Microseconds to gather a vector, and to compare it with one query, or with each of eight or more."""
 
 _MANY: Final = 8
 """Queries from which on a matrix is multiplied."""
 
-_PROBE: Final = 100.0
-_LIST: Final = 2.0
+_PROBE: Final = 60.0
+_LIST: Final = 0.5
 _CHECKED: Final = 0.01
-"""Microseconds of a query to choose lists, to enter one, and to look a row up in it, whether it passes or not."""
+"""Microseconds of a query to choose lists, for each of them, and to look up in it whether a row passes."""
+
+_ANY: Final = 0.06
+_FIRST: Final = 100.0
+_WANTED: Final = 5.0
+_ROOT: Final = 2.0
+"""The estimate of `filtered_cost`, in microseconds: for each item; and with lists at most the sum of the others, one as it
+is, one for each row wanted, and one for the root of rows wanted times lists."""
 
 
 class _Lists(NamedTuple):
@@ -100,8 +107,37 @@ class FilteredSearch:
         depth = _Depth(nprobe, np.full(len(queries), k)) if nprobe else _depth(self.index, lists, queries, k)
         if not nprobe and self._exact_cost(len(queries)) <= len(queries) * self._probe_cost(self.index, lists, depth):
             return self._compared(queries, k)
+        if not nprobe and (found := self._by_chance(self.index, lists, queries, k, depth)) is not None:
+            return found
         chosen = _nearest(lists, queries, depth)
+        if _gathering_pays(self.index, lists, chosen):
+            return self._gathered(self.index, queries, k, chosen)
         return _scanned(self.index, self.passing, queries, k, chosen)
+
+    def _by_chance(self, index: AnnIndex, lists: _Lists, queries: Floats, k: int, depth: "_Depth") -> Found | None:
+        """Let FAISS choose lists, as many for each query, where one is as good as another and most rows in them pass.
+
+        None: that is not so, or the lists of some query hold too few.
+        """
+        rows = float(depth.rows.mean())
+        visited = max(depth.lists, math.ceil(rows / float(lists.counts.mean())))
+        scanned = _scan_cost(visited * float(index.index.ntotal) / index.lists, rows)
+        if lists.shares is not None or visited > index.lists or _gather_cost(rows) < scanned:
+            return None
+        selector = _faiss.IDSelectorBitmap(self.passing.bits)
+        parameters = _faiss.SearchParametersIVF(sel=selector, nprobe=visited)
+        scores, found = index.index.search(queries, k, params=parameters)
+        return Found(scores, IndexRows(found)) if (found >= 0).all() else None
+
+    def _gathered(self, index: AnnIndex, queries: Floats, k: int, chosen: "_Chosen") -> Found:
+        """Compare the passing rows of the chosen lists, query by query."""
+        by_list = _by_list(index, self.passing)
+        found = [
+            self.exact.search_among(queries[at : at + 1], k, by_list.rows_in(lists[lists >= 0]))
+            for at, lists in enumerate(chosen.lists)
+        ]
+        scores, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return Found(scores, IndexRows(rows))
 
     def _compared(self, queries: Floats, k: int) -> Found:
         """Compare all passing rows, a block at a time."""
@@ -121,7 +157,9 @@ class FilteredSearch:
     def _probe_cost(self, index: AnnIndex, lists: _Lists, depth: "_Depth") -> float:
         """Return what a query costs whose lists hold as many passing rows as others."""
         share = min(1.0, max(depth.lists / len(lists.numbers), float(depth.rows.mean()) / len(self.passing)))
-        return _PROBE + share * len(lists.numbers) * (_LIST + _CHECKED * float(index.index.ntotal) / index.lists)
+        visited, passing = share * len(lists.numbers), share * len(self.passing)
+        scanned = _scan_cost(visited * float(index.index.ntotal) / index.lists, passing)
+        return _PROBE + visited * _LIST + min(scanned, _gather_cost(passing))
 
 
 class _Depth(NamedTuple):
@@ -138,17 +176,28 @@ class _Chosen(NamedTuple):
     products: Floats
 
 
+class _ByList(NamedTuple):
+    """Passing rows (n,), list by list: those of list i begin at ``starts[i]``, (lists + 1,)."""
+
+    rows: IndexRows
+    starts: Int64
+
+    def rows_in(self, lists: Int64) -> IndexRows:
+        """Return the rows of some lists."""
+        starts = self.starts[lists]
+        counts = self.starts[lists + 1] - starts
+        ends = np.cumsum(counts)
+        return IndexRows(self.rows[np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)])
+
+
 def filtered_cost(k: int, lists: int, items: int) -> float:
     """Estimate a query's search under a filter of which it is not known yet how many rows pass, in microseconds.
 
-    It is the most that it may cost: the fewer rows pass, the cheaper it is to compare them, and the dearer to visit
-    lists until enough of them are found.
+    It is about the most that it may cost: the fewer rows pass, the cheaper it is to compare them, and the dearer to
+    visit lists until enough of them are found. Both cost the same at some number of rows, which the root gives.
     """
-    every = items * (_GATHERED + _COMPARED)
-    if not lists:
-        return every
-    crossing = math.sqrt(_AT_MOST * max(k, _LEAST) * lists * (_GATHERED + _COMPARED) * _LIST)
-    return min(every, _PROBE + 2 * crossing)
+    every, wanted = items * _ANY, max(k, _LEAST)
+    return min(every, _FIRST + _WANTED * wanted + _ROOT * math.sqrt(wanted * lists)) if lists else every
 
 
 def _lists_of(index: AnnIndex, passing: Passing) -> _Lists:
@@ -159,7 +208,7 @@ def _lists_of(index: AnnIndex, passing: Passing) -> _Lists:
         numbers = np.flatnonzero(counts)
         share = len(passing) / index.index.ntotal
         gaps = max(0.0, 1 - len(numbers) / float((1 - (1 - share) ** index.sizes).sum()))
-        enough = min(_AT_MOST, _ENOUGH + _FOR_FEWER * (1 - share) ** 2 + _FOR_GAPS * gaps)
+        enough = min(_AT_MOST, _ENOUGH + _FOR_GAPS * gaps)
         least = index.visited if share >= _NEARLY_ALL else 1
         centroids = np.ascontiguousarray(index.centroids[numbers])
         known = _Lists(numbers, counts[numbers], centroids, least, enough, _shares(counts, index.sizes, share))
@@ -188,8 +237,9 @@ def _nearest(lists: _Lists, queries: Floats, depth: _Depth) -> _Chosen:
     count = len(lists.numbers)
     # Lists near to queries hold more than others, as a rule.
     tried = min(count, max(depth.lists, int(depth.rows.max() / lists.counts.mean())) + 1)
+    products = queries @ lists.centroids.T
     while True:
-        products, nearest = ExactIndex(lists.centroids).search(queries, tried)
+        nearest = _largest(products, tried)
         held = np.cumsum(lists.counts[nearest], axis=1)
         if tried == count or (held[:, -1] >= depth.rows).all():
             break
@@ -197,7 +247,41 @@ def _nearest(lists: _Lists, queries: Floats, depth: _Depth) -> _Chosen:
     widths = np.maximum((held < depth.rows[:, None]).sum(axis=1) + 1, depth.lists)
     width = min(int(widths.max()), tried)
     chosen = np.where(np.arange(width) < widths[:, None], lists.numbers[nearest[:, :width]], -1)
-    return _Chosen(chosen, products[:, :width])
+    return _Chosen(chosen, np.take_along_axis(products, nearest[:, :width], 1))
+
+
+def _largest(values: Floats, count: int) -> Int64:
+    """Return the places of the `count` largest values of each row, in order: for hundreds faster than in FAISS."""
+    places = np.argpartition(values, values.shape[1] - count, axis=1)[:, values.shape[1] - count :]
+    order = np.argsort(-np.take_along_axis(values, places, 1), axis=1)
+    ordered: Int64 = np.take_along_axis(places, order, 1)
+    return ordered
+
+
+def _gathering_pays(index: AnnIndex, lists: _Lists, chosen: _Chosen) -> bool:
+    """Say whether few of the rows in the chosen lists pass."""
+    visited = chosen.lists[chosen.lists >= 0]
+    held = float(lists.counts[np.searchsorted(lists.numbers, visited)].sum())
+    return _gather_cost(held) < _scan_cost(float(index.sizes[visited].sum()), held)
+
+
+def _gather_cost(rows: float) -> float:
+    return rows * (_GATHERED + _COMPARED)
+
+
+def _scan_cost(rows: float, passing: float) -> float:
+    return rows * _CHECKED + passing * _COMPARED
+
+
+def _by_list(index: AnnIndex, passing: Passing) -> _ByList:
+    """Return the passing rows by list; worked out once."""
+    known: _ByList | None = passing.kept.get("by list")
+    if known is None:
+        lists = index.lists_of(passing.array)
+        order = np.argsort(lists, kind="stable")
+        starts = np.searchsorted(lists[order], np.arange(index.lists + 1))
+        known = passing.kept["by list"] = _ByList(IndexRows(passing.array[order]), starts)
+    return known
 
 
 def _scanned(index: AnnIndex, passing: Passing, queries: Floats, k: int, chosen: _Chosen) -> Found:
