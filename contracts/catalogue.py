@@ -39,8 +39,8 @@ class Catalogue:
     """The items of a catalogue, each once: n entries.
 
     `ids` (n,) are strings. Entry i has the tags ``tags[numbers[offsets[i]:offsets[i + 1]]]``, each once, and is
-    available from `starts[i]` until before `ends[i]`, milliseconds since 1970. `tags` ascend. `refused` counts the rows that were
-    left out, and `problem` says what was wrong with the first of them.
+    available from `starts[i]` until before `ends[i]`, milliseconds since 1970. `tags` ascend. `refused` counts the rows
+    that were left out, and `problem` says what was wrong with the first of them.
     """
 
     ids: pa.Array

@@ -196,6 +196,8 @@ class RetrievalClient:
         any_tags: Sequence[str] = (),
         all_tags: Sequence[str] = (),
         none_tags: Sequence[str] = (),
+        max_per_tag: int | None = None,
+        tag_prefix: str = "",
         bundle_version: str = "",
     ) -> Retrieval:
         """Return the top items of each query; see the proto's comments for what the parameters mean."""
@@ -208,6 +210,7 @@ class RetrievalClient:
             exclude_seen=exclude_seen,
             excluded_item_ids=excluded_item_ids,
             bundle_version=bundle_version,
+            diversity=None if max_per_tag is None else pb.Diversity(max_per_tag=max_per_tag, tag_prefix=tag_prefix),
         )
         answer = self._call(self._stub.Retrieve, request)
         stages = ("total", "queue", "tower", "search")

@@ -6,9 +6,9 @@
 
 `search` is what the index says (`serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
 graphs are walked, 512 where a matrix is multiplied (exact search, `allowed_item_ids`), and for a filter by tags the
-most that it may be (`serving.filtered.filtered_cost`). The estimate is meant to be simple enough
-to be reported, and right to a small factor: it bounds what one request may ask for, and keeps expensive queries out
-of the batches of cheap ones.
+most that it may be (`serving.filtered.filtered_cost`). With a cap on tags it is that for more rows, and a look at
+every item for the search that may have to follow. The estimate is meant to be simple enough to be reported, and right
+to a small factor: it bounds what one request may ask for, and keeps expensive queries out of the batches of cheap ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ from serving.filtered import filtered_cost
 from serving.index import COMPARED_BY_MATRIX
 from serving.lanes import Part
 from serving.queries import ByHistory, ByUser, Query, Task
+from serving.spread import DEEPER
 
 __all__ = ["exact_query_cost", "parts_of", "query_costs", "task_cost"]
 
@@ -27,6 +28,9 @@ QUERY: Final = 100.0
 
 SEEN: Final = 200.0
 """What it costs to leave out the stored seen items of a user, of whom it is not known yet how many there are."""
+
+_LOOKED_AT: Final = 32
+"""Items in a microsecond, of which it is found out whether they are left and in which list."""
 
 
 def exact_query_cost(history: int, k: int, items: int) -> float:
@@ -83,6 +87,9 @@ def _shared(task: Task) -> float:
 
 def _search(task: Task, k: int) -> float:
     """Return what one search costs."""
+    if task.cap is not None:
+        lists = 0 if task.exact else task.bundle.index.lists
+        return filtered_cost(DEEPER * k, lists, task.bundle.items) + task.bundle.items / _LOOKED_AT
     if task.allowed is not None:
         return len(task.allowed) / COMPARED_BY_MATRIX
     if task.tags.tags:

@@ -37,8 +37,8 @@ _LEAST: Final = 100
 _ENOUGH: Final = 24.0
 _FOR_GAPS: Final = 160.0
 _AT_MOST: Final = 88.0
-"""Passing rows in the visited lists for each row wanted: where rows pass by chance; what is added, the larger the share of
-the lists in which there are none though chance would put some there; the most of it."""
+"""Passing rows in the visited lists for each row wanted: where rows pass by chance; what is added, the larger the share
+of the lists in which there are none though chance would put some there; the most of it."""
 
 _UNEVEN: Final = 1.5
 """Variance of the share of rows that pass in a list, beside that of chance, from which on the filter follows lists."""
@@ -63,8 +63,8 @@ _ANY: Final = 0.06
 _FIRST: Final = 100.0
 _WANTED: Final = 5.0
 _ROOT: Final = 2.0
-"""The estimate of `filtered_cost`, in microseconds: for each item; and with lists at most the sum of the others, one as it
-is, one for each row wanted, and one for the root of rows wanted times lists."""
+"""The estimate of `filtered_cost`, in microseconds: for each item; and with lists at most the sum of the others, one as
+it is, one for each row wanted, and one for the root of rows wanted times lists."""
 
 
 class _Lists(NamedTuple):

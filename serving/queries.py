@@ -10,6 +10,7 @@ from contracts import ItemKeys, Key
 from serving.bundle import LoadedBundle
 from serving.errors import BundleVersionNotLoadedError
 from serving.sieve import NO_TAGS, TagFilter
+from serving.spread import TagCap
 
 __all__ = ["Answer", "ByEmbedding", "ByHistory", "ByItem", "ByUser", "Hits", "Query", "Source", "Task", "joined"]
 
@@ -65,8 +66,9 @@ def _no_keys() -> ItemKeys:
 class Task:
     """One request, tied to the bundle it was checked against.
 
-    `allowed` (None: every item) and `excluded` are item keys, `tags` says which tags an item must have; without `find`
-    only vectors are made. Where it is `pinned`, no other bundle answers.
+    `allowed` (None: every item) and `excluded` are item keys, `tags` says which tags an item must have, and `cap` how
+    many items of a tag an answer may have; without `find` only vectors are made. Where it is `pinned`, no other bundle
+    answers.
     """
 
     bundle: LoadedBundle
@@ -78,6 +80,7 @@ class Task:
     excluded: ItemKeys = field(default_factory=_no_keys)
     allowed: ItemKeys | None = None
     tags: TagFilter = NO_TAGS
+    cap: TagCap | None = None
     find: bool = True
     pinned: bool = False
 

@@ -15,6 +15,7 @@ from serving.cost import query_costs, task_cost
 from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, NoCatalogueError, Violation
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
 from serving.sieve import TagFilter
+from serving.spread import TagCap
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 __all__ = ["DEFAULT_K", "MAX_VIOLATIONS", "embed_task", "item_ids", "retrieve_task"]
@@ -52,8 +53,9 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
     excluded = check.ids("excluded_item_ids", request.excluded_item_ids, limits.max_excluded_item_ids)
     allowed = check.ids("filter.allowed_item_ids", request.filter.allowed_item_ids, limits.max_allowed_item_ids)
     tags = check.tags(request.filter)
+    cap = check.cap(request.diversity) if request.HasField("diversity") else None
     check.raise_if_any()
-    _require_catalogue(tags, bundle)
+    _require_catalogue(tags, cap, bundle)
     task = Task(
         bundle=bundle,
         queries=queries,
@@ -64,6 +66,7 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
         excluded=excluded,
         allowed=allowed if len(allowed) else None,
         tags=tags,
+        cap=cap,
         pinned=bool(request.bundle_version),
     )
     check.cost(task)
@@ -85,9 +88,11 @@ def _require_version(wanted: str, bundle: LoadedBundle) -> None:
         raise BundleVersionNotLoadedError(wanted, bundle.version)
 
 
-def _require_catalogue(tags: TagFilter, bundle: LoadedBundle) -> None:
-    if tags.tags and not bundle.has_catalogue:
-        raise NoCatalogueError([f"filter.{name}_tags" for name, wanted in tags._asdict().items() if wanted])
+def _require_catalogue(tags: TagFilter, cap: TagCap | None, bundle: LoadedBundle) -> None:
+    used = [f"filter.{name}_tags" for name, wanted in tags._asdict().items() if wanted]
+    used += ["diversity"] if cap is not None else []
+    if used and not bundle.has_catalogue:
+        raise NoCatalogueError(used)
 
 
 @dataclass
@@ -186,6 +191,13 @@ class _Check:
         return TagFilter(
             *(self.tag_list(f"filter.{name}_tags", getattr(wanted, f"{name}_tags")) for name in TagFilter._fields)
         )
+
+    def cap(self, wanted: pb.Diversity) -> TagCap:
+        if not 1 <= wanted.max_per_tag <= self.limits.max_k:
+            self.fault("diversity.max_per_tag", f"is {wanted.max_per_tag}, must be from 1 to {self.limits.max_k}")
+        if wanted.tag_prefix:
+            self.id("diversity.tag_prefix", wanted.tag_prefix)
+        return TagCap(wanted.max_per_tag, wanted.tag_prefix)
 
     def tag_list(self, path: str, wanted: Sequence[str]) -> tuple[str, ...]:
         most = self.limits.max_filter_tags

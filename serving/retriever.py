@@ -10,22 +10,25 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 import faiss
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
-from contracts import PADDING_KEY, IndexRows, ItemKeys, SeenItems, UserKeys
+from contracts import IndexRows, ItemKeys, SeenItems, UserKeys
 from contracts.ascending import ascending
 from serving.bundle import LoadedBundle
 from serving.filtered import FilteredSearch
 from serving.index import AnnIndex, Found
 from serving.known_users import Histories, KnownUsers, nothing_known
-from serving.queries import Answer, ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Task
-from serving.rowsets import rows_in
-from serving.sieve import Passing, Sieve
+from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
+from serving.rowsets import rows_in, rowset
+from serving.sieve import NO_TAGS, Passing, Sieve
+from serving.spread import DEEPER, Ranked, Spread
+from serving.vectors import QueryVectors
 
 __all__ = ["Retriever"]
 
@@ -42,7 +45,7 @@ _BLOCKED: Final = 1000
 
 _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
 _NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
-_NOTHING: Final[tuple[Floats, IndexRows]] = (np.empty(0, np.float32), _NO_ROWS)
+_NOTHING: Final[Ranked] = (np.empty(0, np.float32), _NO_ROWS)
 
 
 class _Plan(NamedTuple):
@@ -119,7 +122,7 @@ class _Batch:
         """Return the plans and the query vectors, (places, dimension)."""
         known = self.known(pairs)
         stored, seen = iter(known.items), self.seen(known.seen)
-        vectors = _Vectors(self.bundle)
+        vectors = QueryVectors(self.bundle)
         plans = []
         for task, query in pairs:
             source = query.source
@@ -171,7 +174,7 @@ class _Batch:
             known = self.filters[id(task)] = self.sieve.passing(task.tags, task.allowed)
         return known
 
-    def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "_Vectors") -> _Plan:
+    def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "QueryVectors") -> _Plan:
         if row < 0:
             return self.planned(task, query, -1, [source.id], _NO_ROWS)
         plan = self.planned(task, query, vectors.item(row), [], _NO_ROWS)
@@ -223,95 +226,82 @@ class _Batch:
         needed = _DEPTH * len(plan.excluded) * index.lists / max(1, self.bundle.items)
         return min(own << math.ceil(math.log2(needed / own)), index.lists) if needed > own else 0
 
-    def search(self, plans: list[_Plan], queries: Floats) -> list[tuple[Floats, IndexRows]]:
+    def search(self, plans: list[_Plan], queries: Floats) -> list[Ranked]:
         task, index, passing = plans[0].task, self.bundle.index, self.passing(plans[0].task)
         lists = self.lists(plans[0])
         wanted = min(max(map(_wanted, plans)), self.bundle.items)
         if passing is not None:
-            wanted = max(plan.query.k + passing.among(plan.excluded) for plan in plans)
-            listed = None if task.exact else self.listed
-            found = FilteredSearch(listed, self.bundle.exact, passing).search(queries, wanted, task.nprobe)
+            wanted = max(_before_cap(plan) + passing.among(plan.excluded) for plan in plans)
+            found = self.filtered(task, passing).search(queries, wanted, task.nprobe)
         elif task.exact or not index.reaches(wanted, lists) or (lists != task.nprobe and lists == index.lists):
             found = self.bundle.exact.search(queries, wanted)
         else:
             found = index.search(queries, wanted, lists)
-        return [_kept(plan, Found(*row), plan.task.threshold) for plan, *row in zip(plans, *found, strict=True)]
+        return [
+            self.chosen(plan, _kept(plan, Found(*row), plan.task.threshold), partial(self.again, plan, query[None]))
+            for plan, query, *row in zip(plans, queries, *found, strict=True)
+        ]
 
-    def popular(self, plan: _Plan) -> tuple[Floats, IndexRows]:
+    def filtered(self, task: Task, passing: Passing) -> FilteredSearch:
+        return FilteredSearch(None if task.exact else self.listed, self.bundle.exact, passing)
+
+    def again(self, plan: _Plan, query: Floats, left: BitMap, count: int) -> Ranked:
+        """Search once more, among the rows that are left."""
+        passing = Passing(left, len(self.bundle.rows))
+        scores, rows = self.filtered(plan.task, passing).search(query, count, plan.task.nprobe)
+        return _kept(plan, Found(scores[0], IndexRows(rows[0])), plan.task.threshold)
+
+    def chosen(self, plan: _Plan, found: Ranked, rank: Callable[[BitMap, int], Ranked]) -> Ranked:
+        """Return the k of the best rows that a cap on tags allows, the first ones without; `rank` finds more."""
+        scores, rows = found
+        cap, tagged, k = plan.task.cap, self.sieve.tagged, plan.query.k
+        if cap is None or tagged is None:
+            return scores[:k], IndexRows(rows[:k])
+        spread = Spread(tagged, self.bundle.rows, cap, k)
+        spread.take(scores, rows)
+        if not spread.done:
+            passing = self.passing(plan.task)
+            left = self.sieve.passing(NO_TAGS, None) if passing is None else passing
+            spread.go_on(left.rows - rowset(plan.excluded) - rowset(rows), rank)
+        return spread.taken
+
+    def popular(self, plan: _Plan) -> Ranked:
         passing = self.passing(plan.task)
         wanted = min(_wanted(plan), self.bundle.items)
         if passing is None:
             rows = self.bundle.popular.first(wanted)
         else:
             rows = passing.most_popular(self.bundle.popularity.__getitem__, wanted)
-        return _kept(plan, Found(self.bundle.popularity[rows].astype(np.float32), rows), None)
+        return self.chosen(plan, _kept(plan, self.by_popularity(rows), None), self.next_popular)
 
+    def next_popular(self, left: BitMap, count: int) -> Ranked:
+        """Return the most popular of the rows that are left."""
+        rows = Passing(left, len(self.bundle.rows)).most_popular(self.bundle.popularity.__getitem__, count)
+        return self.by_popularity(rows)
 
-class _Vectors:
-    """Collects query vectors, so that all histories of a batch make one tower run."""
-
-    def __init__(self, bundle: LoadedBundle) -> None:
-        self._bundle = bundle
-        self._histories: list[ItemKeys] = []
-        self._ready: list[tuple[int, Floats]] = []
-        self._count = 0
-
-    def history(self, keys: ItemKeys) -> tuple[int, IndexRows]:
-        """Return the place of a history's vector (-1 without a known item), and the rows of its items."""
-        real = keys[keys != PADDING_KEY]
-        rows = self._bundle.rows_of(real)
-        if not (rows >= 0).any():
-            return -1, rows
-        newest = real[rows >= 0][-self._bundle.manifest.history_length :]
-        self._histories.append(ItemKeys(newest))
-        self._count += 1
-        return self._count - 1, rows
-
-    def item(self, row: int) -> int:
-        """Return the place of an item's vector."""
-        return self._take(self._bundle.exact.vectors[row])
-
-    def given(self, source: ByEmbedding) -> int:
-        """Return the place of a vector that came with the query."""
-        return self._take(self._bundle.normalised(source.values[None])[0])
-
-    def _take(self, vector: Floats) -> int:
-        self._ready.append((self._count, vector))
-        self._count += 1
-        return self._count - 1
-
-    def made(self) -> Floats:
-        """Return all vectors, (count, dimension), by place."""
-        vectors = np.empty((self._count, self._bundle.manifest.dimension), np.float32)
-        ready = np.zeros(self._count, np.bool_)
-        for place, vector in self._ready:
-            vectors[place], ready[place] = vector, True
-        if self._histories:
-            vectors[~ready] = self._bundle.users(_padded(self._histories))
-        return vectors
-
-
-def _padded(histories: list[ItemKeys]) -> ItemKeys:
-    padded = np.full((len(histories), max(map(len, histories))), PADDING_KEY, np.int64)
-    for row, keys in zip(padded, histories, strict=True):
-        row[len(row) - len(keys) :] = keys
-    return ItemKeys(padded)
+    def by_popularity(self, rows: IndexRows) -> Found:
+        return Found(self.bundle.popularity[rows].astype(np.float32), rows)
 
 
 def _wanted(plan: _Plan) -> int:
-    """Return how many rows must be found, so that k remain once the excluded ones are removed."""
-    return plan.query.k + len(plan.excluded)
+    """Return how many rows must be found, so that enough remain once the excluded ones are removed."""
+    return _before_cap(plan) + len(plan.excluded)
 
 
-def _kept(plan: _Plan, found: Found, threshold: float | None) -> tuple[Floats, IndexRows]:
-    """Return the first k scores and rows that are neither excluded nor below the threshold."""
+def _before_cap(plan: _Plan) -> int:
+    """Return how many rows are found for an answer at first: more where a cap on tags may pass some over."""
+    return plan.query.k * (1 if plan.task.cap is None else DEEPER)
+
+
+def _kept(plan: _Plan, found: Found, threshold: float | None) -> Ranked:
+    """Return scores and rows that are neither excluded nor below the threshold."""
     keep = found.rows >= 0
     if len(plan.excluded):
         place = np.searchsorted(plan.excluded, found.rows)
         keep &= plan.excluded.take(place, mode="clip") != found.rows
     if threshold is not None:
         keep &= found.scores >= threshold
-    return found.scores[keep][: plan.query.k], IndexRows(found.rows[keep][: plan.query.k])
+    return found.scores[keep], IndexRows(found.rows[keep])
 
 
 def _grouped(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:

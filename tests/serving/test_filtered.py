@@ -12,6 +12,7 @@ from serving.filtered import FilteredSearch, filtered_cost
 from serving.index import AnnIndex, ExactIndex, on_device
 from serving.rowsets import rowset
 from serving.sieve import Passing
+from tests.serving.tagging import WAYS, search_by
 
 DIMENSION, ITEMS = 16, 20_000
 
@@ -46,11 +47,10 @@ def space() -> Space:
     return Space(ITEMS, 256)
 
 
-@pytest.fixture
-def probing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=WAYS[1:])
+def probing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Visit lists, however few rows pass."""
-    monkeypatch.setattr(filtered, "_FEW", 0)
-    monkeypatch.setattr(filtered, "_GATHERED", 1e9)
+    search_by(request.param, monkeypatch)
 
 
 def recall(found: np.ndarray, truth: np.ndarray) -> float:

@@ -8,17 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts import BundleLog, ItemKeys, Store, hash_id
-from serving import filtered, retriever
+from serving import retriever
 from serving.bundle import LoadedBundle, Shelf
 from serving.in_place import Change, Start
 from serving.loading import Route, load_bundle
 from serving.queries import ByEmbedding, ByHistory, ByUser, Hits, Query, Task
 from serving.retriever import Retriever
 from serving.sieve import NO_TAGS, TagFilter
+from serving.spread import TagCap
 from serving.tagged import TaggedRows
 from tests.serving import deltas
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
-from tests.serving.tagging import Described
+from tests.serving.tagging import WAYS, Described, search_by
 from tests.serving.users import Event
 
 T = 1_700_000_000_000
@@ -73,7 +74,7 @@ def one(retriever: Retriever, task: Task) -> Hits:
     return answer.hits[0]
 
 
-@pytest.mark.parametrize("probing", [False, True])
+@pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     says=st.builds(
@@ -89,6 +90,7 @@ def one(retriever: Retriever, task: Task) -> Hits:
     source=st.sampled_from(["history", "user", "stranger"]),
     exact=st.booleans(),
     exclude_seen=st.booleans(),
+    cap=st.none() | st.builds(TagCap, st.integers(1, 4), st.sampled_from(["", "ja", "blues", "n", "none has it"])),
 )
 def test_all_that_restricts_an_answer_agrees_with_brute_force(
     *,
@@ -104,12 +106,11 @@ def test_all_that_restricts_an_answer_agrees_with_brute_force(
     source: str,
     exact: bool,
     exclude_seen: bool,
-    probing: bool,
+    cap: TagCap | None,
+    way: str,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        if probing:
-            patch.setattr(filtered, "_FEW", 0)
-            patch.setattr(filtered, "_GATHERED", 1e9)
+        search_by(way, patch)
         gone = keys(*down)
         asked = Retriever(histories_of(users), taken_down=lambda _: gone)
         task = Task(
@@ -120,6 +121,7 @@ def test_all_that_restricts_an_answer_agrees_with_brute_force(
             excluded=keys(*excluded),
             allowed=None if allowed is None else keys(*allowed),
             tags=wanted,
+            cap=cap,
         )
         hits = one(asked, task)
     seen = {"history": ["item-1", "item-4"], "user": SEEN, "stranger": []}[source] if exclude_seen else []
@@ -130,17 +132,17 @@ def test_all_that_restricts_an_answer_agrees_with_brute_force(
         ranked = catalogue.most_popular(ITEMS)
     else:
         ranked = catalogue.top(catalogue.user(["item-1", "item-4"] if source == "history" else SEEN), ITEMS)
-    assert hits.ids == [item for item in ranked if item in passing][:k]
+    left = [item for item in ranked if item in passing]
+    assert hits.ids == (left[:k] if cap is None else says.spread(left, cap, k))
     assert hits.complete == (len(passing) >= k)
 
 
 @pytest.mark.parametrize("how", ["clone", "in_place"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "way"), [(0, "scanning"), (1, "gathering"), (2, "scanning")])
 def test_tags_stay_with_their_items_through_deltas(
-    store: Store, how: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    store: Store, how: str, seed: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filtered, "_FEW", 0)
-    monkeypatch.setattr(filtered, "_GATHERED", 1e9)
+    search_by(way, monkeypatch)
     rng = np.random.default_rng(seed)
     manifest, catalogue = deltas.base(store, "IVF4,SQfp16", 60)
     names = [*catalogue.ids, *(f"new-{number}-{row}" for number in range(6) for row in range(90))]

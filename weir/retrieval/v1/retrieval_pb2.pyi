@@ -87,6 +87,7 @@ class RetrieveRequest(_message.Message):
     EXCLUDE_SEEN_FIELD_NUMBER: _builtins.int
     EXCLUDED_ITEM_IDS_FIELD_NUMBER: _builtins.int
     BUNDLE_VERSION_FIELD_NUMBER: _builtins.int
+    DIVERSITY_FIELD_NUMBER: _builtins.int
     exclude_seen: _builtins.bool
     """Leave out the items that the user is known to have interacted with: all items of a user_id's positive and
     negative events (Hits.seen_bounded says when some are missing), or the items of a given history.
@@ -111,6 +112,10 @@ class RetrieveRequest(_message.Message):
     def excluded_item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Items to leave out for all queries, at most Limits.max_excluded_item_ids. Unknown ids do nothing."""
 
+    @_builtins.property
+    def diversity(self) -> Global___Diversity:
+        """How unlike each other the items of an answer have to be; the best ones if left out."""
+
     def __init__(
         self,
         *,
@@ -120,14 +125,43 @@ class RetrieveRequest(_message.Message):
         exclude_seen: _builtins.bool = ...,
         excluded_item_ids: _abc.Iterable[_builtins.str] | None = ...,
         bundle_version: _builtins.str = ...,
+        diversity: Global___Diversity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "params", b"params"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["diversity", b"diversity", "filter", b"filter", "params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_version", b"bundle_version", "exclude_seen", b"exclude_seen", "excluded_item_ids", b"excluded_item_ids", "filter", b"filter", "params", b"params", "queries", b"queries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_version", b"bundle_version", "diversity", b"diversity", "exclude_seen", b"exclude_seen", "excluded_item_ids", b"excluded_item_ids", "filter", b"filter", "params", b"params", "queries", b"queries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RetrieveRequest: _TypeAlias = RetrieveRequest  # noqa: Y015
+
+@_typing.final
+class Diversity(_message.Message):
+    """Diversity keeps an answer from being all of one kind. From the best item on, each is taken unless one of its tags has
+    reached the cap. It needs a catalogue, as tags of a filter do, and holds for each query by itself.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_PER_TAG_FIELD_NUMBER: _builtins.int
+    TAG_PREFIX_FIELD_NUMBER: _builtins.int
+    max_per_tag: _builtins.int
+    """At most so many items with the same tag, from 1 to Limits.max_k."""
+    tag_prefix: _builtins.str
+    """Only tags that begin with this count, such as "artist:"; all tags if empty."""
+    def __init__(
+        self,
+        *,
+        max_per_tag: _builtins.int = ...,
+        tag_prefix: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_per_tag", b"max_per_tag", "tag_prefix", b"tag_prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Diversity: _TypeAlias = Diversity  # noqa: Y015
 
 @_typing.final
 class Query(_message.Message):
@@ -368,7 +402,8 @@ class Hits(_message.Message):
     """
     complete: _builtins.bool
     """There are k items that the request lets pass: available, by its filter, and neither excluded nor left out as seen. If
-    not, all there are have been found. There may be fewer than k hits for another reason: params.score_threshold.
+    not, all there are have been found. There may be fewer than k hits for other reasons: params.score_threshold and
+    diversity.
     """
     @_builtins.property
     def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -752,8 +787,9 @@ class Limits(_message.Message):
 
     where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), allowed
     ids / 512 if there are any, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW). With
-    tags it is .09 x items, with inverted lists at most 100 + 9 x the root of Index.lists x the larger of k and 100.
-    With exclude_seen, a query by user_id costs 200 more.
+    tags it is .06 x items, with inverted lists at most 100 + 5 n + 2 x the root of Index.lists x n, where n is the larger
+    of k and 100. With diversity it is that for 4 k, and items / 32 more. With exclude_seen, a query by user_id costs 200
+    more.
     """
     max_request_bytes: _builtins.int
     """Bytes of a request; larger ones are RESOURCE_EXHAUSTED, unread."""
