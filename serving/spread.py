@@ -62,13 +62,11 @@ class Spread:
 
     def take(self, scores: Floats, rows: IndexRows) -> None:
         """Take what the cap allows of rows (n,), best first."""
-        for score, row, tags in zip(scores.tolist(), rows.tolist(), self._tags_of(rows), strict=True):
+        for at in range(0, len(rows), self.wanted):
+            part = slice(at, at + self.wanted)
+            self._take(scores[part].tolist(), IndexRows(rows[part]))
             if self.done:
                 return
-            if all(self._counts[tag] < self.cap.most for tag in tags):
-                self._taken.append((score, row))
-                for tag in tags:
-                    self._counts[tag] += 1
 
     def go_on(self, left: BitMap, rank: Callable[[BitMap, int], Ranked]) -> None:
         """Take more of the rows that are `left`; `rank` returns the best of some rows, fewer if no others follow."""
@@ -80,6 +78,13 @@ class Spread:
             if len(rows) < count:
                 return
             left = left - rowset(rows)
+
+    def _take(self, scores: list[float], rows: IndexRows) -> None:
+        for score, row, tags in zip(scores, rows.tolist(), self._tags_of(rows), strict=True):
+            if not self.done and all(self._counts[tag] < self.cap.most for tag in tags):
+                self._taken.append((score, row))
+                for tag in tags:
+                    self._counts[tag] += 1
 
     def _full(self) -> BitMap:
         """Return the rows with a tag that has reached the cap."""

@@ -12,6 +12,7 @@ from serving.index import ExactIndex
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser
 from serving.requests import MAX_VIOLATIONS, embed_task, retrieve_task
 from serving.sieve import TagFilter
+from serving.spread import TagCap
 from serving.status import details_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
@@ -159,6 +160,20 @@ def test_tags_are_checked_and_put_in_order() -> None:
         retrieve_task(pb.RetrieveRequest(queries=[ANN], filter=bad), BUNDLE, LIMITS)
     fields = [violation.field for violation in refusal.value.violations]
     assert fields == ["filter.any_tags[3]", "filter.all_tags", "filter.none_tags[0]"]
+
+
+def test_diversity_is_checked_and_needs_a_catalogue() -> None:
+    wanted = pb.RetrieveRequest(queries=[ANN], diversity=pb.Diversity(max_per_tag=2, tag_prefix="artist:"))
+    assert retrieve_task(wanted, DESCRIBED, LIMITS).cap == TagCap(2, "artist:")
+    assert retrieve_task(pb.RetrieveRequest(queries=[ANN]), DESCRIBED, LIMITS).cap is None
+    with pytest.raises(NoCatalogueError, match="diversity: the server has no catalogue"):
+        retrieve_task(wanted, BUNDLE, LIMITS)
+    for most in (0, LIMITS.max_k + 1):
+        found = problems(diversity=pb.Diversity(max_per_tag=most, tag_prefix="y" * 513))
+        assert found == {
+            "diversity.max_per_tag": f"is {most}, must be from 1 to {LIMITS.max_k}",
+            "diversity.tag_prefix": "has 513 bytes, at most 512 are allowed",
+        }
 
 
 def test_embed_ignores_k_and_searches_nothing() -> None:

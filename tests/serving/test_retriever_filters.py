@@ -137,6 +137,45 @@ def test_all_that_restricts_an_answer_agrees_with_brute_force(
     assert hits.complete == (len(passing) >= k)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    runs=st.lists(st.integers(20, 90), min_size=1, max_size=5),
+    cap=st.builds(TagCap, st.integers(1, 3), st.sampled_from(["", "run", "odd"])),
+    k=st.integers(1, 20),
+    known=st.booleans(),
+    last=st.none() | st.integers(5, ITEMS - 2),
+    tags=st.sampled_from([NO_TAGS, TagFilter(none=("odd-1",))]),
+)
+def test_tags_of_all_the_best_do_not_leave_too_few(
+    *,
+    bundle: LoadedBundle,
+    users: Store,
+    catalogue: Catalogue,
+    runs: list[int],
+    cap: TagCap,
+    k: int,
+    known: bool,
+    last: int | None,
+    tags: TagFilter,
+) -> None:
+    """The best items share a tag, those after them another one: one search is not enough, nor may a third be needed."""
+    user = catalogue.user(SEEN)
+    ranked = catalogue.top(user, ITEMS) if known else catalogue.most_popular(ITEMS)
+    numbers = np.repeat(np.arange(len(runs)), runs)[:ITEMS].tolist()
+    says = Described({item: [f"run-{n}", f"odd-{n % 2}"] for item, n in zip(ranked, numbers, strict=False)})
+    threshold = None
+    if known and last is not None:
+        before, after = _scores(catalogue, user, ranked[last : last + 2])
+        threshold = (before + after) / 2
+    source = ByUser(hash_id("ann" if known else "stranger"))
+    task = Task(described(bundle, says), (Query(source, k),), cap=cap, threshold=threshold, tags=tags)
+    hits = one(Retriever(histories_of(users)), task)
+    left = [item for item in ranked if says.passes(item, tags, 0)]
+    if threshold is not None and last is not None:
+        left = [item for item in left if ranked.index(item) <= last]
+    assert hits.ids == says.spread(left, cap, k)
+
+
 @pytest.mark.parametrize("how", ["clone", "in_place"])
 @pytest.mark.parametrize(("seed", "way"), [(0, "scanning"), (1, "gathering"), (2, "scanning")])
 def test_tags_stay_with_their_items_through_deltas(
