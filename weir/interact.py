@@ -34,11 +34,12 @@ class Hit(FrozenModel):
 
 
 class WantedTags(NamedTuple):
-    """Tags of which the items must have one, all or none."""
+    """Tags of which the items must have one, all or none; at most `most` items may have the same tag."""
 
     any: Sequence[str] = ()
     all: Sequence[str] = ()
     none: Sequence[str] = ()
+    most: int | None = None
 
 
 class Answer(FrozenModel):
@@ -108,6 +109,7 @@ class Asker:
             any_tags=wanted.any,
             all_tags=wanted.all,
             none_tags=wanted.none,
+            max_per_tag=wanted.most,
         )
         total = time.perf_counter() - started
         hits = answer.hits[0]

@@ -2,13 +2,15 @@
 
     python -m tests.integration.hostile --seconds 10
 
-starts a server over 20,000 items and prints the latency of good calls without and with each attack.
+starts a server over 20,000 items with tags and prints the latency of good calls without and with each attack.
 """
 
 import argparse
 import contextlib
 import itertools
+import json
 import multiprocessing
+import random
 import socket
 import struct
 import tempfile
@@ -16,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,12 +26,16 @@ import numpy as np
 
 from contracts import Store
 from serving.client import RetrievalClient, by_history
+from serving.following import CatalogueFiles
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 METHOD = "/weir.retrieval.v1.RetrievalService/Retrieve"
 GOOD = [by_history(["item-1", "item-2"], 10)]
+
+ITEMS = 20_000
+TAGS = 2000
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING = 0, 1, 3, 4, 6
@@ -178,9 +185,71 @@ def expensive(target: str, until: float) -> None:
     _calls(target, until, request.SerializeToString())
 
 
+def filters(target: str, until: float) -> None:
+    """Filters as large as they may be, none like another, each with a cap that most items run into."""
+    rng = random.Random(0)
+    with grpc.insecure_channel(target) as channel:
+        call = channel.unary_unary(METHOD)
+        while time.time() < until:
+            some = [f"tag-{number}" for number in rng.sample(range(TAGS), 200)]
+            request = pb.RetrieveRequest(
+                queries=[by_history([f"item-{rng.randrange(ITEMS)}"], 100)] * 64,
+                filter=pb.Filter(
+                    any_tags=["half", *some[:99]],
+                    none_tags=some[100:],
+                    allowed_item_ids=[f"item-{number}" for number in rng.sample(range(ITEMS), 10_000)],
+                ),
+                diversity=pb.Diversity(max_per_tag=1),
+            )
+            with contextlib.suppress(grpc.RpcError):
+                call(request.SerializeToString(), timeout=30)
+
+
+def odd_request(rng: random.Random) -> bytes:
+    """Return a request whose filter, availability and diversity are as odd as can be; one in eight is no message."""
+    odd = ["", "half", "all", "tag-7", "\x00", "é" * 256, "x" * 512, "x" * 513, "🎷" * 200, "' OR 1=1 --", "../..", "|"]
+
+    def some(values: list[str], most: int) -> list[str]:
+        return rng.choices(values, k=rng.choice([0, 0, 1, 2, most]))
+
+    request = pb.RetrieveRequest(
+        queries=[by_history([f"item-{rng.randrange(ITEMS)}"], rng.choice([1, 10, 1000]))],
+        filter=pb.Filter(
+            any_tags=some(odd, rng.choice([99, 101])),
+            all_tags=some(odd, 20),
+            none_tags=some(odd, 20),
+            allowed_item_ids=some([*odd, *(f"item-{number}" for number in range(100))], rng.choice([50, 10_001])),
+        ),
+        params=pb.SearchParams(
+            exact=rng.random() < 0.2,
+            nprobe=rng.choice([0, 0, 1, 2**32 - 1]),
+            score_threshold=rng.choice([None, -1.0, 0.5, 1e30, float("nan"), float("-inf")]),
+        ),
+        exclude_seen=rng.random() < 0.5,
+    )
+    if rng.random() < 0.5:
+        prefix = rng.choice(odd)
+        request.diversity.CopyFrom(pb.Diversity(max_per_tag=rng.choice([0, 1, 2, 1000, 2**32 - 1]), tag_prefix=prefix))
+    data = bytearray(request.SerializeToString())
+    if rng.random() < 0.125:
+        for _ in range(rng.choice([1, 5, 50])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+    return bytes(data)
+
+
+def described(folder: Path) -> CatalogueFiles:
+    """Write a catalogue of the items: a tag that all have, one that half of them have, and one of many."""
+    rows = (
+        {"item_id": f"item-{number}", "tags": ["all", f"tag-{number % TAGS}", *["half"][: number % 2]]}
+        for number in range(ITEMS)
+    )
+    (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return CatalogueFiles(str(folder / "items.jsonl"))
+
+
 ATTACKS: dict[str, Callable[[str, float], None]] = {
     attack.__name__: attack
-    for attack in (idle_tcp, idle, rapid_reset, pings, violations, undecodable, many_fields, expensive)
+    for attack in (idle_tcp, idle, rapid_reset, pings, violations, undecodable, many_fields, expensive, filters)
 }
 
 
@@ -250,12 +319,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="good calls are measured for so long per attack")
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS), choices=list(ATTACKS))
-    parser.add_argument("--items", type=int, default=20_000)
     arguments: Any = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
-        write_bundle(store, "v1", Catalogue.random(items=arguments.items, dimension=64), index="IVF64,Flat")
-        with ServerProcess(store) as server:
+        write_bundle(store, "v1", Catalogue.random(items=ITEMS, dimension=64), index="IVF64,Flat")
+        with ServerProcess(store, described(Path(folder))) as server:
             server.serving("v1")
             print(f"{'attack':12} {'answered':>8} {'failed':>6} {'median':>8} {'p99':>8} {'worst':>8} ms   MiB")  # noqa: T201
             for attack in (None, *arguments.attacks, None):

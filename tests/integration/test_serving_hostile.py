@@ -3,8 +3,10 @@
 Bounds are wide, as the machine may be busy; a server without defences misses them by far (docs/threat-model.md).
 """
 
+import random
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,8 +24,8 @@ from tests.serving.support import Catalogue, write_bundle
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     store = Store(str(tmp_path_factory.mktemp("store")))
-    write_bundle(store, "v1", Catalogue.random(items=20_000, dimension=32), index="IVF64,Flat")
-    with ServerProcess(store) as process:
+    write_bundle(store, "v1", Catalogue.random(items=hostile.ITEMS, dimension=32), index="IVF64,Flat")
+    with ServerProcess(store, hostile.described(tmp_path_factory.mktemp("catalogue"))) as process:
         process.serving("v1")
         yield process
 
@@ -35,6 +37,29 @@ def test_good_calls_go_on(server: ServerProcess, attack: str) -> None:
     assert found.answered > 20
     assert found.median < 300
     assert server.process.poll() is None
+    assert "Traceback" not in "".join(server.lines)
+
+
+def test_odd_filters_are_answered_or_refused_properly(server: ServerProcess) -> None:
+    """Ten thousand of them, eight under way: nothing but answers and refusals that say what is wrong."""
+    rng, codes = random.Random(1), Counter[str]()
+
+    def ask(data: bytes) -> str:
+        try:
+            call(data, timeout=30)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        return "OK"
+
+    with grpc.insecure_channel(server.target) as channel, ThreadPoolExecutor(8) as pool:
+        call = channel.unary_unary(hostile.METHOD)
+        codes.update(pool.map(ask, (hostile.odd_request(rng) for _ in range(10_000))))
+    assert set(codes) <= {"OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION"}, codes
+    assert codes["OK"] > 1000
+    assert codes["INVALID_ARGUMENT"] > 1000
+    with RetrievalClient(server.target) as client:
+        spread = client.retrieve(hostile.GOOD, any_tags=["half"], max_per_tag=1, tag_prefix="tag-").hits[0]
+        assert len(spread.item_ids) == 10
     assert "Traceback" not in "".join(server.lines)
 
 

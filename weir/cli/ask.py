@@ -30,6 +30,9 @@ def query(
     none_tag: Annotated[
         list[str] | None, typer.Option("--none-tag", help="No items with this tag; repeatable.", show_default="none")
     ] = None,
+    max_per_tag: Annotated[
+        int | None, typer.Option(min=1, help="At most so many items with the same tag.", show_default="any number")
+    ] = None,
     target: Target = None,
     options: StoreOptions,
     json: JsonOutput = False,
@@ -40,7 +43,7 @@ def query(
     from weir.answers import print_answer
     from weir.interact import Asker, WantedTags
 
-    tags = WantedTags(any=any_tag or (), all=all_tag or (), none=none_tag or ())
+    tags = WantedTags(any=any_tag or (), all=all_tag or (), none=none_tag or (), most=max_per_tag)
     with RetrievalClient(target or session.target) as client:
         answer = Asker(client, session.store).ask(user, k, exclude_seen=exclude_seen, exact=exact, tags=tags)
     if json:
