@@ -1,10 +1,13 @@
 """A real server with a catalogue: tags, swaps and deltas under load, items taken down, availability over time."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -160,3 +163,29 @@ def test_without_a_readable_catalogue_tags_are_refused_and_all_else_is_answered(
             with pytest.raises(RetrievalError) as refusal:
                 client.retrieve(QUERY, any_tags=["jazz"] * (client.info().limits["max_filter_tags"] + 1))
             assert list(refusal.value.violations) == ["filter.any_tags"]
+
+
+def test_the_command_line_asks_by_tags(store: Store, tmp_path: Path) -> None:
+    catalogue, path = Catalogue.random(items=300), tmp_path / "items.jsonl"
+    write_bundle(store, "v1", catalogue)
+    rows = [{"item_id": item, "tags": [genre(item), f"label-{int(item[5:]) % 9}"]} for item in catalogue.ids]
+    replace(path, "".join(json.dumps(row) + "\n" for row in rows))
+    with ServerProcess(store, CatalogueFiles(str(path))) as server:
+        server.serving("v1")
+
+        def ask(*options: str) -> list[str]:
+            command = [sys.executable, "-m", "weir", "query", "anna", "--target", server.target, "--store", store.url]
+            done = subprocess.run([*command, "-k", "9", "--json", *options], capture_output=True, check=True, text=True)
+            answer: dict[str, Any] = json.loads(done.stdout)
+            return answer
+
+        jazz = ask("--tag", "jazz")
+        assert {genre(hit["item_id"]) for hit in jazz["hits"]} == {"jazz"}
+        assert jazz["complete"]
+        assert {genre(hit["item_id"]) for hit in ask("--any-tag", "jazz", "--any-tag", "folk")["hits"]} <= {
+            "jazz",
+            "folk",
+        }
+        assert {genre(hit["item_id"]) for hit in ask("--none-tag", "jazz", "--none-tag", "blues")["hits"]} == {"folk"}
+        spread = [genre(hit["item_id"]) for hit in ask("--max-per-tag", "2")["hits"]]
+        assert {name: spread.count(name) for name in GENRES} == dict.fromkeys(GENRES, 2)
