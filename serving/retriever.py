@@ -231,8 +231,8 @@ class _Batch:
         lists = self.lists(plans[0])
         wanted = min(max(map(_wanted, plans)), self.bundle.items)
         if passing is not None:
-            wanted = max(_before_cap(plan) + passing.among(plan.excluded) for plan in plans)
-            found = self.filtered(task, passing).search(queries, wanted, task.nprobe)
+            wanted, excluded = max(map(_before_cap, plans)), [plan.excluded for plan in plans]
+            found = self.filtered(task, passing).search(queries, wanted, task.nprobe, excluded)
         elif task.exact or not index.reaches(wanted, lists) or (lists != task.nprobe and lists == index.lists):
             found = self.bundle.exact.search(queries, wanted)
         else:

@@ -5,7 +5,8 @@ or ceases to be. It belongs to the thread that searches, which makes another one
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -71,6 +72,21 @@ class Passing:
     def bits(self) -> npt.NDArray[np.uint8]:
         """A bit for each row of the version, the lowest one first."""
         return bits_of(self.array, self.size)
+
+    @contextmanager
+    def without(self, rows: IndexRows) -> Iterator[None]:
+        """Leave some rows, which may repeat, out of `bits` while inside; the rows that pass stay the same."""
+        at, bits = np.unique(rows >> 3), self.bits
+        before = bits[at]
+        np.bitwise_and.at(bits, rows >> 3, ~np.left_shift(1, rows & 7).astype(np.uint8))
+        try:
+            yield
+        finally:
+            bits[at] = before
+
+    def shown(self, rows: IndexRows) -> IndexRows:
+        """Return those of some rows that are in `bits`."""
+        return IndexRows(rows[(self.bits[rows >> 3] >> (rows & 7)) & 1 > 0])
 
     def among(self, rows: IndexRows) -> int:
         """Return how many of some rows, which may repeat, pass."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
-from serving import filtered
+from serving import filtered, visits
 from serving.filtered import FilteredSearch
 from serving.sieve import TagFilter
 from serving.spread import TagCap
@@ -64,7 +64,7 @@ def search_by(way: str, patch: pytest.MonkeyPatch) -> None:
         return
     patch.setattr(filtered, "_FEW", 0)
     patch.setattr(FilteredSearch, "_exact_cost", lambda *_: float("inf"))
-    patch.setattr(filtered, {"scanning": "_GATHERED", "gathering": "_CHECKED"}[way], 1e9)
+    patch.setattr(visits, {"scanning": "GATHERED", "gathering": "_CHECKED"}[way], 1e9)
 
 
 WAYS = ["as it pays", "scanning", "gathering"]
