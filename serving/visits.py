@@ -24,9 +24,12 @@ LEAST: Final = 100
 
 _ENOUGH: Final = 24.0
 _FOR_GAPS: Final = 160.0
-_AT_MOST: Final = 88.0
+_AT_MOST: Final = 80.0
 """Passing rows in the visited lists for each row wanted: where rows pass by chance; what is added, the larger the share
 of the lists in which there are none though chance would put some there; the most of it."""
+
+_DEPTH: Final = 16
+"""Passing rows to be visited for each row that is left out near to a query."""
 
 _UNEVEN: Final = 1.5
 """Variance of the share of rows that pass in a list, beside that of chance, from which on the filter follows lists."""
@@ -121,10 +124,17 @@ class Visit:
         for at, (count, left_out) in enumerate(zip(counts.tolist(), excluded, strict=True)):
             if count:
                 alone = slice(at, at + 1)
+                deeper = self._deeper(queries[alone], Depth(depth.lists, depth.rows[alone]), left_out)
                 with self.passing.without(left_out):
-                    found = self.search(queries[alone], count, Depth(depth.lists, depth.rows[alone]))
+                    found = self.search(queries[alone], count, deeper)
                 scores[alone, :count], rows[alone, :count] = found
         return Found(scores, rows)
+
+    def _deeper(self, query: Floats, depth: Depth, left_out: IndexRows) -> Depth:
+        """Return how far to go where the nearest rows may be left out, and farther ones are wanted instead."""
+        lists = _nearest(self.lists, query, depth).lists
+        near = np.count_nonzero(np.isin(self.index.lists_of(left_out), lists))
+        return Depth(depth.lists, depth.rows + _DEPTH * near)
 
     def _by_chance(self, queries: Floats, k: int, depth: Depth) -> Found | None:
         """Let FAISS choose lists, as many for each query, where one is as good as another and most rows in them pass.

@@ -1,5 +1,7 @@
 """Search under filters against brute force, for every way that it may take."""
 
+from collections.abc import Sequence
+
 import faiss
 import numpy as np
 import pytest
@@ -53,7 +55,7 @@ def probing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     search_by(request.param, monkeypatch)
 
 
-def recall(found: np.ndarray, truth: np.ndarray) -> float:
+def recall(found: Sequence[np.ndarray] | np.ndarray, truth: np.ndarray) -> float:
     return float(np.mean([len(np.intersect1d(one, best)) / len(best) for one, best in zip(found, truth, strict=True)]))
 
 
@@ -107,6 +109,42 @@ def test_k_rows_are_found_wherever_they_lie(space: Space, rows: set[int], far: i
     assert np.isin(found.rows, passing).all()
     if k >= len(passing):
         assert all(sorted(one) == passing.tolist() for one in found.rows.tolist())
+
+
+@pytest.mark.usefixtures("probing")
+@settings(max_examples=30, deadline=None)
+@given(
+    share=st.sampled_from([0.002, 0.02, 0.5]),
+    left_out=st.lists(st.integers(0, 400), min_size=24, max_size=24),
+    k=st.integers(1, 60),
+)
+def test_what_a_query_leaves_out_costs_it_none_of_the_others(
+    space: Space, share: float, left_out: list[int], k: int
+) -> None:
+    """Those left out are the best ones, as what a user has seen often is; all lists are visited."""
+    rows = chosen(space, share, together=False)
+    ranked = space.truth(rows, len(rows))
+    search = space.search(rows, space.index)
+    before = search.passing.bits.copy()
+    excluded = [IndexRows(best[:count]) for best, count in zip(ranked, left_out, strict=True)]
+    found = search.search(space.queries, k, 256, excluded).rows
+    np.testing.assert_array_equal(search.passing.bits, before)
+    for query, one, best, count in zip(space.queries, found, ranked, left_out, strict=True):
+        kept = one[(one >= 0) & ~np.isin(one, best[:count])][:k]
+        expected = best[count : count + k]
+        assert len(set(kept.tolist())) == len(kept) == len(expected)
+        np.testing.assert_allclose(space.vectors[kept] @ query, space.vectors[expected] @ query, atol=2e-3)
+
+
+@pytest.mark.usefixtures("probing")
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.02])
+def test_the_best_of_the_others_are_found_in_few_lists(space: Space, share: float) -> None:
+    rows = chosen(space, share, together=False)
+    ranked = space.truth(rows, 220)
+    excluded = [IndexRows(best[:200]) for best in ranked]
+    found = space.search(rows, space.index).search(space.queries, 20, excluded=excluded).rows
+    kept = [one[~np.isin(one, best[:200])][:20] for one, best in zip(found, ranked, strict=True)]
+    assert recall(kept, ranked[:, 200:]) >= 0.95
 
 
 @settings(max_examples=30, deadline=None)

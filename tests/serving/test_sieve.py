@@ -3,10 +3,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, ItemKeys, Store, hash_id
+from contracts import BundleLog, IndexRows, ItemKeys, Store, hash_id
 from serving.bundle import LoadedBundle
 from serving.loading import load_bundle
-from serving.sieve import NO_TAGS, Sieve, TagFilter
+from serving.rowsets import rowset
+from serving.sieve import NO_TAGS, Passing, Sieve, TagFilter
 from serving.tagged import TaggedRows
 from tests.serving.support import Catalogue, write_bundle
 from tests.serving.tagging import Described
@@ -85,3 +86,15 @@ def test_the_rows_of_a_filter_are_kept_but_not_of_every_one(bundle: LoadedBundle
         sieve.passing(TagFilter(none=(str(number),)), None)
     assert sieve.passing(TagFilter(any=("jazz",)), None) is not jazz
     assert len(sieve.passing(NO_TAGS, None)) == 40
+
+
+@given(
+    rows=st.sets(st.integers(0, 99)),
+    hidden=st.lists(st.integers(0, 99)),
+)
+def test_rows_are_hidden_for_a_while(rows: set[int], hidden: list[int]) -> None:
+    passing, everything = Passing(rowset(np.array(sorted(rows), np.int64)), 100), IndexRows(np.arange(100))
+    with passing.without(IndexRows(np.array(hidden, np.int64))):
+        assert set(passing.shown(everything).tolist()) == rows - set(hidden)
+        assert len(passing) == len(rows)
+    assert set(passing.shown(everything).tolist()) == rows
