@@ -23,10 +23,12 @@ LEAST: Final = 100
 """Rows wanted; the depth for fewer is the same."""
 
 _ENOUGH: Final = 24.0
-_FOR_GAPS: Final = 160.0
+_FOR_GAPS: Final = 110.0
+_MOST_FOR_GAPS: Final = 36.0
 _AT_MOST: Final = 80.0
 """Passing rows in the visited lists for each row wanted: where rows pass by chance; what is added, the larger the share
-of the lists in which there are none though chance would put some there; the most of it."""
+of the lists in which there are none though chance would put some there, and the most that is; and the most of all, for
+a query of which none of the nearest rows pass."""
 
 _DEPTH: Final = 16
 """Passing rows to be visited for each row that is left out near to a query."""
@@ -39,7 +41,8 @@ _NEARLY_ALL: Final = 0.9
 
 GATHERED: Final = 0.05
 COMPARED: Final = 0.015
-"""Microseconds to gather a vector, and to compare it with a query."""
+_SCATTERED: Final = 0.08
+"""Microseconds to gather a vector of ascending rows, to compare it with a query, and to gather one list by list."""
 
 _PROBE: Final = 60.0
 _LIST: Final = 0.5
@@ -186,7 +189,7 @@ def _found(index: AnnIndex, passing: Passing) -> Lists:
     numbers = np.flatnonzero(counts)
     share = len(passing) / index.index.ntotal
     gaps = max(0.0, 1 - len(numbers) / float((1 - (1 - share) ** index.sizes).sum()))
-    enough = min(_AT_MOST, _ENOUGH + _FOR_GAPS * gaps)
+    enough = _ENOUGH + min(_MOST_FOR_GAPS, _FOR_GAPS * gaps)
     least = index.visited if share >= _NEARLY_ALL else 1
     centroids = np.ascontiguousarray(index.centroids[numbers])
     return Lists(numbers, counts[numbers], centroids, least, enough, _shares(counts, index.sizes, share))
@@ -233,7 +236,7 @@ def _gathering_pays(index: AnnIndex, lists: Lists, chosen: _Chosen) -> bool:
 
 
 def _gather_cost(rows: float) -> float:
-    return rows * (GATHERED + COMPARED)
+    return rows * (_SCATTERED + COMPARED)
 
 
 def _scan_cost(rows: float, passing: float) -> float:

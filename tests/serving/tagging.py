@@ -64,7 +64,7 @@ def search_by(way: str, patch: pytest.MonkeyPatch) -> None:
         return
     patch.setattr(filtered, "_FEW", 0)
     patch.setattr(FilteredSearch, "_exact_cost", lambda *_: float("inf"))
-    patch.setattr(visits, {"scanning": "GATHERED", "gathering": "_CHECKED"}[way], 1e9)
+    patch.setattr(visits, {"scanning": "_SCATTERED", "gathering": "_CHECKED"}[way], 1e9)
 
 
 WAYS = ["as it pays", "scanning", "gathering"]
