@@ -14,8 +14,11 @@ round, and a ``weir serve`` of its own process serves it. The columns are median
   that has the new item, by a client that asks without pause.
 - query: CPU of a search in the index as the server holds it, against that of the first bundle in the same moment.
 - recall@100 of the index, on 200 queries around the topics of the round, against that of the first bundle on its own:
-  mean and worst of the rounds, then that of the three rounds with new topics, on queries around these.
-- repairs and complete: how many there were. The last line has the memory of the two processes.
+  mean and worst of the rounds.
+- repairs and complete: how many there were.
+
+Below each row, for each of the three rounds with new topics: how many items a topic has by then, recall@100 as above on
+queries around these topics, and the share found of as many best items as a topic has. At last, the memory of both.
 """
 
 import os
@@ -29,7 +32,6 @@ from typing import Annotated, Final, Self
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 import torch
 import typer
 
@@ -37,6 +39,7 @@ from benchmarks.harness import I64, command_line, head, row, status
 from benchmarks.served_index import ServedIndex
 from benchmarks.server_start import started
 from benchmarks.states import admit, filled, item_id
+from benchmarks.topics import TOPICS, Floats, World
 from contracts import BundleLog, BundleManifest, ItemKeys, Layout, Store, StoreFormat, ensure_format, hash_ids
 from serving.client import RetrievalClient, by_embedding
 from trainer.config import TowerConfig, TrainerConfig
@@ -45,43 +48,11 @@ from trainer.export.cases import Cases, RecentCases
 from trainer.export.keeper import Keeper
 from trainer.export.servable import Servable
 
-Floats = npt.NDArray[np.float32]
 app = command_line(__doc__)
-TOPICS: Final = 2000
 NEW_TOPICS: Final = 20
-SPREAD: Final = 0.6
-"""Length of what tells an item from its topic, relative to the topic's vector."""
-DRIFT: Final = 0.03
-"""The same of what a topic moves in a round."""
 QUERIES: Final = 200
 DEPTH: Final = 100
 NEW_ROUNDS: Final = 3
-
-
-class World:
-    """Topics (t, d) of length 1 that drift; items and queries lie around them."""
-
-    def __init__(self, dimension: int) -> None:
-        self.draw = np.random.default_rng(0)
-        self.topics = self.noise(TOPICS, dimension)
-
-    def noise(self, count: int, dimension: int) -> Floats:
-        """Return random vectors of length 1."""
-        return unit(self.draw.standard_normal((count, dimension), np.float32))
-
-    def drift(self) -> None:
-        """Move every topic."""
-        self.topics = unit(self.topics + DRIFT * self.noise(*self.topics.shape))
-
-    def around(self, topics: I64) -> Floats:
-        """Return a vector around each of the topics (n,)."""
-        return unit(self.topics[topics] + SPREAD * self.noise(len(topics), self.topics.shape[1]))
-
-
-def unit(vectors: Floats) -> Floats:
-    """Return vectors at length 1."""
-    scaled: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return scaled
 
 
 class Newest(RecentCases):
@@ -96,7 +67,7 @@ class Newest(RecentCases):
 
 @dataclass
 class Round:
-    """What one round showed; `recall` is of the index."""
+    """What one round showed: `recall` of the index, and that of the `own` best, `found`: as many as a topic has."""
 
     made: BundleManifest
     export: float
@@ -104,6 +75,8 @@ class Round:
     visible: float
     query: float
     recall: float
+    own: int
+    found: float
 
     @property
     def written(self) -> float:
@@ -165,14 +138,20 @@ class Stream:
         made = export_bundle(self.store, self.state, self.recent, keeper=self.keeper)
         return made, time.process_time() - before
 
-    def found(self, made: BundleManifest, topics: I64) -> tuple[float, float]:
-        """Return the CPU of a query against that of the first bundle, and the recall, for queries around topics."""
+    def found(self, made: BundleManifest, topics: I64) -> tuple[float, float, int, float]:
+        """Return the CPU of a query against that of the first bundle, then recalls as a `Round` has them."""
         self.served.follow(made)
         servable = self.keeper.open(BundleLog(self.store), made)
         queries = self.world.around(self.world.draw.choice(topics, QUERIES))
-        pairs = zip(servable.index.search(queries, DEPTH)[1], best_rows(servable, queries), strict=True)
-        recall = float(np.mean([len(np.intersect1d(*pair)) / DEPTH for pair in pairs]))
-        return self.served.query_cost(queries, DEPTH), recall
+        rows, exact = servable.index.search(queries, DEPTH)[1], best_rows(servable, queries)
+        own = min(int(np.isin(self.topic, topics).sum()) // len(topics), DEPTH)
+        cost = self.served.query_cost(queries, DEPTH)
+        return cost, recall(rows, exact), own, recall(rows[:, :own], exact[:, :own])
+
+
+def recall(found: I64, exact: I64) -> float:
+    """Return the share of the exact best rows (n, k) that were found, (n, k)."""
+    return float(np.mean([len(np.intersect1d(*pair)) / len(pair[0]) for pair in zip(found, exact, strict=True)]))
 
 
 def best_rows(servable: Servable, queries: Floats) -> I64:
@@ -224,8 +203,7 @@ def rounds_of(stream: Stream, watch: Watch, share: float, rounds: int) -> Iterat
         made, export = stream.export(topics)
         visible = watch.until(made.version, stream.newest, stream.vector)
         apply = watch.spent() - before
-        query, recall = stream.found(made, topics)
-        yield Round(made, export, apply, visible, query, recall)
+        yield Round(made, export, apply, visible, *stream.found(made, topics))
 
 
 def report(items: int, share: float, first: Round, rounds: list[Round]) -> None:
@@ -248,11 +226,13 @@ def report(items: int, share: float, first: Round, rounds: list[Round]) -> None:
         max(one.visible for one in deltas),
         median("query"),
         f"{recalls.mean():.3f}, {recalls.min():.3f}",
-        ", ".join(f"{one.recall / first.recall:.3f}" for one in new),
         fit.repairs if fit else 0,
         sum(not one.made.depth for one in rounds),
         f"{first.export:.3g} s, {first.written:.0f} MB",
     )
+    for number, one in enumerate(new, start=1):
+        at = f"{NEW_TOPICS} new topics, round {number}: {one.own} items each"
+        print(f"{at}, recall@{DEPTH} {one.recall / first.recall:.3f}, of the {one.own} best {one.found:.3f}")
 
 
 @app.command(help=__doc__)
@@ -268,7 +248,7 @@ def main(
     """Measure and print, a stream at a time."""
     torch.set_num_threads(1)
     names = "items, share, export CPU s, written MB, apply CPU s, visible s, slowest, query, recall mean worst"
-    head(*names.split(", "), "recall of new topics", "repairs", "complete", "the first")
+    head(*names.split(", "), "repairs", "complete", "the first")
     for count in items:
         for part in share:
             path = Path(tempfile.mkdtemp(prefix="weir-deltas-", dir=folder))

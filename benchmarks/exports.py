@@ -23,8 +23,9 @@ import numpy.typing as npt
 import torch
 import typer
 
-from benchmarks.deltas import TOPICS, Stream
+from benchmarks.deltas import Stream
 from benchmarks.harness import command_line, head, row, status
+from benchmarks.topics import TOPICS
 from contracts import Store
 from trainer.export.cases import Cases
 from trainer.export.clusters import Assigned, Clusters

@@ -12,6 +12,9 @@ In the same run, with as many calls in flight, the server answers empty calls (t
 costs; and this process runs the tower and FAISS alone on the same bundle, with one thread, in batches of the size that
 the server formed. CPU is user and system time. It and the ratios are robust on a busy machine; latency and queries
 per second are not: `cores` is the CPU that the server got. For one core each: OMP_NUM_THREADS=1.
+
+What TLS and tokens cost: the same with WEIR_SERVING__TLS__... and WEIR_SERVING__AUTH__... for the server, and
+WEIR_CLIENT__... for the clients (docs/security.md).
 """
 
 import asyncio
@@ -39,12 +42,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.harness import command_line, head, row, status
 from benchmarks.states import filled, item_id
 from contracts import BundleLog, Store
+from serving.access.channel import SentToken, credentials_of
 from serving.bundle import LoadedBundle
 from serving.client import RetrievalClient, RetrievalError, by_history
 from serving.loading import load_bundle
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.index import factory
+from weir.config import load_settings
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.up.ports import free_port
 
@@ -180,12 +185,20 @@ def call(target: str, calls: Calls, begin: float, end: float) -> npt.NDArray[np.
 
     async def run() -> list[float]:
         found: list[float] = []
-        async with grpc.aio.insecure_channel(target) as channel:
-            method = channel.unary_unary(calls.method)
+        async with channel_to(target) as channel:
+            method: Callable[[bytes], Any] = channel.unary_unary(calls.method)
             await asyncio.gather(*(caller(method, seed, found) for seed in range(calls.in_flight)))
         return found
 
     return np.array(asyncio.run(run()))
+
+
+def channel_to(target: str) -> grpc.aio.Channel:
+    """Return a channel as the settings of clients say."""
+    config = load_settings().client
+    if not config.tls:
+        return grpc.aio.insecure_channel(target)
+    return grpc.aio.secure_channel(target, credentials_of(config, SentToken.of(config)))
 
 
 def alone(bundle: LoadedBundle, histories: npt.NDArray[np.int64], batch: int, seconds: float) -> tuple[float, float]:
@@ -229,7 +242,7 @@ def served(store: Store) -> Iterator[Server]:
     process = subprocess.Popen([sys.executable, "-m", "weir", "serve", *arguments], stderr=subprocess.DEVNULL)
     try:
         server = Server(process.pid, f"127.0.0.1:{port}", metrics_port)
-        with RetrievalClient(server.target) as client:
+        with RetrievalClient(server.target, config=load_settings().client) as client:
             for _ in range(600):
                 try:
                     hits = client.retrieve([by_history([item_id(0)], K)]).hits[0]

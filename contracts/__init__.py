@@ -14,7 +14,8 @@ from contracts.bundle_manifest import (
     IndexRows,
 )
 from contracts.clock import EventClock
-from contracts.commits import Commit, CommitLog, CommitTakenError, LetterFile
+from contracts.commit import Commit
+from contracts.commits import CommitLog, CommitTakenError
 from contracts.documents import Document
 from contracts.errors import CorruptArtefactError, UserError
 from contracts.features import FeatureNames
@@ -26,6 +27,7 @@ from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, inter
 from contracts.keys import PADDING_KEY, ItemKeys, Key, Keys, RawId, UserKeys, hash_id, hash_ids, shards_of
 from contracts.local_cache import LocalCache
 from contracts.log_state import LogState
+from contracts.redaction import LetterFile
 from contracts.source_span import Inherited, SourceSpan
 from contracts.storage import FileEntry, Store, UnfitStoreError, checksum
 from contracts.user_file import UserFile, write_user_file

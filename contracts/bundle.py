@@ -3,10 +3,13 @@
 A bundle lives in ``bundles/<version>/`` and is never rewritten. ``bundles/CURRENT`` names the promoted one and
 is replaced atomically; with ``bundles/PIN`` an operator keeps one version promoted. Rows of the index,
 of the embeddings and of the items are the same numbers. A bundle is complete, or a delta that says what changes in its
-parent; the parents of a delta, down to a complete bundle, are its chain, and are kept as long as it is.
+parent; the parents of a delta, down to a complete bundle, are its chain, and are kept as long as it is. A chain can be
+compacted: ``bundles/<version>/complete/`` then holds the rows of the delta of this version as a complete bundle.
+Readers of later versions start there, and deltas that were exported since name that version as their base.
 """
 
 import logging
+import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ from typing import Final
 from pydantic import Field
 
 from contracts.artefacts import MANIFEST
-from contracts.bundle_manifest import BundleManifest, BundleRef, Version
+from contracts.bundle_manifest import COMPACTED, BundleManifest, BundleRef, Version
 from contracts.documents import Document, decode_document, read_document, write_document
 from contracts.errors import CorruptArtefactError
 from contracts.storage import Store, checksum
@@ -110,14 +113,36 @@ class BundleLog:
         return sorted(found, key=lambda manifest: (manifest.created_at, manifest.version))
 
     def chain(self, manifest: BundleManifest, known: Collection[BundleManifest] = ()) -> list[BundleManifest]:
-        """Return what a bundle is made of, from its complete bundle, or from the last of the `known` ones, to itself.
+        """Return what a bundle is made of, from a complete bundle, or from the last of the `known` ones, to itself.
 
-        Raises `CorruptArtefactError` where one of them is missing or damaged, or no longer what its child changes.
+        Where none of these is on the way, the complete bundle that stands for a compacted delta is the first. Raises
+        `CorruptArtefactError` where one of them is missing or damaged, or no longer what its child changes.
         """
-        found = [manifest]
+        found, shortest = [manifest], list[BundleManifest]()
         while (parent := found[-1].parent) is not None and found[-1] not in known:
-            found.append(self._parent(parent, found[-1].version))
-        return found[::-1]
+            if (whole := self.compacted(found[-1])) is not None:
+                shortest = shortest or [*found[:-1], whole]
+                if not known or whole in known:
+                    return [*found[:-1], whole][::-1]
+            try:
+                found.append(self._parent(parent, found[-1].version))
+            except CorruptArtefactError:
+                if not shortest:
+                    raise
+                return shortest[::-1]
+        return (found if found[-1] in known else shortest or found)[::-1]
+
+    def compacted(self, delta: BundleManifest) -> BundleManifest | None:
+        """Return the complete bundle that stands for a delta; None without one, or with a damaged one (logged)."""
+        try:
+            found = read_document(self.store, f"{delta.folder}/{COMPACTED}/{MANIFEST}", BundleManifest)
+        except FileNotFoundError:
+            return None
+        except CorruptArtefactError as error:
+            logger.warning("the whole chain of bundle %s is needed: %s", delta.version, error)
+            return None
+        # A delta that was damaged is written again, perhaps with other rows.
+        return found if found.compacts == self.manifest_and_ref(delta.version)[1] else None
 
     def _parent(self, wanted: BundleRef, child: str) -> BundleManifest:
         path = self.store.path(f"bundles/{wanted.version}/{MANIFEST}")
@@ -223,10 +248,11 @@ class BundleLog:
         kept |= {one.version for one in manifests[-keep:]}
         if younger_than:
             kept |= {one.version for one in manifests if one.created_at > time.time() - younger_than}
-        kept |= _ancestors(kept, {one.version: one.parent.version for one in manifests if one.parent})
+        kept |= _ancestors(kept, {one.version: one for one in manifests})
         removed = [one.version for one in manifests if one.version not in kept]
         for version in reversed(removed):
             # A delta goes before what it changes, and without its manifest a half-removed bundle does not exist.
+            self.store.remove(f"bundles/{version}/{COMPACTED}/{MANIFEST}")
             self.store.remove(f"bundles/{version}/{MANIFEST}")
             self.store.remove(f"bundles/{version}")
         self._remove_leftovers(time.time() - _GRACE_SECONDS)
@@ -234,27 +260,24 @@ class BundleLog:
 
     def _remove_leftovers(self, before: float) -> None:
         """Remove folders without a manifest in which nothing has been written since a time."""
-        files: dict[str, list[str]] = {}
-        for name in self.store.glob("bundles/*/*"):
-            files.setdefault(f"bundles/{name.split('/')[1]}", []).append(name)
-        for folder, names in files.items():
-            if f"{folder}/{MANIFEST}" not in names and all(self._is_older(name, before) for name in names):
+        there, newest = self.store.find("bundles"), dict[str, float]()
+        for name, stat in there.items():
+            folder = name.rpartition("/")[0]
+            newest[folder] = max(newest.get(folder, 0.0), math.inf if stat.written is None else stat.written)
+        for folder in newest.keys() - {"bundles"}:
+            # What is compacted is of no use without its delta.
+            is_whole = all(f"{one}/{MANIFEST}" in there for one in {folder, folder.removesuffix(f"/{COMPACTED}")})
+            if not is_whole and newest[folder] < before:
                 self.store.remove(folder)
 
-    def _is_older(self, name: str, before: float) -> bool:
-        try:
-            return self.store.modified(name) < before
-        except FileNotFoundError:  # a temporary file that has been renamed in the meantime: another process writes here
-            return False
 
-
-def _ancestors(versions: Collection[str | None], parents: Mapping[str, str]) -> set[str]:
-    """Return everything that the versions are built on."""
+def _ancestors(versions: Collection[str | None], manifests: Mapping[str, BundleManifest]) -> set[str]:
+    """Return everything that the versions are built on, each back to its base."""
     found: set[str] = set()
-    waiting = list(versions)
-    while waiting:
-        parent = parents.get(str(waiting.pop()))
-        if parent is not None and parent not in found:
-            found.add(parent)
-            waiting.append(parent)
+    for version in versions:
+        one = manifests.get(str(version))
+        base = one.base if one else None
+        while one is not None and one.parent is not None and one.version != base:
+            found.add(one.parent.version)
+            one = manifests.get(one.parent.version)
     return found

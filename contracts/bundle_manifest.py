@@ -16,6 +16,7 @@ from contracts.storage import FileEntry
 
 __all__ = [
     "BUNDLE_ITEMS_SCHEMA",
+    "COMPACTED",
     "BundleFile",
     "BundleManifest",
     "BundleRef",
@@ -42,6 +43,10 @@ IndexRows = NewType("IndexRows", npt.NDArray[np.int64])
 """Rows of a bundle's index, of any shape; -1 where there is none."""
 
 
+COMPACTED: Final = "complete"
+"""The folder within a delta's own of the complete bundle that stands for the delta and its chain."""
+
+
 class BundleFile:
     """The files of a bundle.
 
@@ -56,6 +61,9 @@ class BundleFile:
     ``removed.npy`` int32 (r,) are rows that hold no item any more, until a later delta gives them to another one.
     Where the index has inverted lists, ``lists.npy`` int32 (m,) are those of the rows, and ``centroids.npy`` float32
     (c, dimension) the centroids of lists that the delta appends, which have the next numbers.
+
+    A compacted bundle has the files of a complete one, and the rows of the delta that it stands for. So a row may hold
+    no item: ``items.parquet`` does not name it, the index does not find it, and its vectors are zeros.
     """
 
     INDEX: Final = "index.faiss"
@@ -124,6 +132,9 @@ class BundleManifest(Document):
     depth: int = Field(default=0, ge=0, description="deltas since the complete bundle, this one included")
     changed: int = Field(default=0, ge=0, description="rows that a delta changes or adds")
     removed: int = Field(default=0, ge=0, description="rows that a delta removes")
+    compacts: BundleRef | None = Field(
+        default=None, description="the delta of the same version that this complete bundle stands for, row by row"
+    )
     moved: float | None = Field(
         default=None,
         description="share of items that are new or off by more than the bound since they were last published; none: "
@@ -134,7 +145,13 @@ class BundleManifest(Document):
     @property
     def folder(self) -> str:
         """The directory, relative to the store."""
-        return f"bundles/{self.version}"
+        folder = f"bundles/{self.version}"
+        return folder if self.compacts is None else f"{folder}/{COMPACTED}"
+
+    @property
+    def rows(self) -> int:
+        """Rows of a complete bundle; those of a compacted one do not all hold an item."""
+        return self.items if self.compacts is None else self.file(BundleFile.VECTORS).rows
 
     def file(self, name: str) -> FileEntry:
         """Return one file's entry; raises `CorruptArtefactError` where the manifest does not list it."""

@@ -1,9 +1,10 @@
 """What a bundle holds for each row of its index: ids, keys, vectors, embeddings and popularity."""
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from contracts import columns
 from contracts.ascending import ascending
@@ -37,17 +38,22 @@ class BundleRows:
     @classmethod
     def read(cls, files: BundleFiles) -> Self:
         """Read a complete bundle; raises `CorruptArtefactError` where files are damaged or do not fit together."""
-        items, count, width = files.items(), files.manifest.items, files.manifest.dimension
-        in_order = np.array_equal(items[columns.ROW].to_numpy(), np.arange(count))
-        files.require(BundleFile.ITEMS, in_order, f"does not number its rows from 0 to {count - 1}")
-        keys = ItemKeys(items[columns.ITEM_KEY].to_numpy())
+        items, count, width = files.items(), files.manifest.rows, files.manifest.dimension
+        rows = items[columns.ROW].to_numpy().astype(np.int64)
+        bounds = np.concatenate([[-1], rows, [count]])
+        in_order = len(rows) == files.manifest.items and bool((np.diff(bounds) > 0).all())
+        files.require(BundleFile.ITEMS, in_order, f"does not number {files.manifest.items} rows from 0 to {count - 1}")
+        keys, gone = ItemKeys(items[columns.ITEM_KEY].to_numpy()), _others(rows, count)
+        ids = np.array(items[columns.ITEM_ID].to_pylist(), dtype=object)
         return cls(
-            ids=Layers.of(np.array(items[columns.ITEM_ID].to_pylist(), dtype=object)),
-            keys=Layers.of(keys),
-            popularity=Layers.of(items[columns.POPULARITY].to_numpy()),
-            vectors=Layers.of(files.matrix(BundleFile.VECTORS, (count, width))),
-            embeddings=Layers.of(files.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width))),
-            item_rows=ItemRows.of(keys),
+            ids=Layers.of(_spread(ids, rows, count, ""), gone),
+            keys=Layers.of(_spread(keys, rows, count, PADDING_KEY)),
+            popularity=Layers.of(_spread(items[columns.POPULARITY].to_numpy(), rows, count, -np.inf)),
+            vectors=Layers.of(files.matrix(BundleFile.VECTORS, (count, width)), gone),
+            embeddings=Layers.of(
+                files.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width)), gone + FIRST_ITEM_ROW
+            ),
+            item_rows=ItemRows.of(keys, IndexRows(rows)),
         )
 
     def __len__(self) -> int:
@@ -57,6 +63,19 @@ class BundleRows:
     def live(self) -> IndexRows:
         """The rows that hold an item, ascending."""
         return IndexRows(np.flatnonzero(self.keys[np.arange(len(self))] != PADDING_KEY))
+
+    def merged(self) -> "BundleRows":
+        """Return the same rows as they are read of a compacted bundle: nothing lies on anything."""
+        keys, live = self.keys.merged(PADDING_KEY), self.live
+        gone = _others(live, len(self))
+        return BundleRows(
+            ids=Layers.of(self.ids.merged(""), gone),
+            keys=Layers.of(keys),
+            popularity=Layers.of(self.popularity.merged(-np.inf)),
+            vectors=Layers.of(self.vectors.merged(0.0), gone),
+            embeddings=Layers.of(self.embeddings.merged(0.0), gone + FIRST_ITEM_ROW),
+            item_rows=ItemRows.of(ItemKeys(keys[live]), live),
+        )
 
     def changed(self, files: BundleFiles, delta: BundleDelta) -> "BundleRows":
         """Return the rows after a delta; raises `CorruptArtefactError` where it does not fit."""
@@ -94,3 +113,19 @@ class BundleRows:
         count = f"makes {len(found)} items, the manifest says {files.manifest.items}"
         files.require(BundleFile.ITEMS, len(found) == files.manifest.items, count)
         return found
+
+
+def _others(rows: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Return those among `count` rows that are not among `rows`, ascending."""
+    is_other = np.ones(count, np.bool_)
+    is_other[rows] = False
+    return np.flatnonzero(is_other)
+
+
+def _spread(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], count: int, empty: Any) -> npt.NDArray[Any]:
+    """Return the values (n,) of `rows` (n,), ascending, at their places among `count`; others are `empty`."""
+    if len(rows) == count:
+        return values
+    found = np.full(count, empty, values.dtype)
+    found[rows] = values
+    return found

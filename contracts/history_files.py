@@ -15,7 +15,7 @@ from contracts.errors import CorruptArtefactError
 from contracts.storage import FileEntry
 
 if TYPE_CHECKING:
-    from contracts.commits import Commit
+    from contracts.commit import Commit
 
 __all__ = ["HISTORIES", "HistoryFile", "HistoryFiles"]
 

@@ -30,10 +30,11 @@ class ItemRows:
     count: int
 
     @classmethod
-    def of(cls, keys: ItemKeys) -> "ItemRows":
-        """Index the keys (items,) of ``items.parquet``, which are in order of index row."""
+    def of(cls, keys: ItemKeys, rows: IndexRows | None = None) -> "ItemRows":
+        """Index the keys (items,) of ``items.parquet`` by their `rows` (items,); by default these are all, in order."""
         order = np.argsort(keys)
-        return cls(ItemKeys(keys[order]), IndexRows(order), Overlay.empty(order), len(keys))
+        places = order if rows is None else rows[order]
+        return cls(ItemKeys(keys[order]), IndexRows(places), Overlay.empty(places), len(keys))
 
     def __len__(self) -> int:
         return self.count

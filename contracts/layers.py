@@ -1,7 +1,7 @@
 """Arrays by row of which a new version shares everything that has not changed with the one before."""
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ __all__ = ["Layers"]
 
 Rows = npt.NDArray[np.int64]
 Scalar = TypeVar("Scalar", bound=np.generic)
+_NONE: Final[Rows] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +29,9 @@ class Layers(Generic[Scalar]):
     count: int
 
     @classmethod
-    def of(cls, base: npt.NDArray[Scalar]) -> "Layers[Scalar]":
-        """Return the rows of an array."""
-        return cls(base, Overlay.empty(base), np.empty(0, np.int64), len(base))
+    def of(cls, base: npt.NDArray[Scalar], gone: Rows = _NONE) -> "Layers[Scalar]":
+        """Return the rows of an array, of which `gone`, ascending, have no value."""
+        return cls(base, Overlay.empty(base), gone, len(base))
 
     def __len__(self) -> int:
         return self.count
@@ -54,6 +55,14 @@ class Layers(Generic[Scalar]):
             places = np.minimum(np.searchsorted(self.gone, rows), len(self.gone) - 1)
             there &= self.gone[places] != rows
         return there
+
+    def merged(self, empty: Any) -> npt.NDArray[Scalar]:
+        """Return the values of all rows as one array; `empty` is the value of rows that are gone."""
+        found = np.empty((self.count, *self.base.shape[1:]), self.base.dtype)
+        found[: len(self.base)] = self.base
+        found[self.over.keys] = self.over.values
+        found[self.gone] = empty
+        return found
 
     @property
     def left(self) -> int:

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from contracts.artefacts import MANIFEST
-from contracts.bundle_manifest import BundleRef
+from contracts.bundle_manifest import COMPACTED, BundleRef
 from contracts.checkpoint import CHECKPOINT_MARK as CHECKPOINT
 from contracts.checkpoint import CheckpointRef, mark_path
-from contracts.commits import Commit, CommitLog, Cursor
+from contracts.commit import Commit
+from contracts.commits import CommitLog, Cursor
 from contracts.documents import Document, read_document
 from contracts.errors import CorruptArtefactError
 from contracts.findings import Finding, Kind, fault_of
@@ -53,7 +54,9 @@ def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Itera
     try:
         found = checksum(store.read(path))
     except FileNotFoundError:
-        if store.exists(name):  # else both are retired since the listing
+        folder = name.rpartition("/")[0]
+        # Else both are retired since the listing, or the bundle has been compacted and needs no parent.
+        if store.exists(name) and not store.exists(f"{folder}/{COMPACTED}/{MANIFEST}"):
             yield Finding(Kind.MISSING, path, f"{name} continues it, but it is missing")
         return
     if found != parent.checksum:

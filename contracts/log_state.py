@@ -10,7 +10,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contracts.commits import Commit, CommitLog, Cursor, Head
+from contracts.commit import Commit
+from contracts.commits import CommitLog, Cursor, Head
 from contracts.documents import Document, read_document, write_document
 from contracts.errors import CorruptArtefactError
 from contracts.format import SketchParameters

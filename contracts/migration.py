@@ -13,10 +13,12 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contracts.artefacts import MANIFEST
-from contracts.commits import Commit, CommitLog, Head, LetterFile
+from contracts.commit import Commit
+from contracts.commits import CommitLog, Head
 from contracts.documents import encode_document, encode_fields, write_document
 from contracts.errors import CorruptArtefactError, in_one_line
 from contracts.format import Layout, StoreFormat, read_format
+from contracts.redaction import LetterFile
 from contracts.source_span import SourceSpan
 from contracts.storage import FileEntry, Store, checksum
 from contracts.window import WindowManifest

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts.commits import Commit, CommitLog
+from contracts.commit import Commit
+from contracts.commits import CommitLog
 from contracts.errors import CorruptArtefactError
 from contracts.log_state import LogState
 from contracts.storage import Store

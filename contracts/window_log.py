@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from contracts import columns
 from contracts.artefacts import read_table
-from contracts.commits import Commit, CommitLog, Cursor, requirements
+from contracts.commit import Commit, requirements
+from contracts.commits import CommitLog, Cursor
 from contracts.redacted_panes import RedactedPanes
 from contracts.storage import Store
 from contracts.window import ITEMS_SCHEMA, WindowManifest, WindowName, examples_schema

@@ -3,7 +3,7 @@
 The way of a line: `discover` lists the files of a log as `Partition`s; `chunks_of` cuts a file into `Chunk`s;
 `read_chunk` reads them as `Block`s of raw rows with their positions; a `Validator` decodes a block (ids, event times,
 event types, weights, features) into a `ValidatedBlock`, and each row that is not valid into a `DeadLetter`. `read_log`
-goes the whole way for finished files. `LogConfig` holds the settings.
+goes the whole way for finished files, `read_newest` for their last rows. `LogConfig` holds the settings.
 
 Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
 """
@@ -15,6 +15,7 @@ from logs.faults import HINTS, DeadLetter, Fault, Reason
 from logs.first_look import FirstLook, first_look, row_count
 from logs.generations import KnownFile, generation, identified
 from logs.listing import UnreadableError, chunks_of
+from logs.newest import Newest, read_newest
 from logs.reading import read_chunk, read_log
 from logs.sources import LOG_SUFFIXES, PAIR_SUFFIXES, Format, Partition, TopicError, discover, is_topic, latest_event_ms
 from logs.validate import Validator
@@ -37,6 +38,7 @@ __all__ = [
     "Lines",
     "LogColumns",
     "LogConfig",
+    "Newest",
     "Partition",
     "Reading",
     "Reason",
@@ -56,5 +58,6 @@ __all__ = [
     "parse_header",
     "read_chunk",
     "read_log",
+    "read_newest",
     "row_count",
 ]

@@ -3,7 +3,7 @@
 import time
 
 from contracts import Commit, CommitLog, LogState
-from contracts.commits import requirements
+from contracts.commit import requirements
 from pipelines.attempts import new_run
 
 __all__ = ["append"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, CommitLog, CommitTakenError, Inherited, LogState, SourceSpan, Store, read_format
-from contracts.commits import MOVED
+from contracts.commit import MOVED
 from logs import generation
 from pipelines.bare_commits import append
 from pipelines.config import PipelineConfig

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contracts import Commit, CommitLog, CommitTakenError, LocalCache, LogState, Store
-from contracts.commits import requirements
+from contracts.commit import requirements
 from contracts.history_files import HISTORIES
 from pipelines.attempts import new_run
 

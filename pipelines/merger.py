@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from contracts import Commit, CommitLog, CommitTakenError, HistoryFile, HistoryFiles, LocalCache, LogState, Store
-from contracts.commits import requirements
+from contracts.commit import requirements
 from contracts.history_files import HISTORIES
 from pipelines.attempts import forget, is_marked, mark, new_run
 from pipelines.config import PipelineConfig

@@ -23,7 +23,8 @@ from contracts import (
     Store,
     read_format,
 )
-from contracts.commits import Cursor, requirements
+from contracts.commit import requirements
+from contracts.commits import Cursor
 from contracts.history_files import HISTORIES
 from contracts.models import FrozenModel
 from contracts.redacted_panes import as_redacted

@@ -21,7 +21,7 @@ from contracts import (
     columns,
 )
 from contracts.artefacts import write_table
-from contracts.commits import requirements
+from contracts.commit import requirements
 from contracts.history_files import HISTORIES
 from contracts.source_span import SPANS
 from pipelines.committed_panes import panes_before

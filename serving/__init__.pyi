@@ -1,8 +1,10 @@
+from .access.config import ClientConfig
 from .client import Hits, Info, Retrieval, RetrievalClient, RetrievalError, by_embedding, by_history, by_item, by_user
 from .config import LimitsConfig, ServingConfig
 from .server import serve
 
 __all__ = [
+    "ClientConfig",
     "Hits",
     "Info",
     "LimitsConfig",

@@ -7,6 +7,7 @@ to several replicas share the load (``dns:///name:port`` with a headless service
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -15,6 +16,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from contracts import UserError
+from serving.access.channel import Channel
+from serving.access.config import ClientConfig
 from serving.status import DOMAIN
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
@@ -70,7 +73,8 @@ class RetrievalError(UserError):
     def explain(self) -> list[str]:
         """Return what to do where no server answers, else the refusal and its violations."""
         if self.code is grpc.StatusCode.UNAVAILABLE and not self.reason:
-            return [f"no server answers: start one with `weir up` or `weir serve`, or name it with --target ({self})"]
+            start = "start one with `weir up` or `weir serve`, or name it with --target"
+            return [f"no server answers: {start}; if it speaks TLS, set `client` ({self})"]
         return [f"the server refused: {self}", *(f"  {field}: {problem}" for field, problem in self.violations.items())]
 
     def _read(self, detail: Any) -> None:
@@ -157,10 +161,11 @@ def by_item(item_id: str, k: int | None = None) -> pb.Query:
 class RetrievalClient:
     """Calls the service at `target` (``host:port``); every call ends within `timeout` seconds.
 
-    Use it as a context manager or call `close`. It may be shared between threads. All methods raise `RetrievalError`.
+    `config` says how it is reached. Use it as a context manager or call `close`. It may be shared between threads. All
+    methods raise `RetrievalError`. Raises `OSError` or `ValueError` where a file of `config` cannot be used.
     """
 
-    def __init__(self, target: str, timeout: float = 10.0) -> None:
+    def __init__(self, target: str, timeout: float = 10.0, config: ClientConfig | None = None) -> None:
         self._timeout = timeout
         options = [
             ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
@@ -168,8 +173,8 @@ class RetrievalClient:
             # gRPC's half a minute is longer than a rollout of a few servers takes: all that it knew would be gone.
             ("grpc.dns_min_time_between_resolutions_ms", 1000),
         ]
-        self._channel = grpc.insecure_channel(target, options)
-        self._stub = retrieval_pb2_grpc.RetrievalServiceStub(self._channel)
+        self._channel = Channel(target, config, options)
+        self._stub_on = lru_cache(maxsize=1)(retrieval_pb2_grpc.RetrievalServiceStub)
 
     def __enter__(self) -> Self:
         return self
@@ -212,7 +217,7 @@ class RetrievalClient:
             bundle_version=bundle_version,
             diversity=None if max_per_tag is None else pb.Diversity(max_per_tag=max_per_tag, tag_prefix=tag_prefix),
         )
-        answer = self._call(self._stub.Retrieve, request)
+        answer = self._call("Retrieve", request)
         stages = ("total", "queue", "tower", "search")
         return Retrieval(
             hits=[
@@ -226,12 +231,12 @@ class RetrievalClient:
 
     def embed(self, queries: Sequence[pb.Query]) -> list[list[float] | None]:
         """Return the vector of each query; None where the bundle knows nothing about it."""
-        answer = self._call(self._stub.Embed, pb.EmbedRequest(queries=queries))
+        answer = self._call("Embed", pb.EmbedRequest(queries=queries))
         return [None if vector.fallback else list(vector.values) for vector in answer.vectors]
 
     def info(self) -> Info:
         """Return what is served."""
-        answer: pb.GetInfoResponse = self._call(self._stub.GetInfo, pb.GetInfoRequest())
+        answer: pb.GetInfoResponse = self._call("GetInfo", pb.GetInfoRequest())
         return Info(
             bundle_version=answer.bundle_version,
             sketch_version=answer.sketch_version,
@@ -250,8 +255,8 @@ class RetrievalClient:
             delta_updates=pb.DeltaUpdates.Name(answer.delta_updates).removeprefix("DELTA_UPDATES_").lower(),
         )
 
-    def _call(self, method: Any, request: Any) -> Any:
+    def _call(self, method: str, request: Any) -> Any:
         try:
-            return method(request, timeout=self._timeout)
+            return getattr(self._stub_on(self._channel.open()), method)(request, timeout=self._timeout)
         except grpc.RpcError as error:
             raise RetrievalError.of(error) from error

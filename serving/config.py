@@ -1,12 +1,13 @@
 """The server's settings: one frozen, documented model."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from contracts import LocalCache
 from contracts.models import FrozenModel
+from serving.access.config import AuthConfig, TlsConfig
 
 __all__ = ["LimitsConfig", "ServingConfig"]
 
@@ -41,7 +42,7 @@ class ServingConfig(FrozenModel):
     """How a server process listens, batches and follows the store."""
 
     host: str = Field(
-        default="127.0.0.1", description="address to listen on; 0.0.0.0 for every interface: put TLS in front of it"
+        default="127.0.0.1", description="address to listen on; 0.0.0.0 for every interface: with `tls` and `auth`"
     )
     port: int = Field(default=50051, ge=0, le=65535, description="gRPC port; 0 takes a free one, which is logged")
     http_port: int | None = Field(
@@ -50,6 +51,15 @@ class ServingConfig(FrozenModel):
         le=65535,
         description="port of the same service as JSON over HTTP, on `host`; 0 takes a free one; null: none",
     )
+    health_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="plain-text port of the health service alone, for probes that speak no TLS, as the kubelet's; "
+        "null: none",
+    )
+    tls: TlsConfig = Field(default_factory=TlsConfig, description="the server's certificate")
+    auth: AuthConfig = Field(default_factory=AuthConfig, description="who may call")
     metrics_host: str = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
@@ -129,6 +139,16 @@ class ServingConfig(FrozenModel):
         default=0.05, gt=0, description="how long a batch waits for Redis before its users count as unknown, seconds"
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="what one request may ask for")
+
+    @model_validator(mode="after")
+    def _knows_callers(self) -> Self:
+        auth = self.auth
+        is_known = auth.jwks is not None or self.tls.client_ca_file is not None
+        if not is_known and (auth.allow != AuthConfig().allow or auth.calls_per_second is not None):
+            raise ValueError(
+                "auth.allow and auth.calls_per_second need auth.jwks or tls.client_ca_file to know callers"
+            )
+        return self
 
     @property
     def cache(self) -> LocalCache:

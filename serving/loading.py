@@ -116,7 +116,7 @@ def _read(files: BundleFiles, device: Device) -> _Parts:
     """Read a complete bundle."""
     rows = BundleRows.read(files)
     index = files.decode(BundleFile.INDEX, lambda data: faiss.deserialize_index(np.frombuffer(data, np.uint8)))
-    shape, wanted = (int(index.ntotal), int(index.d)), rows.vectors.base.shape
+    shape, wanted = (int(index.ntotal), int(index.d)), (files.manifest.items, files.manifest.dimension)
     files.require(BundleFile.INDEX, shape == wanted, f"holds {shape} vectors, not {wanted}")
     by_inner_product = index.metric_type == faiss.METRIC_INNER_PRODUCT
     files.require(BundleFile.INDEX, by_inner_product, "does not search by inner product")

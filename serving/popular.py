@@ -16,7 +16,8 @@ __all__ = ["Popular"]
 class Popular:
     """Ranks rows by their popularity, minus infinity for those without an item.
 
-    `order` (n,) are the rows of the base from the most popular down; versions on the same base share it.
+    `order` (n,) are the rows of the base that hold an item, from the most popular down; versions on the same base share
+    it.
     """
 
     popularity: Layers[np.float64]
@@ -27,7 +28,8 @@ class Popular:
         """Rank rows; nothing of the base is sorted again where the version `before` has the same one."""
         if before is not None and before.popularity.base is popularity.base:
             return cls(popularity, before.order)
-        return cls(popularity, IndexRows(np.argsort(-popularity.base, kind="stable")))
+        order, items = np.argsort(-popularity.base, kind="stable"), np.count_nonzero(popularity.base > -np.inf)
+        return cls(popularity, IndexRows(order[:items]))
 
     def first(self, count: int) -> IndexRows:
         """Return the `count` most popular rows, or all there are; of equally popular ones lower rows first."""

@@ -20,6 +20,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from contracts import Store
 from contracts.exposition import exposed
+from serving.access.access import Access
+from serving.access.certificates import grpc_credentials
+from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
 from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.config import ServingConfig
@@ -28,6 +31,7 @@ from serving.decoding import DecodingInterceptor
 from serving.following import LOOK_SECONDS, CatalogueFiles, CatalogueFollower, Takedown
 from serving.histories import FollowedHistories
 from serving.http.gateway import Gateway
+from serving.http.hosts import is_loopback
 from serving.in_place import DeltaPolicy
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
@@ -68,6 +72,15 @@ _OTHER_FILES: Final = 1024
 
 _SWITCH_SECONDS: Final = 0.001
 """How long a thread may hold the interpreter while the event loop waits for it: five times less than usual."""
+
+_BOUNDED: Final = (
+    ("grpc.max_allowed_incoming_connections", 64),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_concurrent_streams", 8),
+    ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+    ("grpc.max_receive_message_length", 4096),
+)
+"""What all probes together may hold open."""
 
 _LOOK_SECONDS: Final = 0.1
 _QUIET_LOOKS: Final = 10
@@ -143,16 +156,19 @@ class Server:
         # Metrics first, which fail in one line: a gRPC server dropped before its loop ends logs much more.
         with exposed(self.registry, self.config.metrics_host, self.config.metrics_port) as metrics:
             server, gateway = self._fronts()
-            port = server.add_insecure_port(f"{self.config.host}:{self.config.port}")
+            port = self._listen(server)
             http = await gateway.start()
             await server.start()
-            self._where = f"gRPC on {self.config.host}:{port}, {http}metrics on {metrics}"
+            probed, probes = await self._open_to_probes()
+            self._where = f"gRPC on {self.config.host}:{port}, {http}{probes}metrics on {metrics}"
             log.info("listening, without a bundle yet: %s", self._where)
             self.follow()
             watching = asyncio.create_task(self._watch_over())
             try:
                 await stopped.wait()
                 await self._drain(server, gateway)
+                if probed is not None:
+                    await probed.stop(None)
             finally:
                 await _ended([watching, *self.following])
                 await asyncio.to_thread(self.batcher.close)
@@ -166,8 +182,18 @@ class Server:
             lambda: watcher.bundle, self.batcher, config, self.metrics, aside, promoted=lambda: watcher.promoted
         )
         decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
+        keep_headers_out_of_logs()
+        access = Access(config.auth, certificates=config.tls.client_ca_file is not None)
+        interceptors: list[grpc.aio.ServerInterceptor] = [self.calls, decoding]
+        if access.asks:
+            interceptors = [
+                self.calls,
+                AccessInterceptor(access, service.refuse),
+                decoding,
+                RequestRightsInterceptor(service.refuse),
+            ]
         server = grpc.aio.server(
-            interceptors=[self.calls, decoding],
+            interceptors=interceptors,
             options=[
                 ("grpc.max_connection_age_ms", round(1000 * config.max_connection_age_seconds)),
                 ("grpc.max_connection_idle_ms", round(1000 * config.max_connection_idle_seconds)),
@@ -182,7 +208,25 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if config.reflection:
             enable_reflection((SERVICE, health.SERVICE_NAME), server)
-        return server, Gateway(service, self._dimension, self.calls, aside, config)
+        return server, Gateway(service, self._dimension, self.calls, aside, access, config=config)
+
+    def _listen(self, server: grpc.aio.Server) -> int:
+        config, where = self.config, f"{self.config.host}:{self.config.port}"
+        if config.tls.certificate_file is not None:
+            return server.add_secure_port(where, grpc_credentials(config.tls))
+        if config.auth.jwks is not None and not is_loopback(config.host):
+            log.warning("tokens travel in plain text to %s: set serving.tls, or keep the port to a mesh", where)
+        return server.add_insecure_port(where)
+
+    async def _open_to_probes(self) -> tuple[grpc.aio.Server | None, str]:
+        """Answer health checks, and nothing else, on a plain-text port of their own."""
+        if self.config.health_port is None:
+            return None, ""
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *_BOUNDED])
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
+        port = server.add_insecure_port(f"{self.config.host}:{self.config.health_port}")
+        await server.start()
+        return server, f"health on {self.config.host}:{port}, "
 
     def _dimension(self) -> int:
         return 0 if self.watcher.bundle is None else self.watcher.bundle.manifest.dimension

@@ -7,6 +7,17 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from serving.access.errors import (
+    CallRateError,
+    KeysNotLoadedError,
+    NotAllowedError,
+    TokenAudienceError,
+    TokenExpiredError,
+    TokenInvalidError,
+    TokenIssuerError,
+    TokenMissingError,
+    TokenNotYetValidError,
+)
 from serving.errors import (
     BundleVersionNotLoadedError,
     DeadlinePassedError,
@@ -36,6 +47,15 @@ _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
     ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
     BundleVersionNotLoadedError: grpc.StatusCode.FAILED_PRECONDITION,
     DeadlinePassedError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    TokenMissingError: grpc.StatusCode.UNAUTHENTICATED,
+    TokenInvalidError: grpc.StatusCode.UNAUTHENTICATED,
+    TokenExpiredError: grpc.StatusCode.UNAUTHENTICATED,
+    TokenNotYetValidError: grpc.StatusCode.UNAUTHENTICATED,
+    TokenAudienceError: grpc.StatusCode.UNAUTHENTICATED,
+    TokenIssuerError: grpc.StatusCode.UNAUTHENTICATED,
+    NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
+    CallRateError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    KeysNotLoadedError: grpc.StatusCode.UNAVAILABLE,
 }
 
 
@@ -62,7 +82,7 @@ def _details(error: RequestError) -> list[Message]:
             for violation in error.violations
         ]
         details.append(error_details_pb2.BadRequest(field_violations=violations))
-    if isinstance(error, QueueFullError):
+    if isinstance(error, QueueFullError | CallRateError):
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(round(error.retry_after * 1e9))
         details.append(retry)

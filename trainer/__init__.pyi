@@ -4,8 +4,8 @@ from .export.errors import ExportError
 from .offline.bootstrap import interval
 from .offline.cases import each_interaction, each_user
 from .offline.data import Interactions, InteractionsError, read_interactions
-from .offline.evaluator import EvaluationResult, Evaluator, Rules
-from .offline.fit import Budget, Fit, fit
+from .offline.evaluator import Difference, EvaluationResult, Evaluator, Rules
+from .offline.fit import Budget, Fit, Step, fit
 from .offline.model import OfflineModel
 from .offline.splits import Split, labelled, leave_one_out, random_per_user, temporal
 from .offline.strata import popularity_deciles, popularity_strata
@@ -19,6 +19,7 @@ __all__ = [
     "Cases",
     "CheckpointMismatchError",
     "DamagedCheckpointError",
+    "Difference",
     "EvaluationResult",
     "Evaluator",
     "ExportError",
@@ -33,6 +34,7 @@ __all__ = [
     "Ranked",
     "Rules",
     "Split",
+    "Step",
     "TowerConfig",
     "TrainProgress",
     "TrainSummary",

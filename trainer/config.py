@@ -99,7 +99,10 @@ class TrainerConfig(FrozenModel):
     )
     bundles_kept: int = Field(default=3, ge=1, description="newest bundles kept, besides the promoted one")
     bundle_chain: int = Field(
-        default=16, ge=0, description="deltas that may follow a complete bundle; 0: every bundle is complete"
+        default=16,
+        ge=0,
+        description="deltas after a complete bundle at which the next one is due, which a follower writes beside the "
+        "stream; 0: every bundle is complete",
     )
     rollback_window_seconds: float = Field(
         default=0.0, ge=0, description="bundles exported within so many seconds are kept, however many they are"

@@ -26,6 +26,7 @@ from pydantic_settings import SettingsError as PydanticSettingsError
 from contracts import UserError
 from pipelines.config import PipelineConfig
 from pipelines.stream.config import StreamConfig
+from serving.access.config import ClientConfig
 from serving.config import ServingConfig
 from serving.monitor.config import MonitorConfig
 from serving.shared.config import FollowerConfig
@@ -83,6 +84,7 @@ class Settings(BaseSettings):
     serving: ServingConfig = Field(default=ServingConfig(), description="from bundles to answers")
     histories: FollowerConfig = Field(default=FollowerConfig(), description="from the store to Redis")
     monitor: MonitorConfig = Field(default=MonitorConfig(), description="recall through the server")
+    client: ClientConfig = Field(default=ClientConfig(), description="how all of them reach the server")
 
 
 def load_settings(

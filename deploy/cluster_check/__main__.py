@@ -42,6 +42,7 @@ def check(
             checks.pods_are_ready,
             checks.events_are_answered,
             checks.prometheus_has_all_series,
+            checks.the_page_shows_every_stage,
         ]
         for step in [*steps, *([checks.an_alert_fires_and_resolves] if alert else [])]:
             _say(step())

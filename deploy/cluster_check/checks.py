@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from deploy.monitoring.build import groups
 from deploy.monitoring.prometheus import HERE, JOBS, Prometheus, asked
 from serving.client import RetrievalClient, RetrievalError, by_user
 
-__all__ = ["Checks", "needed_series"]
+__all__ = ["Checks", "needed_series", "unseen"]
 
 _METRIC: Final = re.compile(r"(?<![\w:])(?:weir|grpc_server|process)_[a-z0-9_]+")
 _RARE: Final = frozenset({"weir_bundle_refused_total"})
@@ -85,6 +86,12 @@ class Checks:
             self.wait(lambda: not prometheus.unhealthy_rules(), lambda: f"rules: {prometheus.unhealthy_rules()}")
         return f"Prometheus has the {len(needed)} metrics of rules and dashboards"
 
+    def the_page_shows_every_stage(self) -> str:
+        """Wait until the page, through a forwarded port, has an answer of each stage that it watches."""
+        with self.kubectl.forwarded(_MONITOR, 50090) as address:
+            self.wait(lambda: not unseen(address), lambda: f"the page does not see {unseen(address)}")
+        return "the page shows every stage"
+
     def an_alert_fires_and_resolves(self) -> str:
         """Stop the monitor until Prometheus says so, and start it again."""
         with self._prometheus() as prometheus:
@@ -131,3 +138,14 @@ def _is_known(client: RetrievalClient, user: str) -> bool:
 def _series(prometheus: Prometheus) -> set[str]:
     found = prometheus.query('count by (__name__) ({__name__=~"(weir|grpc_server|process)_.+"})')
     return {labels["__name__"] for labels, _ in found}
+
+
+def unseen(address: str) -> list[str]:
+    """Return the stages whose metrics the page at an address does not read; raises `ClusterError` without a page."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/api/stream", timeout=30) as stream:
+            line = stream.readline()
+    except OSError as error:
+        raise ClusterError(f"the page does not answer: {error}") from error
+    seen = json.loads(line.removeprefix(b"data: "))["state"]["answering"]
+    return sorted(stage for stage, answers in seen.items() if not answers)

@@ -11,7 +11,7 @@ from pathlib import Path
 from contracts import UserError
 from deploy.engines.settings import HERE, EngineSettings
 
-__all__ = ["FetchError", "fetch", "is_fetched", "missing_tools"]
+__all__ = ["FetchError", "fetch", "is_fetched", "maven", "missing_tools"]
 
 _FLINK = "apache-flink-libraries"
 
@@ -50,8 +50,11 @@ def _parts(settings: EngineSettings) -> dict[Path, Callable[[EngineSettings, Pat
 
 def _kafka(settings: EngineSettings, part: Path) -> Path:
     jars = part / "jars"
-    _maven(
-        "kafka.xml", "dependency:copy-dependencies", outputDirectory=jars, **{"kafka.version": settings.kafka_version}
+    maven(
+        HERE / "kafka.xml",
+        "dependency:copy-dependencies",
+        outputDirectory=jars,
+        **{"kafka.version": settings.kafka_version},
     )
     return jars
 
@@ -78,16 +81,17 @@ def _job_server(settings: EngineSettings, part: Path) -> Path:
         "job.service.version": settings.job_service_version,
         "flink.line": settings.flink_line,
     }
-    _maven("job-server.xml", "package", folder=part / "made", **versions)
+    maven(HERE / "job-server.xml", "package", folder=part / "made", **versions)
     jars = part / "jars"
     jars.mkdir()
     (part / "made/job-server.jar").rename(jars / "job-server.jar")
     return jars
 
 
-def _maven(project: str, goal: str, **properties: object) -> None:
+def maven(project: Path, goal: str, **properties: object) -> None:
+    """Run a goal of a project file; raises `FetchError`."""
     given = [f"-D{name}={value}" for name, value in properties.items()]
-    _run(["mvn", "--quiet", "--batch-mode", "--file", str(HERE / project), goal, *given])
+    _run(["mvn", "--quiet", "--batch-mode", "--file", str(project), goal, *given])
 
 
 def _run(command: list[str]) -> None:

@@ -1,6 +1,7 @@
 """A call over HTTP as the service sees it: what it uses of gRPC's context, and no more."""
 
 import re
+import ssl
 import time
 from collections.abc import Sequence
 from typing import Final, NoReturn
@@ -33,12 +34,19 @@ class HttpCall:
         self._metadata = tuple((name.lower(), value) for name, value in request.headers.items())
         seconds = seconds_of(request.headers.get(TIMEOUT, ""))
         self._ends = None if seconds is None else time.monotonic() + seconds
+        self._connection = request.transport
         self._code: grpc.StatusCode | None = None
         self.sent: dict[str, str] = {}
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the headers, by their names in lower case."""
         return self._metadata
+
+    def certificate(self) -> bytes | None:
+        """Return the client's certificate (PEM), which TLS has verified."""
+        connection = self._connection and self._connection.get_extra_info("ssl_object")
+        found = connection and connection.getpeercert(binary_form=True)
+        return ssl.DER_cert_to_PEM_cert(found).encode() if found else None
 
     async def send_initial_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
         """Send headers with the answer."""

@@ -6,15 +6,21 @@ from functools import partial
 from importlib.resources import files
 from typing import Any, Final, TypeVar
 
+import grpc
 from aiohttp import web
 from google.api import annotations_pb2
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
+from serving.access.access import Access, Caller
+from serving.access.certificates import http_context
+from serving.access.config import Right
+from serving.access.interceptor import rights_of
 from serving.aside import Aside
 from serving.config import ServingConfig
-from serving.errors import RequestError
+from serving.errors import NotJsonError, RequestError
 from serving.http.call import AbortedError, HttpCall
+from serving.http.connection import Connection
 from serving.http.messages import as_json, message_of
 from serving.http.statuses import refusals, response_of
 from serving.interceptor import MetricsInterceptor
@@ -28,6 +34,8 @@ T = TypeVar("T")
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
 _LARGE: Final = 1 << 14
 """Bytes of JSON that the event loop reads or writes by itself: about a millisecond."""
+
+_HANDSHAKE_SECONDS: Final = 10.0
 
 
 class Gateway:
@@ -43,6 +51,8 @@ class Gateway:
         Counts the calls.
     aside
         Where large requests and answers are read and written.
+    access
+        Says who may call.
     """
 
     def __init__(
@@ -51,21 +61,19 @@ class Gateway:
         dimension: Callable[[], int],
         calls: MetricsInterceptor,
         aside: Aside,
+        access: Access,
+        *,
         config: ServingConfig,
     ) -> None:
         self._service, self._dimension, self._aside, self._config = service, dimension, aside, config
+        self._access = access
         application = web.Application(client_max_size=config.max_request_bytes, middlewares=[refusals(config.host)])
         for method in SERVICE.methods:
             rule = method.GetOptions().Extensions[annotations_pb2.http]
             timed = calls.timed(self._called(method), ("unary", SERVICE.full_name, method.name))
             application.router.add_route(rule.WhichOneof("pattern"), rule.post or rule.get, partial(_answer, timed))
         application.router.add_get("/openapi.yaml", _schema)
-        self._runner = web.AppRunner(
-            application,
-            access_log=None,
-            keepalive_timeout=config.max_connection_idle_seconds,
-            shutdown_timeout=config.grace_seconds,
-        )
+        self._runner = web.AppRunner(application, shutdown_timeout=config.grace_seconds)
         self._listener: asyncio.Server | None = None
 
     async def start(self) -> str:
@@ -73,16 +81,23 @@ class Gateway:
         if self._config.http_port is None:
             return ""
         await self._runner.setup()
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._connected, self._config.host, self._config.http_port)
-        return f"HTTP on {self._config.host}:{self._listener.sockets[0].getsockname()[1]}, "
+        loop, tls = asyncio.get_running_loop(), self._config.tls
+        secure = None if tls.certificate_file is None else http_context(tls)
+        self._listener = await loop.create_server(
+            self._connected,
+            self._config.host,
+            self._config.http_port,
+            ssl=secure,
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS if secure else None,
+        )
+        return f"{'HTTPS' if secure else 'HTTP'} on {self._config.host}:{self._listener.sockets[0].getsockname()[1]}, "
 
     def _connected(self) -> asyncio.BaseProtocol:
         """Take a connection, as long as there are not too many: each is an open file."""
         server = self._runner.server
         if server is None or len(server.connections) >= self._config.max_connections:
             return _Refused()
-        return server()
+        return Connection(server, self._config.max_connection_idle_seconds)
 
     async def stop(self) -> None:
         """Take no more calls, and end the connections when those under way are answered."""
@@ -91,12 +106,15 @@ class Gateway:
         await self._runner.cleanup()
 
     def _called(self, method: Any) -> Callable[[web.Request, HttpCall], Awaitable[bytes]]:
-        answer = getattr(self._service, method.name)
+        answer, right = getattr(self._service, method.name), method.name
         empty = message_factory.GetMessageClass(method.input_type)
 
         async def handle(request: web.Request, call: HttpCall) -> bytes:
             try:
-                message = await self._read(request, empty())
+                caller = await self._caller(call, right)
+                message = await self._read(await _body(request, call), empty())
+                if caller is not None:
+                    caller.require(*rights_of(message))
             except RequestError as error:
                 await self._service.refuse(error, call)
             found = await answer(message, call)
@@ -104,8 +122,13 @@ class Gateway:
 
         return handle
 
-    async def _read(self, request: web.Request, empty: Message) -> Message:
-        data = await request.read()
+    async def _caller(self, call: HttpCall, right: Right) -> Caller | None:
+        if not self._access.asks:
+            return None
+        authorization = [value for name, value in call.invocation_metadata() if name == "authorization"]
+        return await self._access.admit(authorization, call.certificate(), right)
+
+    async def _read(self, data: bytes, empty: Message) -> Message:
         limits = self._config.limits
         numbers = limits.max_queries * self._dimension()
         if len(data) > _LARGE:
@@ -114,6 +137,15 @@ class Gateway:
 
     async def _made(self, make: Callable[[], T], size: int) -> T:
         return await self._aside.run(make) if size > _LARGE else make()
+
+
+async def _body(request: web.Request, call: HttpCall) -> bytes:
+    try:
+        return await request.read()
+    except web.RequestPayloadError:
+        raise NotJsonError("its encoding is broken") from None
+    except ConnectionError:
+        await call.abort(grpc.StatusCode.CANCELLED, "the caller has left")
 
 
 class _Refused(asyncio.Protocol):

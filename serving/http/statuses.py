@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
+from serving.access.errors import AUTHENTICATE
 from serving.http.hosts import is_loopback, is_own_host
 from serving.http.messages import as_json
 
@@ -16,6 +17,7 @@ __all__ = ["refusals", "response_of"]
 _HTTP: Final = {
     code_pb2.INVALID_ARGUMENT: 400,
     code_pb2.FAILED_PRECONDITION: 400,
+    code_pb2.UNAUTHENTICATED: 401,
     code_pb2.PERMISSION_DENIED: 403,
     code_pb2.NOT_FOUND: 404,
     code_pb2.RESOURCE_EXHAUSTED: 429,
@@ -41,7 +43,9 @@ def response_of(status: status_pb2.Status, headers: Mapping[str, str], http: int
         content_type="application/json",
         headers=headers,
     )
-    retry = error_details_pb2.RetryInfo()
+    retry, info = error_details_pb2.RetryInfo(), error_details_pb2.ErrorInfo()
+    if any(detail.Unpack(info) for detail in status.details) and info.reason in AUTHENTICATE:
+        answer.headers["WWW-Authenticate"] = AUTHENTICATE[info.reason]
     if any(detail.Unpack(retry) for detail in status.details):
         # HTTP knows whole seconds only.
         answer.headers["Retry-After"] = str(math.ceil(retry.retry_delay.ToTimedelta().total_seconds()))

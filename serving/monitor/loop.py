@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from contracts import BundleLog, CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest
 from contracts.exposition import exposed
 from contracts.places import MonitorPlace
+from serving.access.config import ClientConfig
 from serving.client import Info, RetrievalClient, RetrievalError
 from serving.cost import exact_query_cost
 from serving.errors import NoBundleError
@@ -40,8 +41,8 @@ class LimitsError(ValueError):
     """The monitor is set to ask for more than the server answers."""
 
 
-def monitor(store: Store, config: MonitorConfig) -> None:
-    """Follow windows and measure until SIGTERM or SIGINT."""
+def monitor(store: Store, config: MonitorConfig, client_config: ClientConfig | None = None) -> None:
+    """Follow windows and measure until SIGTERM or SIGINT; `client_config` says how the server is reached."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -49,7 +50,7 @@ def monitor(store: Store, config: MonitorConfig) -> None:
     ProcessCollector(registry=registry)
     with exposed(registry, config.metrics_host, config.metrics_port) as where:
         log.info("ready: asking %s, metrics on %s", config.target, where)
-        with RetrievalClient(config.target, config.timeout_seconds) as client:
+        with RetrievalClient(config.target, config.timeout_seconds, client_config) as client:
             follower = Monitor(store, config, client, MonitorMetrics(registry))
             while not stop.is_set():
                 follower.step(stop)

@@ -21,6 +21,9 @@ from tests.pipelines import support
 from tests.pipelines.support import Event
 from tests.serving.process import ServerProcess
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from trainer.export.compaction import compact
+from trainer.export.kept import Kept
+from trainer.export.servable import Servable
 from trainer.train import train
 
 USERS, ITEMS, ROUNDS = 12, 25, 5
@@ -90,6 +93,8 @@ def build(folder: Path) -> Store:
     bundles = BundleLog(store)
     assert any(manifest.depth for manifest in bundles.manifests()), "no bundle is a delta"
     newest, older = bundles.manifests()[-1], bundles.manifests()[0]
+    servable = Servable.open(bundles, newest)
+    compact(bundles, Kept.of(servable), servable)
     why = {"sequence": newest.trained_sequence, "window": newest.trained_window, "cases": 200, "verdict": "fell"}
     bundles.withdraw(Withdrawal(version=older.version, fallback=newest.version, at=time.time(), **why))
     bundles.set_pin(Pin(version=newest.version, by="somebody", at=time.time(), why="a trial"))

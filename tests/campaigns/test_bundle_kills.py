@@ -20,7 +20,10 @@ from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TowerConfig, TrainerConfig
 from trainer.export import clusters, export_bundle, fit
+from trainer.export.compaction import compact
 from trainer.export.keeper import Keeper
+from trainer.export.kept import Kept
+from trainer.export.servable import Servable
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
@@ -88,6 +91,22 @@ def a_training(store: Store, state: TrainerState) -> Keeper:
     return keeper
 
 
+def a_compacted_chain(store: Store, state: TrainerState) -> Keeper:
+    """Get ready for an export after which what a compacted chain was made of goes."""
+    keeper = a_delta(store, state)
+    compacted(store)
+    export_bundle(store, state, keeper=keeper)
+    turn(state, 4)
+    return keeper
+
+
+def compacted(store: Store) -> None:
+    """Compact the chain of the promoted bundle."""
+    log = BundleLog(store)
+    servable = Servable.open(log, log.manifest(str(log.current())))
+    compact(log, Kept.of(servable), servable)
+
+
 def is_delta(made: BundleManifest) -> bool:
     return made.depth == 2
 
@@ -124,7 +143,10 @@ def killed_exports(before: Path, state: TrainerState, keeper: Keeper) -> Iterato
             return
 
 
-@pytest.mark.parametrize(("prepare", "is_it"), [(a_delta, is_delta), (a_repair, is_repair), (a_training, is_training)])
+@pytest.mark.parametrize(
+    ("prepare", "is_it"),
+    [(a_delta, is_delta), (a_repair, is_repair), (a_training, is_training), (a_compacted_chain, is_delta)],
+)
 def test_killed_before_any_change_the_next_export_goes_on(
     tmp_path: Path,
     state: TrainerState,
@@ -139,7 +161,7 @@ def test_killed_before_any_change_the_next_export_goes_on(
     whole = export_bundle(Store(str(tmp_path / "whole")), its, keeper=mine)
     assert is_it(whole), whole
     # What is a delta without a repair was made of the rows that were touched.
-    assert (mine.compared < 1) == (prepare is a_delta)
+    assert (mine.compared < 1) == (is_it is is_delta)
     with counting(f"kills: export, {prepare.__name__[2:]}") as row:
         for store in killed_exports(tmp_path / "before", state, keeper):
             row.faults += 1
@@ -155,6 +177,34 @@ def test_killed_before_any_change_the_next_export_goes_on(
             assert_published(store, later, again_state, bound=CONFIG.publish_bound)
             assert_sound(store, served)
         assert row.faults >= 8
+        row.without_effect = row.faults
+
+
+def test_a_compaction_killed_before_any_change_leaves_the_chain(tmp_path: Path, state: TrainerState) -> None:
+    before = Store(str(tmp_path / "before"))
+    a_delta(before, state)
+    served = served_of(before)
+    with counting("kills: compaction") as row:
+        for change in count():
+            folder = tmp_path / f"killed-{change}"
+            shutil.copytree(tmp_path / "before", folder)
+            store = Store(str(folder))
+            try:
+                with killed_at(change):
+                    compacted(store)
+            except KilledError:
+                row.faults += 1
+            else:
+                break
+            assert_sound(store, served)
+            compacted(store)
+            assert_sound(store, served)
+            its = copy.deepcopy(state)
+            made = export_bundle(store, its)
+            assert (made.base, made.depth) == (served.version, 1)
+            assert_published(store, made, its, bound=CONFIG.publish_bound)
+            assert_sound(store, served)
+        assert row.faults == 6  # five files and the manifest
         row.without_effect = row.faults
 
 

@@ -43,6 +43,8 @@ KINDS: Final = {
     "histories": ("histories/*", "pipeline serve"),
     "item keys": ("state/item-keys", "pipeline"),
     "popularity": ("state/popularity", "monitor"),
+    "compacted manifest": ("bundles/*/complete/MANIFEST.json", "serve train inspect"),
+    "compacted files": ("bundles/*/complete/*", "serve train"),
     "bundle manifest": ("bundles/*/MANIFEST.json", "serve train monitor inspect"),
     "bundle files": ("bundles/*/*.[fponz]*", "serve train"),
     "withdrawal": ("bundles/*/VERDICT.json", "train inspect"),

@@ -33,6 +33,7 @@ CONFIG = TrainerConfig(
     checkpoint_every_steps=7,
     export_every_windows=2,
     publish_bound=0.3,
+    bundle_chain=2,
     metrics_port=0,
     poll_seconds=0.02,
 )

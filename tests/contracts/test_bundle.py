@@ -109,6 +109,89 @@ def test_what_is_kept_is_kept_with_its_chain(log: BundleLog) -> None:
     assert log.retire(keep=1) == ["0001", "0002"]
 
 
+def compacted(log: BundleLog, version: str) -> BundleManifest:
+    """Write the complete bundle that stands for a delta."""
+    delta, ref = log.manifest_and_ref(version)
+    nothing = {"schema_version": 1, "parent": None, "base": None, "depth": 0}
+    manifest = delta.model_copy(update={**nothing, "compacts": ref})
+    files = (log.store.write(f"{manifest.folder}/index.faiss", b"other index"),)
+    manifest = manifest.model_copy(update={"files": files})
+    log.commit(manifest)
+    return manifest
+
+
+def test_a_chain_starts_at_what_has_been_compacted(log: BundleLog) -> None:
+    first = write(log, "0001")
+    second, third = chained(log, "0002", "0001"), chained(log, "0003", "0002", depth=2)
+    whole = compacted(log, "0002")
+    assert whole.folder == "bundles/0002/complete"
+    assert log.chain(second) == [whole]
+    assert log.chain(third) == [whole, third]
+    assert log.chain(third, [whole]) == [whole, third]
+    # Who has the delta needs nothing else, and who has an earlier version needs the deltas since.
+    assert log.chain(third, [second]) == [second, third]
+    assert log.chain(third, [first]) == [first, second, third]
+    other = first.model_copy(update={"version": "0000"})
+    assert log.chain(third, [other]) == [whole, third]
+    later = compacted(log, "0003")
+    assert log.chain(third) == [later]
+    assert log.chain(third, [whole]) == [whole, third]
+    log.store.remove("bundles/0001")
+    assert log.chain(third, [first]) == [later]
+    log.store.remove(later.folder)
+    write(log, "0001")
+    assert log.versions() == ["0001", "0002", "0003"]
+    assert log.read(whole, "index.faiss") == b"other index"
+    assert verify(log.store).findings == []
+
+
+def test_what_is_compacted_stands_for_one_delta_only(log: BundleLog, caplog: pytest.LogCaptureFixture) -> None:
+    first = write(log, "0001")
+    chained(log, "0002", "0001")
+    whole = compacted(log, "0002")
+    again = chained(log, "0002", "0001", verdict="written again")
+    assert log.chain(again) == [first, again]
+    log.store.write(f"{whole.folder}/MANIFEST.json", b"{}")
+    assert log.chain(again) == [first, again]
+    assert "the whole chain of bundle 0002 is needed: " in caplog.text
+
+
+def test_what_a_compacted_chain_was_made_of_goes_when_nothing_kept_names_it(log: BundleLog) -> None:
+    write(log, "0001")
+    for version, parent in [("0002", "0001"), ("0003", "0002"), ("0004", "0003")]:
+        chained(log, version, parent)
+    whole = compacted(log, "0003")
+    fifth = chained(log, "0005", "0004", base="0003", depth=2)
+    # A version from before keeps its whole chain.
+    assert log.retire(keep=2) == []
+    assert log.retire(keep=1) == ["0001", "0002"]
+    assert [one.version for one in log.chain(fifth)] == ["0003", "0004", "0005"]
+    # What is between can still be served.
+    assert log.chain(log.manifest("0004"))[0] == whole
+    assert verify(log.store).findings == []
+    log.store.remove(f"{whole.folder}/MANIFEST.json")
+    missing = {finding.name for finding in verify(log.store).findings}
+    assert missing == {"bundles/0002/MANIFEST.json"}
+
+
+def test_what_a_killed_compaction_has_left_is_removed_after_an_hour(log: BundleLog) -> None:
+    write(log, "0001")
+    chained(log, "0002", "0001")
+    left = [Path(log.store.path(f"bundles/{name}/complete/vectors.npy")) for name in ("0002", "0009")]
+    for path in left:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+    # Its delta was retired meanwhile.
+    (left[1].parent / "MANIFEST.json").write_bytes(b"{}")
+    log.retire()
+    assert all(path.exists() for path in left)
+    for path in [*left, left[1].parent / "MANIFEST.json"]:
+        os.utime(path, (time.time() - 3700,) * 2)
+    log.retire()
+    assert not any(path.parent.exists() for path in left)
+    assert log.versions() == ["0001", "0002"]
+
+
 def test_young_bundles_are_kept_however_many(log: BundleLog) -> None:
     for number in range(4):
         write(log, f"000{number}", created_at=time.time() - 100 + number)

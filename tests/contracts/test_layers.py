@@ -26,5 +26,7 @@ def test_rows_are_those_of_a_dictionary_and_no_version_changes(seed: int, count:
         assert len(layers) == size
         np.testing.assert_array_equal(layers[rows], np.array([wanted[row] for row in rows]).reshape(-1, 3))
         np.testing.assert_array_equal(layers[np.stack([rows, rows[::-1]])][1], layers[rows[::-1]])
+        np.testing.assert_array_equal(layers.merged(0.0)[rows], layers[rows])
+        assert not layers.merged(0.0)[np.setdiff1d(np.arange(size), rows)].any()
         for row in rows:
             np.testing.assert_array_equal(layers[row], wanted[row])

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from contracts import CommitLog, CorruptArtefactError, HistoryFile, LetterFile, LogState, Store, WindowLog
-from contracts.commits import KNOWN, Cursor
+from contracts.commit import KNOWN
+from contracts.commits import Cursor
 from contracts.redaction import REDACTION, RedactedPane, RewrittenLetters
 from contracts.source_span import SourceSpan
 from contracts.verification import verify

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cluster_check.checks import Checks, needed_series
+from deploy.cluster_check.checks import Checks, needed_series, unseen
 from deploy.cluster_check.kubectl import ClusterError, Kubectl
 from tests.deploy.support import ROOT, needs_kubectl
 from tests.deploy.test_monitoring import exposed
+from tests.ports import free_port
 
 pytestmark = needs_kubectl
 
@@ -44,3 +45,8 @@ def test_what_prometheus_must_have_are_metrics_of_the_processes() -> None:
 def test_a_wait_ends_and_says_what_is_missing() -> None:
     with pytest.raises(ClusterError, match="the moon is not full, after 0 s"):
         Checks(Kubectl(), patience=0.0).wait(lambda: False, lambda: "the moon is not full")
+
+
+def test_a_page_that_does_not_answer_is_named() -> None:
+    with pytest.raises(ClusterError, match="the page does not answer"):
+        unseen(f"127.0.0.1:{free_port()}")

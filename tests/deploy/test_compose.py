@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from tests.deploy.support import DEPLOY, tool
+from weir.config import assignments, load_settings
+from weir.up.ports import with_ports
 
 FILE = DEPLOY / "compose.yaml"
 SERVICES = yaml.safe_load(FILE.read_text())["services"]
@@ -33,3 +35,15 @@ def test_what_is_mounted_is_there() -> None:
         assert (DEPLOY / folder).is_dir(), folder
     build = SERVICES["weir"]["build"]
     assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
+
+
+def test_its_settings_are_settings_and_their_ports_are_published() -> None:
+    service = SERVICES["weir"]
+    pairs = [one.removeprefix("--set=") for one in service["command"] if one.startswith("--set=")]
+    values, problems = assignments(pairs)
+    assert not problems
+    settings = with_ports(load_settings(overrides=values | {"store": "s"}), 0)
+    assert settings.serving.host == settings.monitor.page_host == "0.0.0.0"  # noqa: S104 - published on loopback only
+    assert {f"127.0.0.1:{port}:{port}" for port in (settings.serving.port, settings.monitor.page_port)} <= set(
+        service["ports"]
+    )

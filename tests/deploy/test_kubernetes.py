@@ -5,6 +5,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -102,8 +103,14 @@ def test_ports_probes_and_times_are_those_of_the_settings(overlay: str, tmp_path
     ports = {name: {p["name"]: p["containerPort"] for p in container(all_of[name])["ports"]} for name in WORKLOADS}
     assert ports["weir-ingest"] == {"metrics": config.pipeline.metrics_port}
     assert ports["weir-trainer"] == {"metrics": config.trainer.metrics_port, "rendezvous": 29400}
-    assert ports["weir-serving"] == {"grpc": config.serving.port, "metrics": config.serving.metrics_port}
+    probed = config.serving.health_port
+    open_to_probes = {} if probed is None else {"health": probed}
+    wanted = {"grpc": config.serving.port, "metrics": config.serving.metrics_port, **open_to_probes}
+    assert ports["weir-serving"] == wanted
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container(all_of["weir-serving"])[probe]["grpc"]["port"] == (probed or config.serving.port)
     assert ports["weir-monitor"] == {"metrics": config.monitor.metrics_port}
+    assert config.monitor.page_host == "127.0.0.1", "reached by port-forward only: it shows what users do"
     assert config.serving.host == "0.0.0.0"  # noqa: S104 - the network policy says who may call
     for stage in (config.pipeline, config.trainer, config.serving, config.monitor):
         assert stage.metrics_host == "0.0.0.0"  # noqa: S104 - Prometheus scrapes pods by their addresses
@@ -112,6 +119,49 @@ def test_ports_probes_and_times_are_those_of_the_settings(overlay: str, tmp_path
     before = container(all_of["weir-serving"])["lifecycle"]["preStop"]["sleep"]["seconds"]
     needed = before + config.serving.drain_seconds + config.serving.grace_seconds
     assert server["terminationGracePeriodSeconds"] > needed
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_page_reaches_the_metrics_that_it_shows(overlay: str, tmp_path: Path) -> None:
+    found = resources(KUBERNETES / "overlays" / overlay)
+    config = settings(found, tmp_path)
+    named = {(each["kind"], each["metadata"]["name"]): each["spec"] for each in found if "spec" in each}
+    monitor = {"podSelector": {"matchLabels": labels("monitor")}}
+    others = {"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "weir"}}}
+    leaving = named["NetworkPolicy", "weir-monitor"]["egress"]
+    assert {"to": [others], "ports": [{"port": "metrics"}]} in leaving
+    assert set(config.monitor.page_metrics) == {"pipeline", "trainer", "serving"}, "its own metrics are in its pod"
+    for url in config.monitor.page_metrics.values():
+        where = urlsplit(url)
+        assert where.path == "/metrics"
+        assert where.port in [each["port"] for each in named["Service", where.hostname or ""]["ports"]]
+        arriving = named["NetworkPolicy", where.hostname or ""]["ingress"]
+        assert {"from": [monitor], "ports": [{"port": "metrics"}]} in arriving
+
+
+def labels(component: str) -> dict[str, str]:
+    return {"app.kubernetes.io/part-of": "weir", "app.kubernetes.io/component": component}
+
+
+def test_production_asks_who_calls(tmp_path: Path) -> None:
+    found = resources(KUBERNETES / "overlays" / "production")
+    config, all_of = settings(found, tmp_path), workloads(found)
+    assert not config.serving.reflection
+    assert config.client.tls
+    assert config.serving.tls.client_ca_file is not None
+    files = {
+        "weir-serving": config.serving.tls.model_dump().values(),
+        "weir-monitor": [config.client.ca_file, config.client.certificate_file, config.client.key_file],
+    }
+    for name, named in files.items():
+        [mount] = [each["mountPath"] for each in container(all_of[name])["volumeMounts"] if each["name"] == "tls"]
+        assert {file.parent for file in named} == {Path(mount)}
+        [volume] = [each for each in all_of[name]["spec"]["template"]["spec"]["volumes"] if each["name"] == "tls"]
+        assert volume["secret"]["secretName"] == f"{name}-tls"
+    monitor = {
+        right for rule in config.serving.auth.allow if "CN:weir-monitor" in rule.certificates for right in rule.to
+    }
+    assert monitor == {"Retrieve", "GetInfo", "exact"}, "what serving/monitor asks for"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

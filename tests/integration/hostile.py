@@ -8,34 +8,36 @@ starts a server over 20,000 items with tags and prints the latency of good calls
 import argparse
 import contextlib
 import itertools
-import json
 import multiprocessing
 import random
 import socket
+import ssl
 import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
+import jwt
 import numpy as np
 
 from contracts import Store
+from serving.access.channel import Channel
+from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, by_history
-from serving.following import CatalogueFiles
+from tests.integration.odd_filters import ITEMS, described, large_request
+from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 METHOD = "/weir.retrieval.v1.RetrievalService/Retrieve"
 GOOD = [by_history(["item-1", "item-2"], 10)]
-
-ITEMS = 20_000
-TAGS = 2000
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING = 0, 1, 3, 4, 6
@@ -47,41 +49,74 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
 
-def headers(target: str) -> bytes:
+@dataclass(frozen=True)
+class Aim:
+    """Where a server listens, and how it is reached; an attacker has a token, if the server asks for one."""
+
+    target: str
+    client: ClientConfig = field(default_factory=ClientConfig)
+
+    def connected(self) -> socket.socket:
+        """Open a connection."""
+        host, _, port = self.target.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=10)
+
+    def speaking(self) -> socket.socket:
+        """Open a connection that has said that it speaks HTTP/2."""
+        connection = self.connected()
+        if self.client.tls:
+            context = ssl.create_default_context(cafile=str(self.client.ca_file))
+            context.set_alpn_protocols(["h2"])
+            connection = context.wrap_socket(connection, server_hostname="127.0.0.1")
+        connection.sendall(_PREFACE + frame(_SETTINGS, 0, 0))
+        return connection
+
+    def channel(self, *, with_token: bool = True) -> Channel:
+        """Open a channel for messages of any size."""
+        client = self.client if with_token else self.client.model_copy(update={"token_file": None})
+        return Channel(self.target, client, [("grpc.max_receive_message_length", -1)])
+
+
+def headers(aim: Aim, more: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
     """The header block of a call, as HPACK literals that are not indexed."""
     fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": METHOD,
-        ":authority": target,
-        "te": "trailers",
-        "content-type": "application/grpc",
+        ":method": b"POST",
+        ":scheme": b"https" if aim.client.tls else b"http",
+        ":path": METHOD.encode(),
+        ":authority": aim.target.encode(),
+        "te": b"trailers",
+        "content-type": b"application/grpc",
+        **more,
     }
     return b"".join(
-        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields.items()
+        b"\x00" + _length(len(name)) + name.encode() + _length(len(value)) + value for name, value in fields.items()
     )
 
 
-def _connected(target: str) -> socket.socket:
-    host, _, port = target.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+def _length(size: int) -> bytes:
+    """An integer of HPACK with a prefix of seven bits (RFC 7541, 5.1)."""
+    if size < 127:
+        return bytes([size])
+    found, left = [127], size - 127
+    while left >= 128:
+        found.append(left % 128 + 128)
+        left //= 128
+    return bytes([*found, left])
 
 
-def _speaking(target: str) -> socket.socket:
-    """A connection that has said that it speaks HTTP/2."""
-    connection = _connected(target)
-    connection.sendall(_PREFACE + frame(_SETTINGS, 0, 0))
-    return connection
+def call(block: bytes, stream: int, message: bytes) -> bytes:
+    """The frames of a call with a header block."""
+    body = b"\x00" + struct.pack(">I", len(message)) + message
+    return frame(_HEADERS, _END_HEADERS, stream, block) + frame(_DATA, _END_STREAM, stream, body)
 
 
-def idle(target: str, until: float, count: int = 2000, *, speaking: bool = True) -> None:
+def idle(aim: Aim, until: float, count: int = 2000, *, speaking: bool = True) -> None:
     """Hold `count` connections open that never call, and open those again that are closed."""
     held: list[socket.socket] = []
     while time.time() < until:
         with contextlib.suppress(OSError):
             while len(held) < count and time.time() < until:
-                held.append(_speaking(target) if speaking else _connected(target))
+                held.append(aim.speaking() if speaking else aim.connected())
         time.sleep(0.2)
         held = [connection for connection in held if _open(connection)]
 
@@ -91,7 +126,7 @@ def _open(connection: socket.socket) -> bool:
     try:
         while data := connection.recv(65536):
             del data
-    except BlockingIOError:
+    except (BlockingIOError, ssl.SSLWantReadError):
         return True
     except OSError:
         pass
@@ -99,59 +134,45 @@ def _open(connection: socket.socket) -> bool:
     return False
 
 
-def idle_tcp(target: str, until: float) -> None:
+def idle_tcp(aim: Aim, until: float) -> None:
     """Connections that say nothing at all."""
-    idle(target, until, speaking=False)
+    idle(aim, until, speaking=False)
 
 
-def _flood(target: str, until: float, frames: Callable[[int], bytes]) -> None:
+def _flood(aim: Aim, until: float, frames: Callable[[int], bytes]) -> None:
     """Send frames as fast as the server reads them, on a new connection whenever one is closed."""
     while time.time() < until:
-        with contextlib.suppress(OSError), _speaking(target) as connection:
-            reader = threading.Thread(target=_drain, args=(connection,), daemon=True)
-            reader.start()
+        with contextlib.suppress(OSError), aim.speaking() as connection:
             for number in itertools.count():
+                connection.settimeout(10)
                 connection.sendall(b"".join(frames(2 * each + 1) for each in range(50 * number, 50 * number + 50)))
-                if time.time() > until:
-                    return
+                # By the same thread: one TLS connection must not be read and written at once.
+                if time.time() > until or not _open(connection):
+                    break
 
 
-def _drain(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while connection.recv(65536):
-            pass
-
-
-def rapid_reset(target: str, until: float) -> None:
+def rapid_reset(aim: Aim, until: float) -> None:
     """Begin calls and take them back at once (CVE-2023-44487)."""
-    block = headers(target)
-    message = pb.RetrieveRequest(queries=GOOD).SerializeToString()
-    body = b"\x00" + struct.pack(">I", len(message)) + message
-
-    def call(stream: int) -> bytes:
-        return (
-            frame(_HEADERS, _END_HEADERS, stream, block)
-            + frame(_DATA, _END_STREAM, stream, body)
-            + frame(_RST_STREAM, 0, stream, struct.pack(">I", 8))
-        )
-
-    _flood(target, until, call)
+    block, message = headers(aim), pb.RetrieveRequest(queries=GOOD).SerializeToString()
+    _flood(
+        aim, until, lambda stream: call(block, stream, message) + frame(_RST_STREAM, 0, stream, struct.pack(">I", 8))
+    )
 
 
-def pings(target: str, until: float) -> None:
+def pings(aim: Aim, until: float) -> None:
     """Send pings, which have to be answered."""
-    _flood(target, until, lambda stream: frame(_PING, 0, 0, struct.pack(">Q", stream)))
+    _flood(aim, until, lambda stream: frame(_PING, 0, 0, struct.pack(">Q", stream)))
 
 
-def _calls(target: str, until: float, request: bytes, under_way: int = 4) -> None:
+def _calls(aim: Aim, until: float, request: bytes, under_way: int = 4) -> None:
     """Send the same bytes again and again, with so many calls under way."""
-    with grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", -1)]) as channel:
-        call = channel.unary_unary(METHOD)
+    with contextlib.closing(aim.channel()) as channel:
+        method = channel.open().unary_unary(METHOD)
 
         def loop() -> None:
             while time.time() < until:
                 try:
-                    call(request, timeout=30)
+                    method(request, timeout=30)
                 except grpc.RpcError:
                     time.sleep(0.001)
 
@@ -162,105 +183,89 @@ def _calls(target: str, until: float, request: bytes, under_way: int = 4) -> Non
             thread.join()
 
 
-def violations(target: str, until: float) -> None:
+def violations(aim: Aim, until: float) -> None:
     """As many wrong ids as there may be, all of them empty."""
     query = pb.Query(history=pb.History(item_ids=[""] * 1000))
-    _calls(target, until, pb.RetrieveRequest(queries=[query] * 256).SerializeToString())
+    _calls(aim, until, pb.RetrieveRequest(queries=[query] * 256).SerializeToString())
 
 
-def undecodable(target: str, until: float) -> None:
+def undecodable(aim: Aim, until: float) -> None:
     """Bytes that are no message."""
-    _calls(target, until, b"\xff" * 1000)
+    _calls(aim, until, b"\xff" * 1000)
 
 
-def many_fields(target: str, until: float) -> None:
+def many_fields(aim: Aim, until: float) -> None:
     """Ten megabytes of empty queries."""
-    _calls(target, until, b"\x0a\x00" * (5 << 20), under_way=2)
+    _calls(aim, until, b"\x0a\x00" * (5 << 20), under_way=2)
 
 
-def expensive(target: str, until: float) -> None:
+def expensive(aim: Aim, until: float) -> None:
     """Large batches of exact searches for many items, as dear as a request may be."""
     query = by_history([f"item-{number}" for number in range(100)], 1000)
     request = pb.RetrieveRequest(queries=[query] * 256, params=pb.SearchParams(exact=True), exclude_seen=True)
-    _calls(target, until, request.SerializeToString())
+    _calls(aim, until, request.SerializeToString())
 
 
-def filters(target: str, until: float) -> None:
+def filters(aim: Aim, until: float) -> None:
     """Filters as large as they may be, none like another, each with a cap that most items run into."""
     rng = random.Random(0)
-    with grpc.insecure_channel(target) as channel:
-        call = channel.unary_unary(METHOD)
+    with contextlib.closing(aim.channel()) as channel:
+        method = channel.open().unary_unary(METHOD)
         while time.time() < until:
-            some = [f"tag-{number}" for number in rng.sample(range(TAGS), 200)]
-            request = pb.RetrieveRequest(
-                queries=[by_history([f"item-{rng.randrange(ITEMS)}"], 100)] * 64,
-                filter=pb.Filter(
-                    any_tags=["half", *some[:99]],
-                    none_tags=some[100:],
-                    allowed_item_ids=[f"item-{number}" for number in rng.sample(range(ITEMS), 10_000)],
-                ),
-                diversity=pb.Diversity(max_per_tag=1),
-            )
             with contextlib.suppress(grpc.RpcError):
-                call(request.SerializeToString(), timeout=30)
+                method(large_request(rng), timeout=30)
 
 
-def odd_request(rng: random.Random) -> bytes:
-    """Return a request whose filter, availability and diversity are as odd as can be; one in eight is no message."""
-    odd = ["", "half", "all", "tag-7", "\x00", "é" * 256, "x" * 512, "x" * 513, "🎷" * 200, "' OR 1=1 --", "../..", "|"]
-
-    def some(values: list[str], most: int) -> list[str]:
-        return rng.choices(values, k=rng.choice([0, 0, 1, 2, most]))
-
-    request = pb.RetrieveRequest(
-        queries=[by_history([f"item-{rng.randrange(ITEMS)}"], rng.choice([1, 10, 1000]))],
-        filter=pb.Filter(
-            any_tags=some(odd, rng.choice([99, 101])),
-            all_tags=some(odd, 20),
-            none_tags=some(odd, 20),
-            allowed_item_ids=some([*odd, *(f"item-{number}" for number in range(100))], rng.choice([50, 10_001])),
-        ),
-        params=pb.SearchParams(
-            exact=rng.random() < 0.2,
-            nprobe=rng.choice([0, 0, 1, 2**32 - 1]),
-            score_threshold=rng.choice([None, -1.0, 0.5, 1e30, float("nan"), float("-inf")]),
-        ),
-        exclude_seen=rng.random() < 0.5,
-    )
-    if rng.random() < 0.5:
-        prefix = rng.choice(odd)
-        request.diversity.CopyFrom(pb.Diversity(max_per_tag=rng.choice([0, 1, 2, 1000, 2**32 - 1]), tag_prefix=prefix))
-    data = bytearray(request.SerializeToString())
-    if rng.random() < 0.125:
-        for _ in range(rng.choice([1, 5, 50])):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-    return bytes(data)
+def forged_tokens(count: int, seed: int = 0) -> Iterator[str]:
+    """Tokens that nobody has signed who may: another key by a known name, unheard-of keys, no signature, nonsense."""
+    draw, forger = random.Random(seed), Issuer({"one": "EC", "unheard-of": "EC"})
+    signed = [forger.token(kid, sub=f"user-{number}") for kid in forger.keys for number in range(20)]
+    unsigned = [jwt.encode({"sub": "ann"}, None, "none", headers={"kid": kid}) for kid in ("one", "two")]
+    letters = [chr(code) for code in range(33, 127)]
+    for _ in range(count):
+        head, body, seal = draw.choice(signed).split(".")
+        cut = draw.randrange(1, len(body))
+        yield draw.choice(
+            (
+                f"{head}.{body}.{seal}",
+                f"{head}.{body[:cut]}.{seal}",
+                f"{head}.{body}.",
+                draw.choice(unsigned),
+                "".join(draw.choices(letters, k=draw.randrange(1, 4000))),
+            )
+        )
 
 
-def described(folder: Path) -> CatalogueFiles:
-    """Write a catalogue of the items: a tag that all have, one that half of them have, and one of many."""
-    rows = (
-        {"item_id": f"item-{number}", "tags": ["all", f"tag-{number % TAGS}", *["half"][: number % 2]]}
-        for number in range(ITEMS)
-    )
-    (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return CatalogueFiles(str(folder / "items.jsonl"))
+def forged(aim: Aim, until: float) -> None:
+    """Tokens of a forger, of which many cost the server a signature to be verified."""
+    request, tokens = pb.RetrieveRequest(queries=GOOD).SerializeToString(), [*forged_tokens(1000)]
+    with contextlib.closing(aim.channel(with_token=False)) as channel:
+        method = channel.open().unary_unary(METHOD)
+        endless = itertools.cycle(tokens)
+        while time.time() < until:
+            under_way = [
+                method.future(request, metadata=[("authorization", f"Bearer {token}")])
+                for token in itertools.islice(endless, 16)
+            ]
+            for each in under_way:
+                with contextlib.suppress(grpc.RpcError):
+                    each.result()
 
 
-ATTACKS: dict[str, Callable[[str, float], None]] = {
+ATTACKS: dict[str, Callable[[Aim, float], None]] = {
     attack.__name__: attack
-    for attack in (idle_tcp, idle, rapid_reset, pings, violations, undecodable, many_fields, expensive, filters)
+    for attack in (idle_tcp, idle, rapid_reset, pings, violations, undecodable, many_fields, expensive, filters, forged)
 }
 
 
 @contextlib.contextmanager
-def under(attack: str | None, target: str, seconds: float) -> Iterator[None]:
+def under(attack: str | None, aim: Aim, seconds: float) -> Iterator[None]:
     """Attack from another process while inside, for `seconds` at most."""
     if attack is None:
         yield
         return
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=ATTACKS[attack], args=(target, time.time() + seconds), daemon=True)
+    process = context.Process(target=ATTACKS[attack], args=(aim, time.time() + seconds), daemon=True)
     process.start()
     try:
         yield
@@ -280,7 +285,7 @@ class Measured:
     worst: float
 
 
-def good_calls(target: str, seconds: float, callers: int = 4, pause: float = 0.02) -> Measured:
+def good_calls(aim: Aim, seconds: float, callers: int = 4, pause: float = 0.02) -> Measured:
     """Call in the pace of `callers` patient clients, each on the connection that it had before."""
     times: list[float] = []
     failed: list[Exception] = []
@@ -297,7 +302,7 @@ def good_calls(target: str, seconds: float, callers: int = 4, pause: float = 0.0
             time.sleep(pause)
 
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(RetrievalClient(target, timeout=20)) for _ in range(callers)]
+        clients = [stack.enter_context(RetrievalClient(aim.target, 20, aim.client)) for _ in range(callers)]
         threads = [threading.Thread(target=caller, args=(client,)) for client in clients]
         for thread in threads:
             thread.start()
@@ -309,9 +314,25 @@ def good_calls(target: str, seconds: float, callers: int = 4, pause: float = 0.0
 
 def measured(server: ServerProcess, attack: str | None, seconds: float, warm: float = 2.0) -> Measured:
     """Measure good calls for `seconds`, once an attack has been under way for `warm` seconds."""
-    with under(attack, server.target, seconds + warm + 60):
+    aim = Aim(server.target, server.client or ClientConfig())
+    with under(attack, aim, seconds + warm + 60):
         time.sleep(warm)
-        return good_calls(server.target, seconds)
+        return good_calls(aim, seconds)
+
+
+@contextlib.contextmanager
+def served(store: Store, folder: Path, *, secured: bool) -> Iterator[ServerProcess]:
+    """Start a server for attacks; `secured` with TLS and tokens, whose files go to `folder`."""
+    if not secured:
+        with ServerProcess(store, described(folder)) as server:
+            yield server
+        return
+    authority, issuer, token = Authority(folder), Issuer(), folder / "token"
+    token.write_text(issuer.token())
+    auth = {"jwks": issuer.publish(folder / "jwks.json"), "issuer": ISSUER, "audience": AUDIENCE}
+    client = ClientConfig(tls=True, ca_file=authority.file, token_file=token)
+    with ServerProcess(store, described(folder), client=client, tls=authority.files("server"), auth=auth) as server:
+        yield server
 
 
 def main() -> None:
@@ -319,11 +340,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="good calls are measured for so long per attack")
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS), choices=list(ATTACKS))
+    parser.add_argument("--tls", action="store_true", help="through TLS, with tokens")
     arguments: Any = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(folder)
+        store = Store(f"{folder}/store")
         write_bundle(store, "v1", Catalogue.random(items=ITEMS, dimension=64), index="IVF64,Flat")
-        with ServerProcess(store, described(Path(folder))) as server:
+        with served(store, Path(folder), secured=arguments.tls) as server:
             server.serving("v1")
             print(f"{'attack':12} {'answered':>8} {'failed':>6} {'median':>8} {'p99':>8} {'worst':>8} ms   MiB")  # noqa: T201
             for attack in (None, *arguments.attacks, None):

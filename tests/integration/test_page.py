@@ -13,9 +13,15 @@ from typing import Any, Final
 import pytest
 
 from contracts import Store, WindowLog
+from deploy.cluster_check.checks import unseen
+from serving.access.config import ClientConfig
 from tests.ports import free_port
+from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
+from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from tests.weir.up.damage import whole_store
 from weir.config import Settings
+from weir.page.server import page_served
 from weir.session import REMEMBERED
 
 selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
@@ -117,6 +123,7 @@ def browser() -> Iterator[Any]:
     options.binary_location = CHROMIUM
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
         options.add_argument(argument)
+    options.accept_insecure_certs = True  # of a test's own authority
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = selenium.Chrome(options=options, service=selenium.ChromeService(DRIVER))
     driver.set_page_load_timeout(WAIT)
@@ -164,6 +171,7 @@ def test_it_shows_the_stages_as_they_are_and_goes_on(stages: Stages, browser: An
     assert texts(browser, "#path .name") == ["log", "windows", "trainer", "bundle", "server", "monitor"]
     quiet = texts(browser, "#path .stage.quiet .name")
     assert quiet == ["trainer"], "no trainer runs here"
+    assert unseen(stages.address.removeprefix("http://")) == quiet, "the check of a cluster sees it, too"
     before = shown_windows(browser)
     assert before <= len(WindowLog(stages.store).committed())
     stages.add("second", [event(n % 20, n % ITEMS, 1000 + n) for n in range(300)])
@@ -208,6 +216,36 @@ def test_the_neighbours_of_an_item_light_up_by_keyboard_alone(stages: Stages, br
     field.send_keys("item-7" + selenium.Keys.ENTER)
     until(lambda: text(browser, "#map-note").startswith("near item-7: item-"), "neighbours are named")
     assert browser.execute_script(pixels) != before
+
+
+def test_off_loopback_it_asks_for_a_token_and_shows_no_data(tmp_path: Path, browser: Any) -> None:
+    store, issuer, authority = whole_store(str(tmp_path / "store")), Issuer(), Authority(tmp_path)
+    token = tmp_path / "token"
+    token.write_text(issuer.token())
+    client = {"tls": True, "ca_file": str(authority.file), "token_file": str(token)}
+    auth = {"jwks": issuer.publish(tmp_path / "jwks.json"), "issuer": ISSUER, "audience": AUDIENCE}
+    serving = {"tls": authority.files("server"), "auth": auth}
+    with ServerProcess(store, client=ClientConfig.model_validate(client), **serving) as server:
+        server.serving("00000000-0000000001")
+        monitor = {"target": server.target, "page_host": "0.0.0.0", "page_port": 0}  # noqa: S104
+        stages = {name: {"metrics_port": 1} for name in ("pipeline", "trainer")}
+        settings = Settings.model_validate({"serving": serving, "monitor": monitor, "client": client, **stages})
+        with page_served(settings, store) as address:
+            browser.get(f"https://127.0.0.1:{str(address).rpartition(':')[2]}/")
+            visible = "return document.querySelector('#door').checkVisibility()"
+            until(lambda: browser.execute_script(visible), "it asks for a token")
+            assert "00000000-0000000001" not in browser.page_source
+            field = browser.find_element("css selector", "#door input")
+            field.send_keys("nonsense" + selenium.Keys.ENTER)
+            until(lambda: "the token is not valid" in text(browser, "#door p"), "it says why it refuses one")
+            field.clear()
+            field.send_keys(issuer.token(sub="ann") + selenium.Keys.ENTER)
+            until(lambda: "00000000-0000000001" in text(browser, "#served"), "it shows what is served")
+            assert not browser.execute_script(visible)
+            assert "weir-token" not in browser.execute_script("return document.cookie")
+            assert not browser.execute_script("return document.querySelector('#ask form').checkVisibility()")
+    # Refusals, which the browser notes.
+    assert all("401" in entry["message"] for entry in browser.get_log("browser") if entry["source"] == "network")
 
 
 @pytest.mark.parametrize("dark", [False, True])

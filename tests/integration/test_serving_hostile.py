@@ -9,23 +9,26 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import grpc
 import pytest
 
 from contracts import Store
+from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, RetrievalError, by_history
-from tests.integration import hostile
+from tests.integration import hostile, odd_filters
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    store = Store(str(tmp_path_factory.mktemp("store")))
-    write_bundle(store, "v1", Catalogue.random(items=hostile.ITEMS, dimension=32), index="IVF64,Flat")
-    with ServerProcess(store, hostile.described(tmp_path_factory.mktemp("catalogue"))) as process:
+@pytest.fixture(scope="module", params=["plain", "tls"])
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("hostile")
+    store = Store(str(folder / "store"))
+    write_bundle(store, "v1", Catalogue.random(items=odd_filters.ITEMS, dimension=32), index="IVF64,Flat")
+    with hostile.served(store, folder, secured=request.param == "tls") as process:
         process.serving("v1")
         yield process
 
@@ -51,13 +54,14 @@ def test_odd_filters_are_answered_or_refused_properly(server: ServerProcess) -> 
             return str(error.code().name)
         return "OK"
 
-    with grpc.insecure_channel(server.target) as channel, ThreadPoolExecutor(8) as pool:
-        call = channel.unary_unary(hostile.METHOD)
-        codes.update(pool.map(ask, (hostile.odd_request(rng) for _ in range(10_000))))
+    aim = hostile.Aim(server.target, server.client or ClientConfig())
+    with closing(aim.channel()) as channel, ThreadPoolExecutor(8) as pool:
+        call = channel.open().unary_unary(hostile.METHOD)
+        codes.update(pool.map(ask, (odd_filters.odd_request(rng) for _ in range(10_000))))
     assert set(codes) <= {"OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION"}, codes
     assert codes["OK"] > 1000
     assert codes["INVALID_ARGUMENT"] > 1000
-    with RetrievalClient(server.target) as client:
+    with RetrievalClient(server.target, config=server.client) as client:
         spread = client.retrieve(hostile.GOOD, any_tags=["half"], max_per_tag=1, tag_prefix="tag-").hits[0]
         assert len(spread.item_ids) == 10
     assert "Traceback" not in "".join(server.lines)
@@ -76,7 +80,7 @@ def test_connections_are_capped_and_those_open_are_not_touched(tmp_path: Path) -
     ):
         process.serving("v1")
         client.retrieve(hostile.GOOD)
-        with hostile.under("idle", process.target, 30):
+        with hostile.under("idle", hostile.Aim(process.target), 30):
             ends = time.monotonic() + 3
             while time.monotonic() < ends:
                 client.retrieve(hostile.GOOD)
@@ -88,21 +92,21 @@ def test_connections_are_capped_and_those_open_are_not_touched(tmp_path: Path) -
 
 
 def test_a_cancelled_call_leaves_no_traceback(server: ServerProcess) -> None:
-    with grpc.insecure_channel(server.target) as channel:
-        call = channel.unary_unary(hostile.METHOD)
+    with closing(hostile.Aim(server.target, server.client or ClientConfig()).channel()) as channel:
+        call = channel.open().unary_unary(hostile.METHOD)
         request = hostile.pb.RetrieveRequest(queries=hostile.GOOD * 200).SerializeToString()
         for number in range(200):
             under_way = call.future(request)
             time.sleep(0.001 * (number % 10))
             under_way.cancel()
-    with RetrievalClient(server.target) as client:
+    with RetrievalClient(server.target, config=server.client) as client:
         client.retrieve(hostile.GOOD)
     assert "Traceback" not in "".join(server.lines)
 
 
 def test_cheap_calls_pass_expensive_ones(server: ServerProcess) -> None:
     dear = [by_history([f"item-{number}" for number in range(50)], 1000)] * 256
-    with RetrievalClient(server.target, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+    with RetrievalClient(server.target, 60, server.client) as client, ThreadPoolExecutor(1) as pool:
         client.retrieve(hostile.GOOD)
         start = time.monotonic()
         whole = pool.submit(client.retrieve, dear, exact=True, exclude_seen=True)
@@ -115,7 +119,7 @@ def test_cheap_calls_pass_expensive_ones(server: ServerProcess) -> None:
 
 
 def test_what_is_too_dear_is_refused_with_the_way_out(server: ServerProcess) -> None:
-    with RetrievalClient(server.target) as client:
+    with RetrievalClient(server.target, config=server.client) as client:
         dear = by_history(["item-1"] * 100, 1000)
         excluded = [f"item-{number}" for number in range(1000)]
         assert client.info().limits["max_cost"] == 500_000

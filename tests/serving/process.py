@@ -15,6 +15,7 @@ from typing import Self
 from pydantic import BaseModel
 
 from contracts import Store
+from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, RetrievalError
 from serving.config import ServingConfig
 from serving.following import CatalogueFiles
@@ -96,12 +97,20 @@ class Process:
 
 
 class ServerProcess(Process):
-    """`serving.server.serve` with free ports."""
+    """`serving.server.serve` with free ports; `client` says how a client reaches it."""
 
-    def __init__(self, store: Store, files: CatalogueFiles | None = None, **config: object) -> None:
+    def __init__(
+        self,
+        store: Store,
+        files: CatalogueFiles | None = None,
+        *,
+        client: ClientConfig | None = None,
+        **config: object,
+    ) -> None:
         defaults = {"port": 0, "metrics_port": 0, "poll_seconds": 0.05}
         served = _SERVE.format(files=files or CatalogueFiles())
         super().__init__(served, store, ServingConfig.model_validate({**defaults, **config}))
+        self.client = client
 
     @property
     def target(self) -> str:
@@ -112,7 +121,7 @@ class ServerProcess(Process):
         """Wait until it serves a version."""
         self.said(f"serving bundle {re.escape(version)}:", within)
         ends = time.monotonic() + within
-        with RetrievalClient(self.target) as client:
+        with RetrievalClient(self.target, config=self.client) as client:
             while time.monotonic() < ends:
                 try:
                     if client.info().bundle_version == version:

@@ -9,7 +9,7 @@ from serving.popular import Popular
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30), st.integers(0, 3))
 def test_the_first_are_those_of_a_whole_sort(seed: int, count: int, changes: int) -> None:
     rng = np.random.default_rng(seed)
-    layers = Layers.of(rng.integers(0, 6, count).astype(np.float64))
+    layers = Layers.of(np.where(rng.random(count) < 0.1, -np.inf, rng.integers(0, 6, count)))
     whole, popular = layers.base.copy(), Popular.of(layers)
     order = popular.order
     for _ in range(changes):

@@ -100,7 +100,7 @@ class _Export:
             sentence = f"held: {pinned}; otherwise {sentence}"
         manifest = manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
         self.log.commit(manifest)
-        self.keeper.note(draft, servable and replace(servable, manifest=manifest))
+        self.keeper.note(self.log, draft, servable and replace(servable, manifest=manifest))
         return manifest
 
     def publish(self, manifest: BundleManifest) -> None:
@@ -145,13 +145,12 @@ class _Export:
         )
         if isinstance(draft, Complete):
             return manifest.model_copy(update={"files": write_complete(self.store, manifest, draft)})
-        parent = draft.parent.manifest
         return manifest.model_copy(
             update={
                 "schema_version": 2,
-                "parent": draft.ref,
-                "base": parent.base or parent.version,
-                "depth": parent.depth + 1,
+                "parent": draft.chain.ref,
+                "base": draft.chain.base,
+                "depth": draft.chain.deltas + 1,
                 "changed": len(draft.items),
                 "removed": len(draft.removed),
                 "files": write_delta(self.store, manifest, draft),

@@ -14,7 +14,7 @@ from trainer.export.content import Content
 from trainer.export.kept import Kept, rows_of
 from trainer.items.rows import SHARED
 
-__all__ = ["Complete", "Delta", "Difference", "Placed"]
+__all__ = ["Chain", "Complete", "Delta", "Difference", "Placed"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -40,17 +40,26 @@ class Complete:
     moved: float | None = None
 
 
+class Chain(NamedTuple):
+    """What the store has of the bundle `ref`: the complete one it builds on, by how many deltas, of how many rows."""
+
+    ref: BundleRef
+    base: str
+    deltas: int
+    rows: int
+
+
 @dataclass(frozen=True, eq=False)
 class Delta:
     """The `items` (m,) of a content to publish, the rows of its n items, `places` (n,), and the rows to remove.
 
-    `parent` is what they change, stored as `ref` says. `placed` where the index has lists, `appended` (c, d) the
+    `parent` is what they change, stored as `chain` says. `placed` where the index has lists, `appended` (c, d) the
     centroids that a repair has added.
     """
 
     content: Content
     parent: Kept
-    ref: BundleRef
+    chain: Chain
     info: IndexInfo
     items: Rows
     places: Rows

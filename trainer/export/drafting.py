@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo
-from contracts.bundle_manifest import BundleRef
 from contracts.index_delta import takes_deltas
 from trainer.export.clusters import Assigned, Clusters
 from trainer.export.content import Content
-from trainer.export.draft import Complete, Delta, Difference, Placed
+from trainer.export.draft import Chain, Complete, Delta, Difference, Placed
 from trainer.export.fit import is_unfit, may_repair
 from trainer.export.index import empty_index, factory, info_of
 from trainer.export.kept import ByRow, Lists
 
 __all__ = [
+    "calls_for_compaction",
     "calls_for_repair",
     "complete",
     "delta_of",
@@ -39,6 +39,9 @@ _MOST_OF_DELTA: Final = 0.25
 _MOST_OF_CHAIN: Final = 1.0
 """The same for all deltas of a chain: whoever starts reads at most twice what a complete bundle has."""
 
+_COMPACTED: Final = 0.75
+"""What a chain has of its limits when it is compacted: there is time before they are reached."""
+
 
 def empty_for(content: Content) -> tuple[Any, str]:
     """Return an untrained index for all items of a state, and its factory string."""
@@ -47,11 +50,13 @@ def empty_for(content: Content) -> tuple[Any, str]:
     return empty_index(config.tower.dimension, kind), kind
 
 
-def without_lists(log: BundleLog, difference: Difference, content: Content, empty: Any, kind: str) -> Delta | None:
+def without_lists(
+    log: BundleLog, difference: Difference, content: Content, empty: Any, kind: str, *, room: int
+) -> Delta | None:
     """Return the delta for an index without lists; None where a complete bundle is due."""
     if not takes_deltas(empty) or difference.kept.manifest.index.type != kind:
         return None
-    return delta_of(log, difference, content, info_of(empty, kind, content.state.config.nprobe))
+    return delta_of(log, difference, content, info_of(empty, kind, content.state.config.nprobe), room=room)
 
 
 def complete(empty: Any, kind: str, content: Content, difference: Difference | None) -> Complete:
@@ -79,36 +84,50 @@ def info_for(content: Content, placed: Placed) -> IndexInfo:
 
 
 def delta_of(
-    log: BundleLog, difference: Difference, content: Content, info: IndexInfo, placed: Placed | None = None
+    log: BundleLog,
+    difference: Difference,
+    content: Content,
+    info: IndexInfo,
+    placed: Placed | None = None,
+    *,
+    room: int,
 ) -> Delta | None:
-    """Return the delta that publishes a difference; None where a complete bundle is due."""
+    """Return the delta that publishes a difference; None where a complete bundle is due.
+
+    The chain may reach its limits `room` times.
+    """
     kept, moves, appended = difference.kept, np.zeros(len(difference.rows), np.bool_), None
     if kept.lists is not None and placed is not None:
         moves = kept.lists.assigned.take(difference.rows).lists != placed.assigned.lists
         appended = placed.clusters.centroids()[kept.lists.clusters.lists :]
     items, places, removed = difference.rows_for(moves)
-    stored = _stored(log, kept.manifest)
-    if stored is None or kept.manifest.depth >= content.state.config.bundle_chain:
+    chain, most = _stored(log, kept.manifest), len(kept.rows.vectors.base)
+    if chain is None or chain.deltas >= room * content.state.config.bundle_chain:
         return None
-    ref, described = stored
-    most = len(kept.rows.vectors.base)
-    if len(items) > _MOST_OF_DELTA * most or described + len(items) > _MOST_OF_CHAIN * most:
+    if len(items) > _MOST_OF_DELTA * most or chain.rows + len(items) > room * _MOST_OF_CHAIN * most:
         return None
-    return Delta(content, kept, ref, info, items, places, removed, placed, appended, difference.share)
+    return Delta(content, kept, chain, info, items, places, removed, placed, appended, difference.share)
 
 
-def _stored(log: BundleLog, kept: BundleManifest) -> tuple[BundleRef, int] | None:
-    """Return what names the bundle that is kept, and how many rows the deltas of its chain describe.
+def calls_for_compaction(delta: Delta) -> bool:
+    """Say whether the chain with this delta is long enough to be compacted."""
+    chain, most = delta.chain, len(delta.parent.rows.vectors.base)
+    described = chain.rows + len(delta.items)
+    longest = delta.content.state.config.bundle_chain
+    return chain.deltas + 1 >= _COMPACTED * longest or described >= _COMPACTED * _MOST_OF_CHAIN * most
 
-    None where the store no longer has that bundle, or not its chain.
-    """
+
+def _stored(log: BundleLog, kept: BundleManifest) -> Chain | None:
+    """Return the chain of the bundle that is kept; None where the store no longer has it whole."""
     try:
         manifest, ref = log.manifest_and_ref(kept.version)
         chain = log.chain(manifest)
     except (CorruptArtefactError, FileNotFoundError) as error:
         logger.error("the next bundle is complete, the newest one cannot be built on: %s", error)
         return None
-    return (ref, sum(one.changed for one in chain)) if manifest == kept else None
+    if manifest != kept:
+        return None
+    return Chain(ref, chain[0].version, len(chain) - 1, sum(one.changed for one in chain[1:]))
 
 
 def lists_by_row(draft: Complete | Delta, assigned: Assigned) -> ByRow:

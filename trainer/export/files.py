@@ -1,19 +1,25 @@
 """The files of a bundle."""
 
 import io
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from contracts import BundleFile, BundleManifest, FileEntry, Store
+from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest, FileEntry, Store, columns
 from contracts.artefacts import write_table
+from contracts.bundle_rows import BundleRows
 from contracts.item_rows import FIRST_ITEM_ROW
 from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta
 from trainer.export.index import serialised
 from trainer.export.tower import tower_to_onnx
 
-__all__ = ["write_complete", "write_delta"]
+__all__ = ["write_compacted", "write_complete", "write_delta"]
+
+_BLOCK: Final = 1 << 14
+"""Ids converted at a time: no other thread runs while that lasts."""
 
 
 def write_complete(store: Store, manifest: BundleManifest, draft: Complete) -> tuple[FileEntry, ...]:
@@ -27,6 +33,32 @@ def write_complete(store: Store, manifest: BundleManifest, draft: Complete) -> t
         _write(store, f"{folder}/{BundleFile.VECTORS}", content.vectors),
         _write_tower(store, folder, content),
     )
+
+
+def write_compacted(
+    store: Store, manifest: BundleManifest, rows: BundleRows, index: Any, tower: bytes
+) -> tuple[FileEntry, ...]:
+    """Write the files of a compacted bundle, whose rows are merged (`BundleRows.merged`)."""
+    folder, items, live = manifest.folder, BUNDLE_ITEMS_SCHEMA, rows.live
+    blocks = [_items(rows, live[first : first + _BLOCK]) for first in range(0, len(live), _BLOCK)]
+    return (
+        store.write(f"{folder}/{BundleFile.INDEX}", serialised(index), rows=len(live)),
+        write_table(store, f"{folder}/{BundleFile.ITEMS}", pa.Table.from_batches(blocks, items).combine_chunks()),
+        _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", rows.embeddings.base),
+        _write(store, f"{folder}/{BundleFile.VECTORS}", rows.vectors.base),
+        store.write(f"{folder}/{BundleFile.TOWER}", tower),
+    )
+
+
+def _items(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Return what ``items.parquet`` says of some rows (n,)."""
+    values: dict[str, Any] = {
+        columns.ROW: live.astype(np.int32),
+        columns.ITEM_ID: rows.ids[live].tolist(),
+        columns.ITEM_KEY: rows.keys[live],
+        columns.POPULARITY: rows.popularity[live],
+    }
+    return pa.RecordBatch.from_pydict(values, schema=BUNDLE_ITEMS_SCHEMA)
 
 
 def write_delta(store: Store, manifest: BundleManifest, draft: Delta) -> tuple[FileEntry, ...]:

@@ -2,7 +2,8 @@
 
 Training lists takes minutes for millions of items. Where there are none at all, an export waits for it; that of a
 follower, while its stream goes on. Otherwise items that the lists no longer fit cause a local repair within the export,
-and growth, age or repairs that do not help cause a training beside the stream, which a later export takes over.
+and growth, age or repairs that do not help cause a training beside the stream, which a later export takes over. Beside
+the stream of a follower, long chains of deltas are compacted, too, so that few exports are complete.
 """
 
 import logging
@@ -17,9 +18,11 @@ import numpy as np
 from contracts import BundleLog, BundleManifest, CorruptArtefactError
 from contracts.index_delta import takes_deltas
 from trainer.export.clusters import Clusters
+from trainer.export.compaction import Compaction
 from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta, Difference, Placed
 from trainer.export.drafting import (
+    calls_for_compaction,
     calls_for_repair,
     complete,
     delta_of,
@@ -56,7 +59,8 @@ class Keeper:
     """Drafts each export from the one before; one thread calls it.
 
     With `beside`, an export without any lists does not train them itself: it raises `ListsAwaitedError`, and they are
-    trained beside the stream. `compared` is the share of all items that the newest export has looked at.
+    trained beside the stream. Chains are compacted beside it, too; without, a complete bundle ends a long chain.
+    `compared` is the share of all items that the newest export has looked at.
     """
 
     clock: Callable[[], float] = time.time
@@ -64,6 +68,7 @@ class Keeper:
     compared: float = 1.0
     _kept: Kept | None = None
     _training: Training | None = None
+    _compaction: Compaction | None = None
     _awaited: bool = False
     _servables: list[Servable] = field(default_factory=list)
     _fingerprint: Fingerprint | None = None
@@ -126,6 +131,7 @@ class Keeper:
             From FAISS, for a factory string that it does not know or that asks for more items than there are.
         """
         self.resume(log)
+        self._take_compacted(log)
         drafted = None if content.is_whole else self._draft_touched(log, content)
         return drafted or self._draft_whole(log, content.whole())
 
@@ -135,14 +141,14 @@ class Keeper:
         if difference is None:
             return None
         if not isinstance(empty, faiss.IndexIVF) or not takes_deltas(empty):
-            return without_lists(log, difference, content, empty, kind)
+            return without_lists(log, difference, content, empty, kind, room=self._room)
         lists = difference.kept.lists
         if lists is None or not lists.suits(empty, kind, content.state.config.index) or self._has_trained:
             return None
         placed = placed_in(lists.clusters, content.vectors, known_lists(lists, difference))
         if calls_for_repair(placed):
             return None
-        delta = delta_of(log, difference, content, info_for(content, placed), placed)
+        delta = delta_of(log, difference, content, info_for(content, placed), placed, room=self._room)
         if delta is not None:
             self._train_outgrown(placed, empty, kind, content)
         return delta
@@ -150,7 +156,7 @@ class Keeper:
     def _draft_whole(self, log: BundleLog, content: Content) -> Complete | Delta:
         difference, empty, kind = self._difference(content), *empty_for(content)
         if not isinstance(empty, faiss.IndexIVF) or not takes_deltas(empty):
-            delta = without_lists(log, difference, content, empty, kind) if difference else None
+            delta = without_lists(log, difference, content, empty, kind, room=self._room) if difference else None
             return delta or complete(empty, kind, content, difference)
         trained = self._trained()
         lists = trained or (difference.kept.lists if difference else None)
@@ -166,7 +172,7 @@ class Keeper:
         self._train_outgrown(placed, empty, kind, content)
         delta = None
         if trained is None and difference is not None:
-            delta = delta_of(log, difference, content, info_for(content, placed), placed)
+            delta = delta_of(log, difference, content, info_for(content, placed), placed, room=self._room)
         return delta or filled(content, placed, difference)
 
     def _await_lists(self, empty: Any, kind: str, content: Content) -> None:
@@ -187,7 +193,7 @@ class Keeper:
         published = self._unmeasured + len(draft.items)
         return draft.info.fit.recall is None or published >= _MEASURED * len(draft.content.state.table)
 
-    def note(self, draft: Complete | Delta, servable: Servable | None) -> None:
+    def note(self, log: BundleLog, draft: Complete | Delta, servable: Servable | None) -> None:
         """Go on from a bundle that was written; without one that answers, from what the store holds."""
         self.compared = len(draft.content.rows) / len(draft.content.state.table)
         if servable is None:
@@ -205,6 +211,29 @@ class Keeper:
         self._servables = [servable, *self._servables][:_SERVABLES]
         self._fingerprint = draft.content.fingerprint
         draft.content.state.note_published(servable.manifest)
+        is_long = isinstance(draft, Delta) and calls_for_compaction(draft)
+        if self.beside and is_long and self._compaction is None:
+            self._compaction = Compaction(log, self._kept, servable)
+
+    @property
+    def _room(self) -> int:
+        """How many times a chain may reach its limits: no export waits for the compaction that was under way."""
+        return 1 if self._compaction is None else 2
+
+    def _take_compacted(self, log: BundleLog) -> None:
+        """Go on from a chain that has been compacted."""
+        if self._compaction is None or self._compaction.running or self._kept is None:
+            return
+        result, self._compaction = self._compaction.result, None
+        try:
+            found = result.under(log, self._kept) if result else None
+        except (CorruptArtefactError, FileNotFoundError) as error:
+            logger.warning("the chain goes on as it is: %s", error)
+            return
+        if found is not None:
+            self._kept, servable = found
+            others = [one for one in self._servables if one.manifest != servable.manifest]
+            self._servables = [servable, *others][:_SERVABLES]
 
     def _difference(self, content: Content) -> Difference | None:
         """Compare with what is kept, unless that is of another shape."""

@@ -43,6 +43,10 @@ class ByRow:
         lists[known], cosines[known] = self.lists[rows[known]], self.cosines[rows[known]]
         return Assigned(lists, cosines)
 
+    def merged(self) -> "ByRow":
+        """Return the same in arrays of their own."""
+        return ByRow(Layers.of(self.lists.merged(-1)), Layers.of(self.cosines.merged(0.0)))
+
     def replaced(self, rows: Rows, assigned: Assigned, gone: Rows) -> "ByRow":
         """Return these without the rows `gone`, and with those of `rows` (m,), new ones among them."""
         lists = self.lists.replaced(rows, assigned.lists, gone)

@@ -6,7 +6,7 @@ out of date out of the search. Both parts search the same lists, so together the
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import faiss
 import numpy as np
@@ -19,7 +19,11 @@ from contracts.index_delta import apply_delta, takes_deltas, with_row_ids
 __all__ = ["Found", "ListSearch", "Searched", "searched"]
 
 _faiss: Any = faiss  # its stubs lack these
+_BLOCK: Final = 1 << 16
+"""Rows that one call adds: copies of their vectors stay small."""
+
 Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
 Found = tuple[Floats, IndexRows]
 """Scores (n, k), descending, and the rows that they belong to, (n, k), -1 where there is no more."""
 
@@ -32,6 +36,9 @@ class Searched(Protocol):
 
     def changed(self, delta: BundleDelta) -> "Searched":
         """Return the index after a delta, as `apply_delta`; this one stays as it is."""
+
+    def merged(self, vectors: Floats, live: Rows) -> Any:
+        """Return one FAISS index of the same rows, given the vectors of all (n, d), and the rows with items, `live`."""
 
 
 def searched(index: Any) -> Searched:
@@ -54,6 +61,16 @@ class _Copied:
         index = with_row_ids(faiss.clone_index(with_row_ids(self.index)))
         apply_delta(index, delta)
         return type(self)(index)
+
+    def merged(self, vectors: Floats, live: Rows) -> Any:
+        # Only a flat index takes deltas and has no lists.
+        index: Any = faiss.IndexFlat(vectors.shape[1], self.index.metric_type)
+        if len(live) < len(vectors):
+            index = with_row_ids(index)
+            index.add_with_ids(vectors[live], live)
+        else:
+            index.add(vectors)
+        return index
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +119,15 @@ class ListSearch:
         old = rows[rows < 8 * len(outdated)]
         np.bitwise_or.at(outdated, old // 8, np.left_shift(1, old % 8).astype(np.uint8))
         return type(self)(self.base, over, outdated)
+
+    def merged(self, vectors: Floats, live: Rows) -> Any:
+        """Return one index of the same rows in the same lists."""
+        index, lists = self.empty(), self.lists_of(len(vectors))
+        for first in range(0, len(live), _BLOCK):
+            rows = live[first : first + _BLOCK]
+            added = (vectors[rows], rows, lists[rows])  # FAISS does not keep them alive
+            index.add_core(len(rows), *map(_faiss.swig_ptr, added))
+        return index
 
     def lists_of(self, rows: int) -> npt.NDArray[np.int64]:
         """Return the list of each of so many rows, -1 where it has no such row."""

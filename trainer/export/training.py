@@ -1,18 +1,16 @@
 """A training of all lists beside the stream."""
 
 import logging
-import os
-import threading
-from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
 from contracts import ItemKeys
 from contracts.item_rows import ItemRows
 from contracts.layers import Layers
+from trainer.export.beside import beside
 from trainer.export.clusters import Clusters
 from trainer.export.kept import ByRow, Lists
 
@@ -20,19 +18,13 @@ __all__ = ["Training"]
 
 logger = logging.getLogger(__name__)
 
-_NICENESS: Final = 10
-"""The stream comes first; where a thread cannot have a priority of its own, it shares the processor equally."""
-
 
 class Training:
     """Trains lists on the items of an export, `keys` (n,) and `vectors` (n, d), in a thread that nothing waits for."""
 
     def __init__(self, empty: Any, kind: str, keys: ItemKeys, vectors: npt.NDArray[np.float32]) -> None:
         self._lists: Lists | None = None
-        self._thread = threading.Thread(
-            target=self._train, args=(empty, kind, keys, vectors), name="weir-index-training", daemon=True
-        )
-        self._thread.start()
+        self._thread = beside("weir-index-training", partial(self._train, empty, kind, keys, vectors))
 
     @property
     def running(self) -> bool:
@@ -49,11 +41,6 @@ class Training:
         return None if self.running else self._lists
 
     def _train(self, empty: Any, kind: str, keys: ItemKeys, vectors: npt.NDArray[np.float32]) -> None:
-        with suppress(OSError):
-            # Relative: nobody may raise a priority, and a trainer may have been started with a low one.
-            niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
         try:
             clusters, assigned = Clusters.trained(empty, kind, vectors)
         except Exception:

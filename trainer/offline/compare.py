@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Final
 
 from trainer.config import TrainerConfig
 from trainer.offline.data import Interactions
@@ -19,12 +18,10 @@ from trainer.ranks.workers import deterministic
 
 __all__ = ["Plan", "compare", "missing_runs", "run"]
 
-_VALIDATION_CASES: Final = 2000
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What all runs of a comparison share."""
+    """What all runs of a comparison share; validation and test use at most so many cases (None: all)."""
 
     interactions: Interactions
     split: Split
@@ -32,12 +29,13 @@ class Plan:
     budget: Budget
     rules: Rules
     test_cases: int | None
+    validation_cases: int = 2000
 
     def evaluators(self) -> tuple[Evaluator, Evaluator]:
         """Return the evaluator of the learning curve, on a sample of the validation cases, and that of the test."""
         train = self.split.train
         return (
-            Evaluator.of(self.interactions, train, self.split.validation, self.rules, at_most=_VALIDATION_CASES),
+            Evaluator.of(self.interactions, train, self.split.validation, self.rules, at_most=self.validation_cases),
             Evaluator.of(self.interactions, train, self.split.test, self.rules, at_most=self.test_cases),
         )
 

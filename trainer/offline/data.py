@@ -6,6 +6,7 @@ formats there is ``.txt`` (also ``.gz``) with a user, a space and an item per li
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,9 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import FeatureNames, Label, columns
-from logs import LOG_SUFFIXES, PAIR_SUFFIXES, DeadLetter, LogConfig, Partition, discover, read_log
+from logs import (
+    LOG_SUFFIXES,
+    PAIR_SUFFIXES,
+    DeadLetter,
+    Letters,
+    LogConfig,
+    Partition,
+    ValidatedBlock,
+    discover,
+    read_log,
+    read_newest,
+)
 
-__all__ = ["SPLIT", "Interactions", "InteractionsError", "Ints", "read_interactions"]
+__all__ = ["SPLIT", "Interactions", "InteractionsError", "Ints", "TooFewError", "read_interactions"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +43,10 @@ _KEPT: Final = [columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP, columns.FEA
 
 class InteractionsError(ValueError):
     """Interactions cannot be used as asked; the message names the source, what came and what is allowed."""
+
+
+class TooFewError(InteractionsError):
+    """There are too few interactions to train or to test on; the message says which."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +69,14 @@ class Interactions:
     """(I,)."""
     split: npt.NDArray[np.object_] | None = None
     """Labels of a given split, as in the source, (N,); None for a row without one."""
+    newest_rows: int | None = None
+    """How many rows of the log were read, its last ones; None: all."""
 
     def __len__(self) -> int:
         return len(self.users)
 
 
-def read_interactions(path: str, config: LogConfig | None = None) -> Interactions:
+def read_interactions(path: str, config: LogConfig | None = None, *, newest: int | None = None) -> Interactions:
     """Read the positive interactions of a file, a folder (searched to its depths) or a glob; a local path or a URL.
 
     Rows that the pipeline would refuse are left out with a warning. Times are optional, for splits that need none; but
@@ -71,6 +89,8 @@ def read_interactions(path: str, config: LogConfig | None = None) -> Interaction
     config
         What the log calls its fields, what its event types mean and which values are valid; its `log` and its item
         features are not used.
+    newest
+        Read only so many rows from the end of the log, or a few more (`logs.read_newest`); None: all.
 
     Raises
     ------
@@ -79,7 +99,7 @@ def read_interactions(path: str, config: LogConfig | None = None) -> Interaction
     """
     # A given split is one more field of a row, and is read as a feature is.
     rules = (config or LogConfig()).model_copy(update={"item_features": FeatureNames(categorical=[SPLIT])})
-    table, refused = _read(path, rules)
+    table, refused, rows = _read(path, rules, newest)
     timed = table.filter(table[columns.TIMESTAMP].is_valid())
     if len(timed):
         refused["no time"] += len(table) - len(timed)
@@ -91,15 +111,16 @@ def read_interactions(path: str, config: LogConfig | None = None) -> Interaction
     users, user_ids = _encode(table[columns.USER_ID])
     items, item_ids = _encode(table[columns.ITEM_ID])
     timestamps = table[columns.TIMESTAMP].to_numpy() if len(timed) else None
-    return Interactions(path, users, items, timestamps, user_ids, item_ids, _labels(table))
+    return Interactions(path, users, items, timestamps, user_ids, item_ids, _labels(table), rows)
 
 
-def _read(path: str, rules: LogConfig) -> tuple[pa.Table, Counter[str]]:
-    """Return the rows of valid positive interactions in order of the source, and how many are refused, by reason."""
+def _read(path: str, rules: LogConfig, newest: int | None) -> tuple[pa.Table, Counter[str], int | None]:
+    """Return the rows of valid positive interactions, the refused ones by reason, and how many were read if not all."""
     found, letters = list[pa.RecordBatch](), list[DeadLetter]()
     refused = Counter[str]()
     try:
-        for block, dead in read_log(_partitions(path), rules):
+        blocks, rows = _blocks(path, rules, newest)
+        for block, dead in blocks:
             found.append(block.rows.filter(pc.equal(block.rows[columns.LABEL], int(Label.POSITIVE))).select(_KEPT))
             refused.update(letter.reason for letter in dead.letters)
             letters += dead.letters[: 1 - len(letters)]
@@ -108,7 +129,16 @@ def _read(path: str, rules: LogConfig) -> tuple[pa.Table, Counter[str]]:
     if not sum(map(len, found)):
         why = f"; {letters[0].partition}, position {letters[0].position}: {letters[0].detail}" if letters else ""
         raise InteractionsError(f"{path}: has no valid positive interaction; at least one is needed{why}")
-    return pa.Table.from_batches(found), refused
+    return pa.Table.from_batches(found), refused, rows
+
+
+def _blocks(
+    path: str, rules: LogConfig, newest: int | None
+) -> tuple[Iterable[tuple[ValidatedBlock, Letters]], int | None]:
+    if newest is None:
+        return read_log(_partitions(path), rules), None
+    end = read_newest(_partitions(path), rules, newest)
+    return end.blocks, None if end.is_whole else end.rows
 
 
 def _partitions(path: str) -> list[Partition]:

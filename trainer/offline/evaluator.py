@@ -18,7 +18,7 @@ from trainer.offline.strata import popularity_deciles, popularity_strata
 from trainer.ranking import Cases, Ranked, means, per_case, rank, user_vectors
 from trainer.step.seeds import Purpose, derive
 
-__all__ = ["EvaluationResult", "Evaluator", "Protocol", "Rules"]
+__all__ = ["Difference", "EvaluationResult", "Evaluator", "Protocol", "Rules"]
 
 Protocol = Literal["interaction", "user"]
 
@@ -45,6 +45,11 @@ class Rules:
     filter_seen: bool = True
     index_top: int | None = None
 
+    @property
+    def headline(self) -> str:
+        """The metric by which a model is judged: recall@20, or of the largest k where 20 is none of them."""
+        return f"recall@{20 if 20 in self.cutoffs else max(self.cutoffs)}"
+
 
 @dataclass(frozen=True)
 class EvaluationResult:
@@ -54,6 +59,26 @@ class EvaluationResult:
     intervals: dict[str, tuple[float, float]]
     strata: dict[str, Stratum]
     deciles: tuple[Decile, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference of a metric between two models on the same cases, with its 95 % interval over users.
+
+    NaN for the interval where there are fewer than two users.
+    """
+
+    metric: str
+    mean: float
+    low: float
+    high: float
+    cases: int
+    users: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the models differ: the interval lies on one side of 0."""
+        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,16 +115,31 @@ class Evaluator:
 
     def test(self, model: OfflineModel) -> EvaluationResult:
         """Return all metrics of a model."""
-        return self._result(self._rank(self._scores(model)))
+        return self.result(self.rank(model))
 
     def test_popularity(self) -> EvaluationResult:
         """Return all metrics of ranking by the counts in training, the same for every case."""
-        popularity = torch.from_numpy(self.counts).float()
-        return self._result(self._rank(lambda numbers: popularity.repeat(len(numbers), 1)))
+        return self.result(self.rank_by_popularity())
 
     def validate(self, model: OfflineModel) -> dict[str, float]:
         """Return only the means of a model's metrics."""
-        return means(self._rank(self._scores(model)), self.rules.cutoffs)
+        return means(self.rank(model), self.rules.cutoffs)
+
+    def rank(self, model: OfflineModel) -> Ranked:
+        """Return a model's rankings of all cases."""
+        return self._rank(self._scores(model))
+
+    def rank_by_popularity(self) -> Ranked:
+        """Return the ranking by the counts in training, the same for every case but for what it has seen."""
+        popularity = torch.from_numpy(self.counts).float()
+        return self._rank(lambda numbers: popularity.repeat(len(numbers), 1))
+
+    def difference(self, model: Ranked, other: Ranked) -> Difference:
+        """Return by how much a model's headline metric is above another one's, case by case."""
+        name, k = self.rules.headline, [int(self.rules.headline.partition("@")[2])]
+        apart = per_case(model, k)[name] - per_case(other, k)[name]
+        low, high = interval(apart, self.cases.users, generator=np.random.default_rng(0))
+        return Difference(name, float(apart.mean()), low, high, len(apart), len(np.unique(self.cases.users)))
 
     def _rank(self, scores: Callable[[Tensor], Tensor]) -> Ranked:
         rules, index = self.rules, None
@@ -127,7 +167,8 @@ class Evaluator:
 
         return scores
 
-    def _result(self, ranked: Ranked) -> EvaluationResult:
+    def result(self, ranked: Ranked) -> EvaluationResult:
+        """Return all metrics of rankings."""
         cutoffs, draw = self.rules.cutoffs, np.random.default_rng(0)
         intervals = {
             name: interval(values, ranked.cases.users, generator=draw)

@@ -10,7 +10,7 @@ from trainer.config import TrainerConfig
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.negatives.label_matrix import LabelMatrix, cross, naive
 from trainer.offline.cases import items_by_user, newest_rows
-from trainer.offline.data import Interactions, InteractionsError, Ints
+from trainer.offline.data import Interactions, Ints, TooFewError
 from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, derive
 
@@ -28,7 +28,7 @@ def training_batches(config: TrainerConfig, interactions: Interactions, train: I
 
     Raises
     ------
-    InteractionsError
+    TooFewError
         If there is no history with a positive after it, because every user has a single interaction.
     """
     by_user = _ByUser(interactions, train)
@@ -61,9 +61,7 @@ class _ByUser:
         shift = draw.integers(0, length, len(self.counts))[self.users]
         ends = np.flatnonzero((steps > 0) & ((left == 0) | ((left + shift) % length == 0)))
         if not len(ends):
-            raise InteractionsError(
-                f"{self.source}: no user has two training interactions, as histories need; add some"
-            )
+            raise TooFewError(f"{self.source}: no user has two training interactions, as histories need; add some")
         for chosen in _shuffled(ends, config.batch_size, draw):
             users = self.users[chosen]
             items = newest_rows(self.rows, self.starts[users], chosen + 1, length + 1)

@@ -1,10 +1,12 @@
-"""One offline training run, of a fixed number of steps."""
+"""One offline training run: so many steps, or until validation gets no better."""
 
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, Literal
 
+from trainer.offline.best import BestStep
 from trainer.offline.data import Interactions, Ints
 from trainer.offline.evaluator import Evaluator
 from trainer.offline.examples import training_batches
@@ -13,27 +15,65 @@ from trainer.offline.results import CurvePoint
 from trainer.ranks.workers import Workers
 from trainer.step.step import train_step
 
-__all__ = ["Budget", "Fit", "StepReport", "fit"]
+__all__ = ["Budget", "Fit", "Step", "StepReport", "fit"]
 
-StepReport = Callable[[int, float], None]
-"""Called after each step with its number and loss."""
+_CLOSEST: Final = 20
+_FARTHEST: Final = 200
+"""Steps between validations by epochs."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Steps of a run, and steps between validations."""
+    """What a run may cost.
+
+    Attributes
+    ----------
+    steps
+        At most.
+    validate_every
+        Steps between validations; None: an epoch, but at least 20 and at most 200 steps.
+    patience
+        Validations in a row without a better one that end the run, whose model is then that of its best step. None:
+        never; the model is that of the last step.
+    seconds
+        At most, of training and validation together; a run that it ends differs from machine to machine. None: any.
+    """
 
     steps: int
-    validate_every: int
+    validate_every: int | None = None
+    patience: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A finished step: its number from 1, its loss, the epochs so far, and the best validation so far."""
+
+    number: int
+    loss: float
+    epochs: float
+    best: CurvePoint | None
+
+
+StepReport = Callable[[Step], None]
+"""Called after each step."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The learning curve of a run, the positives trained on, and its seconds without validation."""
+    """The learning curve of a run, the positives trained on, and its seconds without validation.
+
+    `steps` were done, in so many `epochs` (positives trained on by training interactions), until the reason `ended`;
+    the model is that of `best_step`.
+    """
 
     curve: tuple[CurvePoint, ...]
     examples: int
     seconds: float
+    steps: int
+    best_step: int
+    epochs: float
+    ended: Literal["steps", "patience", "seconds"]
 
 
 def fit(
@@ -45,29 +85,77 @@ def fit(
     validation: Evaluator | None = None,
     report: StepReport | None = None,
 ) -> Fit:
-    """Train a fresh model on the interactions numbered `train`; the same seed gives the same model.
+    """Train a fresh model on the interactions numbered `train`; the same seed and steps give the same model.
 
     Raises
     ------
     ValueError
         If the loss turns NaN or infinite.
     """
-    curve: list[CurvePoint] = []
+    run = _Run(model, len(train), budget, validation)
     batches = training_batches(model.config, interactions, train)
-    examples, seconds, losses = 0, 0.0, []
-    for step in range(1, budget.steps + 1):
+    while run.ended is None:
         started = time.perf_counter()
         batch = next(batches)
         loss = train_step(model, batch, Workers()).loss
-        seconds += time.perf_counter() - started
-        examples += int(batch.real.sum())
-        losses.append(loss)
-        if not math.isfinite(loss):
-            raise ValueError(f"the loss is {loss} at step {step}: try a lower learning rate or a higher temperature")
+        run.add(loss, int(batch.real.sum()), time.perf_counter() - started)
         if report:
-            report(step, loss)
-        if validation and (step % budget.validate_every == 0 or step == budget.steps):
-            mean = sum(losses) / len(losses)
-            curve.append(CurvePoint(step=step, seconds=seconds, loss=mean, metrics=validation.validate(model)))
-            losses.clear()
-    return Fit(tuple(curve), examples, seconds)
+            report(Step(run.step, loss, run.epochs, run.best.point if run.best else None))
+    return run.finish()
+
+
+class _Run:
+    """What has been done, what came of it, and whether that is enough."""
+
+    def __init__(self, model: OfflineModel, interactions: int, budget: Budget, validation: Evaluator | None) -> None:
+        self.model, self.interactions, self.budget, self.validation = model, interactions, budget, validation
+        self.best = BestStep(validation.rules.headline) if validation and budget.patience is not None else None
+        self.step, self.examples, self.seconds = 0, 0, 0.0
+        self.ended: Literal["steps", "patience", "seconds"] | None = None
+        self._started = time.perf_counter()
+        self._curve: list[CurvePoint] = []
+        self._losses: list[float] = []
+        self._validated_examples = 0
+
+    @property
+    def epochs(self) -> float:
+        return self.examples / self.interactions
+
+    def add(self, loss: float, examples: int, seconds: float) -> None:
+        self.step += 1
+        self.examples += examples
+        self.seconds += seconds
+        self._losses.append(loss)
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"the loss is {loss} at step {self.step}: try a lower learning rate or a higher temperature"
+            )
+        if self.step == self.budget.steps:
+            self.ended = "steps"
+        elif self.budget.seconds is not None and time.perf_counter() - self._started >= self.budget.seconds:
+            self.ended = "seconds"
+        if self.validation and (self.ended or self._is_due()):
+            self._validate(self.validation)
+
+    def _is_due(self) -> bool:
+        since = len(self._losses)
+        if self.budget.validate_every is not None:
+            return since == self.budget.validate_every
+        is_epoch = self.examples - self._validated_examples >= self.interactions
+        return since >= _FARTHEST or (is_epoch and since >= _CLOSEST)
+
+    def _validate(self, validation: Evaluator) -> None:
+        mean = sum(self._losses) / len(self._losses)
+        metrics = validation.validate(self.model)
+        self._curve.append(CurvePoint(step=self.step, seconds=self.seconds, loss=mean, metrics=metrics))
+        self._losses.clear()
+        self._validated_examples = self.examples
+        if self.best:
+            self.best.see(self._curve[-1], self.model)
+            if self.ended is None and self.best.worse_since == self.budget.patience:
+                self.ended = "patience"
+
+    def finish(self) -> Fit:
+        assert self.ended is not None  # noqa: S101 - the caller's loop
+        best = self.best.restore(self.model) if self.best else self.step
+        return Fit(tuple(self._curve), self.examples, self.seconds, self.step, best, self.epochs, self.ended)

@@ -1,10 +1,9 @@
 """Everything that training remembers, and its position in the stream: what a checkpoint holds."""
 
-import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +23,13 @@ from trainer.log_q.users import Users
 from trainer.losses import ItemCache
 from trainer.state.codec import OptimizerState, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
+from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
 from trainer.step.model import Position, Totals
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower
 
 __all__ = ["TrainerState"]
-
-_STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequence"}
-"""Fields of the position by their names in checkpoints, where these differ."""
 
 
 @dataclass
@@ -221,17 +218,7 @@ class TrainerState:
         return Layout(self.table.capacity, {name: (line.dtype, tuple(line.shape)) for name, line in lines.items()})
 
     def _progress(self) -> Tensor:
-        """Return position, times and evaluations as JSON text."""
-        position = {_STORED.get(name, name): value for name, value in vars(self.position).items()}
-        if not position["attempt"]:
-            # Between windows, earlier versions can read it.
-            del position["attempt"]
-        progress = {
-            "position": position,
-            "time_ms": self.frequencies.time_ms,
-            "recent": [evaluation.model_dump(mode="json") for evaluation in self.recent],
-        }
-        return torch.frombuffer(bytearray(json.dumps(progress).encode()), dtype=torch.uint8)
+        return Progress(self.position, self.frequencies.time_ms, tuple(self.recent)).encoded()
 
     @classmethod
     def restore(
@@ -274,11 +261,9 @@ class TrainerState:
                 part.load_state_dict(arrays)
 
     def _load_progress(self, stored: Tensor) -> None:
-        progress, names = json.loads(stored.numpy().tobytes()), {stored: name for name, stored in _STORED.items()}
-        self.position = Position(**{names.get(name, name): value for name, value in progress["position"].items()})
-        self.frequencies.time_ms = progress["time_ms"]
+        self.position, self.frequencies.time_ms, recent = Progress.decoded(stored)
         self.recent.clear()
-        self.recent.extend(Evaluation.model_validate(entry) for entry in progress["recent"])
+        self.recent.extend(recent)
 
     def _parts(self) -> dict[str, Stateful]:
         """Return everything that remembers something, in the order of the checkpoint's files."""

@@ -36,7 +36,7 @@ class StepVectors:
 
     def place(self, rows: Tensor) -> Tensor:
         """Return where table rows (...) are among those of the step; -1 for rows that have no part in it."""
-        place = torch.searchsorted(self.rows, rows).clamp(max=len(self.rows) - 1)
+        place = torch.searchsorted(self.rows, rows.contiguous()).clamp(max=len(self.rows) - 1)
         return torch.where(self.rows[place] == rows, place, -1)
 
     def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int) -> LossInputs:

@@ -163,17 +163,26 @@ def likely_columns(found: Sequence[Column], known: dict[str, str]) -> dict[str, 
     names = {column.name for column in found}
     taken = {name for name in known.values() if name in names}
     likely: dict[str, str] = {}
-    for field, words in _WORDS.items():
-        scores = {
-            column.name: _score(column.name, words)
+    for field in _WORDS:
+        free = [
+            column
             for column in found
             if column.name not in taken and column.kind in _KINDS[field] and (field not in _FEW_VALUED or column.few)
-        }
-        best = max(scores, key=scores.__getitem__, default="")
-        if known[field] not in names and scores.get(best):
+        ]
+        if known[field] not in names and (best := _best(field, free)):
             likely[field] = best
             taken.add(best)
     return {field: likely[field] for field in known if field in likely}
+
+
+def _best(field: str, free: Sequence[Column]) -> str | None:
+    scores = {column.name: _score(column.name, _WORDS[field]) for column in free}
+    best = max(scores, key=scores.__getitem__, default="")
+    if scores.get(best):
+        return best
+    # Only a timestamp is of this kind: if there is one such column, it is that, whatever its name.
+    times = [column.name for column in free if column.kind == "time"]
+    return times[0] if len(times) == 1 else None
 
 
 def _score(name: str, words: Sequence[str]) -> float:

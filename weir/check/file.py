@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from weir.check.report import LogReport, with_settings
+from weir.check.report import REQUIRED, LogReport, with_settings
 from weir.check.text import in_one_line
 from weir.config import Settings
 from weir.text import visible
@@ -40,10 +40,7 @@ def settings_file(report: LogReport, settings: Settings) -> str:
 def _named(report: LogReport, columns: dict[str, str]) -> list[tuple[str, Any]]:
     """Return the columns that are there, and those that must be."""
     present = {column.name for column in report.columns}
-    return [(name, column) for name, column in columns.items() if column in present or name in _REQUIRED]
-
-
-_REQUIRED = ("user_id", "item_id", "timestamp")
+    return [(name, column) for name, column in columns.items() if column in present or name in REQUIRED]
 
 
 def _value(value: object) -> str:

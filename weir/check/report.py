@@ -17,8 +17,9 @@ from weir.check.fields import Column, columns_of, likely_columns
 from weir.check.sample import Piece, Sample, spread, take_sample
 from weir.demo.source import nice_window
 
-__all__ = ["BadRow", "ColumnFacts", "LogReport", "check_log"]
+__all__ = ["REQUIRED", "BadRow", "ColumnFacts", "LogReport", "check_log"]
 
+REQUIRED: Final = (columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP)
 _FEW: Final = 3
 """Pieces on which proposed settings are tried."""
 _COUNTED: Final = 1 << 26
@@ -56,7 +57,9 @@ class LogReport(FrozenModel):
     all_rows: int | None = Field(description="rows of the whole log, estimated unless all were looked at")
     is_complete: bool = Field(description="whether all rows were looked at")
     columns: list[ColumnFacts]
-    settings: list[str] = Field(description="settings, as KEY=VALUE, with which more rows are valid; else empty")
+    settings: list[str] = Field(
+        description="settings, as KEY=VALUE, with which more rows are valid; if none is, those that are known"
+    )
     valid: int = Field(description="valid rows, with these settings")
     valid_before: int = Field(description="valid rows, without these settings")
     reasons: dict[str, int] = Field(description="what is wrong with the others, with these settings")
@@ -145,13 +148,13 @@ def _heads(sample: Sample, config: LogConfig) -> Iterator[tuple[Chunk, Block]]:
 
 
 def _proposal(sample: Sample, config: LogConfig, found: Sequence[Column]) -> list[str]:
-    """Return the settings with which most rows are valid; none if the present ones are as good."""
+    """Return the settings with which most rows are valid: none if the present ones are as good, unless none is."""
     likely = likely_columns(found, config.columns.model_dump())
     named = [f"pipeline.columns.{name}={column}" for name, column in likely.items()]
     tried: list[list[str]] = [[], named, [*named, "pipeline.time_zone=UTC"], [*named, "pipeline.min_time=1970-01-01"]]
     pieces = spread(sample.pieces, _FEW)
     shares = [_judge(pieces, with_settings(config, settings)).share for settings in tried]
-    return tried[shares.index(max(shares))]
+    return tried[shares.index(max(shares))] if any(shares) else named
 
 
 def _judge(pieces: Sequence[Piece], config: LogConfig) -> _Verdict:

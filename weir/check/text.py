@@ -8,7 +8,7 @@ from rich.table import Table
 
 from contracts import UserError
 from logs import HINTS
-from weir.check.report import LogReport
+from weir.check.report import REQUIRED, LogReport
 from weir.text import plain
 
 __all__ = ["UnreadableLogError", "in_one_line", "print_report", "require_readable", "what_is_wrong"]
@@ -37,7 +37,7 @@ def require_readable(report: LogReport, command: str) -> None:
     if report.is_readable:
         return
     lines = [f"no row of {report.log} is valid", *what_is_wrong(report)]
-    if report.settings:
+    if report.valid:
         lines += [f"these settings read {_share(report)} of it:", f"  {command}{_assignments(report)}"]
     raise UnreadableLogError(lines)
 
@@ -51,7 +51,8 @@ def print_report(console: Console, report: LogReport) -> None:
     if report.columns:
         console.print()
         _print_columns(console, report)
-    for lines in (what_is_wrong(report), _next_steps(report)):
+    # What to do next is said with more than a hint where nothing is valid.
+    for lines in (what_is_wrong(report, hint=report.valid > 0), _next_steps(report)):
         if lines:
             console.print()
         for line in lines:
@@ -87,7 +88,7 @@ def _print_columns(console: Console, report: LogReport) -> None:
     console.print(table)
 
 
-def what_is_wrong(report: LogReport) -> list[str]:
+def what_is_wrong(report: LogReport, *, hint: bool = True) -> list[str]:
     """Return the lines about rows that are not valid: the first of them, the reasons, and what mends the commonest."""
     bad = report.first_bad or report.first_bad_before
     if bad is None:
@@ -99,8 +100,8 @@ def what_is_wrong(report: LogReport) -> list[str]:
     if report.reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.reasons.items())
         # What is wrong with a few rows is no fault of the settings.
-        hint = HINTS.get(next(iter(report.reasons))) if 2 * report.valid < report.rows else None
-        lines.append(f"not valid: {reasons}" + (f"; {hint}" if hint else ""))
+        mends = HINTS.get(next(iter(report.reasons))) if hint and 2 * report.valid < report.rows else None
+        lines.append(f"not valid: {reasons}" + (f"; {mends}" if mends else ""))
     return lines
 
 
@@ -108,15 +109,28 @@ def _next_steps(report: LogReport) -> list[str]:
     if not report.rows:
         return ["there is nothing to read"]
     if not report.valid:
-        return [
-            "no row is valid: name the columns with --set pipeline.columns.user_id=NAME, item_id and timestamp alike"
-        ]
+        return _unnamed(report)
     log = shlex.quote(report.log)
     lines = (
         ["settings:", *(f"  --set {shlex.quote(setting)}" for setting in report.settings)] if report.settings else []
     )
     settings = _assignments(report)
     return [*lines, f"next: weir up --log {log}{settings}", f"  or: weir init {log} > weir.yaml"]
+
+
+def _unnamed(report: LogReport) -> list[str]:
+    """Return what is to be named, and a command in which only that is to be filled in."""
+    read = {column.read_as for column in report.columns}
+    missing = [name for name in REQUIRED if name not in read]
+    if not missing:
+        return [
+            "no row is valid, though its columns are known: mend the rows, or see pipeline in docs/configuration.md"
+        ]
+    settings = "".join(f" --set pipeline.columns.{name}=..." for name in missing)
+    return [
+        f"no row is valid: say which column is the {' and the '.join(missing)}:",
+        f"  weir check {shlex.quote(report.log)}{_assignments(report)}{settings}",
+    ]
 
 
 def _assignments(report: LogReport) -> str:

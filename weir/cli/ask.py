@@ -44,7 +44,7 @@ def query(
     from weir.interact import Asker, WantedTags
 
     tags = WantedTags(any=any_tag or (), all=all_tag or (), none=none_tag or (), most=max_per_tag)
-    with RetrievalClient(target or session.target) as client:
+    with RetrievalClient(target or session.target, config=session.settings.client) as client:
         answer = Asker(client, session.store).ask(user, k, exclude_seen=exclude_seen, exact=exact, tags=tags)
     if json:
         session.print_json(answer)
@@ -80,7 +80,7 @@ def click(
     from serving.client import RetrievalClient
     from weir.answers import print_change
 
-    with RetrievalClient(target or session.target) as client:
+    with RetrievalClient(target or session.target, config=session.settings.client) as client:
         asker = Asker(client, session.store)
         change = asker.click(session.settings.pipeline, user, item, k, timeout)
     if json:

@@ -24,6 +24,7 @@ from weir.text import plain
 
 if TYPE_CHECKING:
     from trainer.offline.compare import Plan
+    from trainer.offline.fit import Step, StepReport
     from trainer.offline.results import Comparison
     from trainer.offline.rows import Row
 
@@ -70,7 +71,8 @@ def losses(
 
     chosen = _chosen(rows)
     _check_headline(headline, options.rules.cutoffs)
-    interactions, division = options.read(session.settings.pipeline)
+    interactions = options.read(session.settings.pipeline)
+    division = options.divide(interactions)
     budget = Budget(steps, max(steps // 6, 1))
     plan = Plan(interactions, division, session.settings.trainer, budget, options.rules, options.cases)
     comparison = _comparison(plan, chosen, tuple(range(seeds)), options, headline)
@@ -168,7 +170,7 @@ def _refuse_other(out: Path, comparison: "Comparison") -> None:
 
 
 @contextmanager
-def _progress(session: Session, runs: int, steps: int) -> Iterator[Callable[[str, int], Callable[[int, float], None]]]:
+def _progress(session: Session, runs: int, steps: int) -> "Iterator[Callable[[str, int], StepReport]]":
     """Show the missing runs, with step and loss of the current one: as a bar, or as lines without a terminal.
 
     What this yields starts a run, and returns what the run reports to.
@@ -178,14 +180,14 @@ def _progress(session: Session, runs: int, steps: int) -> Iterator[Callable[[str
     notes, numbers = session.notes, count()
     with Bar(notes, "bench") as bar:
 
-        def start(name: str, seed: int) -> Callable[[int, float], None]:
+        def start(name: str, seed: int) -> "StepReport":
             number = next(numbers)
             if not notes.is_terminal:
                 notes.print(plain(f"run {number + 1} of {runs}: {name}, seed {seed}"), soft_wrap=True)
 
-            def report(step: int, loss: float) -> None:
-                text = f"{name}, seed {seed}: step {step:,} of {steps:,}, loss {loss:.3f}"
-                bar.show(number * steps + step, runs * steps, text)
+            def report(step: "Step") -> None:
+                text = f"{name}, seed {seed}: step {step.number:,} of {steps:,}, loss {step.loss:.3f}"
+                bar.show(number * steps + step.number, runs * steps, text)
 
             return report
 

@@ -2,84 +2,49 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-import math
-from typing import TYPE_CHECKING, Annotated, Any
+import time
 
-import typer
-
+from weir.cli.effort import Effort
 from weir.cli.logs import set_up_logging
-from weir.cli.offline import ExperimentOptions
+from weir.cli.offline import ExperimentOptions, SplitKind
 from weir.cli.options import JsonOutput
-from weir.session import Session
-
-if TYPE_CHECKING:
-    from trainer.offline.evaluator import EvaluationResult
+from weir.text import plain
 
 __all__ = ["evaluate"]
 
 
-def evaluate(
-    *,
-    options: ExperimentOptions,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 2000,
-    json: JsonOutput = False,
-) -> None:
-    """Train on one part of a data set and test on the rest, next to ranking by popularity.
+def evaluate(*, options: ExperimentOptions, effort: Effort, json: JsonOutput = False) -> None:
+    """Train on one part of a log and test on the rest, next to ranking by popularity, and say which is better.
 
-    Prints recall, NDCG, precision (with 95 % intervals over users) and coverage, and recall for popular and rare items.
-    docs/evaluation.md says what each split leaks. The store is not used.
+    A part between the two says when to stop: the best step is kept. Prints recall, NDCG, precision (with 95 %
+    intervals over users) and coverage, and recall for popular and rare items. docs/evaluation.md says what each split
+    leaks. The store is not used.
     """
+    started = time.monotonic()
     session = options.open()
     set_up_logging(session.notes)
-    from trainer.offline.evaluator import Evaluator
-    from trainer.offline.fit import Budget, fit
-    from trainer.offline.model import OfflineModel
-    from trainer.ranks.workers import deterministic
-    from weir.cli.progress import Bar
+    from trainer.offline.data import TooFewError
+    from trainer.offline.judge import Outcome
+    from weir.cli.outcome import judge, next_steps, print_facts, print_tables, verdict_of, written
+    from weir.verdict import SMALL_LOG, too_small
 
-    interactions, division = options.read(session.settings.pipeline)
-    test = Evaluator.of(interactions, division.train, division.test, options.rules, at_most=options.cases)
-    with deterministic(), Bar(session.notes, "evaluate") as bar:
-
-        def report(step: int, loss: float) -> None:
-            bar.show(step, steps, f"step {step:,} of {steps:,}, loss {loss:.3f}")
-
-        model = OfflineModel.fresh(session.settings.trainer, interactions, division.train)
-        fit(model, interactions, division.train, Budget(steps, steps), report=report)
-        bar.show(None, None, "testing")
-        found, popular = test.test(model), test.test_popularity()
+    interactions, sampled = effort.read(session, options)
+    outcome: Outcome | None = None
+    small = too_small(len(interactions)) if len(interactions) < SMALL_LOG else ""
+    try:
+        plan, left_out = effort.plan(session, options, interactions, started)
+        sampled += left_out
+        print_facts(session, plan, sampled)
+        outcome = judge(session, plan)
+        verdict = "; ".join(filter(None, (small, verdict_of(outcome))))
+    except TooFewError as error:
+        if not small or options.split is SplitKind.LABELLED:
+            raise
+        verdict = f"{small}; {error}"
     if json:
-        session.print_json({"cases": len(test.cases), "model": _plain(found), "popularity": _plain(popular)})
+        session.print_json(written(outcome, sampled, verdict))
         return
-    _print(session, len(test.cases), found, popular)
-
-
-def _plain(figures: "EvaluationResult") -> Any:
-    """Return figures for programs: null where there are none, since JSON has no NaN."""
-    from pydantic_core import from_json, to_json
-
-    strata = {name: stratum.model_dump() for name, stratum in figures.strata.items()}
-    shown = {"metrics": figures.metrics, "intervals": figures.intervals, "strata": strata}
-    return from_json(to_json(shown, inf_nan_mode="null"))
-
-
-def _print(session: Session, cases: int, found: "EvaluationResult", popular: "EvaluationResult") -> None:
-    from weir.cli.tables import print_table
-
-    rows = []
-    for name, value in found.metrics.items():
-        low, high = found.intervals.get(name, (math.nan, math.nan))
-        between = "" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
-        rows.append([name, f"{value:.4f}", between, f"{popular.metrics[name]:.4f}"])
-    print_table(session, f"{cases:,} test cases", ["metric", "model", "95 % interval", "popularity"], rows)
-    session.out.print()
-    strata = [
-        [
-            name,
-            f"{stratum.share:.1%}",
-            *("" if math.isnan(value) else f"{value:.4f}" for value in stratum.metrics.values()),
-        ]
-        for name, stratum in found.strata.items()
-    ]
-    names = next(iter(found.strata.values())).metrics
-    print_table(session, "by popularity in training", ["items", "share of cases", *names], strata)
+    if outcome is not None:
+        print_tables(session, outcome)
+    for line in (verdict, *(next_steps(options) if effort.quick else ())):
+        session.out.print(plain(line), soft_wrap=True)

@@ -14,6 +14,7 @@ from weir.cli import (
     bench,
     check,
     data,
+    datasets,
     evaluate,
     forget,
     histories,
@@ -42,6 +43,7 @@ app = typer.Typer(
 
 _INSPECT = "Inspect"
 _EVALUATE = "Evaluate"
+_LOGS = "Sample logs"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run everything": (up.up,),
     "Your own log": (check.check, check.init),
@@ -58,7 +60,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     _INSPECT: (store.verify,),
     "Maintain a store": (retire.retire, forget.forget, store.migrate, rebuild.rebuild),
-    "Sample logs": (data.generate, data.produce, data.replay),
+    _LOGS: (data.generate, data.produce, data.replay),
     _EVALUATE: (evaluate.evaluate,),
 }
 
@@ -66,6 +68,7 @@ for _panel, _functions in _PANELS.items():
     for _function in _functions:
         app.command(_function.__name__, rich_help_panel=_panel)(command(_function))
 app.command("train-worker", hidden=True)(command(stages.train_worker))
+app.add_typer(datasets.app, name="data", rich_help_panel=_LOGS)
 app.add_typer(bench.app, name="bench", rich_help_panel=_EVALUATE)
 app.add_typer(inspect.app, name="inspect", rich_help_panel=_INSPECT)
 app.add_typer(settings.app, name="config", rich_help_panel=_INSPECT)

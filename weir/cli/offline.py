@@ -2,6 +2,7 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
+import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from weir.cli.options import Assign, ConfigFile
-from weir.errors import CommandError
 from weir.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ class ExperimentOptions:
 
     data: Annotated[
         str,
-        typer.Option("--data", "-d", help="Interactions: Parquet, JSON Lines or text 'user item'; path, glob or URL."),
+        typer.Option(
+            *("--log", "-l", "--data", "-d"),
+            help="The log: file, folder or glob, path or URL; JSON Lines, Parquet, CSV, TSV, or text 'user item'.",
+        ),
     ]
     split: Annotated[
         SplitKind,
@@ -77,12 +80,40 @@ class ExperimentOptions:
         """Return the session of the command, on a small model unless the settings say otherwise."""
         return open_session(self.config, None, self.assign, base=_small_model(self.split))
 
-    def read(self, log: "LogConfig") -> "tuple[Interactions, Split]":
-        """Read the interactions by the settings of the log, and divide them."""
-        from trainer.offline import splits
-        from trainer.offline.data import read_interactions
+    def read(self, log: "LogConfig", *, newest: int | None = None) -> "Interactions":
+        """Read the interactions by the settings of the log, all or those of its `newest` rows.
 
-        interactions = read_interactions(self.data, log)
+        Raises `UnreadableLogError` where other settings would read more of it.
+        """
+        from trainer.offline.data import InteractionsError, read_interactions
+
+        try:
+            interactions = read_interactions(self.data, log, newest=newest)
+        except InteractionsError:
+            self._check(log)
+            raise
+        if interactions.timestamps is None and self.split is SplitKind.TEMPORAL:
+            self._check(log)
+        return interactions
+
+    def _check(self, log: "LogConfig") -> None:
+        """Look at the log as `weir check` does, to name the settings that would read it."""
+        from logs import TopicError
+        from weir.check.report import check_log
+        from weir.check.text import require_readable
+
+        try:
+            report = check_log(log.model_copy(update={"log": self.data}))
+        except (FileNotFoundError, TopicError):
+            return
+        if report.settings:
+            require_readable(report, f"weir evaluate {self.arguments}")
+
+    def divide(self, interactions: "Interactions") -> "Split":
+        """Divide interactions into training, validation and test; raises `TooFewError` where none are left to test."""
+        from trainer.offline import splits
+        from trainer.offline.data import TooFewError
+
         division = {
             SplitKind.TEMPORAL: splits.temporal,
             SplitKind.LEAVE_ONE_OUT: splits.leave_one_out,
@@ -90,11 +121,18 @@ class ExperimentOptions:
             SplitKind.LABELLED: splits.labelled,
         }[self.split](interactions)
         if not len(division.test):
-            raise CommandError(
+            raise TooFewError(
                 f"{self.data}: --split {self.split} leaves none of {len(interactions)} interactions to test on; "
                 "add some"
             )
-        return interactions, division
+        return division
+
+    @property
+    def arguments(self) -> str:
+        """The log and its settings as on a command line."""
+        settings = [part for one in self.assign or () for part in ("--set", one)]
+        config = ["--config", str(self.config)] if self.config else []
+        return shlex.join(["--log", self.data, *config, *settings])
 
     @property
     def rules(self) -> "Rules":

@@ -1,11 +1,17 @@
-"""Progress: a bar on a terminal, nothing elsewhere, where the stages' log lines show it."""
+"""Progress: a bar on a terminal; elsewhere nothing, where the stages' log lines show it, or a line now and then."""
+
+import time
+from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from weir.text import visible
+from weir.text import plain, visible
 
-__all__ = ["Bar"]
+__all__ = ["PLAIN_SECONDS", "Bar"]
+
+PLAIN_SECONDS: Final = 10.0
+"""Between lines that stand for a bar."""
 
 
 class Bar(Progress):
@@ -14,12 +20,14 @@ class Bar(Progress):
     Parameters
     ----------
     console
-        Where to draw; nothing is drawn unless it is a terminal.
+        Where to draw; without a terminal nothing is drawn.
     title
         Text in front of the bar.
+    plain_seconds
+        Between lines of text without a terminal; None: there are none.
     """
 
-    def __init__(self, console: Console, title: str) -> None:
+    def __init__(self, console: Console, title: str, *, plain_seconds: float | None = None) -> None:
         super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -31,7 +39,13 @@ class Bar(Progress):
             disable=not console.is_terminal,
         )
         self._task = self.add_task(title, total=None, text="")
+        self._title = title
+        self._plain_seconds = None if console.is_terminal else plain_seconds
+        self._printed = time.monotonic()
 
     def show(self, done: int | None, total: int | None, text: str) -> None:
         """Show how much is done; `total` None: unknown."""
         self.update(self._task, completed=done, total=total, text=visible(text))
+        if self._plain_seconds is not None and time.monotonic() - self._printed >= self._plain_seconds:
+            self._printed = time.monotonic()
+            self.console.print(plain(f"{self._title}: {text}"), soft_wrap=True)

@@ -262,7 +262,7 @@ def monitor(
     from weir.page.server import page_served
 
     with only_one(session.store, "monitor", "weir monitor"), page_served(session.settings, session.store):
-        run(session.store, session.settings.monitor)
+        run(session.store, session.settings.monitor, session.settings.client)
 
 
 def _print_facts(session: Session, result: Any, *, json: bool) -> None:

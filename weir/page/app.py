@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, Final
@@ -11,6 +12,7 @@ from aiohttp.typedefs import Handler
 
 from serving.client import RetrievalError
 from weir.page.commits import Letter
+from weir.page.door import CALLER, Door
 from weir.page.guard import Rights, guard, secured
 from weir.page.questions import Questions
 from weir.page.watch import Watch
@@ -40,7 +42,7 @@ class _Paths:
         try:
             await answer.prepare(request)
             sent = _Sent(watch, self._rights)
-            while not watch.ended:
+            while not watch.ended and _may_still(request):
                 await watch.news(sent.looks)
                 await answer.write(f"data: {json.dumps(sent.news())}\n\n".encode())
         except ConnectionResetError:
@@ -72,6 +74,10 @@ class _Paths:
         finally:
             self._clicks -= 1
 
+    async def caller(self, _: web.Request) -> web.Response:
+        """Answer those who may look: a browser cannot see why a stream was refused."""
+        return web.json_response({})
+
     async def atlas(self, _: web.Request) -> web.Response:
         """Return the map of the items."""
 
@@ -80,6 +86,12 @@ class _Paths:
             return None if found is None else found.as_json()
 
         return await _answered(drawn)
+
+
+def _may_still(request: web.Request) -> bool:
+    """Say whether the token, if one was asked for, is still valid."""
+    caller = request.get(CALLER)
+    return caller is None or caller.ends > time.time()
 
 
 class _Sent:
@@ -143,9 +155,14 @@ def _file(name: str) -> Handler:
     return answer
 
 
-def application(watch: Watch, questions: Questions, rights: Rights, host: str) -> web.Application:
-    """Return the application of a page that listens on `host`."""
-    made = web.Application(client_max_size=_MOST_BYTES, middlewares=[guard(host)])
+def application(
+    watch: Watch, questions: Questions, rights: Rights, host: str, door: Door | None = None
+) -> web.Application:
+    """Return the application of a page that listens on `host`; `door` asks who looks, where that is wanted."""
+    behind = [] if door is None else [door.guard()]
+    made = web.Application(client_max_size=_MOST_BYTES, middlewares=[guard(host), *behind])
+    if door is not None:
+        made.router.add_post("/api/token", door.enter)
     made.on_response_prepare.append(secured)
     paths = _Paths(watch, questions, rights)
     made.router.add_get("/", _file("index.html"))
@@ -154,6 +171,7 @@ def application(watch: Watch, questions: Questions, rights: Rights, host: str) -
             if entry.name.rpartition(".")[2] in {"js", "css", "svg"}:
                 made.router.add_get(f"/{folder}{entry.name}", _file(folder + entry.name))
     made.router.add_get("/api/stream", paths.stream)
+    made.router.add_get("/api/caller", paths.caller)
     made.router.add_get("/api/map", paths.atlas)
     made.router.add_post("/api/query", paths.query)
     made.router.add_post("/api/click", paths.click)

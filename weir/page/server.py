@@ -6,21 +6,30 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Final, cast
 
 from aiohttp import web
 
 from contracts import Store
+from serving.access.access import Access
+from serving.access.certificates import http_context
 from serving.client import RetrievalClient
+from serving.http.connection import Connection
+from serving.http.hosts import is_loopback
 from weir.config import Settings
 from weir.page.app import application
+from weir.page.door import Door
 from weir.page.guard import Rights
 from weir.page.questions import Questions, can_click
 from weir.page.tags import Tags
 from weir.page.watch import Watch
+from weir.up.ports import page_scheme
 
 __all__ = ["page_served"]
 
 log = logging.getLogger(__name__)
+
+_IDLE_SECONDS: Final = 300.0
 
 
 @contextlib.contextmanager
@@ -36,7 +45,7 @@ def page_served(settings: Settings, store: Store) -> Iterator[str | None]:
     family, _, _, _, where = socket.getaddrinfo(config.page_host, config.page_port, type=socket.SOCK_STREAM)[0]
     listener = socket.create_server(where[:2], family=family)
     host = f"[{config.page_host}]" if ":" in config.page_host else config.page_host
-    address = f"http://{host}:{listener.getsockname()[1]}"
+    address = f"{page_scheme(settings)}://{host}:{listener.getsockname()[1]}"
     stop = asyncio.Event()
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=(_serve(settings, store, listener, stop),))
@@ -51,22 +60,43 @@ def page_served(settings: Settings, store: Store) -> Iterator[str | None]:
         loop.close()
 
 
+def _is_secure(settings: Settings) -> bool:
+    return page_scheme(settings) == "https"
+
+
+def _door(settings: Settings) -> Door | None:
+    """Return what asks for tokens: off loopback, where the server asks for them."""
+    if is_loopback(settings.monitor.page_host):
+        return None
+    if settings.serving.auth.jwks is None:
+        if settings.serving.tls.client_ca_file is not None:
+            log.warning("the page asks nobody for a certificate: set serving.auth.jwks, or put a proxy in front of it")
+        return None
+    if not _is_secure(settings):
+        log.warning("tokens travel in plain text to the page: set serving.tls, or put a proxy in front of it")
+    return Door(Access(settings.serving.auth), secure=_is_secure(settings))
+
+
 async def _serve(settings: Settings, store: Store, listener: socket.socket, stop: asyncio.Event) -> None:
     config = settings.monitor
     rights = Rights.on(config.page_host, shows_data=config.page_shows_data, has_folder=can_click(settings.pipeline))
-    with RetrievalClient(config.target, timeout=config.timeout_seconds) as client:
+    with RetrievalClient(config.target, config.timeout_seconds, settings.client) as client:
         tags = Tags(store)
         watch = Watch(settings, store, client, tags, lines=rights.data)
         questions = Questions(client, store, settings.pipeline, tags)
-        runner = web.AppRunner(
-            application(watch, questions, rights, config.page_host), access_log=None, shutdown_timeout=1.0
-        )
+        made = application(watch, questions, rights, config.page_host, _door(settings))
+        runner = web.AppRunner(made, shutdown_timeout=1.0)
         await runner.setup()
-        await web.SockSite(runner, listener).start()
+        server = cast(web.Server, runner.server)  # there, once it is set up
+        secure = http_context(settings.serving.tls, asks_clients=False) if _is_secure(settings) else None
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: Connection(server, _IDLE_SECONDS), sock=listener, ssl=secure
+        )
         looking = asyncio.create_task(watch.run())
         try:
             await stop.wait()
         finally:
             looking.cancel()
+            listening.close()
             await watch.end()
             await runner.cleanup()

@@ -4,9 +4,10 @@ import socket
 from contextlib import closing
 from typing import Any, Final
 
+from serving.http.hosts import is_loopback
 from weir.config import Settings, SettingsError
 
-__all__ = ["PORTS", "busy_ports", "free_port", "is_free", "metrics_url", "reached", "with_ports"]
+__all__ = ["PORTS", "busy_ports", "free_port", "is_free", "metrics_url", "page_scheme", "reached", "with_ports"]
 
 PORTS: Final = {
     "serving.port": "gRPC",
@@ -74,6 +75,12 @@ def metrics_url(settings: Settings, section: str) -> str:
     """Return where a stage of this machine shows its metrics."""
     stage = getattr(settings, section)
     return f"http://{reached(stage.metrics_host)}:{stage.metrics_port}/metrics"
+
+
+def page_scheme(settings: Settings) -> str:
+    """Return how a browser reaches the page: off loopback over TLS, where the server has a certificate."""
+    plain = settings.serving.tls.certificate_file is None or is_loopback(settings.monitor.page_host)
+    return "http" if plain else "https"
 
 
 def reached(host: str) -> str:

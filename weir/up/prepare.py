@@ -12,7 +12,7 @@ from logs import Block, BlockId, LogConfig, Validator, is_topic
 from pipelines.plan import open_layout
 from weir.check.report import LogReport, check_log
 from weir.check.text import in_one_line, require_readable, what_is_wrong
-from weir.config import Settings
+from weir.config import Settings, SettingsError
 from weir.demo.generator import GENERATED, catalogue_of, generate
 from weir.demo.replay import ReplayConfig, check_plan
 from weir.demo.source import LogProfile, LogSource, open_log
@@ -86,6 +86,7 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     if not replays:
         # The remembered ports already include an offset.
         session = open_session(config, store, assign, base=_without_ports(remembered(session.store)))
+    _check_client(session.settings)
     if busy := busy_ports(with_ports(session.settings, options.port_offset)):
         raise CommandError("; ".join(busy) + ": stop what holds it, or choose others with --port-offset 100")
     held = holdings(session.store, folder)
@@ -199,6 +200,20 @@ def _absolute(settings: Settings) -> dict[str, str]:
     """Return the files of `settings` that are in no section, as the processes find them wherever they run."""
     named = {"catalogue": settings.catalogue, "takedown": settings.takedown}
     return {name: path if "://" in path else str(Path(path).resolve()) for name, path in named.items() if path}
+
+
+def _check_client(settings: Settings) -> None:
+    """Refuse a server that the stages beside it could not ask. Raises `SettingsError`."""
+    tls, client = settings.serving.tls, settings.client
+    lacks = []
+    if client.tls != (tls.certificate_file is not None):
+        lacks.append(f"client.tls = {client.tls}: must be {not client.tls}, as serving.tls.certificate_file says")
+    if tls.client_ca_file is not None and client.certificate_file is None:
+        lacks.append("client.certificate_file: must be set, as serving.tls.client_ca_file asks clients for one")
+    if settings.serving.auth.jwks is not None and client.token_file is None and client.certificate_file is None:
+        lacks.append("client.token_file: must be set, as serving.auth.jwks asks clients for tokens")
+    if lacks:
+        raise SettingsError(lacks)
 
 
 def _local_folder(store: Store) -> Path:

@@ -16,12 +16,13 @@ from weir.interact import Asker
 from weir.text import plain
 from weir.up.display import StatusDisplay
 from weir.up.memory import tree_memory
-from weir.up.ports import reached
+from weir.up.ports import page_scheme, reached
 from weir.up.prepare import Launch
 from weir.up.processes import child_specs
 from weir.up.status import Status, StatusReader
-from weir.up.summary import SMALL_LOG, DemoSummary, print_summary, summarise
+from weir.up.summary import DemoSummary, print_summary, summarise
 from weir.up.supervisor.supervisor import Supervisor
+from weir.verdict import SMALL_LOG
 
 __all__ = ["run_up", "something_new"]
 
@@ -51,7 +52,10 @@ class _Run:
     async def run(self) -> DemoSummary | None:
         launch, session = self.launch, self.launch.session
         specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed)
-        with StatusDisplay(session.notes) as display, RetrievalClient(session.target, timeout=5.0) as client:
+        with (
+            StatusDisplay(session.notes) as display,
+            RetrievalClient(session.target, 5.0, session.settings.client) as client,
+        ):
             display.say("weir", f"see it work: {self._page()}")
             supervisor = Supervisor(specs, launch.folder / "logs", display.say, _GRACE_SECONDS)
             reader = StatusReader(session.store, session.settings, client, launch.started, launch.user)
@@ -105,11 +109,13 @@ class _Run:
         """Return the address of the page, which then asks for a user of the log, where one is known."""
         monitor, user = self.launch.session.settings.monitor, self.launch.user
         asked = f"?{urlencode({'user': user})}" if user else ""
-        return f"http://{reached(monitor.page_host)}:{monitor.page_port}/{asked}"
+        scheme = page_scheme(self.launch.session.settings)
+        return f"{scheme}://{reached(monitor.page_host)}:{monitor.page_port}/{asked}"
 
     def _address(self) -> str:
         serving = self.launch.session.settings.serving
-        return f"http://{serving.host}:{serving.http_port}"
+        scheme = "http" if serving.tls.certificate_file is None else "https"
+        return f"{scheme}://{serving.host}:{serving.http_port}"
 
     def _finish(self, client: RetrievalClient, supervisor: Supervisor, status: Status) -> None:
         """Query, click and summarise, while everything is still running."""

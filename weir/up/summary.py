@@ -20,12 +20,11 @@ from weir.interact import Change
 from weir.text import plain
 from weir.up.ports import PORTS, metrics_url
 from weir.up.status import Status
+from weir.verdict import SMALL_LOG, too_small
 
 __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
 
 
-SMALL_LOG: Final = 1000
-"""With fewer events a log is too small to judge a model by."""
 _Z: Final = 1.96
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 
@@ -167,7 +166,7 @@ def print_summary(console: Console, summary: DemoSummary, settings: Settings) ->
         f"{summary.duplicates:,} duplicates; {summary.late:,} of the events came late",
         "windows": f"{summary.windows} committed, {summary.bundles} bundles served",
         f"recall@{recalls.k}, model": _against(recalls.model, recalls.popularity, recalls.interval)
-        + (f"; too small to judge: {summary.events:,} events, {SMALL_LOG:,} are enough" if summary.is_small else ""),
+        + (f"; {too_small(summary.events)}" if summary.is_small else ""),
         f"recall@{recalls.k}, served": _against(recalls.served, recalls.popularity),
         f"recall@{recalls.k}, index": _number(recalls.index) + " of what exact search finds",
         f"recall@{recalls.k}, trainer": _against(recalls.trainer, recalls.trainer_popularity),

@@ -10,7 +10,8 @@ from hypothesis import settings as trials
 from hypothesis import strategies as st
 
 from contracts import Commit, CommitLog, LogState, Retirement, Store
-from contracts.commits import MOVED, Cursor
+from contracts.commit import MOVED
+from contracts.commits import Cursor
 from pipelines.bare_commits import append
 from pipelines.config import PipelineConfig
 from pipelines.lock import only_writer

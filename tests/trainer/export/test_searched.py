@@ -15,12 +15,12 @@ from trainer.export.searched import ListSearch, searched
 WIDTH = 6
 
 
-def trained(kind: str, draw: np.random.Generator, count: int) -> Any:
+def trained(kind: str, draw: np.random.Generator, count: int) -> tuple[Any, np.ndarray]:
     vectors = draw.normal(size=(count, WIDTH)).astype(np.float32)
     index = empty_index(WIDTH, kind)
     index.train(vectors)
     index.add(vectors)
-    return index
+    return index, vectors
 
 
 def delta_of(draw: np.random.Generator, live: set[int], size: int, lists: int, *, repair: bool) -> BundleDelta:
@@ -49,7 +49,7 @@ def test_a_chain_finds_what_one_index_finds_and_no_version_changes(
 ) -> None:
     """The oracle is one index, to which FAISS adds and from which it removes rows."""
     draw, count = np.random.default_rng(seed), 40
-    index = trained(kind, draw, count)
+    index, vectors = trained(kind, draw, count)
     lists = getattr(index, "nlist", 0)
     if lists:
         index.nprobe = nprobe
@@ -65,7 +65,13 @@ def test_a_chain_finds_what_one_index_finds_and_no_version_changes(
         versions.append((mine, mine.search(queries, 9)))
         for found, wanted in zip(mine.search(queries, 9), whole.search(queries, 9), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        vectors = np.concatenate([vectors, np.zeros((max(max(live) + 1 - len(vectors), 0), WIDTH), np.float32)])
+        vectors[delta.rows] = delta.vectors
+        one = mine.merged(vectors, np.array(sorted(live)))
+        for found, wanted in zip(one.search(queries, 9), whole.search(queries, 9), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
         if isinstance(mine, ListSearch):
+            assert lists_in(one, 2 * count) == lists_in(whole, 2 * count)
             assert mine.lists_of(2 * count).tolist() == lists_in(whole, 2 * count)
             assert (mine.empty().ntotal, mine.empty().nlist) == (0, lists)
     for version, found in versions:

@@ -7,7 +7,7 @@ import pytest
 from tests.trainer.offline.logs import circles, small
 from trainer.offline.compare import Plan, compare, missing_runs
 from trainer.offline.evaluator import Rules
-from trainer.offline.fit import Budget, StepReport
+from trainer.offline.fit import Budget, Step, StepReport
 from trainer.offline.results import RunResult, result_name
 from trainer.offline.rows import choose_rows
 from trainer.offline.splits import temporal
@@ -33,8 +33,8 @@ def told(seen: list[tuple[str, int, int]], *, kill_at: int | None = None) -> Cal
     """Note every step of every run; raise at the step that is `kill_at` in all."""
 
     def begin(name: str, seed: int) -> StepReport:
-        def report(step: int, _: float) -> None:
-            seen.append((name, seed, step))
+        def report(step: Step) -> None:
+            seen.append((name, seed, step.number))
             if len(seen) == kill_at:
                 raise KilledError
 

@@ -199,3 +199,15 @@ def test_what_a_file_system_raises_names_the_log(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Partition, "open", fail)
     with pytest.raises(InteractionsError, match=r"log\.jsonl: cannot be read: .*Input/output error"):
         read_interactions(str(tmp_path / "log.jsonl"))
+
+
+def test_the_end_of_a_log_says_how_much_was_read(tmp_path: Path) -> None:
+    rows = [(f"u{row % 3}", f"i{row}", T + row) for row in range(20)]
+    pq.write_table(table(rows), tmp_path / "log.parquet")
+    (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(json_lines(rows)))
+    end = read_interactions(str(tmp_path / "log.parquet"), newest=7)
+    assert (decoded(end), end.newest_rows) == (rows[-7:], 7)
+    for whole in (20, 21, None):
+        read = read_interactions(str(tmp_path / "log.parquet"), newest=whole)
+        assert (decoded(read), read.newest_rows) == (rows, None)
+    assert decoded(read_interactions(str(tmp_path / "log.jsonl.gz"), newest=100)) == rows

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.trainer.offline.logs import circles, log_of, small
 from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.offline.data import Interactions, Ints
-from trainer.offline.evaluator import Evaluator, Rules
+from trainer.offline.evaluator import Difference, Evaluator, Rules
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
 from trainer.tower_config import kinds
@@ -180,3 +180,33 @@ def test_a_choice_of_cases_keeps_each_past_with_its_case() -> None:
         own = log.items[log.users == user].tolist()
         assert before == own[: len(before)]
         assert some.cases.relevant.values[case] == own[len(before)]
+
+
+@pytest.mark.parametrize(("cutoffs", "name"), [((10, 20, 100), "recall@20"), ((1, 5), "recall@5")])
+def test_the_headline_is_recall_at_20_where_it_is_measured(cutoffs: tuple[int, ...], name: str) -> None:
+    assert Rules("interaction", cutoffs).headline == name
+
+
+def test_a_difference_is_that_of_the_means_and_its_interval_is_paired() -> None:
+    log = circles(users=30)
+    split = temporal(log, test=0.3)
+    evaluator = Evaluator.of(log, split.train, split.test, Rules("interaction", (2, 5)))
+    model = OfflineModel.fresh(small(), log, split.train)
+    ranked, popular = evaluator.rank(model), evaluator.rank_by_popularity()
+    found = evaluator.difference(ranked, popular)
+    means = [evaluator.result(one).metrics["recall@5"] for one in (ranked, popular)]
+    assert (found.metric, found.cases, found.users) == ("recall@5", len(split.test), 30)
+    assert found.mean == pytest.approx(means[0] - means[1])
+    assert found.low <= found.mean <= found.high
+    # The reverse is the mirror image, and a model is no different from itself.
+    mirrored = evaluator.difference(popular, ranked)
+    assert (mirrored.mean, mirrored.low, mirrored.high) == pytest.approx((-found.mean, -found.high, -found.low))
+    same = evaluator.difference(ranked, ranked)
+    assert (same.mean, same.low, same.high, same.excludes_zero) == (0, 0, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "differs"), [(0.1, 0.2, True), (-0.2, -0.1, True), (-0.1, 0.2, False), (math.nan, math.nan, False)]
+)
+def test_an_interval_on_one_side_of_zero_tells_models_apart(low: float, high: float, differs: bool) -> None:
+    assert Difference("recall@20", 0.1, low, high, 9, 3).excludes_zero == differs

@@ -8,7 +8,7 @@ from tests.trainer.offline.logs import circles, everything, small
 from trainer.config import TrainerConfig
 from trainer.offline.evaluator import Evaluator, Rules
 from trainer.offline.examples import training_batches
-from trainer.offline.fit import Budget, Fit, fit
+from trainer.offline.fit import Budget, Fit, Step, fit
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
 from trainer.ranks.workers import Workers, deterministic
@@ -24,7 +24,7 @@ def fitted(
 ) -> tuple[OfflineModel, Fit]:
     split = temporal(LOG)
     validation = Evaluator.of(LOG, split.train, split.validation, Rules("interaction", (3,))) if looks else None
-    report = None if losses is None else lambda _, loss: losses.append(loss)
+    report = None if losses is None else lambda step: losses.append(step.loss)
     with deterministic():
         model = OfflineModel.fresh(config, LOG, split.train)
         return model, fit(model, LOG, split.train, Budget(steps, 3), validation=validation, report=report)
@@ -73,6 +73,65 @@ def test_examples_are_the_positives_learnt_from() -> None:
     split = temporal(LOG)
     batches = itertools.islice(training_batches(small(), LOG, split.train), 5)
     assert fitted(small(), 5)[1].examples == sum(int((batch.positives > 0).sum()) for batch in batches)
+
+
+def run(budget: Budget, config: TrainerConfig | None = None) -> tuple[OfflineModel, Fit, list[Step], Evaluator]:
+    split, steps = temporal(LOG), list[Step]()
+    validation = Evaluator.of(LOG, split.train, split.validation, Rules("interaction", (3,)))
+    with deterministic():
+        model = OfflineModel.fresh(config or small(), LOG, split.train)
+        found = fit(model, LOG, split.train, budget, validation=validation, report=steps.append)
+    return model, found, steps, validation
+
+
+@pytest.mark.parametrize("kind", TOWERS)
+def test_a_run_that_gets_no_better_ends_with_its_best_step(kind: str) -> None:
+    config = small(kind, optimizer={"embedding_learning_rate": 0.5})
+    model, found, _, validation = run(Budget(60, 2, patience=3), config)
+    recalls = [point.metrics["recall@3"] for point in found.curve]
+    best = max(range(len(recalls)), key=lambda number: (recalls[number], -number))
+    assert found.best_step == found.curve[best].step
+    assert validation.validate(model)["recall@3"] == recalls[best]
+    if found.ended == "patience":
+        assert len(recalls) == best + 4
+        assert found.steps == found.curve[-1].step < 60
+    else:
+        assert (found.ended, found.steps) == ("steps", 60)
+    # Until it ends it is the run without patience.
+    _, longer, _, _ = run(Budget(found.steps, 2), config)
+    assert [point.metrics for point in longer.curve] == [point.metrics for point in found.curve]
+    assert (longer.best_step, longer.ended) == (found.steps, "steps")
+
+
+def test_a_run_without_time_ends_after_a_step() -> None:
+    _, found, steps, _ = run(Budget(60, 7, patience=3, seconds=0))
+    assert (found.ended, found.steps, found.best_step) == ("seconds", 1, 1)
+    assert [step.number for step in steps] == [1]
+
+
+@pytest.mark.parametrize("batch_size", [2, 16])
+def test_by_epochs_it_validates_once_in_each_and_not_too_often(batch_size: int) -> None:
+    config = small(batch_size=batch_size)
+    _, found, steps, _ = run(Budget(90), config)
+    train = temporal(LOG).train
+    batches = itertools.islice(training_batches(config, LOG, train), 90)
+    examples, since, wanted = 0, 0, list[int]()
+    for number, batch in enumerate(batches, 1):
+        examples, since = examples + int(batch.real.sum()), since + 1
+        if (examples >= len(train) and since >= 20) or number == 90:
+            wanted.append(number)
+            examples = since = 0
+    assert [point.step for point in found.curve] == wanted
+    assert found.epochs == found.examples / len(train) == steps[-1].epochs
+
+
+def test_a_report_knows_the_best_validation_so_far() -> None:
+    _, found, steps, _ = run(Budget(12, 3, patience=9))
+    assert [step.number for step in steps] == list(range(1, 13))
+    assert steps[1].best is None
+    for step in steps[2:]:
+        seen = [point for point in found.curve if point.step <= step.number]
+        assert step.best == max(seen, key=lambda point: point.metrics["recall@3"])
 
 
 def test_a_loss_that_is_not_finite_ends_the_run() -> None:

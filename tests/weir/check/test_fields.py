@@ -19,6 +19,8 @@ def found(**kinds: str) -> list[Column]:
         ({"CustomerID": "text", "StockCode": "text", "InvoiceDate": "time"}, "CustomerID", "StockCode", "InvoiceDate"),
         ({"session": "text", "customer": "text", "sku": "text", "created_at": "time"}, "customer", "sku", "created_at"),
         ({"a": "text", "b": "text", "c": "integer"}, None, None, None),
+        ({"Kunde": "integer", "Artikel-Nr": "text", "Zeitpunkt": "time"}, "Kunde", "Artikel-Nr", "Zeitpunkt"),
+        ({"purchaser": "text", "from": "time", "until": "time"}, None, None, None),
         ({"user": "object", "product": "list", "time": "text"}, None, None, None),
     ],
 )

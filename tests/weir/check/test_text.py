@@ -53,6 +53,24 @@ def test_a_log_without_valid_rows_is_refused_with_the_command_that_reads_it(shop
     require_readable(shop.model_copy(update={"valid_before": 1}), "weir up")
 
 
+def test_what_cannot_be_guessed_is_left_to_be_filled_in(tmp_path: Path) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_text('{"p": "x", "sku": 17, "from": 1700000000}\n')
+    report = check_log(LogConfig(log=str(path)))
+    missing = "".join(f" --set pipeline.columns.{name}=..." for name in ("user_id", "timestamp"))
+    ask = f"weir check {path} --set pipeline.columns.item_id=sku{missing}"
+    assert "no row is valid: say which column is the user_id and the timestamp:" in printed(report)
+    assert ask in printed(report)
+    assert yaml.safe_load(settings_file(report, load_settings(overrides={"store": "s"})))["pipeline"]["columns"] == {
+        "user_id": "user_id",
+        "item_id": "sku",
+        "timestamp": "timestamp",
+    }
+    with pytest.raises(UnreadableLogError) as refused:
+        require_readable(report, "weir up")
+    assert "these settings read" not in str(refused.value)
+
+
 def test_an_empty_log_is_no_error(tmp_path: Path) -> None:
     assert "there is nothing to read" in printed(check_log(LogConfig(log=str(tmp_path))))
 

@@ -18,9 +18,9 @@ TINY = [
 ]
 
 
-def write_circles(path: Path, **more: list[Any]) -> Path:
+def write_circles(path: Path, rows: int = 300, **more: list[Any]) -> Path:
     """Write 20 users who each go around 40 items from a place of their own; columns may be added or taken away."""
-    row = np.arange(300)
+    row = np.arange(rows)
     users, step = row % 20, row // 20
     columns = {
         "user_id": [f"user-{user}" for user in users],
@@ -36,9 +36,9 @@ def weir(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200", "TERM": "dumb"})
 
 
-def told(result: Result) -> Any:
+def told(result: Result, status: int = 0) -> Any:
     """Return what a command prints for programs, by the letter of JSON."""
-    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert result.exit_code == status, result.output + repr(result.exception)
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")

@@ -113,9 +113,8 @@ def test_refusals_name_their_fields_and_silence_names_the_way_to_a_server() -> N
     )
     silent = explain(RetrievalError(grpc.StatusCode.UNAVAILABLE, "nobody"))
     assert silent is not None
-    assert silent[0] == [
-        "no server answers: start one with `weir up` or `weir serve`, or name it with --target (UNAVAILABLE: nobody)"
-    ]
+    start = "start one with `weir up` or `weir serve`, or name it with --target"
+    assert silent[0] == [f"no server answers: {start}; if it speaks TLS, set `client` (UNAVAILABLE: nobody)"]
     warming = explain(RetrievalError(grpc.StatusCode.UNAVAILABLE, "no bundle", "NO_BUNDLE"))
     assert warming is not None
     assert warming[0] == ["the server refused: UNAVAILABLE (NO_BUNDLE): no bundle"]

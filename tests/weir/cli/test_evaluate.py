@@ -1,5 +1,10 @@
+import shlex
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pytest
 
 from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
@@ -62,14 +67,101 @@ def test_data_that_cannot_be_used_is_told_in_a_line(tmp_path: Path, data: Path) 
     labels = write_circles(tmp_path / "labels.parquet", split=["train"] * 300)
     line = refused(weir("evaluate", "--data", labels, "--split", "labelled"), 1)
     assert "--split labelled leaves none of 300 interactions to test on" in line
-    alone = write_circles(tmp_path / "alone.parquet", user_id=[f"user-{row}" for row in range(300)])
-    assert "no user has two training interactions" in refused(weir("evaluate", "--data", alone), 1)
+    alone = write_circles(tmp_path / "alone.parquet", rows=1200, user_id=[f"user-{row}" for row in range(1200)])
+    result = weir("evaluate", "--data", alone)
+    assert (result.exit_code, result.stdout) == (1, "")
+    facts, line = result.stderr.splitlines()
+    assert facts.endswith("960 to train on, 120 to validate, 120 to test")
+    assert line.startswith(f"weir: {alone}: no user has two training interactions")
 
 
 def test_a_loss_that_is_not_finite_is_told_in_a_line(data: Path) -> None:
     wild = ["--split", "random", "--set", "trainer.optimizer.embedding_learning_rate=1e30"]
-    line = refused(weir("evaluate", "--data", data, "--steps", "20", *wild), 1)
-    assert "try a lower learning rate or a higher temperature" in line
+    result = weir("evaluate", "--data", data, "--steps", "20", *wild)
+    assert (result.exit_code, result.stdout) == (1, "")
+    facts, line = result.stderr.splitlines()
+    assert facts.startswith(f"{data}: 300 interactions, 20 users, 40 items; ")
+    assert line.startswith("weir: the loss is ")
+    assert line.endswith("try a lower learning rate or a higher temperature (--debug shows where)")
+
+
+def write_shop(path: Path, rows: int) -> Path:
+    """Write circles as a shop would export them."""
+    row = np.arange(rows)
+    columns = {
+        "Customer": row % 60,
+        "Article": [f"A-{article}" for article in (5 * (row % 60) + row // 60) % 40],
+        "Ordered At": [(datetime(2025, 3, 1) + timedelta(minutes=7 * int(one))).isoformat(" ") for one in row],
+    }
+    form = pa.csv.WriteOptions(delimiter="\t" if path.suffix == ".tsv" else ";")
+    pa.csv.write_csv(pa.table(columns), path, form)
+    return path
+
+
+SHOP = [
+    *("pipeline.columns.user_id=Customer", "pipeline.columns.item_id=Article"),
+    *("pipeline.columns.timestamp=Ordered At", "pipeline.time_zone=UTC"),
+]
+
+
+@pytest.mark.parametrize("name", ["shop.csv", "shop.tsv"])
+def test_a_log_is_read_as_check_and_up_read_it(tmp_path: Path, name: str) -> None:
+    log = write_shop(tmp_path / name, 1200)
+    report = told(weir("check", log, "--json"), status=1)
+    assert report["settings"] == SHOP
+    # Unless told how, it says how.
+    result = weir("evaluate", "--log", log)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "these settings read 100 % of it:" in result.stderr
+    command = result.stderr.splitlines()[-1].split(maxsplit=2)
+    assert command[:2] == ["weir", "evaluate"]
+    found = told(weir("evaluate", *shlex.split(command[2]), "--quick", "--steps", "40", *TINY, "--json"))
+    assert found["cases"] == 120
+    # The file of `weir init` says the same.
+    config = tmp_path / "weir.yaml"
+    config.write_text(weir("init", log).stdout)
+    again = ["evaluate", "--log", log, "--config", config, "--quick", "--steps", "40", *TINY, "--json"]
+    assert told(weir(*again)) == found
+
+
+def test_a_verdict_says_whether_the_difference_is_more_than_chance(tmp_path: Path) -> None:
+    log = write_shop(tmp_path / "shop.csv", 1200)
+    shop = [part for one in SHOP for part in ("--set", one)]
+    tiny = [part if part != "20" else "10" for part in TINY]
+    good = weir("evaluate", "--log", log, *shop, "--steps", "100", *tiny, "--json")
+    found = told(good)
+    lead = found["difference"]
+    assert lead["metric"] == "recall@10"
+    difference = found["model"]["metrics"]["recall@10"] - found["popularity"]["metrics"]["recall@10"]
+    assert lead["mean"] == pytest.approx(difference)
+    assert 0 < lead["low"] < lead["mean"] < lead["high"]
+    assert found["verdict"].startswith("the model is better than popularity: recall@10 ")
+    assert found["verdict"].endswith("over 120 test cases of 60 users, which excludes 0")
+    training = found["training"]
+    best = max(point["metrics"]["recall@10"] for point in training["curve"])
+    [kept] = [point for point in training["curve"] if point["step"] == training["best_step"]]
+    assert kept["metrics"]["recall@10"] == best
+    assert "kept step" in good.stderr
+    assert "nothing to read" not in good.stderr
+    people = weir("evaluate", "--log", log, *shop, "--steps", "100", *tiny)
+    assert people.stdout.splitlines()[-1] == found["verdict"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 40])
+@pytest.mark.parametrize("split", CASES)
+def test_a_small_log_is_no_failure(tmp_path: Path, rows: int, split: str) -> None:
+    log = write_circles(tmp_path / "few.parquet", rows=rows)
+    command = ["evaluate", "--log", log, "--split", split, "--steps", "3", *TINY]
+    found = told(weir(*command, "--json"))
+    assert found["verdict"].startswith(f"too small to judge: {rows} events, 1,000 are enough; ")
+    assert found["verdict"] in weir(*command).stdout
+
+
+def test_as_many_events_as_are_enough_are_judged(tmp_path: Path) -> None:
+    for rows, is_small in ((999, True), (1000, False)):
+        log = write_circles(tmp_path / "circles.parquet", rows=rows)
+        verdict = told(weir("evaluate", "--quick", "--log", log, "--steps", "3", *TINY, "--json"))["verdict"]
+        assert verdict.startswith(f"too small to judge: {rows} events, ") == is_small
 
 
 @pytest.mark.parametrize(

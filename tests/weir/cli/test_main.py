@@ -44,16 +44,18 @@ COMMANDS = [
         "replay",
         "evaluate",
         "bench losses",
+        "data movielens",
     ),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
 ]
-WITHOUT_SETTINGS = {"generate", "config schema"}
+WITHOUT_SETTINGS = {"generate", "data movielens", "config schema"}
 WITHOUT_STORE = {"evaluate", "bench losses", "rebuild"}
 ARGUMENTS = {
     "check": ["log.jsonl"],
     "init": ["log.jsonl"],
     "evaluate": ["--data", "log.jsonl"],
     "bench losses": ["--data", "log.jsonl"],
+    "data movielens": ["ml-1m"],
     "query": ["anna-0"],
     "forget": ["--user", "anna-0"],
     "promote": ["00000000-0000000001"],

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts import Store, WindowLog
-from contracts.commits import LetterFile
+from contracts.redaction import LetterFile
 from serving.client import RetrievalClient, by_history, by_item, by_user
 from tests.serving.process import ServerProcess
 from tests.weir.up.damage import WINDOWS, whole_store

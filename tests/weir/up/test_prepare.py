@@ -12,7 +12,7 @@ from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
 from pipelines.plan import LayoutError
 from weir.check.text import UnreadableLogError
-from weir.config import load_settings
+from weir.config import SettingsError, load_settings
 from weir.demo.generator import GeneratorConfig, generate
 from weir.demo.source import LogProfile, open_log
 from weir.errors import CommandError, UsageError
@@ -47,6 +47,29 @@ def start(store: Path, assign: list[str] | None = None, **changes: object) -> La
     }
     options = UpOptions(**{**given, **changes})  # type: ignore[arg-type]
     return prepare(None, str(store), FREE if assign is None else assign, options)
+
+
+TLS = "serving.tls={certificate_file: c.pem, key_file: k.pem}"
+TOKENS = "serving.auth={jwks: keys.json, issuer: i, audience: a}"
+
+
+@pytest.mark.parametrize(
+    ("assign", "lacking"),
+    [
+        ([TLS], "client.tls"),
+        (["client.tls=true"], "client.tls"),
+        (["serving.tls={certificate_file: c, key_file: k, client_ca_file: a}", "client.tls=true"], "certificate_file"),
+        ([TLS, TOKENS, "client.tls=true"], "client.token_file"),
+    ],
+)
+def test_a_server_that_the_other_stages_could_not_ask_is_refused(
+    tmp_path: Path, assign: list[str], lacking: str
+) -> None:
+    store = tmp_path / "store"
+    with pytest.raises(SettingsError, match=lacking):
+        start(store, [*FREE, *assign], demo=True, log=log_file(tmp_path / "log.jsonl"))
+    assert not store.exists()
+    start(store, [*FREE, TLS, TOKENS, "client={tls: true, token_file: t}"], log=log_file(tmp_path / "log.jsonl"))
 
 
 def log_file(path: Path) -> Path:

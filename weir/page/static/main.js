@@ -3,6 +3,7 @@
 import * as ask from "./ask.js";
 import { recallChart, timeChart } from "./charts.js";
 import { showLetters, showReasons } from "./dead.js";
+import * as door from "./door.js";
 import * as map from "./map.js";
 import { drawPath, showPath, showServed, summary } from "./path.js";
 
@@ -75,10 +76,17 @@ function live(on) {
 drawPath(find("path"));
 ask.setUp(map.show);
 map.setUp();
-const stream = new EventSource("/api/stream");
-stream.onopen = () => {
-  recalls.clear();
-  live(true);
-};
-stream.onerror = () => live(false);
-stream.onmessage = (event) => take(JSON.parse(event.data));
+follow();
+
+function follow() {
+  const stream = new EventSource("/api/stream");
+  stream.onopen = () => {
+    recalls.clear();
+    live(true);
+  };
+  stream.onerror = () => {
+    live(false);
+    if (stream.readyState === EventSource.CLOSED) door.ask(follow);
+  };
+  stream.onmessage = (event) => take(JSON.parse(event.data));
+}

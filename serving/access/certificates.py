@@ -1,0 +1,104 @@
+"""The server's certificate for gRPC and for HTTP: each new connection gets the newest; open ones stay as they are."""
+
+import ssl
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509.oid import NameOID
+
+from serving.access.config import TlsConfig
+from serving.access.files import FromFiles
+
+__all__ = ["grpc_credentials", "http_context", "names_of"]
+
+
+def grpc_credentials(config: TlsConfig) -> grpc.ServerCredentials:
+    """Return credentials for gRPC, with a certificate; raises `OSError` or `ValueError`."""
+    certificates = FromFiles("the certificate for gRPC", _files(config), lambda: _grpc_configuration(config))
+    served = certificates.get()
+
+    def newest() -> Any:
+        nonlocal served
+        before, served = served, certificates.get()
+        return None if served is before else served  # None: what gRPC has is still right
+
+    return grpc.dynamic_ssl_server_credentials(
+        served, newest, require_client_authentication=config.client_ca_file is not None
+    )
+
+
+def http_context(config: TlsConfig, *, asks_clients: bool = True) -> ssl.SSLContext:
+    """Return the context of a server of HTTP, with a certificate; raises `OSError` or `ValueError`.
+
+    Clients are asked for a certificate where the settings have authorities for it, unless `asks_clients` is false.
+    """
+
+    def make() -> ssl.SSLContext:
+        certificate, key, *authorities = _files(config)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        if asks_clients and authorities:
+            context.verify_mode = ssl.CERT_REQUIRED
+            # A resumed session would not be checked against authorities that have changed.
+            context.minimum_version, context.num_tickets = ssl.TLSVersion.TLSv1_3, 0
+            context.load_verify_locations(authorities[0])
+        return context
+
+    contexts = FromFiles("the certificate for HTTP", _files(config), make)
+    first = contexts.get()
+
+    def newest(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:  # noqa: ARG001
+        connection.context = contexts.get()
+
+    # Called for each connection, also where the client names no server.
+    first.sni_callback = newest
+    return first
+
+
+@lru_cache(1024)
+def names_of(certificate: bytes) -> tuple[str, ...]:
+    """Return the names in a certificate (PEM) that its authority has verified: ``URI:...``, ``DNS:...``, ``CN:...``."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+        common = [each.value for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        others = [*_other_names(found)]
+    except ValueError:
+        # OpenSSL reads some that are not as the standard wants them: their holder has no name.
+        return ()
+    return (*others, *(f"CN:{name}" for name in common if isinstance(name, str)))
+
+
+def _other_names(certificate: x509.Certificate) -> Iterator[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return
+    for name in names:
+        if kind := _KINDS.get(type(name)):
+            yield f"{kind}:" + str(name.value)
+
+
+_KINDS: Final[dict[type[x509.GeneralName], str]] = {
+    x509.UniformResourceIdentifier: "URI",
+    x509.DNSName: "DNS",
+    x509.RFC822Name: "email",
+    x509.IPAddress: "IP",
+}
+
+
+def _files(config: TlsConfig) -> list[Path]:
+    return [file for file in (config.certificate_file, config.key_file, config.client_ca_file) if file is not None]
+
+
+def _grpc_configuration(config: TlsConfig) -> grpc.ServerCertificateConfiguration:
+    certificate, key, *authorities = (file.read_bytes() for file in _files(config))
+    # gRPC would take a key that does not fit, and then fail every handshake.
+    if load_pem_private_key(key, None).public_key() != x509.load_pem_x509_certificate(certificate).public_key():
+        raise ValueError(f"{config.key_file} is not the key of {config.certificate_file}")
+    x509.load_pem_x509_certificates(authorities[0] if authorities else certificate)
+    return grpc.ssl_server_certificate_configuration([(key, certificate)], authorities[0] if authorities else None)

@@ -1,0 +1,126 @@
+"""Asks every call over gRPC who calls. Health checks stay open: probes have no tokens, and health tells no data."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
+from serving.access.access import Access, Caller
+from serving.access.config import Right
+from serving.errors import RequestError
+from serving.reflection import REFLECTION_V1
+from weir.retrieval.v1 import retrieval_pb2 as pb
+
+__all__ = ["AccessInterceptor", "RequestRightsInterceptor", "keep_headers_out_of_logs", "rights_of"]
+
+Refuse = Callable[[RequestError, Any], Awaitable[None]]
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
+
+_RETRIEVAL: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
+_REFLECTION: Final = {reflection.SERVICE_NAME, REFLECTION_V1}
+
+_caller: ContextVar[Caller] = ContextVar("caller")
+"""Of the call that this task answers."""
+
+
+def rights_of(request: Any) -> tuple[Right, ...]:
+    """Return what a request asks for beyond its method."""
+    rights: list[Right] = []
+    if isinstance(request, pb.RetrieveRequest) and request.params.exact:
+        rights.append("exact")
+    if isinstance(request, pb.RetrieveRequest | pb.EmbedRequest) and request.bundle_version:
+        rights.append("pin")
+    return tuple(rights)
+
+
+def keep_headers_out_of_logs() -> None:
+    """Have gRPC not log headers that are no UTF-8: anyone can send them, and one may hold most of a token."""
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_header)
+
+
+def _is_no_header(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Invalid encoding on")
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):
+    """Admits calls before their request is decoded; `refuse` is given the error and the context, and ends the call."""
+
+    def __init__(self, access: Access, refuse: Refuse) -> None:
+        self._access, self._refuse = access, refuse
+        self._handlers: dict[str, Any] = {}
+
+    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the method's handler behind the check, which is made once."""
+        path = handler_call_details.method
+        handler = self._handlers.get(path)
+        if handler is None and (found := await continuation(handler_call_details)) is not None:
+            handler = self._handlers[path] = self._guarded(found, path)
+        return handler
+
+    def _guarded(self, handler: Any, path: str) -> Any:
+        service, _, method = path.removeprefix("/").partition("/")
+        if service == health.SERVICE_NAME:
+            return handler
+        right: Any = "reflection" if service in _REFLECTION else method if service == _RETRIEVAL.full_name else service
+        codecs = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(self._one(handler.unary_unary, right), **codecs)
+        return grpc.stream_stream_rpc_method_handler(self._many(handler.stream_stream, right), **codecs)
+
+    def _one(self, inner: Callable[[Any, Any], Awaitable[Any]], right: Right) -> Any:
+        async def handle(request: Any, context: Any) -> Any:
+            await self._admit(context, right)
+            return await inner(request, context)
+
+        return handle
+
+    def _many(self, inner: Callable[[Any, Any], AsyncIterator[Any]], right: Right) -> Any:
+        async def handle(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            await self._admit(context, right)
+            async for answer in inner(requests, context):
+                yield answer
+
+        return handle
+
+    async def _admit(self, context: Any, right: Right) -> None:
+        authorization = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+        certificate = context.auth_context().get("x509_pem_cert")
+        try:
+            caller = await self._access.admit(authorization, certificate[0] if certificate else None, right)
+        except RequestError as error:
+            await self._refuse(error, context)
+        else:
+            _caller.set(caller)
+
+
+class RequestRightsInterceptor(grpc.aio.ServerInterceptor):
+    """Asks for the rights that only a decoded request shows; it comes behind `AccessInterceptor` and decoding."""
+
+    def __init__(self, refuse: Refuse) -> None:
+        self._refuse = refuse
+
+    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the method's handler behind the check."""
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith(f"/{_RETRIEVAL.full_name}/"):
+            return handler
+        inner = handler.unary_unary
+
+        async def handle(request: Any, context: Any) -> Any:
+            try:
+                _caller.get().require(*rights_of(request))
+            except RequestError as error:
+                await self._refuse(error, context)
+            return await inner(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            handle, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )

@@ -1,0 +1,133 @@
+"""Bearer tokens (JWT, RFC 7519 and 8725): who signed them, for whom, until when, and what they say of the caller."""
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+import jwt
+
+from serving.access.config import AuthConfig
+from serving.access.errors import (
+    TokenAudienceError,
+    TokenExpiredError,
+    TokenInvalidError,
+    TokenIssuerError,
+    TokenNotYetValidError,
+)
+from serving.access.keys import FileKeys, Keys, UrlKeys
+from serving.errors import RequestError
+
+__all__ = ["Token", "Tokens"]
+
+_MOST_KNOWN: Final = 4096
+
+
+@dataclass(frozen=True)
+class Token:
+    """What a verified token says; `ends` is Unix time, the leeway included."""
+
+    subject: str
+    scopes: frozenset[str]
+    ends: float
+
+
+class Tokens:
+    """Verifies tokens; one that was verified is known for as long as it is valid and the keys are the same."""
+
+    def __init__(self, config: AuthConfig, keys: FileKeys | UrlKeys) -> None:
+        self._config, self._keys = config, keys
+        self._known: OrderedDict[bytes, tuple[str | None, Token]] = OrderedDict()
+        self._of: Keys | None = None
+
+    async def verified(self, token: str) -> Token:
+        """Return what a token says.
+
+        Raises `KeysNotLoadedError` and the errors of tokens in `serving.access.errors`.
+        """
+        # Only its hash is kept: a dump of the memory holds no collection of tokens.
+        name = sha256(token.encode(errors="surrogatepass")).digest()
+        known = self._known.get(name)
+        kid = _kid(token) if known is None else known[0]
+        keys = await self._keys.get(kid)
+        if keys is not self._of:
+            self._known.clear()
+            self._of, known = keys, None
+        if known is None:
+            known = self._known[name] = kid, self._read(token, keys, kid)
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        found = known[1]
+        if found.ends <= time.time():
+            raise TokenExpiredError
+        return found
+
+    def _read(self, token: str, keys: Keys, kid: str | None) -> Token:
+        if kid not in keys:
+            raise TokenInvalidError("its key is not among those of serving.auth.jwks")
+        claims = self._claims(token, keys[kid])
+        subject, scopes = _at(claims, self._config.subject_claim), _at(claims, self._config.scope_claim)
+        if not isinstance(subject, str) or not subject:
+            raise TokenInvalidError(f"it has no claim {self._config.subject_claim}")
+        words = scopes.split() if isinstance(scopes, str) else scopes if isinstance(scopes, list) else []
+        granted = frozenset(word for word in words if isinstance(word, str))
+        return Token(subject, granted, claims["exp"] + self._config.leeway_seconds)
+
+    def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
+        config = self._config
+        try:
+            # The key's own algorithm counts, never the one that the token's header asks for.
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=config.algorithms,
+                audience=config.audience,
+                issuer=config.issuer,
+                leeway=config.leeway_seconds,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except _CAUSES as error:
+            raise _refusal(error) from None
+        return claims
+
+
+_CAUSES: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+"""What PyJWT raises for bytes that are no token, or for claims of the wrong type."""
+
+_REFUSALS: Final[dict[type[Exception], type[RequestError]]] = {
+    jwt.ExpiredSignatureError: TokenExpiredError,
+    jwt.ImmatureSignatureError: TokenNotYetValidError,
+    jwt.InvalidAudienceError: TokenAudienceError,
+    jwt.InvalidIssuerError: TokenIssuerError,
+}
+
+
+def _refusal(error: Exception) -> RequestError:
+    known = _REFUSALS.get(type(error))
+    if known is not None:
+        return known()
+    if isinstance(error, jwt.MissingRequiredClaimError):
+        return TokenInvalidError(f"it has no claim {error.claim}")
+    if isinstance(error, jwt.InvalidAlgorithmError):
+        return TokenInvalidError("its algorithm is not one of serving.auth.algorithms, or not that of its key")
+    return TokenInvalidError("it cannot be read, or its signature is wrong")
+
+
+def _kid(token: str) -> str | None:
+    """Return the id of the key that has signed a token, as it says itself."""
+    try:
+        kid = jwt.get_unverified_header(token).get("kid")
+    except _CAUSES as error:
+        raise _refusal(error) from None
+    return kid if isinstance(kid, str) else None
+
+
+def _at(claims: dict[str, Any], name: str) -> Any:
+    """Return a claim by its name, or by its path: names may hold dots."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found

@@ -1,0 +1,228 @@
+"""A chain as one complete bundle: it answers as the chain does, and exports go on from it."""
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts import BundleLog, BundleManifest, ItemKeys, Store
+from contracts.verification import verify
+from serving.bundle import LoadedBundle
+from serving.loading import load_bundle
+from tests.trainer.export.test_deltas import assert_published, replace_item, set_item, turn, with_settings
+from tests.trainer.support import absorbed
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.config import TrainerConfig
+from trainer.export import compaction, export_bundle
+from trainer.export.compaction import Compaction, compact
+from trainer.export.keeper import Keeper
+from trainer.export.kept import Kept
+from trainer.export.servable import Servable
+from trainer.state.trainer_state import TrainerState
+
+CHANGES = st.lists(st.sampled_from(["turn", "leave", "replace", "come"]), min_size=1, max_size=4)
+
+
+@pytest.fixture(params=["Flat", "IVF8,SQfp16"])
+def state(store: Store, writer: WindowWriter, config: TrainerConfig, request: pytest.FixtureRequest) -> TrainerState:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    with_settings(state, index=request.param)
+    state.position.trained_sequence = 0
+    return state
+
+
+def change(state: TrainerState, what: str, draw: np.random.Generator) -> None:
+    """Change some items, so that a version after it is another one."""
+    turn(state, *draw.permutation(len(state.table))[:2].tolist())
+    item, key = int(draw.integers(len(state.table))), 1 + int(state.table.keys.max() // 2)
+    while key in state.table.keys:
+        key += 1
+    if what == "leave" and len(state.table) > 40:
+        set_item(state, int(state.table.live[item]), 0, "")
+    elif what == "replace":
+        replace_item(state, item, key, f"new {key}")
+    elif what == "come":
+        owned = set(state.table.live.tolist())
+        row = next(row for row in range(2, state.table.capacity) if row not in owned)
+        state.embeddings.weight[row] = torch.from_numpy(draw.normal(size=8).astype(np.float32))
+        set_item(state, row, key, f"new {key}")
+
+
+def compacted(store: Store, version: str) -> BundleManifest:
+    log = BundleLog(store)
+    servable = Servable.open(log, log.manifest(version))
+    return compact(log, Kept.of(servable), servable).servable.manifest
+
+
+def assert_same(one: LoadedBundle, other: LoadedBundle, draw: np.random.Generator) -> None:
+    """Check that two loaded bundles answer the same, up to ties."""
+    live = one.rows.live
+    assert (one.version, one.items) == (other.version, other.items)
+    np.testing.assert_array_equal(live, other.rows.live)
+    for name in ("ids", "keys", "popularity", "vectors"):
+        np.testing.assert_array_equal(getattr(one.rows, name)[live], getattr(other.rows, name)[live])
+    embedded = np.concatenate([[0, 1], live + 2])
+    np.testing.assert_array_equal(one.embeddings[embedded], other.embeddings[embedded])
+    asked = ItemKeys(np.concatenate([one.rows.keys[live], draw.integers(1, 2**40, 5)]))
+    np.testing.assert_array_equal(one.rows_of(asked), other.rows_of(asked))
+    queries = draw.normal(size=(5, 8)).astype(np.float32)
+    for lists in (1, 8):
+        mine, others = (bundle.index.search(queries, 10, nprobe=lists) for bundle in (one, other))
+        np.testing.assert_allclose(mine.scores, others.scores, rtol=1e-5)
+        assert (mine.rows == others.rows).mean() > 0.9
+    np.testing.assert_array_equal(one.popular.first(len(live)), other.popular.first(len(live)))
+    history = ItemKeys(one.rows.keys[live[:6]][None])
+    np.testing.assert_array_equal(one.users(history), other.users(history))
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(before=CHANGES, after=CHANGES, seed=st.integers(0, 2**32 - 1))
+def test_a_compacted_chain_answers_as_the_chain_and_so_does_what_builds_on_it(
+    store: Store, state: TrainerState, before: list[str], after: list[str], seed: int
+) -> None:
+    draw, log = np.random.default_rng(seed), BundleLog(store)
+    store.remove("bundles")
+    keeper = Keeper()
+    versions = [export_bundle(store, state, keeper=keeper).version]
+    for what in [*before, *after]:
+        change(state, what, draw)
+        versions.append(export_bundle(store, state, keeper=keeper).version)
+    middle, newest = versions[len(before)], versions[-1]
+    first, *plain = (load_bundle(log, version) for version in (versions[0], middle, newest))
+    whole = compacted(store, middle)
+    assert [one.version for one in log.chain(log.manifest(newest))] == versions[len(before) :]
+    started = load_bundle(log, middle, places=True)
+    assert started.manifest == whole
+    assert_same(plain[0], started, draw)
+    assert_same(plain[1], load_bundle(log, newest), draw)
+    # Whoever serves one of them goes on by the deltas alone.
+    for served in (first, plain[0], started):
+        later = load_bundle(log, newest, served=served)
+        assert later.rows.vectors.base is served.rows.vectors.base
+        assert_same(plain[1], later, draw)
+    change(state, "replace", draw)
+    made = export_bundle(store, state)
+    assert (made.base, made.depth) == (middle, len(after) + 1)
+    assert_published(store, made, state)
+    assert verify(store).findings == []
+
+
+def follower(store: Store, state: TrainerState) -> Keeper:
+    """Return a keeper whose first bundle is there."""
+    keeper = Keeper()
+    export_bundle(store, state, keeper=keeper)
+    keeper.beside = True
+    return keeper
+
+
+def test_a_follower_exports_no_further_complete_bundle(store: Store, state: TrainerState) -> None:
+    draw, log = np.random.default_rng(5), BundleLog(store)
+    with_settings(state, bundle_chain=4, bundles_kept=1)
+    keeper, made = follower(store, state), []
+    for what in ["turn", "come", "leave", "replace", "turn", "come", "turn", "leave", "turn", "come", "turn", "turn"]:
+        served = load_bundle(log, str(log.current()))
+        change(state, what, draw)
+        made.append(export_bundle(store, state, keeper=keeper))
+        # A running server reads the newest delta only, a new one at most the chain.
+        new = load_bundle(log, made[-1].version)
+        assert_same(load_bundle(log, made[-1].version, served=served), new, draw)
+        assert_published(store, made[-1], state)
+        if keeper._compaction is not None:
+            keeper._compaction.wait()
+    assert all(one.parent is not None for one in made)
+    assert [one.depth for one in made] == [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3]
+    assert [one.base for one in made[3::3]] == [one.version for one in made[2:-1:3]]
+    # What the compacted chains were made of is gone.
+    assert len(log.versions()) <= 4
+    assert verify(store).findings == []
+
+
+def test_what_is_kept_by_row_is_what_a_restarted_process_would_keep(store: Store, state: TrainerState) -> None:
+    draw, log = np.random.default_rng(6), BundleLog(store)
+    keeper = follower(store, state)
+    for what in ["come", "leave", "turn"]:
+        change(state, what, draw)
+        newest = export_bundle(store, state, keeper=keeper)
+    assert keeper._kept is not None
+    servable = keeper.open(log, newest)
+    made = compact(log, keeper._kept, servable)
+    change(state, "leave", draw)
+    newest = export_bundle(store, state, keeper=keeper)
+    found = made.under(log, keeper._kept)
+    assert found is not None
+    (kept, answers), fresh = found, Kept.of(Servable.open(log, newest))
+    live = fresh.rows.live
+    assert kept.manifest == answers.manifest == newest
+    assert kept.free.tolist() == fresh.free.tolist()
+    assert len(kept.rows.vectors.over) < len(keeper._kept.rows.vectors.over)
+    np.testing.assert_array_equal(kept.rows.vectors[live], fresh.rows.vectors[live])
+    assert (kept.lists is None) == (fresh.lists is None)
+    if kept.lists is not None and fresh.lists is not None:
+        mine, others = kept.lists.assigned.take(live), fresh.lists.assigned.take(live)
+        np.testing.assert_array_equal(mine.lists, others.lists)
+        np.testing.assert_allclose(mine.cosines, others.cosines, atol=1e-6)
+
+
+def test_no_export_waits_for_a_slow_compaction_and_a_failed_one_ends_in_a_complete_bundle(
+    store: Store, state: TrainerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_settings(state, bundle_chain=2)
+    draw, keeper = np.random.default_rng(7), follower(store, state)
+    end, depths = threading.Event(), []
+    monkeypatch.setattr(compaction, "compact", lambda *_: end.wait())
+    for _ in range(5):
+        change(state, "turn", draw)
+        depths.append(export_bundle(store, state, keeper=keeper).depth)
+    assert depths == [1, 2, 3, 4, 0]
+    end.set()
+
+    def failing(*_: Any) -> None:
+        raise OSError("no space left")
+
+    keeper, depths = Keeper(beside=True), []
+    monkeypatch.setattr(compaction, "compact", failing)
+    for _ in range(4):
+        change(state, "turn", draw)
+        depths.append(export_bundle(store, state, keeper=keeper).depth)
+        if keeper._compaction is not None:
+            keeper._compaction.wait()
+    assert depths == [1, 2, 0, 1]
+
+
+def test_what_is_compacted_is_dropped_where_another_chain_has_started(store: Store, state: TrainerState) -> None:
+    with_settings(state, bundle_chain=2)
+    draw, keeper = np.random.default_rng(8), follower(store, state)
+    for _ in range(2):
+        change(state, "turn", draw)
+        export_bundle(store, state, keeper=keeper)
+    assert keeper._compaction is not None
+    keeper._compaction.wait()
+    keeper.forget()
+    turn(state, *range(20))
+    other = export_bundle(store, state, keeper=keeper)
+    assert other.depth == 0
+    change(state, "turn", draw)
+    made = export_bundle(store, state, keeper=keeper)
+    assert (made.base, made.depth) == (other.version, 1)
+    assert_published(store, made, state)
+
+
+def test_a_compaction_gives_way_to_the_stream(
+    store: Store, state: TrainerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, seen = Keeper(), []
+    made = export_bundle(store, state, keeper=keeper)
+    assert keeper._kept is not None
+    monkeypatch.setattr(compaction, "compact", lambda *_: seen.append(os.getpriority(os.PRIO_PROCESS, 0)))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    one = Compaction(BundleLog(store), keeper._kept, keeper.open(BundleLog(store), made))
+    one.wait()
+    # For a thread, 0 is the thread itself.
+    assert seen == [min(own + 10, 19)]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own

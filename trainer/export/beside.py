@@ -1,0 +1,30 @@
+"""Threads that work beside the stream."""
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import faiss
+
+__all__ = ["beside"]
+
+_NICENESS: Final = 10
+"""The stream comes first; where a thread cannot have a priority of its own, it shares the processor equally."""
+
+
+def beside(name: str, work: Callable[[], None]) -> threading.Thread:
+    """Start a thread of low priority that nothing waits for."""
+
+    def run() -> None:
+        with suppress(OSError):
+            # Relative: nobody may raise a priority, and a trainer may have been started with a low one.
+            niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
+        work()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread

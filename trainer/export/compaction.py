@@ -1,0 +1,102 @@
+"""A chain of deltas as one complete bundle, written beside the stream.
+
+The rows of a published version never change, so a thread of low priority can write them while training and exports go
+on. The complete bundle stands for the delta of this version: the same rows, vectors and lists. Servers that start read
+it, and later exports build on it; neither those that serve the chain already nor training notice.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from contracts import PADDING_KEY, BundleFile, BundleLog
+from trainer.export.beside import beside
+from trainer.export.files import write_compacted
+from trainer.export.kept import ByRow, Kept
+from trainer.export.searched import searched
+from trainer.export.servable import Servable
+
+__all__ = ["Compacted", "Compaction"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Compacted:
+    """The complete bundle in memory, and the lists of its rows, where it has lists that can be kept."""
+
+    servable: Servable
+    assigned: ByRow | None
+
+    def under(self, log: BundleLog, kept: Kept) -> tuple[Kept, Servable] | None:
+        """Return a version that builds on it, as it is kept and as it answers, with its rows on the compacted ones.
+
+        None where it builds on something else. Only the deltas since are read. Raises as `Servable.open`.
+        """
+        start = self.servable.manifest
+        if log.chain(kept.manifest, [start])[0] != start:
+            return None
+        later = replace(Servable.open(log, kept.manifest, [self.servable]), manifest=kept.manifest)
+        rows, lists = later.rows, None
+        if kept.lists is not None and self.assigned is not None:
+            since = rows.keys.over
+            live, gone = since.keys[since.values != PADDING_KEY], since.keys[since.values == PADDING_KEY]
+            assigned = self.assigned.replaced(live, kept.lists.assigned.take(live), gone)
+            lists = replace(kept.lists, item_rows=rows.item_rows, vectors=rows.vectors, assigned=assigned)
+        return Kept(kept.manifest, rows, kept.free, lists), later
+
+
+class Compaction:
+    """Compacts the chain of a version that is published, `kept`, and as it answers; nothing waits for it."""
+
+    def __init__(self, log: BundleLog, kept: Kept, servable: Servable) -> None:
+        self._result: Compacted | None = None
+        self._thread = beside("weir-bundle-compaction", partial(self._compact, log, kept, servable))
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on."""
+        return self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+    @property
+    def result(self) -> Compacted | None:
+        """What it made; None while it runs, and if it failed."""
+        return None if self.running else self._result
+
+    def _compact(self, log: BundleLog, kept: Kept, servable: Servable) -> None:
+        version = kept.manifest.version
+        try:
+            self._result = compact(log, kept, servable)
+        except Exception:
+            logger.exception("the chain of bundle %s could not be compacted; it stays", version)
+            return
+        logger.info("the chain of bundle %s, %d deltas, is compacted", version, kept.manifest.depth)
+
+
+def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
+    """Write the complete bundle that stands for a delta, and return it.
+
+    Raises
+    ------
+    CorruptArtefactError
+        If the manifest of the delta is damaged.
+    FileNotFoundError
+        If it has been retired.
+    """
+    delta, ref = log.manifest_and_ref(kept.manifest.version)
+    complete = {"schema_version": 1, "parent": None, "base": None, "depth": 0, "changed": 0, "removed": 0}
+    manifest = delta.model_copy(update={**complete, "compacts": ref})
+    rows, live = servable.rows.merged(), np.asarray(servable.rows.live)
+    index = servable.index.merged(rows.vectors.base, live)
+    files = write_compacted(log.store, manifest, rows, index, log.read(delta, BundleFile.TOWER))
+    manifest = manifest.model_copy(update={"files": files})
+    log.manifest(delta.version)  # it may be retired by now, and what belongs to no bundle is left over
+    log.commit(manifest)
+    assigned = None if kept.lists is None else kept.lists.assigned.merged()
+    return Compacted(Servable(manifest, servable.tower, searched(index), rows), assigned)

@@ -1,0 +1,40 @@
+"""Where training is in the stream, as a checkpoint holds it."""
+
+import json
+from typing import Final, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from trainer.state.evaluation import Evaluation
+from trainer.step.model import Position
+
+__all__ = ["Progress"]
+
+_STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequence"}
+"""Fields of the position by their names in checkpoints, where these differ."""
+
+
+class Progress(NamedTuple):
+    """The position, the newest event time that frequencies have seen, in milliseconds, and the newest evaluations."""
+
+    position: Position
+    time_ms: int
+    recent: tuple[Evaluation, ...]
+
+    def encoded(self) -> Tensor:
+        """Return it as JSON text, one byte an element."""
+        position = {_STORED.get(name, name): value for name, value in vars(self.position).items()}
+        if not position["attempt"]:
+            # Between windows, earlier versions can read it.
+            del position["attempt"]
+        recent = [evaluation.model_dump(mode="json") for evaluation in self.recent]
+        progress = {"position": position, "time_ms": self.time_ms, "recent": recent}
+        return torch.frombuffer(bytearray(json.dumps(progress).encode()), dtype=torch.uint8)
+
+    @classmethod
+    def decoded(cls, stored: Tensor) -> Self:
+        """Return what `encoded` had encoded."""
+        progress, names = json.loads(stored.numpy().tobytes()), {stored: name for name, stored in _STORED.items()}
+        position = Position(**{names.get(name, name): value for name, value in progress["position"].items()})
+        return cls(position, progress["time_ms"], tuple(map(Evaluation.model_validate, progress["recent"])))

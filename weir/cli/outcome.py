@@ -1,0 +1,146 @@
+"""What ``weir evaluate`` shows: what it works on, its progress, its figures and what they mean."""
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weir.cli.offline import ExperimentOptions
+from weir.cli.progress import PLAIN_SECONDS, Bar
+from weir.cli.tables import print_table
+from weir.session import Session
+from weir.text import in_words, plain
+from weir.verdict import against_popularity as versus
+
+if TYPE_CHECKING:
+    from trainer.offline.compare import Plan
+    from trainer.offline.evaluator import EvaluationResult
+    from trainer.offline.fit import Fit, Step
+    from trainer.offline.judge import Outcome
+
+__all__ = ["judge", "next_steps", "print_facts", "print_tables", "verdict_of", "written"]
+
+
+def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
+    """Print what is trained and tested on, before that takes its time."""
+    interactions, split = plan.interactions, plan.split
+    users, items = len(interactions.user_ids), len(interactions.item_ids)
+    parts = f"{len(split.train):,} to train on, {len(split.validation):,} to validate, {len(split.test):,} to test"
+    lines = [f"{interactions.source}: {len(interactions):,} interactions, {users:,} users, {items:,} items; {parts}"]
+    if sampled:
+        lines.append(f"sampled: {'; '.join(sampled)}")
+    for line in lines:
+        session.notes.print(plain(line), soft_wrap=True)
+
+
+def judge(session: Session, plan: "Plan") -> "Outcome":
+    """Train and test, with progress; say how training went."""
+    from trainer.offline.judge import against_popularity
+
+    steps, name, started = plan.budget.steps, plan.rules.headline, time.monotonic()
+    with Bar(session.notes, "evaluate", plain_seconds=PLAIN_SECONDS) as bar:
+
+        def report(step: "Step") -> None:
+            passed = time.monotonic() - started
+            left = passed / step.number * (steps - step.number)
+            if plan.budget.seconds is not None:
+                left = min(left, max(0.0, plan.budget.seconds - passed))
+            # A narrow terminal shows only the start.
+            text = f"{in_words(left)} left at most, step {step.number:,} of {steps:,}, epoch {step.epochs:.1f}"
+            text += f", loss {step.loss:.3f}"
+            if step.best:
+                text += f"; best on validation: {name} {step.best.metrics[name]:.4f} at step {step.best.step:,}"
+            bar.show(step.number, steps, text)
+
+        outcome = against_popularity(plan, report)
+    session.notes.print(plain(_training(outcome.training, plan)), soft_wrap=True)
+    return outcome
+
+
+def _training(training: "Fit", plan: "Plan") -> str:
+    """Return how training went and ended."""
+    name, budget = plan.rules.headline, plan.budget
+    text = f"trained {training.steps:,} steps, {training.epochs:.1f} epochs"
+    why = {
+        "steps": "all that --steps allows",
+        "patience": f"until {budget.patience} validations in a row were no better",
+        "seconds": "until the time for training was over",
+    }[training.ended]
+    if not training.curve:
+        return f"{text}, {why}; there is no validation part to stop by"
+    best = max(point.metrics[name] for point in training.curve)
+    kept = f"{text}, {why}; kept step {training.best_step:,}: {name} {best:.4f} on validation"
+    if training.best_step < training.steps:
+        return kept
+    more = "answer without --quick" if training.ended == "seconds" else "allow more --steps"
+    return f"{kept}; it still got better: {more}"
+
+
+def next_steps(options: ExperimentOptions) -> list[str]:
+    """Return the commands that go on from a quick answer."""
+    lines = [f"next: weir evaluate {options.arguments}"]
+    # A folder is followed instead of replayed, and pairs have no times.
+    if Path(options.data).is_file() and not options.data.endswith((".txt", ".txt.gz")):
+        lines.append(f"  or: weir up {options.arguments}")
+    return lines
+
+
+def verdict_of(outcome: "Outcome") -> str:
+    """Return which of the two is better, in words."""
+    name = outcome.difference.metric
+    return versus(outcome.difference, outcome.model.metrics[name], outcome.popularity.metrics[name])
+
+
+def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
+    """Return everything for programs: null where there is no figure, since JSON has no NaN."""
+    from pydantic_core import from_json, to_json
+
+    if outcome is None:
+        return {"cases": 0, "sampled": sampled, "model": None, "popularity": None, "verdict": verdict}
+    training = outcome.training
+    shown = {
+        "cases": outcome.cases,
+        "sampled": sampled,
+        "model": _figures(outcome.model),
+        "popularity": _figures(outcome.popularity),
+        "difference": outcome.difference,
+        "verdict": verdict,
+        "training": {
+            "steps": training.steps,
+            "best_step": training.best_step,
+            "epochs": training.epochs,
+            "ended": training.ended,
+            "curve": [point.model_dump(exclude={"seconds"}) for point in training.curve],
+        },
+    }
+    return from_json(to_json(shown, inf_nan_mode="null"))
+
+
+def _figures(result: "EvaluationResult") -> dict[str, Any]:
+    strata = {name: stratum.model_dump() for name, stratum in result.strata.items()}
+    return {"metrics": result.metrics, "intervals": result.intervals, "strata": strata}
+
+
+def print_tables(session: Session, outcome: "Outcome") -> None:
+    """Print the metrics of both, and recall by popularity."""
+    found, popular = outcome.model, outcome.popularity
+    rows = []
+    for name, value in found.metrics.items():
+        low, high = found.intervals.get(name, (math.nan, math.nan))
+        between = "" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
+        rows.append([name, f"{value:.4f}", between, f"{popular.metrics[name]:.4f}"])
+    print_table(session, f"{outcome.cases:,} test cases", ["metric", "model", "95 % interval", "popularity"], rows)
+    session.out.print()
+    strata = [
+        [
+            name,
+            f"{stratum.share:.1%}",
+            *("" if math.isnan(value) else f"{value:.4f}" for value in stratum.metrics.values()),
+        ]
+        for name, stratum in found.strata.items()
+    ]
+    names = next(iter(found.strata.values())).metrics
+    print_table(session, "by popularity in training", ["items", "share of cases", *names], strata)
+    session.out.print()
