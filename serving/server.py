@@ -235,9 +235,12 @@ class Server:
         """Follow histories, catalogue and bundles side by side; the first bundle waits for one look at the others."""
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "following histories": self._refresh_histories,
-            "following the catalogue": self._refresh_catalogue,
             "following bundles": self._refresh_bundle,
         }
+        if self.files == CatalogueFiles():
+            self._listed.set()
+        else:
+            steps["following the catalogue"] = self._refresh_catalogue
         if isinstance(self.histories, FollowedHistories):
             for size, large in (("small", False), ("large", True)):
                 steps[f"fetching {size} history files"] = partial(self._fetch, self.histories, large=large)
