@@ -4,6 +4,8 @@ from typing import Final
 
 __all__ = [
     "ATTRIBUTION_TOKEN",
+    "AVAILABLE_FROM",
+    "AVAILABLE_UNTIL",
     "COUNT",
     "EVENT_ID",
     "EVENT_KEY",
@@ -17,6 +19,7 @@ __all__ = [
     "POPULARITY",
     "POSITION",
     "ROW",
+    "TAGS",
     "TIMESTAMP",
     "USER_ID",
     "USER_KEY",
@@ -43,3 +46,7 @@ FEATURES: Final = "features"
 COUNT: Final = "count"
 ROW: Final = "row"
 POPULARITY: Final = "popularity"
+
+TAGS: Final = "tags"
+AVAILABLE_FROM: Final = "available_from"
+AVAILABLE_UNTIL: Final = "available_until"

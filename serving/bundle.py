@@ -2,7 +2,8 @@
 
 A `LoadedBundle` is all of one version: swapping is one assignment, and the old version's memory is freed when the last
 request that started with it is answered. Nothing of it changes, except that a delta which is taken in place makes its
-index that of the next version (`serving.in_place`).
+index that of the next version (`serving.in_place`), and that what the catalogue says of its rows is replaced
+(`Shelf`).
 """
 
 import time
@@ -19,9 +20,11 @@ from contracts.layers import Layers
 from serving.errors import NoBundleError
 from serving.index import AnnIndex, Exact, Index
 from serving.popular import Popular
+from serving.sieve import Sieve
+from serving.tagged import TaggedRows
 from serving.tower import Tower
 
-__all__ = ["Handover", "LoadedBundle"]
+__all__ = ["Handover", "LoadedBundle", "Shelf"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -35,6 +38,17 @@ class Handover:
 
     to: "LoadedBundle | None" = None
     damaged: bool = False
+
+
+@dataclass
+class Shelf:
+    """What belongs to a version and changes without it: the catalogue's view of its rows, None without a catalogue.
+
+    `tagged` is replaced by the threads that follow bundles and catalogue, `sieve` belongs to the one that searches.
+    """
+
+    tagged: TaggedRows | None = None
+    sieve: Sieve | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +69,7 @@ class LoadedBundle:
     size: int = 0
     servable_at: float = field(default_factory=time.time)
     handover: Handover = field(default_factory=Handover)
+    shelf: Shelf = field(default_factory=Shelf)
 
     @property
     def version(self) -> str:
@@ -85,6 +100,11 @@ class LoadedBundle:
     def popularity(self) -> Layers[np.float64]:
         """Decayed counts by row; minus infinity where a row holds no item."""
         return self.rows.popularity
+
+    @property
+    def has_catalogue(self) -> bool:
+        """Whether it is known which tags its items have."""
+        return self.shelf.tagged is not None
 
     @property
     def changeable(self) -> AnnIndex | None:

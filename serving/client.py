@@ -92,7 +92,8 @@ class RetrievalError(UserError):
 class Hits:
     """The items found for one query, best first; `fallback`: they are only popular items.
 
-    `seen_bounded`: not all that the user has seen is known, so that seen items may be among them.
+    `seen_bounded`: not all that the user has seen is known, so that seen items may be among them. `complete`: there
+    are k items that the request lets pass.
     """
 
     item_ids: list[str]
@@ -100,6 +101,7 @@ class Hits:
     missing_item_ids: list[str]
     fallback: bool
     seen_bounded: bool = False
+    complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -196,22 +198,30 @@ class RetrievalClient:
         exclude_seen: bool = False,
         excluded_item_ids: Sequence[str] = (),
         allowed_item_ids: Sequence[str] = (),
+        any_tags: Sequence[str] = (),
+        all_tags: Sequence[str] = (),
+        none_tags: Sequence[str] = (),
+        max_per_tag: int | None = None,
+        tag_prefix: str = "",
         bundle_version: str = "",
     ) -> Retrieval:
         """Return the top items of each query; see the proto's comments for what the parameters mean."""
         request = pb.RetrieveRequest(
             queries=queries,
             params=pb.SearchParams(exact=exact, nprobe=nprobe, score_threshold=score_threshold),
-            filter=pb.Filter(allowed_item_ids=allowed_item_ids),
+            filter=pb.Filter(
+                any_tags=any_tags, all_tags=all_tags, none_tags=none_tags, allowed_item_ids=allowed_item_ids
+            ),
             exclude_seen=exclude_seen,
             excluded_item_ids=excluded_item_ids,
             bundle_version=bundle_version,
+            diversity=None if max_per_tag is None else pb.Diversity(max_per_tag=max_per_tag, tag_prefix=tag_prefix),
         )
         answer = self._call("Retrieve", request)
         stages = ("total", "queue", "tower", "search")
         return Retrieval(
             hits=[
-                Hits(list(h.item_ids), list(h.scores), list(h.missing_item_ids), h.fallback, h.seen_bounded)
+                Hits(list(h.item_ids), list(h.scores), list(h.missing_item_ids), h.fallback, h.seen_bounded, h.complete)
                 for h in answer.hits
             ],
             bundle_version=answer.bundle_version,

@@ -20,6 +20,9 @@ class LimitsConfig(FrozenModel):
     max_history_item_ids: int = Field(default=1000, ge=1, description="item ids per history in a request")
     max_excluded_item_ids: int = Field(default=1000, ge=0, description="item ids that a request excludes")
     max_allowed_item_ids: int = Field(default=10_000, ge=0, description="item ids that a filter allows")
+    max_filter_tags: int = Field(
+        default=100, ge=0, description="tags in each of any_tags, all_tags and none_tags of a filter"
+    )
     max_item_ids: int = Field(
         default=50_000, ge=1, description="item ids per request: of all histories, excluded and allowed"
     )
@@ -31,8 +34,8 @@ class LimitsConfig(FrozenModel):
 
     @property
     def fields(self) -> int:
-        """Fields of the largest request within the limits: an id each, three or four for a query, some more."""
-        return self.max_item_ids + 4 * self.max_queries + 16
+        """Fields of the largest request within the limits: its ids and tags, three or four for a query, some more."""
+        return self.max_item_ids + 3 * self.max_filter_tags + 4 * self.max_queries + 16
 
 
 class ServingConfig(FrozenModel):

@@ -1,22 +1,25 @@
 """The cost of a request: an estimate, in microseconds of one core, from its size, before any work is done for it.
 
-    cost of a request = item ids of its filter + the sum over its queries
+    cost of a request = item ids and tags of its filter + the sum over its queries
     cost of a query   = 100 + item ids of its history + excluded item ids + k + search
                         (+ 200 for a user whose seen items are to be left out: hundreds may be fetched in addition to k)
 
 `search` is what the index says (`serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
-graphs are walked, 512 where a matrix is multiplied (exact search, filters). The estimate is meant to be simple enough
-to be reported, and right to a small factor: it bounds what one request may ask for, and keeps expensive queries out
-of the batches of cheap ones.
+graphs are walked, 512 where a matrix is multiplied (exact search, `allowed_item_ids`), and for a filter by tags the
+most that it may be (`serving.filtered.filtered_cost`). With a cap on tags it is that for more rows, and a look at
+every item for the search that may have to follow. The estimate is meant to be simple enough to be reported, and right
+to a small factor: it bounds what one request may ask for, and keeps expensive queries out of the batches of cheap ones.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from serving.filtered import filtered_cost
 from serving.index import COMPARED_BY_MATRIX
 from serving.lanes import Part
 from serving.queries import ByHistory, ByUser, Query, Task
+from serving.spread import DEEPER
 
 __all__ = ["exact_query_cost", "parts_of", "query_costs", "task_cost"]
 
@@ -25,6 +28,9 @@ QUERY: Final = 100.0
 
 SEEN: Final = 200.0
 """What it costs to leave out the stored seen items of a user, of whom it is not known yet how many there are."""
+
+_LOOKED_AT: Final = 32
+"""Items in a microsecond, of which it is found out whether they are left and in which list."""
 
 
 def exact_query_cost(history: int, k: int, items: int) -> float:
@@ -36,8 +42,8 @@ def query_costs(task: Task) -> list[float]:
     """Return what each query of a task costs."""
     if not task.find:
         return [QUERY + _history(query) for query in task.queries]
-    each = QUERY + len(task.excluded) + _search(task)
-    return [each + _history(query) + query.k + _seen(task, query) for query in task.queries]
+    each = QUERY + len(task.excluded)
+    return [each + _search(task, query.k) + _history(query) + query.k + _seen(task, query) for query in task.queries]
 
 
 def task_cost(task: Task) -> float:
@@ -76,12 +82,17 @@ def _seen(task: Task, query: Query) -> float:
 
 
 def _shared(task: Task) -> float:
-    return 0.0 if task.allowed is None else float(len(task.allowed))
+    return float(task.tags.tags) + (0.0 if task.allowed is None else float(len(task.allowed)))
 
 
-def _search(task: Task) -> float:
+def _search(task: Task, k: int) -> float:
     """Return what one search costs."""
+    if task.cap is not None:
+        lists = 0 if task.exact else task.bundle.index.lists
+        return filtered_cost(DEEPER * k, lists, task.bundle.items) + task.bundle.items / _LOOKED_AT
     if task.allowed is not None:
         return len(task.allowed) / COMPARED_BY_MATRIX
+    if task.tags.tags:
+        return filtered_cost(k, 0 if task.exact else task.bundle.index.lists, task.bundle.items)
     index = task.bundle.exact if task.exact else task.bundle.index
     return index.cost(task.nprobe)

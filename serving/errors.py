@@ -11,11 +11,11 @@ __all__ = [
     "IncompatibleBundleError",
     "InvalidRequestError",
     "NoBundleError",
+    "NoCatalogueError",
     "NotJsonError",
     "QueueFullError",
     "RequestError",
     "ShuttingDownError",
-    "TagsNotSupportedError",
     "UndecodableRequestError",
     "Violation",
 ]
@@ -75,13 +75,14 @@ class NotJsonError(RequestError):
         super().__init__(f"the body is no JSON of this method: {problem[:_LONGEST_PROBLEM]}")
 
 
-class TagsNotSupportedError(RequestError):
-    """The filter uses tags, which no bundle carries yet."""
+class NoCatalogueError(RequestError):
+    """The filter uses tags, but no catalogue is loaded that says what tags items have."""
 
-    reason = "TAGS_NOT_SUPPORTED"
+    reason = "NO_CATALOGUE"
 
     def __init__(self, fields: list[str]) -> None:
-        super().__init__(f"filtering by tags is not supported yet: {', '.join(fields)}; use filter.allowed_item_ids")
+        why = "the server has no catalogue (the setting `catalogue`), or could not read it yet"
+        super().__init__(f"{', '.join(fields)}: {why}; filter.allowed_item_ids works without one")
         self.fields = fields
 
     @property

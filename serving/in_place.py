@@ -9,9 +9,12 @@ from functools import partial
 from time import time
 from typing import Any, Final, Literal, NamedTuple, Self
 
+import numpy as np
+
 from contracts import BundleFile
 from contracts.bundle_delta import BundleDelta
 from contracts.index_delta import apply_delta, check_delta
+from contracts.layers import Layers
 from serving.bundle import LoadedBundle
 from serving.index import AnnIndex
 from serving.layered import exact_index
@@ -53,21 +56,23 @@ class Change:
     start: Start
     deltas: list[BundleDelta]
     ready: LoadedBundle
+    assigned: Layers[np.int32] | None
 
     @classmethod
     def prepare(cls, start: Start, route: Route, threads: int) -> Self:
         """Read and verify the deltas of a route; raises as `serving.loading.load_bundle`."""
         (served, ann), deltas, last = start, [], route.chain[-1]
-        rows, index, lists = served.rows, ann.index, ann.lists
+        rows, index, lists, assigned = served.rows, ann.index, ann.lists, ann.assigned
         for files in route.deltas:
             deltas.append(BundleDelta.read(files))
             rows = rows.changed(files, deltas[-1])
             lists = files.guarded(BundleFile.LISTS, partial(check_delta, index, deltas[-1], lists))
+            assigned = _reassigned(assigned, deltas[-1])
         whole = f"cannot be taken in place: the index has {index.ntotal} vectors, its bundle {served.items} items"
         last.require(BundleFile.LISTS, index.ntotal == served.items, whole)
         exact = exact_index(rows.vectors)
         ready = assembled(last, rows, exact, ann, before=served.popular, threads=threads, search=False)
-        return cls(start, deltas, replace(ready, size=route.size))
+        return cls(start, deltas, replace(ready, size=route.size), assigned)
 
     def take(self) -> LoadedBundle:
         """Change the index and return its new version; to be called by the thread that searches, between two batches.
@@ -88,7 +93,14 @@ class Change:
         if index.ntotal != self.ready.items:
             raise ValueError(f"{index.ntotal} vectors are in the index, {self.ready.items} items in its bundle")
         parameters = {**self.start.ann.parameters, **self.ready.manifest.index.parameters}
-        return replace(self.start.ann, parameters=parameters, lists=int(index.nlist))
+        return replace(self.start.ann, parameters=parameters, lists=int(index.nlist), assigned=self.assigned)
+
+
+def _reassigned(lists: Layers[np.int32] | None, delta: BundleDelta) -> Layers[np.int32] | None:
+    """Return the list of each row after a delta."""
+    if lists is None or delta.lists is None:
+        return lists
+    return lists.replaced(delta.rows, delta.lists.astype(np.int32), delta.removed)
 
 
 @dataclass(frozen=True)

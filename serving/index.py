@@ -7,6 +7,7 @@ belongs to one thread (see `serving.batcher`). Rows are index rows; a row of -1 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import faiss
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import IndexRows
+from contracts.index_delta import takes_deltas
+from contracts.layers import Layers
 
 __all__ = ["COMPARED_BY_MATRIX", "AnnIndex", "Device", "Exact", "ExactIndex", "Found", "Index", "on_device", "pick_gpu"]
 
@@ -110,7 +113,7 @@ class AnnIndex:
 
     `space` is the FAISS parameter space of the device that `index` lives on; `limit` is the device's largest k and
     nprobe (None: it has none); `lists` counts inverted lists, 0 where the index has none; `keep` holds GPU resources
-    alive.
+    alive. `assigned` has the list of each row where lists can be chosen one by one (`serving.filtered`).
     """
 
     index: Any
@@ -120,6 +123,7 @@ class AnnIndex:
     lists: int = 0
     graph: bool = False
     keep: Any = None
+    assigned: Layers[np.int32] | None = None
     _nprobe: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +150,38 @@ class AnnIndex:
             return _GRAPH_COST
         share = self._lists_visited(nprobe) / self.lists if self.lists else 1.0
         return float(share * self.index.ntotal / _COMPARED_BY_WALK)
+
+    @property
+    def chooses_lists(self) -> bool:
+        """Whether a search can be told which lists to visit, and which rows to compare there."""
+        return self.assigned is not None
+
+    @property
+    def visited(self) -> int:
+        """Lists that a search visits which does not say how many."""
+        return self._lists_visited(0)
+
+    def lists_of(self, rows: IndexRows) -> npt.NDArray[np.int32]:
+        """Return the list of each row, where lists can be chosen."""
+        found: npt.NDArray[np.int32] = self._assigned[rows]
+        return found
+
+    @cached_property
+    def centroids(self) -> Floats:
+        """The centroids of its lists, (lists, dimension), where lists can be chosen."""
+        vectors: Floats = self.index.quantizer.reconstruct_n(0, self.lists)
+        return vectors
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """How many rows each list holds, (lists,), where lists can be chosen."""
+        return np.array([self.index.invlists.list_size(number) for number in range(self.lists)], np.int64)
+
+    @property
+    def _assigned(self) -> Layers[np.int32]:
+        if self.assigned is None:
+            raise ValueError("the lists of this index cannot be chosen")
+        return self.assigned
 
     def _lists_visited(self, nprobe: int) -> int:
         return min(nprobe or int(self.parameters.get("nprobe", 0)), self.lists)
@@ -180,4 +216,19 @@ def on_device(index: Any, parameters: Mapping[str, int | float], device: Device)
                 raise
             log.warning("this index cannot be searched on a GPU, the CPU does it: %s", error)
     graph = isinstance(faiss.downcast_index(index), faiss.IndexHNSW)
-    return AnnIndex(index, parameters, faiss.ParameterSpace(), lists=lists, graph=graph)
+    return AnnIndex(index, parameters, faiss.ParameterSpace(), lists=lists, graph=graph, assigned=_assigned(index))
+
+
+def _assigned(index: Any) -> Layers[np.int32] | None:
+    """Return the list of each row of an index whose lists can be chosen one by one; None for another."""
+    inner = faiss.downcast_index(index)
+    if not isinstance(inner, faiss.IndexIVF) or not takes_deltas(inner):
+        return None
+    lists: Any = inner.invlists
+    held = [
+        faiss.rev_swig_ptr(lists.get_ids(at), lists.list_size(at)) for at in range(inner.nlist) if lists.list_size(at)
+    ]
+    rows = np.concatenate(held) if held else np.empty(0, np.int64)
+    found = np.full(int(rows.max(initial=-1)) + 1, -1, np.int32)
+    found[rows] = np.repeat(np.arange(inner.nlist, dtype=np.int32), [lists.list_size(at) for at in range(inner.nlist)])
+    return Layers.of(found)

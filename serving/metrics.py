@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from contracts.catalogue import Catalogue
 from serving.bundle import LoadedBundle
 from serving.errors import RequestError
 
-__all__ = ["BundleMetrics", "HistoryMetrics", "RequestMetrics", "RpcMetrics"]
+__all__ = ["BundleMetrics", "CatalogueMetrics", "HistoryMetrics", "RequestMetrics", "RpcMetrics"]
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -119,6 +120,40 @@ class HistoryMetrics:
         self.errors = Counter(
             "weir_history_errors", "Commits, history files and records that could not be read.", registry=registry
         )
+
+
+class CatalogueMetrics:
+    """The catalogue and the items taken down."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.items = Gauge("weir_catalogue_items", "Items in the catalogue; 0 where there is none.", registry=registry)
+        self.tags = Gauge("weir_catalogue_tags", "Distinct tags of the catalogue.", registry=registry)
+        self.refused = Gauge(
+            "weir_catalogue_refused_rows", "Rows of the catalogue that could not be used.", registry=registry
+        )
+        self.read_at = Gauge(
+            "weir_catalogue_read_timestamp_seconds", "When the catalogue that is in use was read.", registry=registry
+        )
+        self.read_seconds = Gauge(
+            "weir_catalogue_read_seconds", "Seconds that reading the catalogue took.", registry=registry
+        )
+        self.takedowns = Gauge("weir_takedown_items", "Items that are taken down.", registry=registry)
+        self.unusable = Gauge(
+            "weir_catalogue_unusable",
+            "1 while the newest catalogue, or list of items taken down, cannot be read: the one before stays in use.",
+            ("file",),
+            registry=registry,
+        )
+        for file in ("catalogue", "takedown"):
+            self.unusable.labels(file)
+
+    def read(self, catalogue: Catalogue, seconds: float) -> None:
+        """Describe a catalogue that was read just now."""
+        self.items.set(len(catalogue))
+        self.tags.set(len(catalogue.tags))
+        self.refused.set(catalogue.refused)
+        self.read_at.set_to_current_time()
+        self.read_seconds.set(seconds)
 
 
 class BundleMetrics:

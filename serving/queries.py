@@ -9,6 +9,8 @@ import numpy.typing as npt
 from contracts import ItemKeys, Key
 from serving.bundle import LoadedBundle
 from serving.errors import BundleVersionNotLoadedError
+from serving.sieve import NO_TAGS, TagFilter
+from serving.spread import TagCap
 
 __all__ = ["Answer", "ByEmbedding", "ByHistory", "ByItem", "ByUser", "Hits", "Query", "Source", "Task", "joined"]
 
@@ -64,8 +66,9 @@ def _no_keys() -> ItemKeys:
 class Task:
     """One request, tied to the bundle it was checked against.
 
-    `allowed` (None: every item) and `excluded` are item keys; without `find` only vectors are made. Where it is
-    `pinned`, no other bundle answers.
+    `allowed` (None: every item) and `excluded` are item keys, `tags` says which tags an item must have, and `cap` how
+    many items of a tag an answer may have; without `find` only vectors are made. Where it is `pinned`, no other bundle
+    answers.
     """
 
     bundle: LoadedBundle
@@ -76,6 +79,8 @@ class Task:
     exclude_seen: bool = False
     excluded: ItemKeys = field(default_factory=_no_keys)
     allowed: ItemKeys | None = None
+    tags: TagFilter = NO_TAGS
+    cap: TagCap | None = None
     find: bool = True
     pinned: bool = False
 
@@ -94,7 +99,8 @@ class Task:
 class Hits:
     """The answer to one query; `vector` is None where the bundle knows nothing of the query's items.
 
-    `seen_bounded`: not all that the user has seen is stored, and seen items may be among the answer.
+    `seen_bounded`: not all that the user has seen is stored, and seen items may be among the answer. `complete`: there
+    are k items that the request lets pass.
     """
 
     ids: list[str]
@@ -102,6 +108,7 @@ class Hits:
     missing: list[str]
     vector: Floats | None
     seen_bounded: bool = False
+    complete: bool = True
 
     @property
     def fallback(self) -> bool:

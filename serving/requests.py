@@ -12,8 +12,10 @@ from contracts import MAX_ID_BYTES, ItemKeys, hash_id
 from serving.bundle import LoadedBundle
 from serving.config import LimitsConfig
 from serving.cost import query_costs, task_cost
-from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, TagsNotSupportedError, Violation
+from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, NoCatalogueError, Violation
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
+from serving.sieve import TagFilter
+from serving.spread import TagCap
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 __all__ = ["DEFAULT_K", "MAX_VIOLATIONS", "embed_task", "item_ids", "retrieve_task"]
@@ -42,7 +44,6 @@ def item_ids(request: pb.RetrieveRequest | pb.EmbedRequest, most_queries: int) -
 def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: LimitsConfig) -> Task:
     """Check a Retrieve request against the limits and the bundle; raises a `RequestError`."""
     _require_version(request.bundle_version, bundle)
-    _refuse_tags(request.filter)
     check = _Check(bundle, limits)
     check.total(item_ids(request, limits.max_queries))
     queries = check.queries(request.queries, with_k=True)
@@ -51,7 +52,10 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
         check.fault("params.score_threshold", f"is {threshold}, must be finite")
     excluded = check.ids("excluded_item_ids", request.excluded_item_ids, limits.max_excluded_item_ids)
     allowed = check.ids("filter.allowed_item_ids", request.filter.allowed_item_ids, limits.max_allowed_item_ids)
+    tags = check.tags(request.filter)
+    cap = check.cap(request.diversity) if request.HasField("diversity") else None
     check.raise_if_any()
+    _require_catalogue(tags, cap, bundle)
     task = Task(
         bundle=bundle,
         queries=queries,
@@ -61,6 +65,8 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
         exclude_seen=request.exclude_seen,
         excluded=excluded,
         allowed=allowed if len(allowed) else None,
+        tags=tags,
+        cap=cap,
         pinned=bool(request.bundle_version),
     )
     check.cost(task)
@@ -82,10 +88,11 @@ def _require_version(wanted: str, bundle: LoadedBundle) -> None:
         raise BundleVersionNotLoadedError(wanted, bundle.version)
 
 
-def _refuse_tags(wanted: pb.Filter) -> None:
-    used = [f"filter.{name}" for name in ("any_tags", "all_tags", "none_tags") if getattr(wanted, name)]
-    if used:
-        raise TagsNotSupportedError(used)
+def _require_catalogue(tags: TagFilter, cap: TagCap | None, bundle: LoadedBundle) -> None:
+    used = [f"filter.{name}_tags" for name, wanted in tags._asdict().items() if wanted]
+    used += ["diversity"] if cap is not None else []
+    if used and not bundle.has_catalogue:
+        raise NoCatalogueError(used)
 
 
 @dataclass
@@ -179,6 +186,27 @@ class _Check:
         elif self.bundle.manifest.metric != "cosine" and length > _LONGEST:
             self.fault(path, f"has length {length:.3g}, at most {_LONGEST:.0e} is allowed: scores would overflow")
         return values
+
+    def tags(self, wanted: pb.Filter) -> TagFilter:
+        return TagFilter(
+            *(self.tag_list(f"filter.{name}_tags", getattr(wanted, f"{name}_tags")) for name in TagFilter._fields)
+        )
+
+    def cap(self, wanted: pb.Diversity) -> TagCap:
+        if not 1 <= wanted.max_per_tag <= self.limits.max_k:
+            self.fault("diversity.max_per_tag", f"is {wanted.max_per_tag}, must be from 1 to {self.limits.max_k}")
+        if wanted.tag_prefix:
+            self.id("diversity.tag_prefix", wanted.tag_prefix)
+        return TagCap(wanted.max_per_tag, wanted.tag_prefix)
+
+    def tag_list(self, path: str, wanted: Sequence[str]) -> tuple[str, ...]:
+        most = self.limits.max_filter_tags
+        if len(wanted) > most:
+            self.fault(path, f"holds {len(wanted)} tags, at most {most} are allowed")
+            return ()
+        for number, tag in enumerate(wanted):
+            self.id(f"{path}[{number}]", tag)
+        return tuple(sorted(set(wanted)))
 
     def id(self, path: str, raw: str) -> None:
         if not raw:

@@ -31,6 +31,7 @@ def retrieve_response(
                 missing_item_ids=found.missing,
                 fallback=found.fallback,
                 seen_bounded=found.seen_bounded,
+                complete=found.complete,
             )
             for found in hits
         ],

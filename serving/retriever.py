@@ -1,25 +1,34 @@
 """Answers a batch of tasks: one tower run and as few searches as their parameters allow.
 
-Items to leave out (seen, excluded, the query itself) are fetched on top of k and removed afterwards: with few of
-them that costs less than a selector inside the index, and it works with every kind of index.
+Items that a query leaves out (seen, excluded, the query itself) are fetched on top of k and removed afterwards: with
+few of them that costs less than a selector inside the index, and it works with every kind of index. What a filter does
+not let pass, or what is not available, is never fetched (`serving.filtered`).
 """
 
 import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 import faiss
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
-from contracts import PADDING_KEY, IndexRows, ItemKeys, SeenItems, UserKeys
+from contracts import IndexRows, ItemKeys, SeenItems, UserKeys
+from contracts.ascending import ascending
 from serving.bundle import LoadedBundle
-from serving.index import Found
+from serving.filtered import FilteredSearch
+from serving.index import AnnIndex, Found
 from serving.known_users import Histories, KnownUsers, nothing_known
-from serving.queries import Answer, ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Task
+from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
+from serving.rowsets import rows_in, rowset
+from serving.sieve import NO_TAGS, Passing, Sieve
+from serving.spread import DEEPER, Ranked, Spread
+from serving.vectors import QueryVectors
 
 __all__ = ["Retriever"]
 
@@ -31,8 +40,12 @@ _FEW: Final = 256
 _DEPTH: Final = 16
 """Items to be compared for each excluded one; docs/serving.md has measurements."""
 
+_BLOCKED: Final = 1000
+"""Rows that must not be returned, up to which they are fetched as excluded ones are if the index takes no selector."""
+
 _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
-_NOTHING: Final[tuple[Floats, IndexRows]] = (np.empty(0, np.float32), _NO_ROWS)
+_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
+_NOTHING: Final[Ranked] = (np.empty(0, np.float32), _NO_ROWS)
 
 
 class _Plan(NamedTuple):
@@ -51,10 +64,15 @@ class _Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Retriever:
-    """Called by the batcher's thread, with `threads` threads for FAISS."""
+    """Called by the batcher's thread, with `threads` threads for FAISS.
+
+    `taken_down` gives the keys of items that must not be returned, in a store with a secret: the same array until
+    others are meant.
+    """
 
     histories: Histories
     threads: int = 1
+    taken_down: Callable[[str], ItemKeys] = lambda _: _NO_KEYS
 
     def __call__(self, tasks: Sequence[Task]) -> list[Answer]:
         """Return one answer per task, in order."""
@@ -63,8 +81,16 @@ class Retriever:
         bundles = [task.answering() for task in tasks]
         for numbers in _grouped(range(len(tasks)), lambda number: id(bundles[number])):
             group = [tasks[number] for number in numbers]
-            answers.update(zip(numbers, _Batch(bundles[numbers[0]], self.histories).answer(group), strict=True))
+            bundle = bundles[numbers[0]]
+            answers.update(zip(numbers, _Batch(bundle, self.histories, self._sieve(bundle)).answer(group), strict=True))
         return [answers[number] for number in range(len(tasks))]
+
+    def _sieve(self, bundle: LoadedBundle) -> Sieve:
+        """Return what may be returned of a bundle now."""
+        shelf, tagged, down, now = bundle.shelf, bundle.shelf.tagged, self.taken_down(bundle.key_secret), time.time()
+        if shelf.sieve is None or not shelf.sieve.holds(tagged, down, now):
+            shelf.sieve = Sieve.of(bundle.rows, tagged, down, now)
+        return shelf.sieve
 
 
 @dataclass(frozen=True)
@@ -73,6 +99,14 @@ class _Batch:
 
     bundle: LoadedBundle
     histories: Histories
+    sieve: Sieve
+    filters: dict[int, Passing] = field(default_factory=dict)
+
+    @cached_property
+    def listed(self) -> AnnIndex | None:
+        """The bundle's index, if it can be told which lists to visit."""
+        index = self.bundle.index
+        return index if isinstance(index, AnnIndex) and index.chooses_lists else None
 
     def answer(self, tasks: list[Task]) -> list[Answer]:
         start = time.monotonic()
@@ -88,7 +122,7 @@ class _Batch:
         """Return the plans and the query vectors, (places, dimension)."""
         known = self.known(pairs)
         stored, seen = iter(known.items), self.seen(known.seen)
-        vectors = _Vectors(self.bundle)
+        vectors = QueryVectors(self.bundle)
         plans = []
         for task, query in pairs:
             source = query.source
@@ -122,11 +156,25 @@ class _Batch:
             yield IndexRows(rows[start:end]), bounded
 
     def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> _Plan:
-        excluded = self.bundle.rows_of(task.excluded)
-        rows = np.concatenate([excluded, seen]) if task.exclude_seen else excluded
+        rows: npt.NDArray[np.int64] = self.bundle.rows_of(task.excluded)
+        if task.exclude_seen:
+            rows = np.concatenate([rows, seen])
+        if self.sieve.blocked and self.passing(task) is None:
+            rows = np.concatenate([rows, rows_in(self.sieve.blocked)])
         return _Plan(task, query, place, missing, IndexRows(np.sort(rows[rows >= 0])))
 
-    def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "_Vectors") -> _Plan:
+    def passing(self, task: Task) -> Passing | None:
+        """Return the rows that a task lets pass; None: all, but for those that its plans leave out one by one."""
+        if task.allowed is None and not task.tags.tags:
+            few = len(self.sieve.blocked) <= _BLOCKED and (self.listed is None or task.exact)
+            if few or not self.sieve.blocked:
+                return None
+        known = self.filters.get(id(task))
+        if known is None:
+            known = self.filters[id(task)] = self.sieve.passing(task.tags, task.allowed)
+        return known
+
+    def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "QueryVectors") -> _Plan:
         if row < 0:
             return self.planned(task, query, -1, [source.id], _NO_ROWS)
         plan = self.planned(task, query, vectors.item(row), [], _NO_ROWS)
@@ -145,17 +193,26 @@ class _Batch:
                 found = self.search(chosen, vectors[[plan.place for plan in chosen]])
             for number, plan, (scores, rows) in zip(numbers, chosen, found, strict=True):
                 vector = vectors[plan.place] if plan.place >= 0 else None
-                ids = self.bundle.ids[rows].tolist()
-                hits[number] = Hits(ids, scores.tolist(), plan.missing, vector, plan.seen_bounded)
+                ids, complete = self.bundle.ids[rows].tolist(), not plan.task.find or self.complete(plan)
+                hits[number] = Hits(ids, scores.tolist(), plan.missing, vector, plan.seen_bounded, complete)
         return [hits[number] for number in range(len(plans))]
 
+    def complete(self, plan: _Plan) -> bool:
+        """Say whether there are k items that a plan may return."""
+        passing, k = self.passing(plan.task), plan.query.k
+        there = self.bundle.items if passing is None else len(passing)
+        if there - len(plan.excluded) >= k:
+            return True
+        left_out = len(ascending(plan.excluded)) if passing is None else passing.among(plan.excluded)
+        return there - left_out >= k
+
     def search_key(self, plan: _Plan) -> tuple[object, ...]:
-        """Return what plans of one search share: a task with a filter is alone, and few rows do not go with many."""
+        """Return what plans of one search share: the filter, and few rows do not go with many."""
         task = plan.task
-        own = id(task) if task.allowed is not None else None
-        lists = self.lists(plan)
+        passing = self.passing(task) if task.find else None
+        lists = task.nprobe if passing is not None else self.lists(plan)
         within = self.bundle.index.reaches(_wanted(plan), lists)
-        return plan.place < 0, task.find, task.exact, lists, own, within, (_wanted(plan) // _FEW).bit_length()
+        return plan.place < 0, task.find, task.exact, lists, id(passing), within, (_wanted(plan) // _FEW).bit_length()
 
     def lists(self, plan: _Plan) -> int:
         """Return how many inverted lists to visit, 0 for the bundle's own number.
@@ -169,99 +226,82 @@ class _Batch:
         needed = _DEPTH * len(plan.excluded) * index.lists / max(1, self.bundle.items)
         return min(own << math.ceil(math.log2(needed / own)), index.lists) if needed > own else 0
 
-    def search(self, plans: list[_Plan], queries: Floats) -> list[tuple[Floats, IndexRows]]:
-        task, lists, index = plans[0].task, self.lists(plans[0]), self.bundle.index
+    def search(self, plans: list[_Plan], queries: Floats) -> list[Ranked]:
+        task, index, passing = plans[0].task, self.bundle.index, self.passing(plans[0].task)
+        lists = self.lists(plans[0])
         wanted = min(max(map(_wanted, plans)), self.bundle.items)
-        allowed = self.allowed(task)
-        if allowed is not None:
-            found = self.bundle.exact.search_among(queries, wanted, allowed)
+        if passing is not None:
+            wanted, excluded = max(map(_before_cap, plans)), [plan.excluded for plan in plans]
+            found = self.filtered(task, passing).search(queries, wanted, task.nprobe, excluded)
         elif task.exact or not index.reaches(wanted, lists) or (lists != task.nprobe and lists == index.lists):
             found = self.bundle.exact.search(queries, wanted)
         else:
             found = index.search(queries, wanted, lists)
-        return [_kept(plan, Found(*row), plan.task.threshold) for plan, *row in zip(plans, *found, strict=True)]
+        return [
+            self.chosen(plan, _kept(plan, Found(*row), plan.task.threshold), partial(self.again, plan, query[None]))
+            for plan, query, *row in zip(plans, queries, *found, strict=True)
+        ]
 
-    def popular(self, plan: _Plan) -> tuple[Floats, IndexRows]:
-        allowed = self.allowed(plan.task)
+    def filtered(self, task: Task, passing: Passing) -> FilteredSearch:
+        return FilteredSearch(None if task.exact else self.listed, self.bundle.exact, passing)
+
+    def again(self, plan: _Plan, query: Floats, left: BitMap, count: int) -> Ranked:
+        """Search once more, among the rows that are left."""
+        passing = Passing(left, len(self.bundle.rows))
+        scores, rows = self.filtered(plan.task, passing).search(query, count, plan.task.nprobe)
+        return _kept(plan, Found(scores[0], IndexRows(rows[0])), plan.task.threshold)
+
+    def chosen(self, plan: _Plan, found: Ranked, rank: Callable[[BitMap, int], Ranked]) -> Ranked:
+        """Return the k of the best rows that a cap on tags allows, the first ones without; `rank` finds more."""
+        scores, rows = found
+        cap, tagged, k = plan.task.cap, self.sieve.tagged, plan.query.k
+        if cap is None or tagged is None:
+            return scores[:k], IndexRows(rows[:k])
+        spread = Spread(tagged, self.bundle.rows, cap, k)
+        spread.take(scores, rows)
+        if not spread.done:
+            passing = self.passing(plan.task)
+            left = self.sieve.passing(NO_TAGS, None) if passing is None else passing
+            spread.go_on(left.rows - rowset(plan.excluded) - rowset(rows), rank)
+        return spread.taken
+
+    def popular(self, plan: _Plan) -> Ranked:
+        passing = self.passing(plan.task)
         wanted = min(_wanted(plan), self.bundle.items)
-        if allowed is None:
+        if passing is None:
             rows = self.bundle.popular.first(wanted)
         else:
-            rows = IndexRows(allowed[np.argsort(-self.bundle.popularity[allowed], kind="stable")][:wanted])
-        return _kept(plan, Found(self.bundle.popularity[rows].astype(np.float32), rows), None)
+            rows = passing.most_popular(self.bundle.popularity.__getitem__, wanted)
+        return self.chosen(plan, _kept(plan, self.by_popularity(rows), None), self.next_popular)
 
-    def allowed(self, task: Task) -> IndexRows | None:
-        if task.allowed is None:
-            return None
-        rows = np.unique(self.bundle.rows_of(task.allowed))
-        return IndexRows(rows[rows >= 0])
+    def next_popular(self, left: BitMap, count: int) -> Ranked:
+        """Return the most popular of the rows that are left."""
+        rows = Passing(left, len(self.bundle.rows)).most_popular(self.bundle.popularity.__getitem__, count)
+        return self.by_popularity(rows)
 
-
-class _Vectors:
-    """Collects query vectors, so that all histories of a batch make one tower run."""
-
-    def __init__(self, bundle: LoadedBundle) -> None:
-        self._bundle = bundle
-        self._histories: list[ItemKeys] = []
-        self._ready: list[tuple[int, Floats]] = []
-        self._count = 0
-
-    def history(self, keys: ItemKeys) -> tuple[int, IndexRows]:
-        """Return the place of a history's vector (-1 without a known item), and the rows of its items."""
-        real = keys[keys != PADDING_KEY]
-        rows = self._bundle.rows_of(real)
-        if not (rows >= 0).any():
-            return -1, rows
-        newest = real[rows >= 0][-self._bundle.manifest.history_length :]
-        self._histories.append(ItemKeys(newest))
-        self._count += 1
-        return self._count - 1, rows
-
-    def item(self, row: int) -> int:
-        """Return the place of an item's vector."""
-        return self._take(self._bundle.exact.vectors[row])
-
-    def given(self, source: ByEmbedding) -> int:
-        """Return the place of a vector that came with the query."""
-        return self._take(self._bundle.normalised(source.values[None])[0])
-
-    def _take(self, vector: Floats) -> int:
-        self._ready.append((self._count, vector))
-        self._count += 1
-        return self._count - 1
-
-    def made(self) -> Floats:
-        """Return all vectors, (count, dimension), by place."""
-        vectors = np.empty((self._count, self._bundle.manifest.dimension), np.float32)
-        ready = np.zeros(self._count, np.bool_)
-        for place, vector in self._ready:
-            vectors[place], ready[place] = vector, True
-        if self._histories:
-            vectors[~ready] = self._bundle.users(_padded(self._histories))
-        return vectors
-
-
-def _padded(histories: list[ItemKeys]) -> ItemKeys:
-    padded = np.full((len(histories), max(map(len, histories))), PADDING_KEY, np.int64)
-    for row, keys in zip(padded, histories, strict=True):
-        row[len(row) - len(keys) :] = keys
-    return ItemKeys(padded)
+    def by_popularity(self, rows: IndexRows) -> Found:
+        return Found(self.bundle.popularity[rows].astype(np.float32), rows)
 
 
 def _wanted(plan: _Plan) -> int:
-    """Return how many rows must be found, so that k remain once the excluded ones are removed."""
-    return plan.query.k + len(plan.excluded)
+    """Return how many rows must be found, so that enough remain once the excluded ones are removed."""
+    return _before_cap(plan) + len(plan.excluded)
 
 
-def _kept(plan: _Plan, found: Found, threshold: float | None) -> tuple[Floats, IndexRows]:
-    """Return the first k scores and rows that are neither excluded nor below the threshold."""
+def _before_cap(plan: _Plan) -> int:
+    """Return how many rows are found for an answer at first: more where a cap on tags may pass some over."""
+    return plan.query.k * (1 if plan.task.cap is None else DEEPER)
+
+
+def _kept(plan: _Plan, found: Found, threshold: float | None) -> Ranked:
+    """Return scores and rows that are neither excluded nor below the threshold."""
     keep = found.rows >= 0
     if len(plan.excluded):
         place = np.searchsorted(plan.excluded, found.rows)
         keep &= plan.excluded.take(place, mode="clip") != found.rows
     if threshold is not None:
         keep &= found.scores >= threshold
-    return found.scores[keep][: plan.query.k], IndexRows(found.rows[keep][: plan.query.k])
+    return found.scores[keep], IndexRows(found.rows[keep])
 
 
 def _grouped(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:

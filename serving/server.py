@@ -28,6 +28,7 @@ from serving.batcher import Batcher
 from serving.config import ServingConfig
 from serving.daemon import in_daemon
 from serving.decoding import DecodingInterceptor
+from serving.following import LOOK_SECONDS, CatalogueFiles, CatalogueFollower, Takedown
 from serving.histories import FollowedHistories
 from serving.http.gateway import Gateway
 from serving.http.hosts import is_loopback
@@ -35,7 +36,7 @@ from serving.in_place import DeltaPolicy
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
 from serving.memory import Memory
-from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
+from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
 from serving.open_files import allow_files
 from serving.problems import Problems
 from serving.queries import Answer, Task
@@ -89,12 +90,12 @@ _QUIET_LOOKS: Final = 10
 _STATUS = health_pb2.HealthCheckResponse
 
 
-def serve(store: Store, config: ServingConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return."""
+def serve(store: Store, config: ServingConfig, files: CatalogueFiles | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then drain and return; `files` say what is known of items beside the store."""
     pick_gpu(config.device)
     allow_files(config.max_connections + _OTHER_FILES)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    uvloop.run(Server(store, config).run())
+    uvloop.run(Server(store, config, files=files or CatalogueFiles()).run())
 
 
 @dataclass
@@ -104,6 +105,7 @@ class Server:
     store: Store
     config: ServingConfig
     registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True))
+    files: CatalogueFiles = field(default_factory=CatalogueFiles)
 
     def __post_init__(self) -> None:
         config = self.config
@@ -111,15 +113,18 @@ class Server:
         self.metrics = RequestMetrics(self.registry)
         self.calls = MetricsInterceptor(RpcMetrics(self.registry))
         self.histories = self._histories()
+        about_items = CatalogueMetrics(self.registry)
+        self.catalogue = CatalogueFollower(self.files.catalogue, about_items)
+        self.takedown = Takedown(self.files.takedown, about_items)
         self.health = health.aio.HealthServicer()
         self.following: list[asyncio.Task[None]] = []
-        self._looked = asyncio.Event()
+        self._looked, self._listed = asyncio.Event(), asyncio.Event()
         self._problems, self._fetch_problems = Problems(log), Problems(log)
         self._ill = ""
         self._where = ""
         self._ready = False
         self.batcher: Batcher[Task, Answer] = Batcher(
-            Retriever(self.histories, config.threads),
+            Retriever(self.histories, config.threads, self.takedown.keys),
             self.metrics,
             max_batch=config.max_batch_queries,
             max_cost=config.max_batch_cost,
@@ -133,6 +138,7 @@ class Server:
             config.threads,
             DeltaPolicy(config.deltas, Memory.found(config.memory_bytes)),
             self.batcher.between,
+            self.catalogue.describe,
         )
 
     def _histories(self) -> "FollowedHistories | SharedHistories":
@@ -228,23 +234,33 @@ class Server:
         return 0 if self.watcher.bundle is None else self.watcher.bundle.manifest.dimension
 
     def follow(self) -> None:
-        """Follow histories and bundles side by side; the first bundle waits for one look at the histories."""
+        """Follow histories, catalogue and bundles side by side; the first bundle waits for one look at the others."""
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "following histories": self._refresh_histories,
             "following bundles": self._refresh_bundle,
         }
+        if self.files == CatalogueFiles():
+            self._listed.set()
+        else:
+            steps["following the catalogue"] = self._refresh_catalogue
         if isinstance(self.histories, FollowedHistories):
             for size, large in (("small", False), ("large", True)):
                 steps[f"fetching {size} history files"] = partial(self._fetch, self.histories, large=large)
-        self.following = [asyncio.create_task(self._forever(step), name=name) for name, step in steps.items()]
+        self.following = [
+            asyncio.create_task(self._forever(step, self.config.poll_seconds), name=name)
+            for name, step in steps.items()
+        ]
+        if self.files.takedown is not None:
+            following = self._forever(self._refresh_takedown, min(self.config.poll_seconds, LOOK_SECONDS))
+            self.following.append(asyncio.create_task(following, name="following the items taken down"))
 
-    async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
+    async def _forever(self, step: Callable[[], Awaitable[None]], pause: float) -> None:
         while True:
             try:
                 await step()
             except Exception:
                 log.exception("following the store failed, it is tried again")
-            await asyncio.sleep(self.config.poll_seconds)
+            await asyncio.sleep(pause)
 
     async def _refresh_histories(self) -> None:
         try:
@@ -252,12 +268,26 @@ class Server:
         finally:
             self._looked.set()
 
+    async def _refresh_catalogue(self) -> None:
+        """Look at the catalogue; before the first bundle also at the items taken down, which none may precede."""
+        if not self._listed.is_set():
+            await asyncio.to_thread(self.takedown.look)
+        try:
+            await asyncio.to_thread(self.catalogue.look, self.watcher.bundle)
+        finally:
+            self._listed.set()
+
+    async def _refresh_takedown(self) -> None:
+        await self._listed.wait()
+        await asyncio.to_thread(self.takedown.look)
+
     async def _fetch(self, histories: FollowedHistories, *, large: bool) -> None:
         if histories.due(large=large):
             await in_daemon(partial(self._fetch_files, histories, large=large))
 
     async def _refresh_bundle(self) -> None:
         await self._looked.wait()
+        await self._listed.wait()
         await asyncio.to_thread(self.watcher.refresh)
         ready = self.watcher.bundle is not None
         if ready != self._ready:

@@ -23,11 +23,11 @@ from serving.errors import (
     DeadlinePassedError,
     InvalidRequestError,
     NoBundleError,
+    NoCatalogueError,
     NotJsonError,
     QueueFullError,
     RequestError,
     ShuttingDownError,
-    TagsNotSupportedError,
     UndecodableRequestError,
 )
 
@@ -39,7 +39,7 @@ DETAILS_KEY: Final = "grpc-status-details-bin"
 
 _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
-    TagsNotSupportedError: grpc.StatusCode.UNIMPLEMENTED,
+    NoCatalogueError: grpc.StatusCode.FAILED_PRECONDITION,
     UndecodableRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     NotJsonError: grpc.StatusCode.INVALID_ARGUMENT,
     QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 class BundleWatcher:
     """Holds the served bundle in `bundle`; readers take the reference once per request. `promoted` is the one to serve.
 
-    `between` runs a change while nothing is searched (`serving.batcher.Batcher.between`).
+    `between` runs a change while nothing is searched (`serving.batcher.Batcher.between`). `describe` prepares a version
+    that follows another one before it answers (`serving.following.CatalogueFollower.describe`).
 
     One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
     rewritten, so it would fail again. A store that cannot be read is asked again at the next call.
@@ -39,6 +40,7 @@ class BundleWatcher:
     threads: int = 1
     policy: DeltaPolicy = field(default_factory=lambda: DeltaPolicy("auto", Memory.found()))
     between: Callable[[Callable[[], LoadedBundle]], LoadedBundle] = lambda change: change()
+    describe: Callable[[LoadedBundle, LoadedBundle | None], None] = lambda _, __: None
     bundle: LoadedBundle | None = None
     promoted: str | None = None
     _refused: str | None = field(default=None, init=False)
@@ -82,9 +84,13 @@ class BundleWatcher:
         """Swap in a version, by a change in place or loaded beside the served one."""
         start = self.policy.in_place(route)
         if start is not None:
-            loaded = self._take(Change.prepare(start, route, self.threads))
+            change = Change.prepare(start, route, self.threads)
+            self.describe(change.ready, self.bundle)
+            loaded = self._take(change)
         else:
-            loaded = self.bundle = route.load(self.device, self.threads, places=self.policy.places)
+            loaded = route.load(self.device, self.threads, places=self.policy.places)
+            self.describe(loaded, self.bundle)
+            self.bundle = loaded
         if route.served is not None:
             self.metrics.deltas.labels("clone" if start is None else "in_place").inc()
         return loaded

@@ -23,6 +23,8 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
     console.print(table)
     if answer.fallback:
         console.print(plain(f"{answer.user_id} is unknown so far: these are the popular items"))
+    if not answer.complete:
+        console.print("no more items pass the filter", highlight=False)
     if answer.seen_bounded:
         console.print(
             plain(f"{answer.user_id} has seen more items than are stored: some of these may have been seen before")

@@ -66,6 +66,18 @@ class Settings(BaseSettings):
     store: str = Field(
         default="weir-data", min_length=1, description="folder of windows and bundles; a path or fsspec URL"
     )
+    catalogue: str | None = Field(
+        default=None,
+        min_length=1,
+        description="what is known of items beside the log: a path or fsspec URL of a Parquet, JSON Lines or CSV file "
+        "with item_id, tags, available_from and available_until; read again when it changes; null: nothing",
+    )
+    takedown: str | None = Field(
+        default=None,
+        min_length=1,
+        description="text file (path or fsspec URL) of ids, a line each, of items that are not returned; a change "
+        "works within a second; null: none",
+    )
     pipeline: PipelineConfig = Field(default=PipelineConfig(), description="from the log to windows")
     stream: StreamConfig = Field(default=StreamConfig(), description="the pipeline under an engine, from a topic")
     trainer: TrainerConfig = Field(default=TrainerConfig(), description="from windows to bundles")

@@ -4,9 +4,10 @@ import io
 import json
 import time
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 from pydantic import Field
@@ -18,7 +19,7 @@ from logs import is_topic
 from pipelines.config import PipelineConfig
 from serving.client import RetrievalClient, by_item, by_user
 
-__all__ = ["Answer", "AppendedEvent", "Asker", "Change", "Hit", "append_event"]
+__all__ = ["Answer", "AppendedEvent", "Asker", "Change", "Hit", "WantedTags", "append_event"]
 
 _POLL_SECONDS: Final = 0.1
 
@@ -32,6 +33,15 @@ class Hit(FrozenModel):
     popularity_rank: int | None
 
 
+class WantedTags(NamedTuple):
+    """Tags of which the items must have one, all or none; at most `most` items may have the same tag."""
+
+    any: Sequence[str] = ()
+    all: Sequence[str] = ()
+    none: Sequence[str] = ()
+    most: int | None = None
+
+
 class Answer(FrozenModel):
     """The server's answer, and how fresh it is."""
 
@@ -39,6 +49,7 @@ class Answer(FrozenModel):
     hits: list[Hit]
     fallback: bool = Field(description="the user is unknown: these are the popular items")
     seen_bounded: bool = Field(description="not all that the user has seen is stored: seen items may be among these")
+    complete: bool = Field(default=True, description="false: fewer items than wanted pass the filter")
     bundle_version: str
     newest_event_age_seconds: float = Field(description="age of the newest event that the bundle was trained on")
     server_milliseconds: dict[str, float] = Field(description="by stage, as the server measured")
@@ -86,10 +97,21 @@ class Asker:
         self._client = client
         self._store = store
 
-    def ask(self, user: str, k: int, *, exclude_seen: bool = False, exact: bool = False) -> Answer:
+    def ask(
+        self, user: str, k: int, *, exclude_seen: bool = False, exact: bool = False, tags: WantedTags | None = None
+    ) -> Answer:
         """Return a user's top items; raises `RetrievalError`."""
         started = time.perf_counter()
-        answer = self._client.retrieve([by_user(user, k)], exclude_seen=exclude_seen, exact=exact)
+        wanted = tags or WantedTags()
+        answer = self._client.retrieve(
+            [by_user(user, k)],
+            exclude_seen=exclude_seen,
+            exact=exact,
+            any_tags=wanted.any,
+            all_tags=wanted.all,
+            none_tags=wanted.none,
+            max_per_tag=wanted.most,
+        )
         total = time.perf_counter() - started
         hits = answer.hits[0]
         ranks = self.popularity_ranks(answer.bundle_version)
@@ -102,6 +124,7 @@ class Asker:
             ],
             fallback=hits.fallback,
             seen_bounded=hits.seen_bounded,
+            complete=hits.complete,
             bundle_version=answer.bundle_version,
             newest_event_age_seconds=time.time() - EventClock.of(self._store).wall_time(newest),
             server_milliseconds={stage: 1000 * seconds for stage, seconds in answer.seconds.items()},

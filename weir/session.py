@@ -23,6 +23,9 @@ __all__ = ["REMEMBERED", "Session", "open_session", "remembered"]
 REMEMBERED: Final = "state/settings.json"
 """The settings of the last `weir up` on this store, which other commands on it use, too."""
 
+_FILES: Final = ("catalogue", "takedown")
+"""Settings that are in no section."""
+
 _WIDE: Final = 160
 
 
@@ -104,8 +107,8 @@ def remembered(store: "Store") -> dict[str, Any]:
         raise CorruptArtefactError(store.path(REMEMBERED), f"is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise CorruptArtefactError(store.path(REMEMBERED), f"holds a {type(found).__name__} instead of settings")
-    sections = {name: value for name, value in found.items() if name != "store"}
-    for name, value in sections.items():
-        if not isinstance(value, dict):
+    kept = {name: value for name, value in found.items() if name != "store"}
+    for name, value in kept.items():
+        if name not in _FILES and not isinstance(value, dict):
             raise CorruptArtefactError(store.path(REMEMBERED), f"{name} is a {type(value).__name__}, not a section")
-    return sections
+    return kept

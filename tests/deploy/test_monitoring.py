@@ -18,7 +18,7 @@ from deploy.monitoring.grafana import scoped
 from deploy.monitoring.prometheus import asked, faster
 from pipelines.metrics import PipelineMetrics
 from pipelines.stream.flink_metrics import FlinkMetrics
-from serving.metrics import BundleMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
+from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
 from serving.monitor.metrics import MonitorMetrics
 from serving.shared.metrics import FollowerMetrics
 from trainer.stream.metrics import TrainerMetrics
@@ -48,7 +48,7 @@ def exposed() -> list[CollectorRegistry]:
         ProcessCollector(registry=registry)
     PipelineMetrics(pipeline)
     FlinkMetrics(pipeline)
-    for kind in (RpcMetrics, RequestMetrics, HistoryMetrics, BundleMetrics):
+    for kind in (RpcMetrics, RequestMetrics, HistoryMetrics, CatalogueMetrics, BundleMetrics):
         kind(serving)
     MonitorMetrics(monitor)
     FollowerMetrics(follower)

@@ -2,7 +2,7 @@
 
     python -m tests.integration.hostile --seconds 10
 
-starts a server over 20,000 items and prints the latency of good calls without and with each attack.
+starts a server over 20,000 items with tags and prints the latency of good calls without and with each attack.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from contracts import Store
 from serving.access.channel import Channel
 from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, by_history
+from tests.integration.odd_filters import ITEMS, described, large_request
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
@@ -205,6 +206,16 @@ def expensive(aim: Aim, until: float) -> None:
     _calls(aim, until, request.SerializeToString())
 
 
+def filters(aim: Aim, until: float) -> None:
+    """Filters as large as they may be, none like another, each with a cap that most items run into."""
+    rng = random.Random(0)
+    with contextlib.closing(aim.channel()) as channel:
+        method = channel.open().unary_unary(METHOD)
+        while time.time() < until:
+            with contextlib.suppress(grpc.RpcError):
+                method(large_request(rng), timeout=30)
+
+
 def forged_tokens(count: int, seed: int = 0) -> Iterator[str]:
     """Tokens that nobody has signed who may: another key by a known name, unheard-of keys, no signature, nonsense."""
     draw, forger = random.Random(seed), Issuer({"one": "EC", "unheard-of": "EC"})
@@ -243,7 +254,7 @@ def forged(aim: Aim, until: float) -> None:
 
 ATTACKS: dict[str, Callable[[Aim, float], None]] = {
     attack.__name__: attack
-    for attack in (idle_tcp, idle, rapid_reset, pings, violations, undecodable, many_fields, expensive, forged)
+    for attack in (idle_tcp, idle, rapid_reset, pings, violations, undecodable, many_fields, expensive, filters, forged)
 }
 
 
@@ -313,14 +324,14 @@ def measured(server: ServerProcess, attack: str | None, seconds: float, warm: fl
 def served(store: Store, folder: Path, *, secured: bool) -> Iterator[ServerProcess]:
     """Start a server for attacks; `secured` with TLS and tokens, whose files go to `folder`."""
     if not secured:
-        with ServerProcess(store) as server:
+        with ServerProcess(store, described(folder)) as server:
             yield server
         return
     authority, issuer, token = Authority(folder), Issuer(), folder / "token"
     token.write_text(issuer.token())
     auth = {"jwks": issuer.publish(folder / "jwks.json"), "issuer": ISSUER, "audience": AUDIENCE}
     client = ClientConfig(tls=True, ca_file=authority.file, token_file=token)
-    with ServerProcess(store, client=client, tls=authority.files("server"), auth=auth) as server:
+    with ServerProcess(store, described(folder), client=client, tls=authority.files("server"), auth=auth) as server:
         yield server
 
 
@@ -329,12 +340,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="good calls are measured for so long per attack")
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS), choices=list(ATTACKS))
-    parser.add_argument("--items", type=int, default=20_000)
     parser.add_argument("--tls", action="store_true", help="through TLS, with tokens")
     arguments: Any = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = Store(f"{folder}/store")
-        write_bundle(store, "v1", Catalogue.random(items=arguments.items, dimension=64), index="IVF64,Flat")
+        write_bundle(store, "v1", Catalogue.random(items=ITEMS, dimension=64), index="IVF64,Flat")
         with served(store, Path(folder), secured=arguments.tls) as server:
             server.serving("v1")
             print(f"{'attack':12} {'answered':>8} {'failed':>6} {'median':>8} {'p99':>8} {'worst':>8} ms   MiB")  # noqa: T201

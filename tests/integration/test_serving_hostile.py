@@ -4,10 +4,12 @@ Bounds are wide, as the machine may be busy; a server without defences misses th
 """
 
 import json
+import random
 import re
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,7 +21,7 @@ import pytest
 from contracts import Store
 from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, RetrievalError, by_history
-from tests.integration import hostile
+from tests.integration import hostile, odd_filters
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.retrieval.v1 import retrieval_pb2 as pb
@@ -29,7 +31,7 @@ from weir.retrieval.v1 import retrieval_pb2 as pb
 def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("hostile")
     store = Store(str(folder / "store"))
-    write_bundle(store, "v1", Catalogue.random(items=20_000, dimension=32), index="IVF64,Flat")
+    write_bundle(store, "v1", Catalogue.random(items=odd_filters.ITEMS, dimension=32), index="IVF64,Flat")
     with hostile.served(store, folder, secured=request.param == "tls") as process:
         process.serving("v1")
         yield process
@@ -52,6 +54,30 @@ def test_good_calls_go_on(server: ServerProcess, attack: str) -> None:
     assert found.answered > 20
     assert found.median < 300
     assert server.process.poll() is None
+    assert "Traceback" not in "".join(server.lines)
+
+
+def test_odd_filters_are_answered_or_refused_properly(server: ServerProcess) -> None:
+    """Ten thousand of them, eight under way: nothing but answers and refusals that say what is wrong."""
+    rng, codes = random.Random(1), Counter[str]()
+
+    def ask(data: bytes) -> str:
+        try:
+            call(data, timeout=30)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        return "OK"
+
+    aim = hostile.Aim(server.target, server.client or ClientConfig())
+    with closing(aim.channel()) as channel, ThreadPoolExecutor(8) as pool:
+        call = channel.open().unary_unary(hostile.METHOD)
+        codes.update(pool.map(ask, (odd_filters.odd_request(rng) for _ in range(10_000))))
+    assert set(codes) <= {"OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION"}, codes
+    assert codes["OK"] > 1000
+    assert codes["INVALID_ARGUMENT"] > 1000
+    with RetrievalClient(server.target, config=server.client) as client:
+        spread = client.retrieve(hostile.GOOD, any_tags=["half"], max_per_tag=1, tag_prefix="tag-").hits[0]
+        assert len(spread.item_ids) == 10
     assert "Traceback" not in "".join(server.lines)
 
 

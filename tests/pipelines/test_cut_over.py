@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from contracts import CommitLog, CorruptArtefactError, LogState, Store, commits
+from contracts.commit import KNOWN, MOVED
 from contracts.verification import verify
 from logs import discover
 from pipelines import cut_over as cutting
@@ -154,7 +155,7 @@ def test_readers_that_do_not_know_moves_do_not_pass_them(
 ) -> None:
     store = Store(str(tmp_path / "store"))
     cut_over(origin, store, prepare(origin, store, support.config(tmp_path)))
-    monkeypatch.setattr(commits, "KNOWN", commits.KNOWN - {commits.MOVED})
+    monkeypatch.setattr(commits, "KNOWN", KNOWN - {MOVED})
     for one in (origin, store):
         with pytest.raises(CorruptArtefactError, match="needs moved, unknown to this version: upgrade weir"):
             LogState.open(one)

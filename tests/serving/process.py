@@ -18,10 +18,14 @@ from contracts import Store
 from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, RetrievalError
 from serving.config import ServingConfig
+from serving.following import CatalogueFiles
 from serving.monitor.config import MonitorConfig
 from serving.shared.config import FollowerConfig
 
-_SERVE = "from serving.server import serve as run; from serving.config import ServingConfig as Config"
+_SERVE = (
+    "from functools import partial; from serving.server import serve; from serving.following import CatalogueFiles; "
+    "from serving.config import ServingConfig as Config; run = partial(serve, files={files!r})"
+)
 _MONITOR = "from serving.monitor.loop import monitor as run; from serving.monitor.config import MonitorConfig as Config"
 _FOLLOW = (
     "from functools import partial; from serving.shared.loop import follow; "
@@ -95,9 +99,17 @@ class Process:
 class ServerProcess(Process):
     """`serving.server.serve` with free ports; `client` says how a client reaches it."""
 
-    def __init__(self, store: Store, *, client: ClientConfig | None = None, **config: object) -> None:
+    def __init__(
+        self,
+        store: Store,
+        files: CatalogueFiles | None = None,
+        *,
+        client: ClientConfig | None = None,
+        **config: object,
+    ) -> None:
         defaults = {"port": 0, "metrics_port": 0, "poll_seconds": 0.05}
-        super().__init__(_SERVE, store, ServingConfig.model_validate({**defaults, **config}))
+        served = _SERVE.format(files=files or CatalogueFiles())
+        super().__init__(served, store, ServingConfig.model_validate({**defaults, **config}))
         self.client = client
 
     @property

@@ -10,6 +10,8 @@ from serving.bundle import LoadedBundle
 from serving.cost import exact_query_cost, parts_of, query_costs, task_cost
 from serving.index import ExactIndex
 from serving.queries import Answer, ByHistory, ByUser, Hits, Query, Task, joined
+from serving.sieve import TagFilter
+from serving.spread import TagCap
 from tests.serving.test_index import VECTORS, built, open_index
 
 EXACT = ExactIndex(VECTORS)
@@ -38,6 +40,17 @@ def test_the_cost_is_what_the_protocol_says() -> None:
     filtered = Task(BUNDLE, queries, allowed=np.arange(64))
     assert query_costs(filtered) == [140 + 64 / 512, 200 + 64 / 512]
     assert task_cost(filtered) == 64 + sum(query_costs(filtered))
+
+
+def test_tags_cost_what_they_may_and_a_cap_on_them_more() -> None:
+    bundle = cast(LoadedBundle, SimpleNamespace(index=LISTS, exact=EXACT, items=1_000_000))
+    [tags] = query_costs(Task(bundle, (history(0, 200),), tags=TagFilter(any=("a",), none=("b", "c"))))
+    assert tags == 100 + 200 + 100 + 5 * 200 + 2 * (200 * 8) ** 0.5
+    assert task_cost(Task(bundle, (history(0, 200),), tags=TagFilter(any=("a",), none=("b", "c")))) == tags + 3
+    [compared] = query_costs(Task(bundle, (history(0),), tags=TagFilter(any=("a",)), exact=True))
+    assert compared == 110 + 0.06 * 1_000_000
+    [capped] = query_costs(Task(bundle, (history(0),), cap=TagCap(2), allowed=np.arange(64)))
+    assert capped == 110 + 100 + 5 * 100 + 2 * (100 * 8) ** 0.5 + 1_000_000 / 32
 
 
 @pytest.mark.parametrize(("factory", "cost"), [("Flat", 300 / 64), ("HNSW16", 300.0), ("IVF8,Flat", 300 / 64 / 8)])

@@ -7,10 +7,12 @@ import pytest
 from contracts import hash_id
 from serving.bundle import LoadedBundle
 from serving.config import LimitsConfig
-from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, TagsNotSupportedError
+from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, NoCatalogueError
 from serving.index import ExactIndex
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser
 from serving.requests import MAX_VIOLATIONS, embed_task, retrieve_task
+from serving.sieve import TagFilter
+from serving.spread import TagCap
 from serving.status import details_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
@@ -23,8 +25,10 @@ BUNDLE = cast(
         index=INDEX,
         exact=INDEX,
         key_secret="",
+        has_catalogue=False,
     ),
 )
+DESCRIBED = cast(LoadedBundle, SimpleNamespace(**{**vars(BUNDLE), "has_catalogue": True, "items": 51_200}))
 LIMITS = LimitsConfig(max_queries=4, max_k=50, max_history_item_ids=3, max_excluded_item_ids=2, max_allowed_item_ids=2)
 ANN = pb.Query(user_id="ann")
 
@@ -138,10 +142,38 @@ def test_a_pin_to_another_version_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["any_tags", "all_tags", "none_tags"])
-def test_tags_are_refused(name: str) -> None:
+def test_tags_need_a_catalogue(name: str) -> None:
     request = pb.RetrieveRequest(queries=[ANN], filter=pb.Filter(**{name: ["new"]}))
-    with pytest.raises(TagsNotSupportedError, match=f"filter.{name}"):
+    with pytest.raises(NoCatalogueError, match=f"filter.{name}: the server has no catalogue") as refusal:
         retrieve_task(request, BUNDLE, LIMITS)
+    assert refusal.value.metadata == {"fields": f"filter.{name}"}
+
+
+def test_tags_are_checked_and_put_in_order() -> None:
+    wanted = pb.Filter(any_tags=["new", "jazz", "new"], none_tags=["old"])
+    task = retrieve_task(pb.RetrieveRequest(queries=[ANN], filter=wanted), DESCRIBED, LIMITS)
+    assert task.tags == TagFilter(any=("jazz", "new"), none=("old",))
+    assert task.allowed is None
+    many = ["x"] * (LIMITS.max_filter_tags + 1)
+    bad = pb.Filter(any_tags=["a", "b", "c", ""], all_tags=many, none_tags=["y" * 4096])
+    with pytest.raises(InvalidRequestError) as refusal:
+        retrieve_task(pb.RetrieveRequest(queries=[ANN], filter=bad), BUNDLE, LIMITS)
+    fields = [violation.field for violation in refusal.value.violations]
+    assert fields == ["filter.any_tags[3]", "filter.all_tags", "filter.none_tags[0]"]
+
+
+def test_diversity_is_checked_and_needs_a_catalogue() -> None:
+    wanted = pb.RetrieveRequest(queries=[ANN], diversity=pb.Diversity(max_per_tag=2, tag_prefix="artist:"))
+    assert retrieve_task(wanted, DESCRIBED, LIMITS).cap == TagCap(2, "artist:")
+    assert retrieve_task(pb.RetrieveRequest(queries=[ANN]), DESCRIBED, LIMITS).cap is None
+    with pytest.raises(NoCatalogueError, match="diversity: the server has no catalogue"):
+        retrieve_task(wanted, BUNDLE, LIMITS)
+    for most in (0, LIMITS.max_k + 1):
+        found = problems(diversity=pb.Diversity(max_per_tag=most, tag_prefix="y" * 513))
+        assert found == {
+            "diversity.max_per_tag": f"is {most}, must be from 1 to {LIMITS.max_k}",
+            "diversity.tag_prefix": "has 513 bytes, at most 512 are allowed",
+        }
 
 
 def test_embed_ignores_k_and_searches_nothing() -> None:

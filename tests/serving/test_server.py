@@ -65,9 +65,8 @@ def test_following_goes_on_after_a_failure(server: Server, caplog: pytest.LogCap
         if len(calls) == 3:
             raise asyncio.CancelledError
 
-    server.config = ServingConfig(poll_seconds=0.001)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(server._forever(step))
+        asyncio.run(server._forever(step, 0.001))
     assert calls == [0, 1, 2]
     assert "following the store failed" in caplog.text
 

@@ -214,8 +214,9 @@ def test_pins_and_tags_have_their_own_codes(store: Store) -> None:
             assert details["ErrorInfo"].metadata == {"requested_version": "v0", "loaded_version": "v1"}
             tagged = pb.RetrieveRequest(queries=[ANN], filter=pb.Filter(all_tags=["new"]))
             code, details = await refused(served.stub.Retrieve(tagged))
-            assert code == grpc.StatusCode.UNIMPLEMENTED
-            assert details["ErrorInfo"].reason == "TAGS_NOT_SUPPORTED"
+            assert code == grpc.StatusCode.FAILED_PRECONDITION
+            assert details["ErrorInfo"].reason == "NO_CATALOGUE"
+            assert details["ErrorInfo"].metadata == {"fields": "filter.all_tags"}
             pinned = await served.stub.Retrieve(pb.RetrieveRequest(queries=[ANN], bundle_version="v1"))
             assert pinned.bundle_version == "v1"
 

@@ -7,10 +7,10 @@ from serving.errors import (
     DeadlinePassedError,
     InvalidRequestError,
     NoBundleError,
+    NoCatalogueError,
     QueueFullError,
     RequestError,
     ShuttingDownError,
-    TagsNotSupportedError,
     Violation,
 )
 from serving.status import code_of, details_of
@@ -22,7 +22,7 @@ CODES = grpc.StatusCode
     ("error", "code", "reason"),
     [
         (InvalidRequestError([Violation("queries", "is empty")]), CODES.INVALID_ARGUMENT, "INVALID_REQUEST"),
-        (TagsNotSupportedError(["filter.any_tags"]), CODES.UNIMPLEMENTED, "TAGS_NOT_SUPPORTED"),
+        (NoCatalogueError(["filter.any_tags"]), CODES.FAILED_PRECONDITION, "NO_CATALOGUE"),
         (QueueFullError(9, 8, 0.25), CODES.RESOURCE_EXHAUSTED, "QUEUE_FULL"),
         (NoBundleError(), CODES.UNAVAILABLE, "NO_BUNDLE"),
         (ShuttingDownError(), CODES.UNAVAILABLE, "SHUTTING_DOWN"),

@@ -45,9 +45,9 @@ def test_all_problems_are_told_at_once_with_key_value_and_what_is_allowed(
     assert len(caught.value.problems) == 6
     for part in (
         "--set nonsense: must be section.key=value",
-        "environment variable WEIR_TRANER__SEED: there is no section traner; allowed: client, histories, monitor,",
+        "environment variable WEIR_TRANER__SEED: there is no section traner; allowed: catalogue, client, histories,",
         "pipeline.window_seconds = 0: input should be greater than or equal to 1",
-        "servin: there is no such setting; did you mean serving? allowed: client, histories, monitor, pipeline",
+        "servin: there is no such setting; did you mean serving? allowed: catalogue, client, histories,",
         "trainer.batch_sise: there is no such setting; did you mean batch_size? allowed: admit_after,",
         "serving.device = 'tpu': input should be 'auto', 'cpu' or 'gpu'",
     ):

@@ -19,18 +19,33 @@ def query(
         bool, typer.Option("--exclude-seen", help="Leave out items that the user has interacted with.")
     ] = False,
     exact: Annotated[bool, typer.Option("--exact", help="Score every item instead of searching the index.")] = False,
+    all_tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", "--all-tag", help="Only items with this tag; repeated: with all.", show_default="none"),
+    ] = None,
+    any_tag: Annotated[
+        list[str] | None,
+        typer.Option("--any-tag", help="Only items with this tag; repeated: with one of them.", show_default="none"),
+    ] = None,
+    none_tag: Annotated[
+        list[str] | None, typer.Option("--none-tag", help="No items with this tag; repeatable.", show_default="none")
+    ] = None,
+    max_per_tag: Annotated[
+        int | None, typer.Option(min=1, help="At most so many items with the same tag.", show_default="any number")
+    ] = None,
     target: Target = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Show a user's top items, each next to its rank by popularity."""
+    """Show a user's top items, each next to its rank by popularity; tags are those of the server's catalogue."""
     session = options.open()
     from serving.client import RetrievalClient
     from weir.answers import print_answer
-    from weir.interact import Asker
+    from weir.interact import Asker, WantedTags
 
+    tags = WantedTags(any=any_tag or (), all=all_tag or (), none=none_tag or (), most=max_per_tag)
     with RetrievalClient(target or session.target, config=session.settings.client) as client:
-        answer = Asker(client, session.store).ask(user, k, exclude_seen=exclude_seen, exact=exact)
+        answer = Asker(client, session.store).ask(user, k, exclude_seen=exclude_seen, exact=exact, tags=tags)
     if json:
         session.print_json(answer)
     else:

@@ -26,6 +26,10 @@ def generate(
     events: Annotated[int, typer.Option(min=1, help="Number of distinct valid events.")] = 200_000,
     days: Annotated[int, typer.Option(min=1, help="Simulated days of event time.")] = 30,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same log, byte for byte.")] = 0,
+    catalogue: Annotated[
+        Path | None,
+        typer.Option(help="Also write the items with their tags (genre, label) as JSON Lines.", show_default="none"),
+    ] = None,
     json: JsonOutput = False,
 ) -> None:
     """Generate a log of listeners and records, with planted interests, duplicates, late events and malformed lines.
@@ -35,14 +39,19 @@ def generate(
     import gzip
 
     from contracts import Store
-    from weir.demo.generator import GeneratorConfig
+    from weir.demo.generator import GeneratorConfig, catalogue_of
     from weir.demo.generator import generate as make
 
+    if catalogue is not None and catalogue.suffix != ".jsonl":
+        raise UsageError(f"{catalogue}: a generated catalogue ends in .jsonl")
     if not output.name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson", ".ndjson.gz")):
         raise UsageError(f"{output}: a log ends in .jsonl, .json or .ndjson, optionally followed by .gz")
-    made = make(GeneratorConfig(users=users, items=items, events=events, days=days, seed=seed))
+    config = GeneratorConfig(users=users, items=items, events=events, days=days, seed=seed)
+    made = make(config)
     data = gzip.compress(made.lines, mtime=0) if output.suffix == ".gz" else made.lines
     Store(str(output.parent)).write(output.name, data)
+    if catalogue is not None:
+        Store(str(catalogue.parent)).write(catalogue.name, catalogue_of(config).lines())
     if json:
         typer.echo(made.truth.model_dump_json(indent=2))
         return

@@ -3,6 +3,7 @@
 Item ids look like ``jazz-blue-note-042``: genre, label, number; user ids like ``anna-17``.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +43,13 @@ class Catalogue:
     genre: Int
     weight: Float
     appeal: Float
+
+    def lines(self) -> bytes:
+        """Return every item as JSON Lines, tagged with its genre and its label: a catalogue for the server."""
+        width = self.labels_per_genre
+        tags = [[_GENRES[label // width], _LABELS[label % width]] for label in range(len(self.genre))]
+        rows = ({"item_id": str(item), "tags": tags[label]} for label, ids in enumerate(self.ids) for item in ids)
+        return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
     @property
     def labels_per_genre(self) -> int:

@@ -18,7 +18,7 @@ from contracts import MAX_ID_BYTES
 from contracts.models import FrozenModel, StoredModel
 from weir.demo.catalogue import Catalogue, Float, Int, Users, make_catalogue, make_users
 
-__all__ = ["GENERATED", "GeneratedLog", "GeneratorConfig", "LogTruth", "generate"]
+__all__ = ["GENERATED", "GeneratedLog", "GeneratorConfig", "LogTruth", "catalogue_of", "generate"]
 
 
 GENERATED: Final = {"event_types": {"play": "positive", "skip": "negative"}}
@@ -108,6 +108,12 @@ class _Step:
     label: Int
     taste: Int
     day: Int
+
+
+def catalogue_of(config: GeneratorConfig | None = None) -> Catalogue:
+    """Return the items of the log that `config` describes."""
+    config = config or GeneratorConfig()
+    return make_catalogue(np.random.default_rng(config.seed), config.items, config.days)
 
 
 def generate(config: GeneratorConfig | None = None) -> GeneratedLog:

@@ -13,10 +13,13 @@ from contracts import LogState, Store, UserError
 from weir.demo.replay import planned_log
 from weir.errors import CommandError
 
-__all__ = ["GENERATED", "Holdings", "holdings", "make_room", "remember_replay"]
+__all__ = ["CATALOGUE", "GENERATED", "Holdings", "holdings", "make_room", "remember_replay"]
 
 GENERATED: Final = "generated.jsonl"
 """The log of `weir up --demo`, in the store: always the same, and written before the demo is known to begin."""
+
+CATALOGUE: Final = "catalogue.jsonl"
+"""The tags of its items, beside it."""
 
 _ORIGIN: Final = "state/replay-of"
 """Holds the path of the log that is replayed into the store."""

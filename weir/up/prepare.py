@@ -13,14 +13,14 @@ from pipelines.layout import open_layout
 from weir.check.report import LogReport, check_log
 from weir.check.text import in_one_line, require_readable, what_is_wrong
 from weir.config import Settings, SettingsError
-from weir.demo.generator import GENERATED, generate
+from weir.demo.generator import GENERATED, catalogue_of, generate
 from weir.demo.replay import ReplayConfig, check_plan
 from weir.demo.source import LogProfile, LogSource, open_log
 from weir.errors import CommandError, UsageError
 from weir.session import REMEMBERED, Session, open_session, remembered
 from weir.text import plain
+from weir.up.holdings import CATALOGUE, Holdings, holdings, make_room, remember_replay
 from weir.up.holdings import GENERATED as GENERATED_LOG
-from weir.up.holdings import Holdings, holdings, make_room, remember_replay
 from weir.up.options import UpOptions
 from weir.up.ports import PORTS, busy_ports, with_ports
 from weir.up.processes import Replayed
@@ -174,6 +174,8 @@ def _without_ports(settings: dict[str, Any]) -> dict[str, Any]:
     ports = {tuple(key.split(".")) for key in PORTS}
     return {
         section: {name: value for name, value in values.items() if (section, name) not in ports}
+        if isinstance(values, dict)
+        else values
         for section, values in settings.items()
     }
 
@@ -188,11 +190,17 @@ def _settle(session: Session, folder: Path, options: UpOptions) -> Session:
         if not path.exists():
             path.mkdir(parents=True)
         settings = settings.model_copy(update={"pipeline": settings.pipeline.model_copy(update={"log": str(path)})})
-    settings = settings.model_copy(update={"store": str(folder)})
+    settings = settings.model_copy(update={"store": str(folder), **_absolute(settings)})
     if read_format(session.store) is not None:
         open_layout(session.store, settings.pipeline)
     session.store.write(REMEMBERED, settings.model_dump_json(indent=2).encode())
     return Session(settings, Store(str(folder)), session.out, session.notes)
+
+
+def _absolute(settings: Settings) -> dict[str, str]:
+    """Return the files of `settings` that are in no section, as the processes find them wherever they run."""
+    named = {"catalogue": settings.catalogue, "takedown": settings.takedown}
+    return {name: path if "://" in path else str(Path(path).resolve()) for name, path in named.items() if path}
 
 
 def _check_client(settings: Settings) -> None:
@@ -216,15 +224,19 @@ def _local_folder(store: Store) -> Path:
 
 
 def _generated_log(store: Store, path: Path, config: LogConfig) -> LogSource:
-    """Return the generated log, always the same; generated unless it exists."""
+    """Return the generated log, always the same; it and its catalogue are generated unless they exist."""
     if not path.exists():
         store.write(GENERATED_LOG, generate().lines)
+    if not store.exists(CATALOGUE):
+        store.write(CATALOGUE, catalogue_of().lines())
     return open_log(path, config)
 
 
 def demo_settings(folder: Path, profile: LogProfile, *, generated: bool) -> dict[str, Any]:
     """Return what replaces the defaults in a demo; `folder` is for the replay's segments."""
-    settings = {section: dict(values) for section, values in _SMALL.items()}
+    settings: dict[str, Any] = {section: dict(values) for section, values in _SMALL.items()}
+    if generated:
+        settings["catalogue"] = str(folder.parent / CATALOGUE)
     settings["pipeline"] |= log_settings(folder, profile)["pipeline"] | (GENERATED if generated else {})
     if profile.rows > _LARGE_LOG:
         settings["trainer"] |= {"batch_size": 1024, "negatives": {"uniform": 512}}

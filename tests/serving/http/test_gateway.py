@@ -88,13 +88,14 @@ QUERIES = st.builds(
     lambda source, k: pb.Query(**source, **k), SOURCES, st.sampled_from([{}, {"k": 0}, {"k": 7}, {"k": 51}])
 )
 REQUESTS = st.builds(
-    lambda queries, exclude, ids, exact, pin, tags: pb.RetrieveRequest(
+    lambda queries, exclude, ids, exact, pin, tags, diversity: pb.RetrieveRequest(
         queries=queries,
         exclude_seen=exclude,
         excluded_item_ids=ids,
         params=pb.SearchParams(exact=exact),
         bundle_version=pin,
         filter=pb.Filter(any_tags=tags),
+        diversity=diversity,
     ),
     st.lists(QUERIES, max_size=5),
     st.booleans(),
@@ -102,6 +103,7 @@ REQUESTS = st.builds(
     st.booleans(),
     st.sampled_from(["", "", "", "v1", "v0"]),
     st.sampled_from([[], [], [], ["jazz"]]),
+    st.sampled_from([None, None, None, pb.Diversity(max_per_tag=2, tag_prefix="é"), pb.Diversity()]),
 )
 
 
@@ -174,7 +176,7 @@ def test_the_schema_describes_every_path(server: Server) -> None:
 def test_all_fields_of_an_answer_are_there(server: Server) -> None:
     _, found, _ = server.ask("/v1/retrieve", b'{"queries": [{"userId": "stranger", "k": 2}]}')
     (hits,) = found["hits"]
-    assert hits.keys() == {"itemIds", "scores", "missingItemIds", "fallback", "seenBounded"}
+    assert hits.keys() == {"itemIds", "scores", "missingItemIds", "fallback", "seenBounded", "complete"}
     assert hits["fallback"]
     assert len(hits["itemIds"]) == 2
 

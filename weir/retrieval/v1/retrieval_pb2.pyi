@@ -87,6 +87,7 @@ class RetrieveRequest(_message.Message):
     EXCLUDE_SEEN_FIELD_NUMBER: _builtins.int
     EXCLUDED_ITEM_IDS_FIELD_NUMBER: _builtins.int
     BUNDLE_VERSION_FIELD_NUMBER: _builtins.int
+    DIVERSITY_FIELD_NUMBER: _builtins.int
     exclude_seen: _builtins.bool
     """Leave out the items that the user is known to have interacted with: all items of a user_id's positive and
     negative events (Hits.seen_bounded says when some are missing), or the items of a given history.
@@ -111,6 +112,10 @@ class RetrieveRequest(_message.Message):
     def excluded_item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Items to leave out for all queries, at most Limits.max_excluded_item_ids. Unknown ids do nothing."""
 
+    @_builtins.property
+    def diversity(self) -> Global___Diversity:
+        """How unlike each other the items of an answer have to be; the best ones if left out."""
+
     def __init__(
         self,
         *,
@@ -120,14 +125,43 @@ class RetrieveRequest(_message.Message):
         exclude_seen: _builtins.bool = ...,
         excluded_item_ids: _abc.Iterable[_builtins.str] | None = ...,
         bundle_version: _builtins.str = ...,
+        diversity: Global___Diversity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "params", b"params"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["diversity", b"diversity", "filter", b"filter", "params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_version", b"bundle_version", "exclude_seen", b"exclude_seen", "excluded_item_ids", b"excluded_item_ids", "filter", b"filter", "params", b"params", "queries", b"queries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_version", b"bundle_version", "diversity", b"diversity", "exclude_seen", b"exclude_seen", "excluded_item_ids", b"excluded_item_ids", "filter", b"filter", "params", b"params", "queries", b"queries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RetrieveRequest: _TypeAlias = RetrieveRequest  # noqa: Y015
+
+@_typing.final
+class Diversity(_message.Message):
+    """Diversity keeps an answer from being all of one kind. From the best item on, each is taken unless one of its tags has
+    reached the cap. It needs a catalogue, as tags of a filter do, and holds for each query by itself.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_PER_TAG_FIELD_NUMBER: _builtins.int
+    TAG_PREFIX_FIELD_NUMBER: _builtins.int
+    max_per_tag: _builtins.int
+    """At most so many items with the same tag, from 1 to Limits.max_k."""
+    tag_prefix: _builtins.str
+    """Only tags that begin with this count, such as "artist:"; all tags if empty."""
+    def __init__(
+        self,
+        *,
+        max_per_tag: _builtins.int = ...,
+        tag_prefix: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_per_tag", b"max_per_tag", "tag_prefix", b"tag_prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Diversity: _TypeAlias = Diversity  # noqa: Y015
 
 @_typing.final
 class Query(_message.Message):
@@ -240,8 +274,9 @@ class SearchParams(_message.Message):
     exact: _builtins.bool
     """Compare with every item instead of asking the approximate index."""
     nprobe: _builtins.int
-    """Lists of an inverted-file index to visit; 0 means the bundle's default, more than Index.lists mean all. Other
-    indexes ignore it. The cost of a query grows with it: see Limits.max_cost.
+    """Lists of an inverted-file index to visit; 0 means the bundle's default, and with a filter as many as it takes; more
+    than Index.lists mean all. With a filter, lists without an item that it lets pass do not count. Other indexes ignore
+    it. The cost of a query grows with it: see Limits.max_cost.
     """
     score_threshold: _builtins.float
     """Leave out items that score below this. Popular items given instead of an answer are not held to it."""
@@ -264,7 +299,10 @@ Global___SearchParams: _TypeAlias = SearchParams  # noqa: Y015
 
 @_typing.final
 class Filter(_message.Message):
-    """Filter restricts which items may be returned."""
+    """Filter restricts which items may be returned: those that all of its fields let pass. Fields that are left empty let
+    every item pass. Tags come from the server's catalogue, which also says when an item is available: one that is not, or
+    that was taken down, is never returned, with or without a filter.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -274,20 +312,20 @@ class Filter(_message.Message):
     ALLOWED_ITEM_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def any_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The item has at least one of these tags. Tags are not supported yet: UNIMPLEMENTED."""
+        """The item has at least one of these tags, at most Limits.max_filter_tags. A tag that no item has matches nothing."""
 
     @_builtins.property
     def all_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The item has all of these tags. Tags are not supported yet: UNIMPLEMENTED."""
+        """The item has all of these tags, at most Limits.max_filter_tags."""
 
     @_builtins.property
     def none_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The item has none of these tags. Tags are not supported yet: UNIMPLEMENTED."""
+        """The item has none of these tags, at most Limits.max_filter_tags. Items that the catalogue does not name have none."""
 
     @_builtins.property
     def allowed_item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only these items, at most Limits.max_allowed_item_ids, compared exactly; all items if empty. Unknown ids
-        do nothing; if all are unknown, nothing is found.
+        """Only these items, at most Limits.max_allowed_item_ids; all items if empty. Unknown ids do nothing; if all are
+        unknown, nothing is found.
         """
 
     def __init__(
@@ -355,11 +393,17 @@ class Hits(_message.Message):
     MISSING_ITEM_IDS_FIELD_NUMBER: _builtins.int
     FALLBACK_FIELD_NUMBER: _builtins.int
     SEEN_BOUNDED_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
     fallback: _builtins.bool
     """The bundle knows nothing about this user, history or item: these are the popular items."""
     seen_bounded: _builtins.bool
     """With exclude_seen, for a user_id: the stored set of what this user has seen had reached its bound and does not
     hold everything. Items that the user has seen may be among the hits.
+    """
+    complete: _builtins.bool
+    """There are k items that the request lets pass: available, by its filter, and neither excluded nor left out as seen. If
+    not, all there are have been found. There may be fewer than k hits for other reasons: params.score_threshold and
+    diversity.
     """
     @_builtins.property
     def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -383,10 +427,11 @@ class Hits(_message.Message):
         missing_item_ids: _abc.Iterable[_builtins.str] | None = ...,
         fallback: _builtins.bool = ...,
         seen_bounded: _builtins.bool = ...,
+        complete: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback", "item_ids", b"item_ids", "missing_item_ids", b"missing_item_ids", "scores", b"scores", "seen_bounded", b"seen_bounded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "fallback", b"fallback", "item_ids", b"item_ids", "missing_item_ids", b"missing_item_ids", "scores", b"scores", "seen_bounded", b"seen_bounded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -720,6 +765,7 @@ class Limits(_message.Message):
     MAX_ITEM_IDS_FIELD_NUMBER: _builtins.int
     MAX_COST_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_FILTER_TAGS_FIELD_NUMBER: _builtins.int
     max_queries: _builtins.int
     """Queries in a request."""
     max_k: _builtins.int
@@ -735,16 +781,20 @@ class Limits(_message.Message):
     max_item_ids: _builtins.int
     """Item ids in a request: those of all histories, the excluded and the allowed ones."""
     max_cost: _builtins.int
-    """Estimated cost of a request, about microseconds of one core: the ids of its filter, and for each query
+    """Estimated cost of a request, about microseconds of one core: the ids and tags of its filter, and for each query
 
       100 + ids of its history + excluded ids + k + search
 
-    where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), ids of
-    the filter / 512 with a filter, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW).
-    With exclude_seen, a query by user_id costs 200 more.
+    where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), allowed
+    ids / 512 if there are any, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW). With
+    tags it is .06 x items, with inverted lists at most 100 + 5 n + 2 x the root of Index.lists x n, where n is the larger
+    of k and 100. With diversity it is that for 4 k, and items / 32 more. With exclude_seen, a query by user_id costs 200
+    more.
     """
     max_request_bytes: _builtins.int
     """Bytes of a request; larger ones are RESOURCE_EXHAUSTED, unread."""
+    max_filter_tags: _builtins.int
+    """Tags in each of Filter.any_tags, all_tags and none_tags. A tag has at most max_id_bytes."""
     def __init__(
         self,
         *,
@@ -757,10 +807,11 @@ class Limits(_message.Message):
         max_item_ids: _builtins.int = ...,
         max_cost: _builtins.int = ...,
         max_request_bytes: _builtins.int = ...,
+        max_filter_tags: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_cost", b"max_cost", "max_excluded_item_ids", b"max_excluded_item_ids", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_item_ids", b"max_item_ids", "max_k", b"max_k", "max_queries", b"max_queries", "max_request_bytes", b"max_request_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_cost", b"max_cost", "max_excluded_item_ids", b"max_excluded_item_ids", "max_filter_tags", b"max_filter_tags", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_item_ids", b"max_item_ids", "max_k", b"max_k", "max_queries", b"max_queries", "max_request_bytes", b"max_request_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

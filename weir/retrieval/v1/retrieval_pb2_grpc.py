@@ -37,7 +37,7 @@ class RetrievalServiceStub:
     INVALID_ARGUMENT     INVALID_REQUEST            with google.rpc.BadRequest, a violation for each of the first
     problems; the message says how many more there are
     INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
-    UNIMPLEMENTED        TAGS_NOT_SUPPORTED         the filter uses tags
+    FAILED_PRECONDITION  NO_CATALOGUE               the request uses tags, but the server has no catalogue
     RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
     UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
     UNAVAILABLE          SHUTTING_DOWN              ask another replica
@@ -83,7 +83,7 @@ class RetrievalServiceServicer:
     INVALID_ARGUMENT     INVALID_REQUEST            with google.rpc.BadRequest, a violation for each of the first
     problems; the message says how many more there are
     INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
-    UNIMPLEMENTED        TAGS_NOT_SUPPORTED         the filter uses tags
+    FAILED_PRECONDITION  NO_CATALOGUE               the request uses tags, but the server has no catalogue
     RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
     UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
     UNAVAILABLE          SHUTTING_DOWN              ask another replica
@@ -153,7 +153,7 @@ class RetrievalService:
     INVALID_ARGUMENT     INVALID_REQUEST            with google.rpc.BadRequest, a violation for each of the first
     problems; the message says how many more there are
     INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
-    UNIMPLEMENTED        TAGS_NOT_SUPPORTED         the filter uses tags
+    FAILED_PRECONDITION  NO_CATALOGUE               the request uses tags, but the server has no catalogue
     RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
     UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
     UNAVAILABLE          SHUTTING_DOWN              ask another replica

@@ -1,0 +1,227 @@
+"""From a catalogue's file to its rows: Parquet, JSON Lines or CSV, the latter two also gzipped.
+
+Files are parsed by Arrow, column by column. Only where a file has lines that do not fit, JSON Lines are read again one
+by one, so that every other line counts.
+"""
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from contracts import columns
+from contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
+from contracts.errors import UserError
+from contracts.interaction import MAX_ID_BYTES
+
+__all__ = ["CatalogueError", "decode_catalogue"]
+
+_TIMES: Final = (columns.AVAILABLE_FROM, columns.AVAILABLE_UNTIL)
+_TEXTS: Final = {columns.ITEM_ID: pa.string(), **dict.fromkeys(_TIMES, pa.string())}
+_BETWEEN_TAGS: Final = "|"
+_EARLIEST: Final = -(10**15)
+_LATEST: Final = 10**15
+"""Milliseconds since 1970 that an integer may mean: until the year 33658."""
+
+
+class CatalogueError(UserError):
+    """A file that is no catalogue; the message names it and says why."""
+
+
+def decode_catalogue(url: str, data: bytes) -> Catalogue:
+    """Return the catalogue that a file holds; its format follows from its name.
+
+    Rows without a usable item id, with tags that are no strings or with times that cannot be read are left out and
+    counted. Raises `CatalogueError` where nothing of the file can be used.
+    """
+    name = url.lower().partition("?")[0]
+    if name.endswith(".gz"):
+        name, data = name.removesuffix(".gz"), _unzipped(url, data)
+    read = next((read for ending, read in _READERS.items() if name.endswith(ending)), None)
+    if read is None:
+        raise CatalogueError(f"{url}: a catalogue ends in {', '.join(_READERS)}, or one of the last four and .gz")
+    if not data:
+        raise CatalogueError(f"{url}: is empty")
+    try:
+        rows, problems = read(data)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise CatalogueError(f"{url}: {' '.join(str(error).split())}") from None
+    found = _checked(rows, problems)
+    if found.refused and not len(found):
+        raise CatalogueError(f"{url}: none of its {found.refused} rows can be used: {found.problem}")
+    return found
+
+
+def _unzipped(url: str, data: bytes) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise CatalogueError(f"{url}: {error}") from None
+
+
+def _read_parquet(data: bytes) -> tuple[pa.Table, list[str]]:
+    file = pq.ParquetFile(io.BytesIO(data))
+    return file.read(columns=[name for name in CATALOGUE_SCHEMA.names if name in file.schema_arrow.names]), []
+
+
+def _read_csv(data: bytes) -> tuple[pa.Table, list[str]]:
+    problems: list[str] = []
+
+    def skip(row: Any) -> str:
+        problems.append(f"a row has {row.actual_columns} columns, not {row.expected_columns}")
+        return "skip"
+
+    table = pyarrow.csv.read_csv(
+        io.BytesIO(data),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types={**_TEXTS, columns.TAGS: pa.string()},
+            include_columns=CATALOGUE_SCHEMA.names,
+            include_missing_columns=True,
+            strings_can_be_null=True,
+            null_values=[""],
+        ),
+    )
+    return table, problems
+
+
+def _read_lines(data: bytes) -> tuple[pa.Table, list[str]]:
+    schema = pa.schema({**_TEXTS, columns.TAGS: CATALOGUE_SCHEMA.field(columns.TAGS).type})
+    options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    try:
+        table = pyarrow.json.read_json(io.BytesIO(data), parse_options=options)
+        table.validate(full=True)
+    except pa.ArrowException:
+        return _read_line_by_line(data)
+    return table, []
+
+
+def _read_line_by_line(data: bytes) -> tuple[pa.Table, list[str]]:
+    rows, problems = [], []
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(_row(json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            problems.append(f"line {number}: {error}")
+    texts = [pa.array([row[place] for row in rows], pa.string()) for place in (0, 2, 3)]
+    tags = pa.array([row[1] for row in rows], CATALOGUE_SCHEMA.field(columns.TAGS).type)
+    return pa.table([texts[0], tags, *texts[1:]], names=CATALOGUE_SCHEMA.names), problems
+
+
+def _row(found: Any) -> tuple[str | None, list[str] | None, str | None, str | None]:
+    if not isinstance(found, dict):
+        raise ValueError(f"is a {type(found).__name__}, not an object")
+    tags = found.get(columns.TAGS)
+    if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
+        raise ValueError("tags are no list of strings")
+    item, start, end = (_text(found.get(name)) for name in (columns.ITEM_ID, *_TIMES))
+    for text in (item, *(tags or ())):
+        if text is not None:
+            text.encode()  # JSON can escape half a character
+    return item, tags, start, end
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError(f"{value!r} is neither a string nor an integer")
+
+
+_READERS: Final[dict[str, Callable[[bytes], tuple[pa.Table, list[str]]]]] = {
+    ".parquet": _read_parquet,
+    ".jsonl": _read_lines,
+    ".ndjson": _read_lines,
+    ".json": _read_lines,
+    ".csv": _read_csv,
+}
+
+
+def _checked(rows: pa.Table, problems: list[str]) -> Catalogue:
+    """Give rows the types of a catalogue, and leave out those that do not fit."""
+    problems = list(problems)
+    ids = _column(rows, columns.ITEM_ID, pa.string())
+    size = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
+    good = (size > 0) & (size <= MAX_ID_BYTES)
+    problems += [f"an item_id is missing, empty or longer than {MAX_ID_BYTES} bytes"] * int((~good).sum())
+    times = []
+    for name in _TIMES:
+        texts = _column(rows, name, None)
+        found, bad = _milliseconds(texts)
+        problems += [f"{name} is no time: {texts[place]}" for place in np.flatnonzero(bad & good)]
+        good &= ~bad
+        times.append(found)
+    table = pa.table([ids, _tag_lists(rows), *times], schema=CATALOGUE_SCHEMA)
+    return Catalogue.of(table.filter(pa.array(good)), len(problems), problems[0] if problems else "")
+
+
+def _column(rows: pa.Table, name: str, kind: pa.DataType | None) -> pa.Array:
+    if name not in rows.column_names:
+        return pa.nulls(len(rows), kind or pa.string())
+    column = rows[name].combine_chunks()
+    return column if kind is None else column.cast(kind)
+
+
+def _tag_lists(rows: pa.Table) -> pa.Array:
+    kind = CATALOGUE_SCHEMA.field(columns.TAGS).type
+    tags = _column(rows, columns.TAGS, None)
+    if pa.types.is_string(tags.type) or pa.types.is_large_string(tags.type):
+        tags = pc.split_pattern(tags, _BETWEEN_TAGS)
+    return tags.cast(kind)
+
+
+def _milliseconds(times: pa.Array) -> tuple[pa.Array, Any]:
+    """Return times as milliseconds since 1970, null where there is none, and which cannot be read."""
+    none = np.zeros(len(times), np.bool_)
+    kind = times.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return times.cast(pa.timestamp("ms", getattr(kind, "tz", None)), safe=False).cast(pa.int64()), none
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
+        return times.cast(pa.int64()), none
+    if times.null_count == len(times):
+        return pa.nulls(len(times), pa.int64()), none
+    try:
+        return times.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()), none
+    except pa.ArrowException:
+        return _one_by_one(times.to_pylist())
+
+
+def _one_by_one(times: list[Any]) -> tuple[pa.Array, Any]:
+    found: list[int | None] = []
+    bad = np.zeros(len(times), np.bool_)
+    for place, text in enumerate(times):
+        value = None if text is None else _read_time(text)
+        bad[place] = text is not None and value is None
+        found.append(value)
+    return pa.array(found, pa.int64()), bad
+
+
+def _read_time(text: Any) -> int | None:
+    """Return a time of RFC 3339 (UTC without an offset), a date or milliseconds as milliseconds; None: it is none."""
+    if not isinstance(text, str):
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        pass
+    else:
+        return value if _EARLIEST <= value <= _LATEST else None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1000)

@@ -1,0 +1,34 @@
+"""Sets of index rows as roaring bitmaps, and what FAISS and NumPy want instead of them."""
+
+from array import array
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from contracts import IndexRows
+
+__all__ = ["NO_ROWS", "bits_of", "rows_in", "rowset"]
+
+NO_ROWS: Final = BitMap()
+
+
+def rowset(rows: npt.NDArray[np.int64]) -> BitMap:
+    """Return a set of rows, which may repeat."""
+    # Ten times as fast as from the array itself, which is read number by number.
+    numbers = array("I")
+    numbers.frombytes(rows.astype(np.uint32).tobytes())
+    return BitMap(numbers)
+
+
+def rows_in(rows: BitMap) -> IndexRows:
+    """Return the rows of a set, ascending."""
+    return IndexRows(np.frombuffer(rows.to_array(), np.uint32).astype(np.int64))
+
+
+def bits_of(rows: IndexRows, size: int) -> npt.NDArray[np.uint8]:
+    """Return a bit for each of `size` rows, the lowest one first: set for `rows`."""
+    mask = np.zeros(size, np.bool_)
+    mask[rows] = True
+    return np.packbits(mask, bitorder="little")

@@ -1,0 +1,163 @@
+"""Which rows of a version may be returned now, and which of them a filter lets pass.
+
+A `Sieve` holds for one version, one catalogue, one list of items taken down, and as long as no item becomes available
+or ceases to be. It belongs to the thread that searches, which makes another one as soon as one of these has changed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from contracts import IndexRows, ItemKeys
+from contracts.bundle_rows import BundleRows
+from serving.rowsets import NO_ROWS, bits_of, rows_in, rowset
+from serving.tagged import TaggedRows
+
+__all__ = ["NO_TAGS", "Passing", "Sieve", "TagFilter"]
+
+_REMEMBERED: Final = 64
+"""Filters whose rows are kept: many requests ask for the same tags."""
+
+_RANKED: Final = 1024
+"""Most popular rows that are found at once, and kept."""
+
+_SHORTEST: Final = 1.0
+"""Seconds for which availability is not looked at again, however many items change it."""
+
+
+class TagFilter(NamedTuple):
+    """Tags of which an item must have one, all or none."""
+
+    any: tuple[str, ...] = ()
+    all: tuple[str, ...] = ()
+    none: tuple[str, ...] = ()
+
+    @property
+    def tags(self) -> int:
+        """How many tags it names."""
+        return sum(map(len, self))
+
+
+NO_TAGS: Final = TagFilter()
+
+
+@dataclass(eq=False)
+class Passing:
+    """The rows that pass a filter, of a version with so many rows, as a set and, on demand, in other shapes.
+
+    `kept` is for what a search derives from them once, such as how many lie in which list.
+    """
+
+    rows: BitMap
+    size: int
+    kept: dict[str, Any] = field(default_factory=dict)
+    _popular: IndexRows = field(default_factory=lambda: IndexRows(np.empty(0, np.int64)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def array(self) -> IndexRows:
+        """The rows, ascending, (n,)."""
+        return rows_in(self.rows)
+
+    @cached_property
+    def bits(self) -> npt.NDArray[np.uint8]:
+        """A bit for each row of the version, the lowest one first."""
+        return bits_of(self.array, self.size)
+
+    @contextmanager
+    def without(self, rows: IndexRows) -> Iterator[None]:
+        """Leave some rows, which may repeat, out of `bits` while inside; the rows that pass stay the same."""
+        at, bits = np.unique(rows >> 3), self.bits
+        before = bits[at]
+        np.bitwise_and.at(bits, rows >> 3, ~np.left_shift(1, rows & 7).astype(np.uint8))
+        try:
+            yield
+        finally:
+            bits[at] = before
+
+    def shown(self, rows: IndexRows) -> IndexRows:
+        """Return those of some rows that are in `bits`."""
+        return IndexRows(rows[(self.bits[rows >> 3] >> (rows & 7)) & 1 > 0])
+
+    def among(self, rows: IndexRows) -> int:
+        """Return how many of some rows, which may repeat, pass."""
+        return len(self.rows & rowset(rows)) if len(rows) else 0
+
+    def most_popular(self, popularity: Callable[[IndexRows], npt.NDArray[np.float64]], count: int) -> IndexRows:
+        """Return the `count` most popular rows, or all there are; of equal ones lower rows first."""
+        count = min(count, len(self))
+        if len(self._popular) < count:
+            wanted = min(len(self), max(count, _RANKED))
+            values = popularity(self.array)
+            best = np.argpartition(-values, wanted - 1)[:wanted]
+            self._popular = IndexRows(self.array[best[np.lexsort((best, -values[best]))]])
+        return IndexRows(self._popular[:count])
+
+
+@dataclass(eq=False)
+class Sieve:
+    """Rows that are `blocked`: taken down (`down`, item keys) or not available, as of a time until another one."""
+
+    rows: BundleRows
+    tagged: TaggedRows | None
+    down: ItemKeys
+    blocked: BitMap
+    since: float
+    until: float
+    _passing: OrderedDict[TagFilter, Passing] = field(default_factory=OrderedDict)
+
+    @classmethod
+    def of(cls, rows: BundleRows, tagged: TaggedRows | None, down: ItemKeys, now: float) -> "Sieve":
+        """Return what holds at a time, in seconds since 1970."""
+        found = rows.item_rows.look_up(down)
+        blocked, until = rowset(found[found >= 0]), np.inf
+        if tagged is not None:
+            now_ms = int(now * 1000)
+            blocked |= tagged.limited.closed(now_ms)
+            until = max(now + _SHORTEST, tagged.limited.next_change(now_ms) / 1000)
+        return cls(rows, tagged, down, blocked, now, until)
+
+    def holds(self, tagged: TaggedRows | None, down: ItemKeys, now: float) -> bool:
+        """Say whether it still holds at a time, with this catalogue and these items taken down."""
+        return self.tagged is tagged and self.down is down and self.since <= now < self.until
+
+    def passing(self, tags: TagFilter, allowed: ItemKeys | None) -> Passing:
+        """Return the rows that pass a filter and are not blocked; `allowed` are item keys, None: every item."""
+        if allowed is not None:
+            found = self.rows.item_rows.look_up(allowed)
+            return self._made(tags, rowset(found[found >= 0]))
+        known = self._passing.get(tags)
+        if known is None:
+            known = self._passing[tags] = self._made(tags, None)
+            if len(self._passing) > _REMEMBERED:
+                self._passing.popitem(last=False)
+        self._passing.move_to_end(tags)
+        return known
+
+    def _made(self, tags: TagFilter, start: BitMap | None) -> Passing:
+        of = self.tagged.tags if self.tagged is not None else {}
+        sets = [of.get(tag, NO_ROWS) for tag in tags.all]
+        if tags.any:
+            sets.append(BitMap.union(NO_ROWS, *(of.get(tag, NO_ROWS) for tag in tags.any)))
+        if start is not None:
+            sets.append(start)
+        sets = sorted(sets, key=len) or [self._live]
+        passing = sets[0]
+        for other in sets[1:]:
+            passing = passing & other
+        for other in (*(of.get(tag, NO_ROWS) for tag in tags.none), self.blocked):
+            passing = passing - other
+        return Passing(passing, len(self.rows))
+
+    @cached_property
+    def _live(self) -> BitMap:
+        return self.tagged.live if self.tagged is not None else rowset(self.rows.live)

@@ -1,0 +1,127 @@
+"""The catalogue in terms of one bundle: which of its rows have a tag, and which may be shown when.
+
+Tags are bitmaps over index rows, made by the server for the version that it loads, not by the trainer: a change of the
+catalogue then needs no bundle, and a version needs no catalogue. A delta moves few items to other rows, so the next
+version's bitmaps are those of the version before with these rows changed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from contracts import PADDING_KEY, IndexRows, ItemKeys
+from contracts.ascending import ascending
+from contracts.bundle_rows import BundleRows
+from contracts.catalogue import ALWAYS, Catalogue
+from serving.rowsets import NO_ROWS, rowset
+
+__all__ = ["Limited", "TaggedRows", "moved_rows"]
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Limited(NamedTuple):
+    """Rows (n,) of items that are not always available: from `starts` until before `ends`, milliseconds since 1970."""
+
+    rows: Int64
+    starts: Int64
+    ends: Int64
+
+    def closed(self, now_ms: int) -> BitMap:
+        """Return the rows that are not available at a time."""
+        return rowset(self.rows[(self.starts > now_ms) | (self.ends <= now_ms)])
+
+    def next_change(self, now_ms: int) -> int:
+        """Return the first later time at which other rows are available; the end of time where there is none."""
+        times = np.concatenate([self.starts, self.ends])
+        return int(times.min(where=times > now_ms, initial=ALWAYS[1]))
+
+    def replaced(self, rows: Int64, other: "Limited") -> "Limited":
+        """Return these rows without some, and with other ones."""
+        left = ~np.isin(self.rows, rows)
+        return Limited(*(np.concatenate([mine[left], new]) for mine, new in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class TaggedRows:
+    """The rows of one version: `live` are those that hold an item, `tags` those that have each tag.
+
+    Nothing of it is ever changed. Items that the catalogue does not name have no tags and are always available.
+    """
+
+    catalogue: Catalogue
+    secret: str
+    live: BitMap
+    tags: Mapping[str, BitMap]
+    limited: Limited
+
+    @classmethod
+    def of(cls, catalogue: Catalogue, rows: BundleRows, secret: str) -> "TaggedRows":
+        """Look every row up in a catalogue."""
+        live = rows.live
+        nothing = cls(catalogue, secret, rowset(live), {}, Limited(*(np.empty(0, np.int64) for _ in range(3))))
+        entries = nothing.entries_of(rows, live)
+        found = {catalogue.tags[number]: rowset(tagged) for number, tagged in nothing.tagged(entries, live)}
+        return cls(catalogue, secret, nothing.live, found, nothing.limits(entries, live))
+
+    def moved(self, before: BundleRows, after: BundleRows) -> "TaggedRows":
+        """Return the same catalogue's rows in a later version, which shares its base with the one before."""
+        moved = moved_rows(before, after)
+        if not len(moved):
+            return self
+        live = self.live.copy()
+        tags = dict(self.tags)
+        for rows, sign in ((before, False), (after, True)):
+            there = _live(rows, moved)
+            live = live | rowset(there) if sign else live - rowset(there)
+            for number, tagged in self.tagged(self.entries_of(rows, there), there):
+                had = tags.get(self.catalogue.tags[number], NO_ROWS)
+                tags[self.catalogue.tags[number]] = had | rowset(tagged) if sign else had - rowset(tagged)
+        entries = self.entries_of(after, there)
+        return TaggedRows(
+            self.catalogue, self.secret, live, tags, self.limited.replaced(moved, self.limits(entries, there))
+        )
+
+    def entries_of(self, rows: BundleRows, some: Int64) -> Int64:
+        """Return the entry of the catalogue for the item of each of `some` rows; -1 where it has none."""
+        return self.catalogue.entries(self.secret).look_up(ItemKeys(rows.keys[some]))
+
+    def tagged(self, entries: Int64, rows: Int64) -> Iterator[tuple[int, Int64]]:
+        """Yield the number of each tag and which of `rows` (n,), whose entries are given, have it."""
+        known = entries >= 0
+        places, numbers = self.catalogue.tags_of(entries[known])
+        order = np.argsort(numbers, kind="stable")
+        numbers, tagged = numbers[order], rows[known][places][order]
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for start, end in zip(starts, np.append(starts[1:], len(numbers)), strict=False):
+            yield int(numbers[start]), tagged[start:end]
+
+    def limits(self, entries: Int64, rows: Int64) -> Limited:
+        """Return those of `rows`, whose entries are given, that are not always available."""
+        known = entries >= 0
+        starts, ends = self.catalogue.starts[entries[known]], self.catalogue.ends[entries[known]]
+        ever = (starts == ALWAYS[0]) & (ends == ALWAYS[1])
+        return Limited(rows[known][~ever], starts[~ever], ends[~ever])
+
+
+def moved_rows(before: BundleRows, after: BundleRows) -> IndexRows:
+    """Return the rows that hold another item than before, or none any more; both versions share their base."""
+    rows = ascending(np.concatenate([before.keys.over.keys, after.keys.over.keys]))
+    return IndexRows(rows[_keys(before, rows) != _keys(after, rows)])
+
+
+def _live(rows: BundleRows, some: Int64) -> Int64:
+    live: Int64 = some[_keys(rows, some) != PADDING_KEY]
+    return live
+
+
+def _keys(rows: BundleRows, some: Int64) -> Int64:
+    """Return the keys at rows, padding beyond the last one."""
+    found = np.full(len(some), PADDING_KEY, np.int64)
+    there = some < len(rows)
+    found[there] = rows.keys[some[there]]
+    return found

@@ -1,0 +1,269 @@
+"""The lists of an index that hold rows which pass a filter, and the search in those near to a query."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from contracts import IndexRows
+from serving.index import AnnIndex, Exact, ExactIndex, Found
+from serving.sieve import Passing
+
+__all__ = ["COMPARED", "GATHERED", "LEAST", "Depth", "Lists", "Visit", "nothing"]
+
+Floats = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+_faiss: Any = faiss  # its stubs lack these
+
+LEAST: Final = 100
+"""Rows wanted; the depth for fewer is the same."""
+
+_ENOUGH: Final = 24.0
+_FOR_GAPS: Final = 110.0
+_MOST_FOR_GAPS: Final = 36.0
+_AT_MOST: Final = 80.0
+"""Passing rows in the visited lists for each row wanted: where rows pass by chance; what is added, the larger the share
+of the lists in which there are none though chance would put some there, and the most that is; and the most of all, for
+a query of which none of the nearest rows pass."""
+
+_DEPTH: Final = 16
+"""Passing rows to be visited for each row that is left out near to a query."""
+
+_UNEVEN: Final = 1.5
+"""Variance of the share of rows that pass in a list, beside that of chance, from which on the filter follows lists."""
+
+_NEARLY_ALL: Final = 0.9
+"""Share of rows that pass, from which on as many lists are visited as without a filter."""
+
+GATHERED: Final = 0.05
+COMPARED: Final = 0.015
+_SCATTERED: Final = 0.08
+"""Microseconds to gather a vector of ascending rows, to compare it with a query, and to gather one list by list."""
+
+_PROBE: Final = 60.0
+_LIST: Final = 0.5
+_CHECKED: Final = 0.01
+"""Microseconds of a query to choose lists, for each of them, and to look up in it whether a row passes."""
+
+
+class Lists(NamedTuple):
+    """The lists that hold passing rows: their `numbers` (m,), how many each holds, `counts` (m,), and their centroids.
+
+    A search is deep enough once it has visited `least` of them, which hold `enough` rows for each one wanted. Where
+    lists differ more than by chance, `shares` (lists,) says how many of a list's rows pass, beside those of all lists.
+    """
+
+    numbers: Int64
+    counts: Int64
+    centroids: Floats
+    least: int
+    enough: float
+    shares: Floats | None
+
+    @classmethod
+    def of(cls, index: AnnIndex, passing: Passing) -> "Lists":
+        """Return where the passing rows lie; worked out once."""
+        known: Lists | None = passing.kept.get("lists")
+        if known is None:
+            known = passing.kept["lists"] = _found(index, passing)
+        return known
+
+    def depth(self, index: AnnIndex, queries: Floats, k: int) -> "Depth":
+        """Return how far to go for each query: the farther, the fewer of the rows pass that are nearest to it."""
+        enough = np.full(len(queries), self.enough)
+        if self.shares is not None:
+            near = ExactIndex(index.centroids).search(queries, index.visited).rows
+            enough += (_AT_MOST - enough) * np.maximum(0, 1 - self.shares[near].mean(axis=1))
+        return Depth(self.least, np.ceil(enough * max(k, LEAST)).astype(np.int64))
+
+    def cost(self, index: AnnIndex, passing: Passing, depth: "Depth") -> float:
+        """Return what a query costs whose lists hold as many passing rows as others, in microseconds."""
+        share = min(1.0, max(depth.lists / len(self.numbers), float(depth.rows.mean()) / len(passing)))
+        visited, rows = share * len(self.numbers), share * len(passing)
+        scanned = _scan_cost(visited * float(index.index.ntotal) / index.lists, rows)
+        return _PROBE + visited * _LIST + min(scanned, _gather_cost(rows))
+
+
+class Depth(NamedTuple):
+    """How far a search goes: so many `lists` at least, and until they hold so many passing `rows`, (queries,)."""
+
+    lists: int
+    rows: Int64
+
+
+class _Chosen(NamedTuple):
+    """Lists to visit, (queries, width), -1 where there are fewer, and the products with their centroids."""
+
+    lists: Int64
+    products: Floats
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Searches in lists, not all passing rows; `by_chance` allows FAISS to choose them."""
+
+    index: AnnIndex
+    exact: Exact
+    passing: Passing
+    lists: Lists
+    by_chance: bool
+
+    def search(self, queries: Floats, k: int, depth: Depth) -> Found:
+        """Return the best `k` rows, of which there must be so many."""
+        if self.by_chance and (found := self._by_chance(queries, k, depth)) is not None:
+            return found
+        chosen = _nearest(self.lists, queries, depth)
+        if _gathering_pays(self.index, self.lists, chosen):
+            return self._gathered(queries, k, chosen)
+        return _scanned(self.index, self.passing, queries, k, chosen)
+
+    def one_by_one(self, queries: Floats, counts: Int64, depth: Depth, excluded: Sequence[IndexRows]) -> Found:
+        """Return the best rows without excluded ones: `counts` (queries,), of which there must be so many."""
+        scores, rows = nothing(len(queries), int(counts.max()))
+        for at, (count, left_out) in enumerate(zip(counts.tolist(), excluded, strict=True)):
+            if count:
+                alone = slice(at, at + 1)
+                deeper = self._deeper(queries[alone], Depth(depth.lists, depth.rows[alone]), left_out)
+                with self.passing.without(left_out):
+                    found = self.search(queries[alone], count, deeper)
+                scores[alone, :count], rows[alone, :count] = found
+        return Found(scores, rows)
+
+    def _deeper(self, query: Floats, depth: Depth, left_out: IndexRows) -> Depth:
+        """Return how far to go where the nearest rows may be left out, and farther ones are wanted instead."""
+        lists = _nearest(self.lists, query, depth).lists
+        near = np.count_nonzero(np.isin(self.index.lists_of(left_out), lists))
+        return Depth(depth.lists, depth.rows + _DEPTH * near)
+
+    def _by_chance(self, queries: Floats, k: int, depth: Depth) -> Found | None:
+        """Let FAISS choose lists, as many for each query, where one is as good as another and most rows in them pass.
+
+        None: that is not so, or the lists of some query hold too few.
+        """
+        rows = float(depth.rows.mean())
+        visited = max(depth.lists, math.ceil(rows / float(self.lists.counts.mean())))
+        scanned = _scan_cost(visited * float(self.index.index.ntotal) / self.index.lists, rows)
+        if self.lists.shares is not None or visited > self.index.lists or _gather_cost(rows) < scanned:
+            return None
+        selector = _faiss.IDSelectorBitmap(self.passing.bits)
+        parameters = _faiss.SearchParametersIVF(sel=selector, nprobe=visited)
+        scores, found = self.index.index.search(queries, k, params=parameters)
+        return Found(scores, IndexRows(found)) if (found >= 0).all() else None
+
+    def _gathered(self, queries: Floats, k: int, chosen: _Chosen) -> Found:
+        """Compare the passing rows of the chosen lists, query by query."""
+        by_list = _by_list(self.index, self.passing)
+        found = [
+            self.exact.search_among(queries[at : at + 1], k, self.passing.shown(by_list.rows_in(lists[lists >= 0])))
+            for at, lists in enumerate(chosen.lists)
+        ]
+        scores, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return Found(scores, IndexRows(rows))
+
+
+class _ByList(NamedTuple):
+    """Passing rows (n,), list by list: those of list i begin at ``starts[i]``, (lists + 1,)."""
+
+    rows: IndexRows
+    starts: Int64
+
+    def rows_in(self, lists: Int64) -> IndexRows:
+        """Return the rows of some lists."""
+        starts = self.starts[lists]
+        counts = self.starts[lists + 1] - starts
+        ends = np.cumsum(counts)
+        return IndexRows(self.rows[np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)])
+
+
+def nothing(queries: int, k: int) -> Found:
+    """Return an answer without rows."""
+    return Found(np.full((queries, k), -np.inf, np.float32), IndexRows(np.full((queries, k), -1, np.int64)))
+
+
+def _found(index: AnnIndex, passing: Passing) -> Lists:
+    counts = np.bincount(index.lists_of(passing.array), minlength=index.lists)
+    numbers = np.flatnonzero(counts)
+    share = len(passing) / index.index.ntotal
+    gaps = max(0.0, 1 - len(numbers) / float((1 - (1 - share) ** index.sizes).sum()))
+    enough = _ENOUGH + min(_MOST_FOR_GAPS, _FOR_GAPS * gaps)
+    least = index.visited if share >= _NEARLY_ALL else 1
+    centroids = np.ascontiguousarray(index.centroids[numbers])
+    return Lists(numbers, counts[numbers], centroids, least, enough, _shares(counts, index.sizes, share))
+
+
+def _shares(counts: Int64, sizes: Int64, share: float) -> Floats | None:
+    """Return the share of passing rows of each list, beside that of all; None where they differ as by chance."""
+    by_chance = share * sizes
+    variance = float(((counts - by_chance) ** 2 / np.maximum(by_chance * (1 - share), 1e-9))[sizes > 0].mean())
+    return (counts / np.maximum(by_chance, 1e-9)).astype(np.float32) if variance > _UNEVEN else None
+
+
+def _nearest(lists: Lists, queries: Floats, depth: Depth) -> _Chosen:
+    """Return the lists to visit for each query."""
+    count = len(lists.numbers)
+    # Lists near to queries hold more than others, as a rule.
+    tried = min(count, max(depth.lists, int(depth.rows.max() / lists.counts.mean())) + 1)
+    products = queries @ lists.centroids.T
+    while True:
+        nearest = _largest(products, tried)
+        held = np.cumsum(lists.counts[nearest], axis=1)
+        if tried == count or (held[:, -1] >= depth.rows).all():
+            break
+        tried = min(count, 4 * tried)
+    widths = np.maximum((held < depth.rows[:, None]).sum(axis=1) + 1, depth.lists)
+    width = min(int(widths.max()), tried)
+    chosen = np.where(np.arange(width) < widths[:, None], lists.numbers[nearest[:, :width]], -1)
+    return _Chosen(chosen, np.take_along_axis(products, nearest[:, :width], 1))
+
+
+def _largest(values: Floats, count: int) -> Int64:
+    """Return the places of the `count` largest values of each row, in order: for hundreds faster than in FAISS."""
+    places = np.argpartition(values, values.shape[1] - count, axis=1)[:, values.shape[1] - count :]
+    order = np.argsort(-np.take_along_axis(values, places, 1), axis=1)
+    ordered: Int64 = np.take_along_axis(places, order, 1)
+    return ordered
+
+
+def _gathering_pays(index: AnnIndex, lists: Lists, chosen: _Chosen) -> bool:
+    """Say whether few of the rows in the chosen lists pass."""
+    visited = chosen.lists[chosen.lists >= 0]
+    held = float(lists.counts[np.searchsorted(lists.numbers, visited)].sum())
+    return _gather_cost(held) < _scan_cost(float(index.sizes[visited].sum()), held)
+
+
+def _gather_cost(rows: float) -> float:
+    return rows * (_SCATTERED + COMPARED)
+
+
+def _scan_cost(rows: float, passing: float) -> float:
+    return rows * _CHECKED + passing * COMPARED
+
+
+def _by_list(index: AnnIndex, passing: Passing) -> _ByList:
+    """Return the passing rows by list; worked out once."""
+    known: _ByList | None = passing.kept.get("by list")
+    if known is None:
+        lists = index.lists_of(passing.array)
+        order = np.argsort(lists, kind="stable")
+        starts = np.searchsorted(lists[order], np.arange(index.lists + 1))
+        known = passing.kept["by list"] = _ByList(IndexRows(passing.array[order]), starts)
+    return known
+
+
+def _scanned(index: AnnIndex, passing: Passing, queries: Floats, k: int, chosen: _Chosen) -> Found:
+    """Compare the passing rows of the chosen lists."""
+    shape = (len(queries), k)
+    scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
+    given: tuple[npt.NDArray[Any], ...] = (queries, chosen.lists, chosen.products)
+    given = tuple(map(np.ascontiguousarray, given))  # what FAISS reads must live as long as the call
+    vectors, lists, products = map(faiss.swig_ptr, given)
+    selector = _faiss.IDSelectorBitmap(passing.bits)
+    parameters = _faiss.SearchParametersIVF(sel=selector, nprobe=chosen.lists.shape[1])
+    # FAISS takes no keywords, and its wrapper for arrays no parameters.
+    results = (faiss.swig_ptr(scores), faiss.swig_ptr(rows))
+    index.index.search_preassigned_c(len(queries), vectors, k, lists, products, *results, *(False, parameters))
+    return Found(scores, IndexRows(rows))

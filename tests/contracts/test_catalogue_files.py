@@ -1,0 +1,190 @@
+import gzip
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import MAX_ID_BYTES
+from contracts.catalogue import ALWAYS, Catalogue
+from contracts.catalogue_files import CatalogueError, decode_catalogue
+from contracts.watched_file import WatchedFile
+
+EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
+EIGHT_MS = round(EIGHT.timestamp() * 1000)
+
+Row = tuple[set[str], int, int]
+
+
+def rows_of(catalogue: Catalogue) -> dict[str, Row]:
+    """Return the tags and times of each item."""
+    found = {}
+    for entry, item in enumerate(catalogue.ids.to_pylist()):
+        numbers = catalogue.numbers[catalogue.offsets[entry] : catalogue.offsets[entry + 1]]
+        tags = [catalogue.tags[number] for number in numbers]
+        assert len(tags) == len(set(tags))
+        found[item] = (set(tags), int(catalogue.starts[entry]), int(catalogue.ends[entry]))
+    return found
+
+
+def encoded(rows: list[dict[str, object]], ending: str) -> bytes:
+    if ending == ".parquet":
+        schema = pa.schema(
+            {
+                "item_id": pa.string(),
+                "tags": pa.list_(pa.string()),
+                "available_from": pa.timestamp("us", "UTC"),
+                "available_until": pa.timestamp("us", "UTC"),
+                "price": pa.float64(),
+            }
+        )
+        buffer = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer)
+        return buffer.getvalue()
+    texts = [
+        {name: value.isoformat() if isinstance(value, datetime) else value for name, value in row.items()}
+        for row in rows
+    ]
+    if ending == ".csv":
+        flat = [{**row, "tags": None if row.get("tags") is None else "|".join(row["tags"])} for row in texts]
+        columns = ("item_id", "tags", "available_from", "available_until", "price")
+        buffer = io.BytesIO()
+        pyarrow.csv.write_csv(
+            pa.table(
+                {
+                    name: pa.array([row.get(name) for row in flat], None if name == "price" else pa.string())
+                    for name in columns
+                }
+            ),
+            buffer,
+        )
+        return buffer.getvalue()
+    return b"".join(json.dumps(row).encode() + b"\n" for row in texts)
+
+
+names = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="|"), min_size=1, max_size=8)
+times = st.one_of(st.none(), st.integers(0, 4_000_000_000_000).map(lambda ms: datetime.fromtimestamp(ms / 1000, UTC)))
+
+
+@given(
+    rows=st.lists(
+        st.tuples(names.filter(str.strip), st.one_of(st.none(), st.lists(names, min_size=1)), times, times), max_size=12
+    ),
+    ending=st.sampled_from([".parquet", ".jsonl", ".csv"]),
+)
+def test_every_format_says_the_same(
+    rows: list[tuple[str, list[str] | None, datetime | None, datetime | None]], ending: str
+) -> None:
+    given_rows = [
+        {"item_id": item, "tags": tags, "available_from": start, "available_until": end, "price": 1.5}
+        for item, tags, start, end in rows
+    ]
+    expected = {item: (set(tags or ()), _ms(start, ALWAYS[0]), _ms(end, ALWAYS[1])) for item, tags, start, end in rows}
+    data = encoded(given_rows, ending)
+    if not data:
+        return
+    found = decode_catalogue(f"items{ending}", data)
+    assert rows_of(found) == expected
+    assert found.refused == 0
+
+
+def _ms(moment: datetime | None, missing: int) -> int:
+    return missing if moment is None else int(moment.timestamp() * 1_000_000 + 0.5) // 1000
+
+
+def test_the_last_row_of_an_item_counts() -> None:
+    lines = b'{"item_id": "a", "tags": ["x"]}\n{"item_id": "b"}\n{"item_id": "a", "tags": ["y", "", "y"]}\n'
+    assert rows_of(decode_catalogue("items.jsonl", lines)) == {"a": ({"y"}, *ALWAYS), "b": (set(), *ALWAYS)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"2026-11-20T08:00:00Z"',
+        '"2026-11-20T09:00:00+01:00"',
+        '"2026-11-20T08:00:00.000"',
+        str(EIGHT_MS),
+        f'"{EIGHT_MS}"',
+    ],
+)
+def test_times_may_be_spelt_in_several_ways(text: str) -> None:
+    line = f'{{"item_id": "a", "available_from": {text}}}\n{{"item_id": "b", "available_until": "2026-11-20"}}'.encode()
+    found = rows_of(decode_catalogue("https://host/items.ndjson?v=1", line))
+    assert found["a"] == (set(), EIGHT_MS, ALWAYS[1])
+    assert found["b"] == (set(), ALWAYS[0], EIGHT_MS - 8 * 3_600_000)
+
+
+def test_what_is_wrong_with_a_line_costs_that_line_only() -> None:
+    lines = [
+        b'{"item_id": "good", "tags": ["x"]}',
+        b'{"item_id": "cut off"',
+        b"[1, 2]",
+        b'{"item_id": "no list", "tags": "x"}',
+        b'{"item_id": "no tags", "tags": [1]}',
+        b'{"item_id": "no time", "available_from": "soon"}',
+        b'{"item_id": "no number", "available_until": true}',
+        b'{"item_id": "half \\ud800"}',
+        b'{"item_id": "not UTF-8 \xff"}',
+        b'{"tags": ["x"]}',
+        b'{"item_id": ""}',
+        b'{"item_id": "' + b"a" * (MAX_ID_BYTES + 1) + b'"}',
+        b'{"item_id": 7}',
+        b"",
+    ]
+    found = decode_catalogue("items.jsonl", b"\n".join(lines))
+    assert set(rows_of(found)) == {"good", "7"}
+    assert found.refused == 11
+    assert found.problem.startswith("line 2: ")
+
+
+def test_rows_of_other_formats_are_left_out_too() -> None:
+    found = decode_catalogue("items.csv", b"item_id,tags,available_until\na,x|y,2026-11-20\nb,x,never\nc\n,z,\nd,,\n")
+    assert set(rows_of(found)) == {"a", "d"}
+    assert found.refused == 3
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"item_id": [1, None, 3], "tags": ["x|y", None, ""]}), buffer)
+    numbered = decode_catalogue("items.parquet", buffer.getvalue())
+    assert rows_of(numbered) == {"1": ({"x", "y"}, *ALWAYS), "3": (set(), *ALWAYS)}
+    assert numbered.refused == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "problem"),
+    [
+        ("items.txt", b"a", "a catalogue ends in .parquet"),
+        ("items.jsonl", b"", "is empty"),
+        ("items.jsonl", b"no json\n", "none of its 1 rows can be used: line 1"),
+        ("items.parquet", b"no parquet", "items.parquet"),
+        ("items.csv", b"id,tags\na,x\n", "none of its 1 rows can be used"),
+        ("items.csv.gz", b"no gzip", "gzip"),
+        ("items.jsonl.gz", gzip.compress(b'{"item_id": "a"}')[:-5], "items.jsonl.gz"),
+    ],
+)
+def test_a_file_that_is_no_catalogue_is_refused_by_name(name: str, data: bytes, problem: str) -> None:
+    with pytest.raises(CatalogueError, match=problem):
+        decode_catalogue(name, data)
+
+
+def test_files_may_be_compressed() -> None:
+    assert set(rows_of(decode_catalogue("items.csv.gz", gzip.compress(b"item_id\na\n")))) == {"a"}
+
+
+def test_a_watched_file_has_another_stamp_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "items.csv"
+    file = WatchedFile(str(path))
+    with pytest.raises(FileNotFoundError):
+        file.stamp()
+    path.write_bytes(b"one")
+    first = file.stamp()
+    assert file.stamp() == first
+    other = tmp_path / "other"
+    other.write_bytes(b"two")
+    other.replace(path)
+    assert file.stamp() != first
+    assert file.read() == b"two"
