@@ -5,6 +5,7 @@ to several replicas share the load (``dns:///name:port`` with a headless service
 """
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -162,7 +163,8 @@ class RetrievalClient:
     """Calls the service at `target` (``host:port``); every call ends within `timeout` seconds.
 
     `config` says how it is reached. Use it as a context manager or call `close`. It may be shared between threads. All
-    methods raise `RetrievalError`. Raises `OSError` or `ValueError` where a file of `config` cannot be used.
+    methods raise `RetrievalError`, and `ValueError` once it is closed. Raises `OSError` or `ValueError` where a file of
+    `config` cannot be used.
     """
 
     def __init__(self, target: str, timeout: float = 10.0, config: ClientConfig | None = None) -> None:
@@ -175,6 +177,7 @@ class RetrievalClient:
         ]
         self._channel = Channel(target, config, options)
         self._stub_on = lru_cache(maxsize=1)(retrieval_pb2_grpc.RetrievalServiceStub)
+        self._lock, self._is_closed = threading.Lock(), False
 
     def __enter__(self) -> Self:
         return self
@@ -186,7 +189,9 @@ class RetrievalClient:
 
     def close(self) -> None:
         """Close the connections."""
-        self._channel.close()
+        with self._lock:
+            self._is_closed = True
+            self._channel.close()
 
     def retrieve(
         self,
@@ -257,6 +262,13 @@ class RetrievalClient:
 
     def _call(self, method: str, request: Any) -> Any:
         try:
-            return getattr(self._stub_on(self._channel.open()), method)(request, timeout=self._timeout)
+            return getattr(self._stub(), method)(request, timeout=self._timeout)
         except grpc.RpcError as error:
             raise RetrievalError.of(error) from error
+
+    def _stub(self) -> retrieval_pb2_grpc.RetrievalServiceStub:
+        # A stub made on a closed channel is a segmentation fault in gRPC.
+        with self._lock:
+            if self._is_closed:
+                raise ValueError("this client is closed")
+            return self._stub_on(self._channel.open())

@@ -48,6 +48,13 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
     assert refusal.value.reason == ""
 
 
+def test_a_closed_client_refuses_even_its_first_call() -> None:
+    client = RetrievalClient("127.0.0.1:9", timeout=5)
+    client.close()
+    with pytest.raises(ValueError, match="this client is closed"):
+        client.info()
+
+
 def test_large_answers_and_large_requests_pass(store: Store) -> None:
     catalogue = Catalogue.random(items=1000, prefix="item-with-a-long-name-" + "x" * 200)
     write_bundle(store, "v1", catalogue)
