@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import faiss
 import numpy as np
@@ -24,10 +24,11 @@ from serving.bundle import LoadedBundle
 from serving.filtered import FilteredSearch
 from serving.index import AnnIndex, Found
 from serving.known_users import Histories, KnownUsers, nothing_known
+from serving.plan import Plan
 from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
 from serving.rowsets import rows_in, rowset
 from serving.sieve import NO_TAGS, Passing, Sieve
-from serving.spread import DEEPER, Ranked, Spread
+from serving.spread import Ranked, Spread
 from serving.vectors import QueryVectors
 
 __all__ = ["Retriever"]
@@ -46,20 +47,6 @@ _BLOCKED: Final = 1000
 _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
 _NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
 _NOTHING: Final[Ranked] = (np.empty(0, np.float32), _NO_ROWS)
-
-
-class _Plan(NamedTuple):
-    """A query's way to an answer; `place` is its row of the vectors, -1 where there is none; `excluded` is sorted.
-
-    `seen_bounded` says that items may be missing from `excluded` that the user has seen.
-    """
-
-    task: Task
-    query: Query
-    place: int
-    missing: list[str]
-    excluded: IndexRows
-    seen_bounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +105,7 @@ class _Batch:
         rest, version, tower, search = iter(hits), self.bundle.version, planned - start, found - planned
         return [Answer(version, [next(rest) for _ in task.queries], tower, search) for task in tasks]
 
-    def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[_Plan], Floats]:
+    def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[Plan], Floats]:
         """Return the plans and the query vectors, (places, dimension)."""
         known = self.known(pairs)
         stored, seen = iter(known.items), self.seen(known.seen)
@@ -155,13 +142,13 @@ class _Batch:
         for start, end, bounded in zip(seen.offsets[:-1], seen.offsets[1:], seen.bounded.tolist(), strict=True):
             yield IndexRows(rows[start:end]), bounded
 
-    def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> _Plan:
+    def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> Plan:
         rows: npt.NDArray[np.int64] = self.bundle.rows_of(task.excluded)
         if task.exclude_seen:
             rows = np.concatenate([rows, seen])
         if self.sieve.blocked and self.passing(task) is None:
             rows = np.concatenate([rows, rows_in(self.sieve.blocked)])
-        return _Plan(task, query, place, missing, IndexRows(np.sort(rows[rows >= 0])))
+        return Plan(task, query, place, missing, IndexRows(np.sort(rows[rows >= 0])))
 
     def passing(self, task: Task) -> Passing | None:
         """Return the rows that a task lets pass; None: all, but for those that its plans leave out one by one."""
@@ -174,13 +161,13 @@ class _Batch:
             known = self.filters[id(task)] = self.sieve.passing(task.tags, task.allowed)
         return known
 
-    def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "QueryVectors") -> _Plan:
+    def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "QueryVectors") -> Plan:
         if row < 0:
             return self.planned(task, query, -1, [source.id], _NO_ROWS)
         plan = self.planned(task, query, vectors.item(row), [], _NO_ROWS)
         return plan._replace(excluded=IndexRows(np.sort(np.append(plan.excluded, row))))
 
-    def find(self, plans: list[_Plan], vectors: Floats) -> list[Hits]:
+    def find(self, plans: list[Plan], vectors: Floats) -> list[Hits]:
         """Return the hits of each plan, in order."""
         hits: dict[int, Hits] = {}
         for numbers in _grouped(range(len(plans)), lambda number: self.search_key(plans[number])):
@@ -197,7 +184,7 @@ class _Batch:
                 hits[number] = Hits(ids, scores.tolist(), plan.missing, vector, plan.seen_bounded, complete)
         return [hits[number] for number in range(len(plans))]
 
-    def complete(self, plan: _Plan) -> bool:
+    def complete(self, plan: Plan) -> bool:
         """Say whether there are k items that a plan may return."""
         passing, k = self.passing(plan.task), plan.query.k
         there = self.bundle.items if passing is None else len(passing)
@@ -206,15 +193,15 @@ class _Batch:
         left_out = len(ascending(plan.excluded)) if passing is None else passing.among(plan.excluded)
         return there - left_out >= k
 
-    def search_key(self, plan: _Plan) -> tuple[object, ...]:
+    def search_key(self, plan: Plan) -> tuple[object, ...]:
         """Return what plans of one search share: the filter, and few rows do not go with many."""
         task = plan.task
         passing = self.passing(task) if task.find else None
         lists = task.nprobe if passing is not None else self.lists(plan)
-        within = self.bundle.index.reaches(_wanted(plan), lists)
-        return plan.place < 0, task.find, task.exact, lists, id(passing), within, (_wanted(plan) // _FEW).bit_length()
+        within = self.bundle.index.reaches(plan.wanted, lists)
+        return plan.place < 0, task.find, task.exact, lists, id(passing), within, (plan.wanted // _FEW).bit_length()
 
-    def lists(self, plan: _Plan) -> int:
+    def lists(self, plan: Plan) -> int:
         """Return how many inverted lists to visit, 0 for the bundle's own number.
 
         Excluded items may fill the nearest lists: the own number is doubled until the lists hold `_DEPTH` times as many
@@ -226,32 +213,32 @@ class _Batch:
         needed = _DEPTH * len(plan.excluded) * index.lists / max(1, self.bundle.items)
         return min(own << math.ceil(math.log2(needed / own)), index.lists) if needed > own else 0
 
-    def search(self, plans: list[_Plan], queries: Floats) -> list[Ranked]:
+    def search(self, plans: list[Plan], queries: Floats) -> list[Ranked]:
         task, index, passing = plans[0].task, self.bundle.index, self.passing(plans[0].task)
         lists = self.lists(plans[0])
-        wanted = min(max(map(_wanted, plans)), self.bundle.items)
+        wanted = min(max(plan.wanted for plan in plans), self.bundle.items)
         if passing is not None:
-            wanted, excluded = max(map(_before_cap, plans)), [plan.excluded for plan in plans]
+            wanted, excluded = max(plan.before_cap for plan in plans), [plan.excluded for plan in plans]
             found = self.filtered(task, passing).search(queries, wanted, task.nprobe, excluded)
         elif task.exact or not index.reaches(wanted, lists) or (lists != task.nprobe and lists == index.lists):
             found = self.bundle.exact.search(queries, wanted)
         else:
             found = index.search(queries, wanted, lists)
         return [
-            self.chosen(plan, _kept(plan, Found(*row), plan.task.threshold), partial(self.again, plan, query[None]))
+            self.chosen(plan, plan.kept(Found(*row), plan.task.threshold), partial(self.again, plan, query[None]))
             for plan, query, *row in zip(plans, queries, *found, strict=True)
         ]
 
     def filtered(self, task: Task, passing: Passing) -> FilteredSearch:
         return FilteredSearch(None if task.exact else self.listed, self.bundle.exact, passing)
 
-    def again(self, plan: _Plan, query: Floats, left: BitMap, count: int) -> Ranked:
+    def again(self, plan: Plan, query: Floats, left: BitMap, count: int) -> Ranked:
         """Search once more, among the rows that are left."""
         passing = Passing(left, len(self.bundle.rows))
         scores, rows = self.filtered(plan.task, passing).search(query, count, plan.task.nprobe)
-        return _kept(plan, Found(scores[0], IndexRows(rows[0])), plan.task.threshold)
+        return plan.kept(Found(scores[0], IndexRows(rows[0])), plan.task.threshold)
 
-    def chosen(self, plan: _Plan, found: Ranked, rank: Callable[[BitMap, int], Ranked]) -> Ranked:
+    def chosen(self, plan: Plan, found: Ranked, rank: Callable[[BitMap, int], Ranked]) -> Ranked:
         """Return the k of the best rows that a cap on tags allows, the first ones without; `rank` finds more."""
         scores, rows = found
         cap, tagged, k = plan.task.cap, self.sieve.tagged, plan.query.k
@@ -265,14 +252,14 @@ class _Batch:
             spread.go_on(left.rows - rowset(plan.excluded) - rowset(rows), rank)
         return spread.taken
 
-    def popular(self, plan: _Plan) -> Ranked:
+    def popular(self, plan: Plan) -> Ranked:
         passing = self.passing(plan.task)
-        wanted = min(_wanted(plan), self.bundle.items)
+        wanted = min(plan.wanted, self.bundle.items)
         if passing is None:
             rows = self.bundle.popular.first(wanted)
         else:
             rows = passing.most_popular(self.bundle.popularity.__getitem__, wanted)
-        return self.chosen(plan, _kept(plan, self.by_popularity(rows), None), self.next_popular)
+        return self.chosen(plan, plan.kept(self.by_popularity(rows), None), self.next_popular)
 
     def next_popular(self, left: BitMap, count: int) -> Ranked:
         """Return the most popular of the rows that are left."""
@@ -281,27 +268,6 @@ class _Batch:
 
     def by_popularity(self, rows: IndexRows) -> Found:
         return Found(self.bundle.popularity[rows].astype(np.float32), rows)
-
-
-def _wanted(plan: _Plan) -> int:
-    """Return how many rows must be found, so that enough remain once the excluded ones are removed."""
-    return _before_cap(plan) + len(plan.excluded)
-
-
-def _before_cap(plan: _Plan) -> int:
-    """Return how many rows are found for an answer at first: more where a cap on tags may pass some over."""
-    return plan.query.k * (1 if plan.task.cap is None else DEEPER)
-
-
-def _kept(plan: _Plan, found: Found, threshold: float | None) -> Ranked:
-    """Return scores and rows that are neither excluded nor below the threshold."""
-    keep = found.rows >= 0
-    if len(plan.excluded):
-        place = np.searchsorted(plan.excluded, found.rows)
-        keep &= plan.excluded.take(place, mode="clip") != found.rows
-    if threshold is not None:
-        keep &= found.scores >= threshold
-    return found.scores[keep], IndexRows(found.rows[keep])
 
 
 def _grouped(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:

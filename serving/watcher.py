@@ -28,7 +28,7 @@ class BundleWatcher:
     """Holds the served bundle in `bundle`; readers take the reference once per request. `promoted` is the one to serve.
 
     `between` runs a change while nothing is searched (`serving.batcher.Batcher.between`). `describe` prepares a version
-    that follows another one before it answers (`serving.following.CatalogueFollower.describe`).
+    that follows another one before it answers (`serving.catalogue.CatalogueFollower.describe`).
 
     One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
     rewritten, so it would fail again. A store that cannot be read is asked again at the next call.

@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 from typing import Final
 
+from serving.catalogue import CatalogueFiles
 from serving.client import by_history
-from serving.following import CatalogueFiles
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 ITEMS: Final = 20_000

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from contracts import BundleLog, Store
+from serving.catalogue import CatalogueFiles
 from serving.client import RetrievalClient, RetrievalError, by_history
-from serving.following import CatalogueFiles
 from tests.serving import deltas
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle

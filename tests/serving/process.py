@@ -16,14 +16,14 @@ from pydantic import BaseModel
 
 from contracts import Store
 from serving.access.config import ClientConfig
+from serving.catalogue import CatalogueFiles
 from serving.client import RetrievalClient, RetrievalError
 from serving.config import ServingConfig
-from serving.following import CatalogueFiles
 from serving.monitor.config import MonitorConfig
 from serving.shared.config import FollowerConfig
 
 _SERVE = (
-    "from functools import partial; from serving.server import serve; from serving.following import CatalogueFiles; "
+    "from functools import partial; from serving.server import serve; from serving.catalogue import CatalogueFiles; "
     "from serving.config import ServingConfig as Config; run = partial(serve, files={files!r})"
 )
 _MONITOR = "from serving.monitor.loop import monitor as run; from serving.monitor.config import MonitorConfig as Config"

@@ -35,42 +35,6 @@ def server(store: Store) -> Iterator[Server]:
     built.batcher.close()
 
 
-def test_a_damaged_commit_is_told_once_and_counted_each_time(
-    store: Store, server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_window(store, 0, [Event("ann", "a", T)])
-    write_window(store, 1, [Event("bob", "b", T)])
-    name = "commits/0000000001.json"
-    whole = store.read(name)
-    store.write(name, b"x")
-    with caplog.at_level(logging.ERROR):
-        for _ in range(3):
-            server._catch_up()
-    [record] = caplog.records
-    assert "histories stay at window 0" in record.getMessage()
-    sample = server.registry.get_sample_value
-    assert (sample("weir_history_errors_total"), sample("weir_history_sequence")) == (3, 0)
-    store.write(name, whole)
-    server._catch_up()
-    assert (sample("weir_history_rows"), sample("weir_history_sequence")) == (2, 1)
-
-
-def test_following_goes_on_after_a_failure(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    calls = []
-
-    async def step() -> None:
-        calls.append(len(calls))
-        if len(calls) == 1:
-            raise RuntimeError("once")
-        if len(calls) == 3:
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(server._forever(step, 0.001))
-    assert calls == [0, 1, 2]
-    assert "following the store failed" in caplog.text
-
-
 @pytest.mark.skipif(bool(getattr(faiss, "get_num_gpus", lambda: 0)()), reason="needs a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_refused_before_anything_listens(store: Store) -> None:
     with pytest.raises(ValueError, match="FAISS finds none"):
@@ -95,7 +59,7 @@ def test_the_first_look_may_fail_in_any_way(
 ) -> None:
     write_window(store, 0, [Event("ann", "item-1", T)])
     write_bundle(store, "v1", catalogue)
-    server.config = ServingConfig(poll_seconds=0.01)
+    server.followers.seconds = 0.01
     looks = []
     catch_up = type(server.histories).catch_up
 
@@ -106,12 +70,12 @@ def test_the_first_look_may_fail_in_any_way(
         catch_up(histories)
 
     async def scenario() -> None:
-        server.follow()
+        server.followers.start()
         while server.watcher.bundle is None or server.histories.sequence:
             await asyncio.sleep(0.01)
             await server.look_after()
         assert liveness(server) == SERVING
-        for task in server.following:
+        for task in server.followers.tasks:
             task.cancel()
 
     monkeypatch.setattr(type(server.histories), "catch_up", failing)
@@ -125,15 +89,15 @@ def test_the_first_look_may_fail_in_any_way(
 
 def test_liveness_says_when_following_has_ended(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        server.follow()
+        server.followers.start()
         await server.look_after()
         assert liveness(server) == SERVING
-        server.following[1].cancel()
+        server.followers.tasks[1].cancel()
         await asyncio.sleep(0.01)
         await server.look_after()
         await server.look_after()
         assert liveness(server) == NOT_SERVING
-        server.following[0].cancel()
+        server.followers.tasks[0].cancel()
 
     with caplog.at_level(logging.INFO):
         asyncio.run(scenario())
@@ -212,17 +176,18 @@ def test_a_server_whose_index_is_damaged_is_not_ready_until_it_has_read_the_bund
         return server.batcher.between(noting)
 
     async def scenario() -> None:
-        server._looked.set()
-        await server._refresh_bundle()
+        await server.followers.refresh_histories()
+        server.followers._listed.set()
+        await server.followers.refresh_bundle()
         assert readiness(server) == SERVING
         write_delta(store, "v2", first, changed(catalogue, change), change)
         server.watcher.between = losing_a_row
         waiting = Task(server.watcher.bundle, (Query(ByEmbedding(np.ones(8, np.float32)), 3),))
-        await server._refresh_bundle()
+        await server.followers.refresh_bundle()
         assert readiness(server) == NOT_SERVING
         with pytest.raises(NoBundleError):
             await server.batcher.submit(parts_of(waiting, 1000))
-        await server._refresh_bundle()
+        await server.followers.refresh_bundle()
         assert readiness(server) == SERVING
 
     with caplog.at_level(logging.INFO):

@@ -249,7 +249,7 @@ def serve(
     """Answer queries over gRPC from the promoted bundle, and swap to each new one without failing a request."""
     session = options.open({"serving.port": port, "serving.host": host})
     set_up_logging(session.notes)
-    from serving.following import CatalogueFiles
+    from serving.catalogue import CatalogueFiles
     from serving.server import serve as run
 
     settings = session.settings

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, Store, hash_id
-from serving.following import CatalogueFollower, Takedown
+from serving.catalogue import CatalogueFollower, Takedown
 from serving.loading import load_bundle
 from serving.metrics import CatalogueMetrics
 from serving.rowsets import rows_in

@@ -91,6 +91,11 @@ class CatalogueFollower:
         self._metrics = metrics
         self._file = _Followed(url, lambda data: decode_catalogue(url, data)) if url else None
 
+    @property
+    def is_named(self) -> bool:
+        """Say whether there is a file to follow."""
+        return self._file is not None
+
     def look(self, served: LoadedBundle | None) -> None:
         """Read the catalogue if it has changed, and describe the served bundle by it; raises nothing."""
         if self._file is None:
@@ -130,6 +135,11 @@ class Takedown:
         self._metrics = metrics
         self._file = _Followed(url, _ids_in) if url else None
         self._keys: tuple[pa.Array | None, str, ItemKeys] = (None, "", ItemKeys(np.empty(0, np.int64)))
+
+    @property
+    def is_named(self) -> bool:
+        """Say whether there is a file to follow."""
+        return self._file is not None
 
     def look(self) -> None:
         """Read the file if it has changed; raises nothing."""

@@ -1,0 +1,139 @@
+"""What a server follows in the store and beside it: histories, bundles, the catalogue and the items taken down.
+
+Each is followed by a task of its own, which goes on after every failure.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from serving.catalogue import LOOK_SECONDS, CatalogueFollower, Takedown
+from serving.daemon import in_daemon
+from serving.histories import FollowedHistories
+from serving.problems import Problems
+from serving.watcher import BundleWatcher
+
+if TYPE_CHECKING:
+    from serving.shared.reader import SharedHistories
+
+__all__ = ["Followers"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Followers:
+    """The tasks that follow; `start` starts them.
+
+    Parameters
+    ----------
+    seconds
+        Between two looks.
+    ready
+        Awaited when there is a bundle to serve, and when there is none any more.
+    """
+
+    seconds: float
+    histories: "FollowedHistories | SharedHistories"
+    watcher: BundleWatcher
+    catalogue: CatalogueFollower
+    takedown: Takedown
+    ready: Callable[[bool], Awaitable[None]]
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._looked, self._listed = asyncio.Event(), asyncio.Event()
+        self._problems, self._fetch_problems = Problems(log), Problems(log)
+        self._ready = False
+
+    def start(self) -> None:
+        """Follow all side by side; the first bundle waits for one look at the others."""
+        steps: dict[str, Callable[[], Awaitable[None]]] = {
+            "following histories": self.refresh_histories,
+            "following bundles": self.refresh_bundle,
+        }
+        if self.catalogue.is_named or self.takedown.is_named:
+            steps["following the catalogue"] = self._refresh_catalogue
+        else:
+            self._listed.set()
+        if isinstance(self.histories, FollowedHistories):
+            for size, large in (("small", False), ("large", True)):
+                steps[f"fetching {size} history files"] = partial(self._fetch, self.histories, large=large)
+        for name, step in steps.items():
+            self._follow(name, step, self.seconds)
+        if self.takedown.is_named:
+            self._follow("following the items taken down", self._refresh_takedown, min(self.seconds, LOOK_SECONDS))
+
+    def ended(self) -> list[str]:
+        """Return which tasks have ended, and why: none should."""
+        return [f"{task.get_name()} has ended: {_why(task)}" for task in self.tasks if task.done()]
+
+    async def refresh_histories(self) -> None:
+        """Read the windows committed since; what fails is logged, and tried at the next look."""
+        try:
+            await asyncio.to_thread(self._catch_up)
+        finally:
+            self._looked.set()
+
+    async def refresh_bundle(self) -> None:
+        """Take in the promoted bundle, once histories and catalogue have been looked at."""
+        await self._looked.wait()
+        await self._listed.wait()
+        await asyncio.to_thread(self.watcher.refresh)
+        ready = self.watcher.bundle is not None
+        if ready != self._ready:
+            self._ready = ready
+            await self.ready(ready)
+
+    def _follow(self, name: str, step: Callable[[], Awaitable[None]], seconds: float) -> None:
+        self.tasks.append(asyncio.create_task(forever(step, seconds), name=name))
+
+    async def _refresh_catalogue(self) -> None:
+        """Look at the catalogue; before the first bundle also at the items taken down, which none may precede."""
+        if not self._listed.is_set():
+            await asyncio.to_thread(self.takedown.look)
+        try:
+            await asyncio.to_thread(self.catalogue.look, self.watcher.bundle)
+        finally:
+            self._listed.set()
+
+    async def _refresh_takedown(self) -> None:
+        await self._listed.wait()
+        await asyncio.to_thread(self.takedown.look)
+
+    async def _fetch(self, histories: FollowedHistories, *, large: bool) -> None:
+        if histories.due(large=large):
+            await in_daemon(partial(self._fetch_files, histories, large=large))
+
+    def _catch_up(self) -> None:
+        try:
+            self.histories.catch_up()
+            self._problems.over()
+        except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
+            self.histories.metrics.errors.inc()
+            self._problems.report(error, f"histories stay at window {self.histories.sequence}")
+
+    def _fetch_files(self, histories: FollowedHistories, *, large: bool) -> None:
+        try:
+            histories.fetch(large=large)
+            self._fetch_problems.over()
+        except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
+            histories.metrics.errors.inc()
+            self._fetch_problems.report(error, "a file of histories could not be fetched, it is tried again")
+
+
+async def forever(step: Callable[[], Awaitable[None]], seconds: float) -> None:
+    """Await `step` again and again, with pauses of so many seconds, whatever it raises."""
+    while True:
+        try:
+            await step()
+        except Exception:
+            log.exception("following the store failed, it is tried again")
+        await asyncio.sleep(seconds)
+
+
+def _why(task: asyncio.Task[None]) -> str:
+    return "cancelled" if task.cancelled() else repr(task.exception())

@@ -1,0 +1,67 @@
+"""The ports of a server that speak gRPC: the service, and health checks on a plain-text port of their own."""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2_grpc
+
+from serving.access.certificates import grpc_credentials
+from serving.config import ServingConfig
+from serving.http.hosts import is_loopback
+
+__all__ = ["listen", "open_to_probes", "rpc_server"]
+
+log = logging.getLogger(__name__)
+
+_HANDSHAKE_SECONDS: Final = 10
+"""Time in which a connection must start HTTP/2."""
+
+_BOUNDED: Final = (
+    ("grpc.max_allowed_incoming_connections", 64),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_concurrent_streams", 8),
+    ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+    ("grpc.max_receive_message_length", 4096),
+)
+"""What all probes together may hold open."""
+
+
+def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
+    """Return a server without services, bounded in what its callers may hold open."""
+    return grpc.aio.server(
+        interceptors=interceptors,
+        options=[
+            ("grpc.max_connection_age_ms", round(1000 * config.max_connection_age_seconds)),
+            ("grpc.max_connection_idle_ms", round(1000 * config.max_connection_idle_seconds)),
+            ("grpc.max_allowed_incoming_connections", config.max_connections),
+            ("grpc.max_concurrent_streams", config.max_streams_per_connection),
+            ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+            ("grpc.max_receive_message_length", config.max_request_bytes),
+            ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
+        ],
+    )
+
+
+def listen(server: grpc.aio.Server, config: ServingConfig) -> int:
+    """Give the server its port, with TLS if there is a certificate, and return the port."""
+    where = f"{config.host}:{config.port}"
+    if config.tls.certificate_file is not None:
+        return server.add_secure_port(where, grpc_credentials(config.tls))
+    if config.auth.jwks is not None and not is_loopback(config.host):
+        log.warning("tokens travel in plain text to %s: set serving.tls, or keep the port to a mesh", where)
+    return server.add_insecure_port(where)
+
+
+async def open_to_probes(
+    config: ServingConfig, service: health.aio.HealthServicer
+) -> tuple[grpc.aio.Server | None, str]:
+    """Answer health checks, and nothing else, on a plain-text port of their own; the text says where."""
+    if config.health_port is None:
+        return None, ""
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *_BOUNDED])
+    health_pb2_grpc.add_HealthServicer_to_server(service, server)
+    port = server.add_insecure_port(f"{config.host}:{config.health_port}")
+    await server.start()
+    return server, f"health on {config.host}:{port}, "
