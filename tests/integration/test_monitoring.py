@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not is_installed(), reason="there is no promethe
 
 
 def wait(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + 200
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.5)

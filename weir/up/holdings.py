@@ -49,7 +49,9 @@ class Holdings:
 def holdings(store: Store, folder: Path) -> Holdings:
     """Return what a store holds; locks, the output of processes and the log of the demo count for nothing."""
     files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-    is_empty = all(path.suffix == ".lock" or path.parts[0] == "logs" or str(path) == GENERATED for path in files)
+    is_empty = all(
+        path.suffix == ".lock" or path.parts[0] == "logs" or str(path) in {GENERATED, CATALOGUE} for path in files
+    )
     replay = _replay(store)
     try:
         state = LogState.open(store)
