@@ -4,18 +4,32 @@ An id, a file name or a log line may hold escape sequences, characters that chan
 breaks, or what rich takes for markup or emoji codes. Whatever prints data passes it through here.
 """
 
+import os
+import shutil
+import sys
 import unicodedata
+from pathlib import Path
 from typing import Final
 
 from rich.text import Text
 
-__all__ = ["in_words", "plain", "visible"]
+__all__ = ["in_words", "plain", "program", "visible"]
 
 _INVISIBLE: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Controls, format characters (bidirectional ones too), surrogates, separators of lines and paragraphs."""
 
 
 _UNITS: Final = ((86_400, "days"), (3600, "hours"), (60, "minutes"))
+
+
+def program() -> str:
+    """Return how this weir is started from here: `weir`, or where its script is if the path has none or another."""
+    script, found = Path(sys.executable).with_name("weir"), shutil.which("weir")
+    if not script.exists():
+        return "weir" if found else f"{sys.executable} -m weir"
+    if found and Path(found).absolute() == script.absolute():
+        return "weir"
+    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
 
 
 def in_words(seconds: float) -> str:

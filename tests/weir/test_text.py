@@ -3,6 +3,7 @@ import logging
 import re
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,7 +21,7 @@ from weir.config import Settings
 from weir.errors import CommandError, UsageError
 from weir.interact import Answer, AppendedEvent, Change, Hit
 from weir.session import Session
-from weir.text import in_words, plain, visible
+from weir.text import in_words, plain, program, visible
 from weir.up.display import StatusDisplay
 from weir.up.status import Status
 
@@ -208,3 +209,19 @@ def test_log_records_spell_ids_and_keep_the_lines_of_a_traceback(
 )
 def test_lengths_of_time_in_words(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
+
+
+def test_a_command_to_repeat_names_a_weir_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "env" / "bin"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == f"{folder / 'python'} -m weir"
+    (folder / "weir").touch(mode=0o755)
+    assert program() == str(folder / "weir")
+    monkeypatch.chdir(tmp_path)
+    assert program() == "env/bin/weir"
+    (tmp_path / "weir").touch(mode=0o755)
+    assert program() == "env/bin/weir"
+    monkeypatch.setenv("PATH", str(folder))
+    assert program() == "weir"

@@ -9,7 +9,7 @@ from rich.table import Table
 from contracts import UserError
 from logs import HINTS
 from weir.check.report import REQUIRED, LogReport
-from weir.text import plain
+from weir.text import plain, program
 
 __all__ = ["UnreadableLogError", "in_one_line", "print_report", "require_readable", "what_is_wrong"]
 
@@ -33,12 +33,14 @@ class UnreadableLogError(UserError):
 
 
 def require_readable(report: LogReport, command: str) -> None:
-    """Raise `UnreadableLogError` where no row is valid; `command` is what to run with the settings that read it."""
+    """Raise `UnreadableLogError` where no row is valid; `command` is to be run with the settings that read it."""
     if report.is_readable:
         return
     lines = [f"no row of {report.log} is valid", *what_is_wrong(report)]
     if report.valid:
-        lines += [f"these settings read {_share(report)} of it:", f"  {command}{_assignments(report)}"]
+        lines += [f"these settings read {_share(report)} of it:", f"  {program()} {command}{_assignments(report)}"]
+        if not command.startswith("evaluate"):
+            lines += ["or, to know within two minutes whether a model beats popularity:", f"  {_quick(report)}"]
     raise UnreadableLogError(lines)
 
 
@@ -114,8 +116,17 @@ def _next_steps(report: LogReport) -> list[str]:
     lines = (
         ["settings:", *(f"  --set {shlex.quote(setting)}" for setting in report.settings)] if report.settings else []
     )
-    settings = _assignments(report)
-    return [*lines, f"next: weir up --log {log}{settings}", f"  or: weir init {log} > weir.yaml"]
+    return [
+        *lines,
+        f"next: {_quick(report)}",
+        f"  or: {program()} up --log {log}{_assignments(report)}",
+        f"  or: {program()} init {log} > weir.yaml",
+    ]
+
+
+def _quick(report: LogReport) -> str:
+    """Return the command that says whether a model beats popularity."""
+    return f"{program()} evaluate --quick --log {shlex.quote(report.log)}{_assignments(report)}"
 
 
 def _unnamed(report: LogReport) -> list[str]:
@@ -129,7 +140,7 @@ def _unnamed(report: LogReport) -> list[str]:
     settings = "".join(f" --set pipeline.columns.{name}=..." for name in missing)
     return [
         f"no row is valid: say which column is the {' and the '.join(missing)}:",
-        f"  weir check {shlex.quote(report.log)}{_assignments(report)}{settings}",
+        f"  {program()} check {shlex.quote(report.log)}{_assignments(report)}{settings}",
     ]
 
 

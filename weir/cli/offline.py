@@ -107,7 +107,7 @@ class ExperimentOptions:
         except (FileNotFoundError, TopicError):
             return
         if report.settings:
-            require_readable(report, f"weir evaluate {self.arguments}")
+            require_readable(report, f"evaluate {self.arguments}")
 
     def divide(self, interactions: "Interactions") -> "Split":
         """Divide interactions into training, validation and test; raises `TooFewError` where none are left to test."""

@@ -11,7 +11,7 @@ from weir.cli.offline import ExperimentOptions
 from weir.cli.progress import PLAIN_SECONDS, Bar
 from weir.cli.tables import print_table
 from weir.session import Session
-from weir.text import in_words, plain
+from weir.text import in_words, plain, program
 from weir.verdict import against_popularity as versus
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def _training(training: "Fit", plan: "Plan") -> str:
 
 def next_steps(options: ExperimentOptions) -> list[str]:
     """Return the commands that go on from a quick answer."""
-    lines = [f"next: weir evaluate {options.arguments}"]
+    lines = [f"next: {program()} evaluate {options.arguments}"]
     # A folder is followed instead of replayed, and pairs have no times.
     if Path(options.data).is_file() and not options.data.endswith((".txt", ".txt.gz")):
-        lines.append(f"  or: weir up {options.arguments}")
+        lines.append(f"  or: {program()} up {options.arguments}")
     return lines
 
 

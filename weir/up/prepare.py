@@ -130,7 +130,7 @@ def _check_live(session: Session, held: Holdings, options: UpOptions) -> None:
 
 def _show(session: Session, report: LogReport, options: UpOptions) -> None:
     """Show the log in a line; raises `UnreadableLogError` where nothing of it is valid."""
-    require_readable(report, f"weir up{_flags(options)}")
+    require_readable(report, f"up{_flags(options)}")
     session.notes.print(plain(f"{report.log}: {in_one_line(report)}"), soft_wrap=True)
     for line in what_is_wrong(report):
         session.notes.print(plain(line), soft_wrap=True)

@@ -14,7 +14,7 @@ from serving.client import RetrievalClient
 from weir.answers import print_answer, print_change
 from weir.errors import CommandError
 from weir.interact import Asker
-from weir.text import plain
+from weir.text import plain, program
 from weir.up.display import StatusDisplay
 from weir.up.memory import tree_memory
 from weir.up.ports import page_scheme, reached
@@ -110,7 +110,7 @@ class _Run:
         if self.hinted or status.first_answer_seconds is None:
             return
         self.hinted = True
-        command = f"weir query {shlex.quote(self.launch.user or 'USER')}{self._store_option()}"
+        command = f"{program()} query {shlex.quote(self.launch.user or 'USER')}{self._store_option()}"
         display.say("weir", f"answers after {status.first_answer_seconds:.1f} s; try: {command}")
         display.say("weir", f"the same as JSON: {self._address()}/v1/info and POST /v1/retrieve (docs/serving.md)")
 
@@ -120,7 +120,7 @@ class _Run:
         # The server may be away and the store damaged: the stages go on, and the command can be read without an item.
         with contextlib.suppress(Exception):
             item = something_new(Asker(client, self.launch.session.store), user)
-        command = f"weir click {shlex.quote(user)} {shlex.quote(item)}{self._store_option()}"
+        command = f"{program()} click {shlex.quote(user)} {shlex.quote(item)}{self._store_option()}"
         return f"the replay is over, and all of it is learned; next: {command} changes the answer on {self._page()}"
 
     def _store_option(self) -> str:
@@ -163,10 +163,12 @@ class _Run:
         )
         out.print()
         print_summary(out, self.summary)
-        where, asked = self._store_option(), shlex.quote(user)
+        weir, where, asked = program(), self._store_option(), shlex.quote(user)
         out.print()
         out.print(
-            plain(f"next: weir up{where} stays up with what was learned; then, beside it, weir query {asked}{where}"),
+            plain(
+                f"next: {weir} up{where} stays up with what was learned; then, beside it, {weir} query {asked}{where}"
+            ),
             soft_wrap=True,
         )
 

@@ -11,6 +11,7 @@ from weir.check.file import settings_file
 from weir.check.report import LogReport, check_log, with_settings
 from weir.check.text import UnreadableLogError, print_report, require_readable
 from weir.config import load_settings
+from weir.text import program
 
 SHOP = "customer,sku,bought\n" + "".join(f"c{n},s{n},2025-01-{n + 1:02}\n" for n in range(28))
 
@@ -48,9 +49,13 @@ def test_a_report_says_what_there_is_what_is_wrong_and_what_to_do(shop: LogRepor
 
 def test_a_log_without_valid_rows_is_refused_with_the_command_that_reads_it(shop: LogReport) -> None:
     with pytest.raises(UnreadableLogError) as refused:
-        require_readable(shop, "weir up --log x")
-    assert refused.value.explain()[-1] == "  weir up --log x" + "".join(f" --set {one}" for one in shop.settings)
-    require_readable(shop.model_copy(update={"valid_before": 1}), "weir up")
+        require_readable(shop, "up --log x")
+    settings = "".join(f" --set {one}" for one in shop.settings)
+    up, other, evaluate = refused.value.explain()[-3:]
+    assert up == f"  {program()} up --log x{settings}"
+    assert other == "or, to know within two minutes whether a model beats popularity:"
+    assert evaluate == f"  {program()} evaluate --quick --log '{shop.log}'{settings}"
+    require_readable(shop.model_copy(update={"valid_before": 1}), "up")
 
 
 def test_what_cannot_be_guessed_is_left_to_be_filled_in(tmp_path: Path) -> None:
@@ -67,7 +72,7 @@ def test_what_cannot_be_guessed_is_left_to_be_filled_in(tmp_path: Path) -> None:
         "timestamp": "timestamp",
     }
     with pytest.raises(UnreadableLogError) as refused:
-        require_readable(report, "weir up")
+        require_readable(report, "up")
     assert "these settings read" not in str(refused.value)
 
 

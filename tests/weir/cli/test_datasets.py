@@ -5,6 +5,7 @@ import pytest
 
 from tests.weir.cli.interactions import refused, told, weir
 from tests.weir.datasets.test_movielens import write_folder
+from weir.text import program
 
 
 def test_a_folder_becomes_a_log_that_evaluate_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,7 +15,7 @@ def test_a_folder_becomes_a_log_that_evaluate_takes(tmp_path: Path, monkeypatch:
     assert result.exit_code == 0, result.output
     first, second = result.stdout.splitlines()
     assert first == "ml-1m.parquet: 4 events, 3 users, 3 items; 2000-12-31 22:00 to 2000-12-31 22:12 UTC"
-    assert second == "next: weir evaluate --quick --log ml-1m.parquet"
+    assert second == f"next: {program()} evaluate --quick --log ml-1m.parquet"
     assert "too small to judge: 4 events" in weir(*second.split()[2:]).stdout
     # Written again it is the same; the name may be another.
     before = (tmp_path / "ml-1m.parquet").read_bytes()

@@ -5,6 +5,7 @@ import pytest
 
 from tests.weir.cli.interactions import TINY, told, weir, write_circles
 from weir.cli import effort
+from weir.text import program
 
 
 def test_a_quick_answer_says_what_it_sampled_and_what_comes_next(
@@ -24,7 +25,7 @@ def test_a_quick_answer_says_what_it_sampled_and_what_comes_next(
     assert sampled in result.stderr.splitlines()
     assert "50 test cases" in result.stdout
     wanted = shlex.join(["--log", str(log), *TINY[:-4]])
-    assert result.stdout.splitlines()[-2:] == [f"next: weir evaluate {wanted}", f"  or: weir up {wanted}"]
+    assert result.stdout.splitlines()[-2:] == [f"next: {program()} evaluate {wanted}", f"  or: {program()} up {wanted}"]
     told_more = told(weir("evaluate", "--log", log, "--steps", "3", *TINY, "--json"))
     assert (told_more["sampled"], told_more["cases"]) == ([], 120)
 
