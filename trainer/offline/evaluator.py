@@ -1,6 +1,5 @@
 """Evaluation of a model on test cases: their users' histories, the ranking and its metrics."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +15,7 @@ from trainer.offline.model import OfflineModel
 from trainer.offline.results import Decile, Stratum
 from trainer.offline.strata import popularity_deciles, popularity_strata
 from trainer.ranking import Cases, Ranked, means, per_case, rank, user_vectors
+from trainer.ranking.ranker import Scores
 from trainer.step.seeds import Purpose, derive
 
 __all__ = ["Difference", "EvaluationResult", "Evaluator", "Protocol", "Rules"]
@@ -48,7 +48,16 @@ class Rules:
     @property
     def headline(self) -> str:
         """The metric by which a model is judged: recall@20, or of the largest k where 20 is none of them."""
-        return f"recall@{20 if 20 in self.cutoffs else max(self.cutoffs)}"
+        return f"recall@{self._headline_k}"
+
+    @property
+    def compared(self) -> tuple[str, str]:
+        """The metrics in which peers are compared: the headline, and NDCG of the same k."""
+        return self.headline, f"ndcg@{self._headline_k}"
+
+    @property
+    def _headline_k(self) -> int:
+        return 20 if 20 in self.cutoffs else max(self.cutoffs)
 
 
 @dataclass(frozen=True)
@@ -127,28 +136,30 @@ class Evaluator:
 
     def rank(self, model: OfflineModel) -> Ranked:
         """Return a model's rankings of all cases."""
-        return self._rank(self._scores(model))
+        return self.rank_by(self._scores(model))
 
     def rank_by_popularity(self) -> Ranked:
         """Return the ranking by the counts in training, the same for every case but for what it has seen."""
         popularity = torch.from_numpy(self.counts).float()
-        return self._rank(lambda numbers: popularity.repeat(len(numbers), 1))
+        return self.rank_by(lambda numbers: popularity.repeat(len(numbers), 1))
 
-    def difference(self, model: Ranked, other: Ranked) -> Difference:
-        """Return by how much a model's headline metric is above another one's, case by case."""
-        name, k = self.rules.headline, [int(self.rules.headline.partition("@")[2])]
+    def difference(self, model: Ranked, other: Ranked, metric: str | None = None) -> Difference:
+        """Return by how much a `metric` (None: the headline) of a model is above another one's, case by case."""
+        name = metric or self.rules.headline
+        k = [int(name.partition("@")[2])]
         apart = per_case(model, k)[name] - per_case(other, k)[name]
         low, high = interval(apart, self.cases.users, generator=np.random.default_rng(0))
         return Difference(name, float(apart.mean()), low, high, len(apart), len(np.unique(self.cases.users)))
 
-    def _rank(self, scores: Callable[[Tensor], Tensor]) -> Ranked:
+    def rank_by(self, scores: Scores) -> Ranked:
+        """Return the rankings of all cases by scores (n, I) of cases with numbers (n,)."""
         rules, index = self.rules, None
         if rules.index_top is not None:
             index = top_items_and_positives(self.counts, rules.index_top, np.unique(self.cases.relevant.values))
         seen = self.past.take if rules.filter_seen else None
         return rank(self.cases, scores, len(self.counts), depth=max(rules.cutoffs), seen=seen, index=index)
 
-    def _scores(self, model: OfflineModel) -> Callable[[Tensor], Tensor]:
+    def _scores(self, model: OfflineModel) -> Scores:
         """Return a function from numbers of cases to scores; items that training has not seen score -inf."""
         model.tower.eval()
         vectors, items = model.vectors()

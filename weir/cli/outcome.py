@@ -12,15 +12,15 @@ from weir.cli.progress import PLAIN_SECONDS, Bar
 from weir.cli.tables import print_table
 from weir.session import Session
 from weir.text import in_words, plain, program
-from weir.verdict import against_popularity as versus
+from weir.verdict import against, against_all, judgement
 
 if TYPE_CHECKING:
     from trainer.offline.compare import Plan
     from trainer.offline.evaluator import EvaluationResult
     from trainer.offline.fit import Fit, Step
-    from trainer.offline.judge import Outcome
+    from trainer.offline.judge import Comparison, Outcome
 
-__all__ = ["judge", "next_steps", "print_facts", "print_tables", "verdict_of", "written"]
+__all__ = ["judge", "next_steps", "peers_in_words", "print_facts", "print_tables", "verdict_of", "written"]
 
 
 def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
@@ -35,9 +35,9 @@ def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
         session.notes.print(plain(line), soft_wrap=True)
 
 
-def judge(session: Session, plan: "Plan") -> "Outcome":
-    """Train and test, with progress; say how training went."""
-    from trainer.offline.judge import against_popularity
+def judge(session: Session, plan: "Plan", largest: int) -> "Outcome":
+    """Train and test, beside peers of matrices of at most so many items, with progress; say how training went."""
+    from trainer.offline.judge import against_peers
 
     steps, name, started = plan.budget.steps, plan.rules.headline, time.monotonic()
     with Bar(session.notes, "evaluate", plain_seconds=PLAIN_SECONDS) as bar:
@@ -54,7 +54,10 @@ def judge(session: Session, plan: "Plan") -> "Outcome":
                 text += f"; best on validation: {name} {step.best.metrics[name]:.4f} at step {step.best.step:,}"
             bar.show(step.number, steps, text)
 
-        outcome = against_popularity(plan, report)
+        def told(peer: str) -> None:
+            bar.show(steps, steps, f"tuning {peer} on validation, to compare with")
+
+        outcome = against_peers(plan, report, largest=largest, told=told)
     session.notes.print(plain(_training(outcome.training, plan)), soft_wrap=True)
     return outcome
 
@@ -88,9 +91,24 @@ def next_steps(options: ExperimentOptions) -> list[str]:
 
 
 def verdict_of(outcome: "Outcome") -> str:
-    """Return which of the two is better, in words."""
-    name = outcome.difference.metric
-    return versus(outcome.difference, outcome.model.metrics[name], outcome.popularity.metrics[name])
+    """Return whether the model is better than popularity, in words."""
+    name = outcome.headline
+    return against(outcome.difference, outcome.model.metrics[name], outcome.popularity.metrics[name])
+
+
+def peers_in_words(outcome: "Outcome") -> list[str]:
+    """Return which peers the model beats, metric by metric, how it does beside the strongest, and which are missing."""
+    lines = [
+        f"{metric}: {against_all({peer.name: peer.leads[metric] for peer in outcome.peers})}"
+        for metric in outcome.peers[0].leads
+    ]
+    strongest = max(outcome.peers, key=lambda peer: peer.metrics[outcome.headline])
+    if strongest is not outcome.peers[0]:
+        name = outcome.headline
+        lead, value = strongest.leads[name], strongest.metrics[name]
+        said = against(lead, outcome.model.metrics[name], value, strongest.name)
+        lines.append(f"the strongest is {strongest.name}: {said}")
+    return lines + [f"left out: {name}: {why}" for name, why in outcome.left_out.items()]
 
 
 def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
@@ -98,7 +116,8 @@ def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
     from pydantic_core import from_json, to_json
 
     if outcome is None:
-        return {"cases": 0, "sampled": sampled, "model": None, "popularity": None, "verdict": verdict}
+        nothing = {"model": None, "popularity": None, "peers": {}, "left_out": {}}
+        return {"cases": 0, "sampled": sampled, **nothing, "verdict": verdict}
     training = outcome.training
     shown = {
         "cases": outcome.cases,
@@ -107,6 +126,11 @@ def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
         "popularity": _figures(outcome.popularity),
         "difference": outcome.difference,
         "verdict": verdict,
+        "peers": {
+            peer.name: {"settings": peer.settings, "metrics": peer.metrics, "differences": peer.leads}
+            for peer in outcome.peers
+        },
+        "left_out": outcome.left_out,
         "training": {
             "steps": training.steps,
             "best_step": training.best_step,
@@ -124,7 +148,7 @@ def _figures(result: "EvaluationResult") -> dict[str, Any]:
 
 
 def print_tables(session: Session, outcome: "Outcome") -> None:
-    """Print the metrics of both, and recall by popularity."""
+    """Print the metrics of model and popularity, recall by popularity, and the peers."""
     found, popular = outcome.model, outcome.popularity
     rows = []
     for name, value in found.metrics.items():
@@ -144,3 +168,20 @@ def print_tables(session: Session, outcome: "Outcome") -> None:
     names = next(iter(found.strata.values())).metrics
     print_table(session, "by popularity in training", ["items", "share of cases", *names], strata)
     session.out.print()
+    _print_peers(session, outcome)
+
+
+def _print_peers(session: Session, outcome: "Outcome") -> None:
+    """Print a row for each peer and metric: by how much the model is above it."""
+    rows = [_peer_row(peer, metric) for metric in outcome.peers[0].leads for peer in outcome.peers]
+    head = ["beside", "metric", "peer", "model - peer", "95 % interval", "the model is", "settings by validation"]
+    print_table(session, "peers, tuned on the same validation part", head, rows)
+    session.out.print()
+
+
+def _peer_row(peer: "Comparison", metric: str) -> list[str]:
+    lead = peer.leads[metric]
+    between = "" if math.isnan(lead.low) else f"{lead.low:+.4f} to {lead.high:+.4f}"
+    settings = ", ".join(f"{name} {value:g}" for name, value in peer.settings.items())
+    value, apart = f"{peer.metrics[metric]:.4f}", f"{lead.mean:+.4f}"
+    return [peer.name, metric, value, apart, between, judgement(lead), settings]

@@ -8,8 +8,13 @@ import pyarrow.csv
 import pytest
 
 from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
+from weir.cli import effort
 
 METRICS = {f"{name}@{k}" for name in ("recall", "ndcg", "precision", "coverage") for k in (5, 20)}
+PEERS = {
+    *("popularity", "popularity of the last days", "item-kNN", "item-kNN with recency decay"),
+    *("EASE", "EASE with recency decay"),
+}
 CASES = {"temporal": 30, "leave-one-out": 20, "random": 20}
 
 
@@ -27,6 +32,13 @@ def test_every_split_is_learnt_and_tested_beside_popularity(data: Path, split: s
         assert all(0 <= value <= 1 for value in figures["metrics"].values())
         assert all(low <= high for low, high in figures["intervals"].values())
         assert sum(stratum["share"] for stratum in figures["strata"].values()) == pytest.approx(1)
+    assert found["peers"]["popularity"]["metrics"] == found["popularity"]["metrics"]
+    missing = {"item-kNN with recency decay", "EASE with recency decay"} if split == "random" else set()
+    assert set(found["left_out"]) == missing
+    assert set(found["peers"]) == PEERS - missing
+    for peer in found["peers"].values():
+        lead = peer["differences"]["recall@20"]
+        assert lead["mean"] == pytest.approx(found["model"]["metrics"]["recall@20"] - peer["metrics"]["recall@20"])
     if split != "random":
         # All items are about as popular; what comes next is told by what came last.
         assert found["model"]["metrics"]["recall@5"] > 2 * found["popularity"]["metrics"]["recall@5"]
@@ -51,9 +63,18 @@ def test_what_is_not_measured_is_null(tmp_path: Path) -> None:
 def test_a_reader_sees_tables(data: Path) -> None:
     result = weir("evaluate", "--data", data, "--steps", "3", *TINY)
     assert result.exit_code == 0, result.output
-    for text in ("30 test cases", "95 % interval", "popularity", "recall@5", "coverage@20", "head", "torso", "tail"):
+    for text in ("30 test cases", "95 % interval", "recall@5", "coverage@20", "head", "torso", "tail", *PEERS):
         assert text in result.stdout
+    for metric in ("recall@20", "ndcg@20"):
+        assert f"\n{metric}: the model is " in result.stdout
     assert "nan" not in result.stdout.lower()
+
+
+def test_peers_that_cannot_be_asked_are_named_with_the_reason(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effort, "_QUICK_PEERS", 39)
+    lines = weir("evaluate", "--quick", "--data", data, "--steps", "1", *TINY).stdout.splitlines()
+    for name in ("item-kNN", "item-kNN with recency decay", "EASE", "EASE with recency decay"):
+        assert f"left out: {name}: 40 items in training; a matrix of items by items is made of at most 39" in lines
 
 
 def test_data_that_cannot_be_used_is_told_in_a_line(tmp_path: Path, data: Path) -> None:
@@ -145,6 +166,8 @@ def test_a_verdict_says_whether_the_difference_is_more_than_chance(tmp_path: Pat
     assert "nothing to read" not in good.stderr
     people = weir("evaluate", "--log", log, *shop, "--steps", "100", *tiny)
     assert people.stdout.splitlines()[-1] == found["verdict"]
+    strongest = max(found["peers"], key=lambda name: found["peers"][name]["metrics"]["recall@10"])
+    assert f"\nthe strongest is {strongest}: " in people.stdout
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 40])
