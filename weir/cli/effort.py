@@ -4,6 +4,7 @@
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -47,6 +48,15 @@ class Effort:
     patience: Annotated[
         int, typer.Option(min=1, help="Validations in a row without a better one that end training.")
     ] = 5
+
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train so many models with other random draws; figures are means over them.")
+    ] = 1
+
+    out: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder for vectors, scores and ranks of the test as Parquet files."),
+    ] = None
 
     @property
     def largest_peers(self) -> int:

@@ -36,7 +36,7 @@ def evaluate(*, options: ExperimentOptions, effort: Effort, json: JsonOutput = F
         plan, left_out = effort.plan(session, options, interactions, started)
         sampled += left_out
         print_facts(session, plan, sampled)
-        outcome = judge(session, plan, effort.largest_peers)
+        outcome = judge(session, plan, effort)
         verdict = "; ".join(filter(None, (small, verdict_of(outcome))))
     except TooFewError as error:
         if not small or options.split is SplitKind.LABELLED:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weir.cli.effort import Effort
 from weir.cli.offline import ExperimentOptions
 from weir.cli.progress import PLAIN_SECONDS, Bar
 from weir.cli.tables import print_table
@@ -35,30 +36,36 @@ def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
         session.notes.print(plain(line), soft_wrap=True)
 
 
-def judge(session: Session, plan: "Plan", largest: int) -> "Outcome":
-    """Train and test, beside peers of matrices of at most so many items, with progress; say how training went."""
+def judge(session: Session, plan: "Plan", effort: Effort) -> "Outcome":
+    """Train and test beside the peers, with progress; say how training went."""
     from trainer.offline.judge import against_peers
 
-    steps, name, started = plan.budget.steps, plan.rules.headline, time.monotonic()
+    name, started, total = plan.rules.headline, time.monotonic(), plan.budget.steps * effort.seeds
     with Bar(session.notes, "evaluate", plain_seconds=PLAIN_SECONDS) as bar:
 
-        def report(step: "Step") -> None:
+        def report(seed: int, step: "Step") -> None:
+            done = plan.budget.steps * (seed - plan.base.seed) + step.number
             passed = time.monotonic() - started
-            left = passed / step.number * (steps - step.number)
+            left = passed / done * (total - done)
             if plan.budget.seconds is not None:
-                left = min(left, max(0.0, plan.budget.seconds - passed))
+                left = min(left, max(0.0, plan.budget.seconds * effort.seeds - passed))
             # A narrow terminal shows only the start.
-            text = f"{in_words(left)} left at most, step {step.number:,} of {steps:,}, epoch {step.epochs:.1f}"
-            text += f", loss {step.loss:.3f}"
+            text = f"{in_words(left)} left at most, step {step.number:,} of {plan.budget.steps:,}"
+            text += f", epoch {step.epochs:.1f}, loss {step.loss:.3f}"
             if step.best:
                 text += f"; best on validation: {name} {step.best.metrics[name]:.4f} at step {step.best.step:,}"
-            bar.show(step.number, steps, text)
+            if effort.seeds > 1:
+                text += f"; seed {seed}"
+            bar.show(done, total, text)
 
         def told(peer: str) -> None:
-            bar.show(steps, steps, f"tuning {peer} on validation, to compare with")
+            bar.show(total, total, f"tuning {peer} on validation, to compare with")
 
-        outcome = against_peers(plan, report, largest=largest, told=told)
-    session.notes.print(plain(_training(outcome.training, plan)), soft_wrap=True)
+        outcome = against_peers(
+            plan, report, seeds=effort.seeds, largest=effort.largest_peers, told=told, out=effort.out
+        )
+    for training in outcome.training:
+        session.notes.print(plain(_training(training, plan)), soft_wrap=True)
     return outcome
 
 
@@ -118,7 +125,6 @@ def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
     if outcome is None:
         nothing = {"model": None, "popularity": None, "peers": {}, "left_out": {}}
         return {"cases": 0, "sampled": sampled, **nothing, "verdict": verdict}
-    training = outcome.training
     shown = {
         "cases": outcome.cases,
         "sampled": sampled,
@@ -126,20 +132,26 @@ def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
         "popularity": _figures(outcome.popularity),
         "difference": outcome.difference,
         "verdict": verdict,
-        "peers": {
-            peer.name: {"settings": peer.settings, "metrics": peer.metrics, "differences": peer.leads}
-            for peer in outcome.peers
-        },
+        "peers": {peer.name: _beside(peer) for peer in outcome.peers},
         "left_out": outcome.left_out,
-        "training": {
-            "steps": training.steps,
-            "best_step": training.best_step,
-            "epochs": training.epochs,
-            "ended": training.ended,
-            "curve": [point.model_dump(exclude={"seconds"}) for point in training.curve],
-        },
+        "training": [_curve(training) for training in outcome.training],
     }
     return from_json(to_json(shown, inf_nan_mode="null"))
+
+
+def _beside(peer: "Comparison") -> dict[str, Any]:
+    shown = {"settings": peer.settings, "metrics": peer.metrics, "differences": peer.leads}
+    return shown | {"differences_by_seed": peer.by_seed}
+
+
+def _curve(training: "Fit") -> dict[str, Any]:
+    return {
+        "steps": training.steps,
+        "best_step": training.best_step,
+        "epochs": training.epochs,
+        "ended": training.ended,
+        "curve": [point.model_dump(exclude={"seconds"}) for point in training.curve],
+    }
 
 
 def _figures(result: "EvaluationResult") -> dict[str, Any]:
@@ -155,7 +167,10 @@ def print_tables(session: Session, outcome: "Outcome") -> None:
         low, high = found.intervals.get(name, (math.nan, math.nan))
         between = "" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
         rows.append([name, f"{value:.4f}", between, f"{popular.metrics[name]:.4f}"])
-    print_table(session, f"{outcome.cases:,} test cases", ["metric", "model", "95 % interval", "popularity"], rows)
+    title, seeds = f"{outcome.cases:,} test cases", len(outcome.training)
+    if seeds > 1:
+        title += f", the model's figures are means over {seeds} seeds"
+    print_table(session, title, ["metric", "model", "95 % interval", "popularity"], rows)
     session.out.print()
     strata = [
         [

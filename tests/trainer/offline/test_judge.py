@@ -19,7 +19,7 @@ PLAN = Plan(
 
 def test_all_are_tested_on_the_same_cases() -> None:
     steps = list[Step]()
-    found = against_peers(PLAN, steps.append)
+    found = against_peers(PLAN, lambda seed, step: steps.append(step))
     test = Evaluator.of(LOG, PLAN.split.train, PLAN.split.test, PLAN.rules)
     assert found.cases == len(PLAN.split.test)
     assert found.popularity == test.test_popularity()
@@ -34,13 +34,25 @@ def test_all_are_tested_on_the_same_cases() -> None:
             {name: found.model.metrics[name] - peer.metrics[name] for name in ("recall@3", "ndcg@3")}
         )
         assert peer.leads["recall@3"].cases == found.cases
-    assert len(steps) == found.training.steps
+    assert len(steps) == found.training[0].steps
 
 
 def test_without_validation_all_steps_are_trained() -> None:
     split = replace(PLAN.split, validation=np.empty(0, np.int64))
     found = against_peers(replace(PLAN, split=split, budget=Budget(7, 2, patience=1)))
-    assert (found.training.steps, found.training.best_step, found.training.curve) == (7, 7, ())
+    [training] = found.training
+    assert (training.steps, training.best_step, training.curve) == (7, 7, ())
+
+
+def test_each_seed_is_a_model_and_has_leads_of_its_own() -> None:
+    plan = replace(PLAN, budget=Budget(5))
+    alone = [against_peers(replace(plan, base=plan.base.model_copy(update={"seed": seed}))) for seed in (3, 4)]
+    found = against_peers(replace(plan, base=plan.base.model_copy(update={"seed": 3})), seeds=2)
+    assert [training.steps for training in found.training] == [5, 5]
+    for number, peer in enumerate(found.peers):
+        for metric, leads in peer.by_seed.items():
+            assert leads == tuple(one.peers[number].leads[metric] for one in alone)
+            assert peer.leads[metric].mean == pytest.approx(np.mean([lead.mean for lead in leads]))
 
 
 def test_users_of_one_interaction_leave_nothing_to_train_on() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
@@ -52,6 +53,26 @@ def test_a_seed_decides_what_is_told_and_options_change_it(data: Path) -> None:
     assert told(weir(*command, "--cases", "7"))["cases"] == 7
     seen = told(weir(*command, "--keep-seen", "--index-top", "3"))
     assert seen["popularity"] != first["popularity"]
+
+
+def test_figures_of_several_seeds_are_their_means(data: Path) -> None:
+    command = ["evaluate", "--data", str(data), "--steps", "30", *TINY]
+    alone = [told(weir(*command, "--json", "--set", f"trainer.seed={seed}")) for seed in (4, 5)]
+    found = told(weir(*command, "--json", "--set", "trainer.seed=4", "--seeds", "2"))
+    assert found["training"] == [alone[0]["training"][0], alone[1]["training"][0]]
+    for name, value in found["model"]["metrics"].items():
+        assert value == pytest.approx(np.mean([one["model"]["metrics"][name] for one in alone]))
+    for name, peer in found["peers"].items():
+        apart = [one["peers"][name]["differences"]["ndcg@20"]["mean"] for one in alone]
+        assert peer["differences"]["ndcg@20"]["mean"] == pytest.approx(np.mean(apart))
+        assert [one["mean"] for one in peer["differences_by_seed"]["ndcg@20"]] == pytest.approx(apart)
+    result = weir(*command, "--seeds", "2", "--out", data.parent / "found")
+    names = {f"{kind}-seed{seed}.parquet" for kind in ("items", "cases") for seed in (0, 1)}
+    assert {path.name for path in (data.parent / "found").iterdir()} == names | {"ranks.parquet"}
+    ranks = pq.read_table(data.parent / "found" / "ranks.parquet")
+    assert set(ranks.column_names) >= {"case", "user_id", "item_id", "model, seed 0", "model, seed 1", *PEERS}
+    assert "30 test cases, the model's figures are means over 2 seeds" in result.stdout
+    assert sum(line.startswith("trained 30 steps") for line in result.stderr.splitlines()) == 2
 
 
 def test_what_is_not_measured_is_null(tmp_path: Path) -> None:
@@ -158,7 +179,7 @@ def test_a_verdict_says_whether_the_difference_is_more_than_chance(tmp_path: Pat
     assert 0 < lead["low"] < lead["mean"] < lead["high"]
     assert found["verdict"].startswith("the model is better than popularity: recall@10 ")
     assert found["verdict"].endswith("over 120 test cases of 60 users, which excludes 0")
-    training = found["training"]
+    [training] = found["training"]
     best = max(point["metrics"]["recall@10"] for point in training["curve"])
     [kept] = [point for point in training["curve"] if point["step"] == training["best_step"]]
     assert kept["metrics"]["recall@10"] == best
