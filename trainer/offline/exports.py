@@ -4,7 +4,7 @@
 |---|---|---|
 | `items-seed<n>.parquet` | an item | `item_id`, `vector` as the search compares it, `interactions` in training |
 | `cases-seed<n>.parquet` | a test case | `case`, `user_id`, `vector`, `item_ids` best first, their `scores` |
-| `ranks.parquet` | a relevant item of a case | `case`, `user_id`, `item_id`, the rank by each method, null beyond the last |
+| `ranks.parquet` | a relevant item of a case | `case`, `user_id`, `item_id`, the rank by each method or null |
 
 Scores are inner products of the two vectors. Files of the same name are replaced, each atomically.
 """
