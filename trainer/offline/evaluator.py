@@ -185,7 +185,7 @@ class Evaluator:
     def user_vectors(self, model: OfflineModel) -> Tensor:
         """Return the vectors of the users of all cases as the search compares them, (C, d)."""
         users, numbers = self._users(model), torch.arange(len(self.cases))
-        return torch.cat([users(some) for some in numbers.split(_USERS)])
+        return torch.cat([users(some) for some in torch.split(numbers, _USERS)])
 
     def _users(self, model: OfflineModel) -> Callable[[Tensor], Tensor]:
         """Return a function from numbers of cases to their users' vectors."""

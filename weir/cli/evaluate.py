@@ -18,8 +18,8 @@ def evaluate(*, options: ExperimentOptions, effort: Effort, json: JsonOutput = F
 
     A part between the two says when to stop: the best step is kept. On the same part popularity, item-kNN and EASE are
     tuned. Prints recall, NDCG, precision (with 95 % intervals over users) and coverage, recall for popular and rare
-    items, and by how much the model is above each simple method. docs/evaluation.md says what each split leaks. The
-    store is not used.
+    items, and by how much the model is above each simple method. docs/evaluation.md says what each split leaks. A
+    store is read only.
     """
     started = time.monotonic()
     session = options.open()

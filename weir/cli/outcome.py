@@ -123,7 +123,7 @@ def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
     from pydantic_core import from_json, to_json
 
     if outcome is None:
-        nothing = {"model": None, "popularity": None, "peers": {}, "left_out": {}}
+        nothing: dict[str, Any] = {"model": None, "popularity": None, "peers": {}, "left_out": {}}
         return {"cases": 0, "sampled": sampled, **nothing, "verdict": verdict}
     shown = {
         "cases": outcome.cases,
