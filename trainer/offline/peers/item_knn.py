@@ -24,13 +24,13 @@ def item_knn(together: Matrix, neighbours: int, shrinkage: float = 10.0) -> Matr
     shrinkage
         Added to the divisor, so that a similarity that few users support is small (Bell and Koren, 2007).
     """
-    users = together.diagonal()
+    users = together.diagonal().astype(np.float64)
     pairs = sparse.coo_matrix(together)
     apart = pairs.row != pairs.col
     row, col, both = pairs.row[apart], pairs.col[apart], pairs.data[apart]
-    similar = (both / (np.sqrt(users[row] * users[col]) + shrinkage)).astype(np.float32)
+    similar = both / (np.sqrt(users[row] * users[col]) + shrinkage)
     order = np.lexsort((col, -similar, row))
     row, col, similar = row[order], col[order], similar[order]
     starts = np.searchsorted(row, np.arange(len(users)))
     kept = np.arange(len(row)) - starts[row] < neighbours
-    return sparse.csr_matrix((similar[kept], (row[kept], col[kept])), shape=together.shape)
+    return sparse.csr_matrix((similar[kept].astype(np.float32), (row[kept], col[kept])), shape=together.shape)

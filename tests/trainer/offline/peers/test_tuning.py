@@ -13,7 +13,7 @@ SPLIT = temporal(LOG)
 
 
 def evaluator(held_out: Ints) -> Evaluator:
-    return Evaluator.of(LOG, SPLIT.train, held_out, Rules("interaction", (1, 3)))
+    return Evaluator.of(LOG, SPLIT.train, held_out, Rules("interaction", (1, 3), filter_seen=False))
 
 
 def oracle(right: float) -> Candidate:
