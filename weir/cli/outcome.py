@@ -169,7 +169,7 @@ def print_tables(session: Session, outcome: "Outcome") -> None:
         rows.append([name, f"{value:.4f}", between, f"{popular.metrics[name]:.4f}"])
     title, seeds = f"{outcome.cases:,} test cases", len(outcome.training)
     if seeds > 1:
-        title += f", the model's figures are means over {seeds} seeds"
+        title += f", means of {seeds} seeds"
     print_table(session, title, ["metric", "model", "95 % interval", "popularity"], rows)
     session.out.print()
     strata = [

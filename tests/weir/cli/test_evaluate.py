@@ -8,6 +8,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from contracts import Store
+from tests.trainer.windows import WindowWriter
 from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
 from weir.cli import effort
 
@@ -71,8 +73,21 @@ def test_figures_of_several_seeds_are_their_means(data: Path) -> None:
     assert {path.name for path in (data.parent / "found").iterdir()} == names | {"ranks.parquet"}
     ranks = pq.read_table(data.parent / "found" / "ranks.parquet")
     assert set(ranks.column_names) >= {"case", "user_id", "item_id", "model, seed 0", "model, seed 1", *PEERS}
-    assert "30 test cases, the model's figures are means over 2 seeds" in result.stdout
+    assert "30 test cases, means of 2 seeds" in result.stdout
     assert sum(line.startswith("trained 30 steps") for line in result.stderr.splitlines()) == 2
+
+
+def test_the_windows_of_a_store_are_a_log(tmp_path: Path, data: Path) -> None:
+    table, store = pq.read_table(data).to_pydict(), tmp_path / "store"
+    writer = WindowWriter(Store(str(store)))
+    for rows in (slice(0, 130), slice(130, 300)):
+        items = [str(item) for item in table["item_id"][rows]]
+        writer.commit(table["user_id"][rows], items, 1000 * np.array(table["timestamp"][rows]))
+    before = sorted(store.rglob("*"))
+    found = [told(weir("evaluate", "--log", log, "--steps", "3", *TINY, "--json")) for log in (data, store)]
+    assert found[0] == found[1]
+    assert found[0]["cases"] == 30
+    assert sorted(store.rglob("*")) == before
 
 
 def test_what_is_not_measured_is_null(tmp_path: Path) -> None:

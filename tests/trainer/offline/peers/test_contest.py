@@ -28,11 +28,11 @@ def test_what_comes_next_is_found_by_those_who_look_at_what_came_last() -> None:
     found = Contest(LOG, SPLIT.train, rules()).run(evaluator(SPLIT.validation), test, names.append)
     assert [peer.name for peer in found] == ALL
     assert names == ["popularity of the last days", "item-kNN", "EASE"]
-    recall = {peer.name: means(peer.ranked, (3,))["recall@3"] for peer in found}
-    assert recall["popularity"] == test.test_popularity().metrics["recall@3"]
+    recall = {peer.name: means(peer.ranked, (1,))["recall@1"] for peer in found}
+    assert recall["popularity"] == test.test_popularity().metrics["recall@1"]
     # On a circle an item's neighbours go together with it; only the newest item tells at which end a user is.
     for name in ("item-kNN", "EASE"):
-        assert recall[f"{name} with recency decay"] > max(recall[name], 0.5)
+        assert recall[f"{name} with recency decay"] > recall[name] + 0.2
 
 
 def test_what_is_left_out_is_told_and_not_run() -> None:
