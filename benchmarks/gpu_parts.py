@@ -179,7 +179,7 @@ def loss(device: torch.device, sizes: Sizes, limit: Limits) -> Iterator[Figure]:
         hits = torch.stack([own, own], 1)
 
         def call(query: Tensor = query, items: Tensor = items, hits: Tensor = hits) -> object:
-            pos = (query * items[: len(query)]).sum(1).float() / 0.1
+            pos = (query * items[: len(query)]).sum(1) / 0.1
             found = sampled_softmax_in_batch(
                 query, items, pos=pos, hits=hits, correction="none", temperature=0.1, chunk_rows=1024
             )
