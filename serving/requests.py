@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import MAX_ID_BYTES, ItemKeys, hash_id
+from contracts import MAX_ID_BYTES, ItemKeys, hash_id, hash_strings
 from serving.bundle import LoadedBundle
 from serving.config import LimitsConfig
 from serving.cost import query_costs, task_cost
@@ -222,4 +222,4 @@ class _Check:
         if known and not all(0 < size <= _SHORT for size in map(len, known)):
             for number, raw in enumerate(known):
                 self.id(f"{path}[{number}]", raw)
-        return ItemKeys(np.array([hash_id(raw, self.bundle.key_secret) for raw in known], np.int64))
+        return ItemKeys(hash_strings(known, self.bundle.key_secret))
