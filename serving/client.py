@@ -50,9 +50,6 @@ _SERVICE_CONFIG: Final = {
             },
         }
     ],
-    # Where most calls fail, the servers have more than they can do: repeating calls would make it worse. Fifty failures
-    # more than one for each ten answers, and nothing is repeated until answers come again.
-    "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
 }
 
 

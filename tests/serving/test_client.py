@@ -1,6 +1,3 @@
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-
 import grpc
 import pytest
 
@@ -8,7 +5,6 @@ from contracts import Store
 from serving.client import RetrievalClient, RetrievalError, by_embedding, by_history, by_item, by_user
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
-from weir.retrieval.v1 import retrieval_pb2 as pb
 
 
 def test_answers_are_plain_values(store: Store, catalogue: Catalogue) -> None:
@@ -50,31 +46,6 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
         client.info()
     assert refusal.value.code == grpc.StatusCode.UNAVAILABLE
     assert refusal.value.reason == ""
-
-
-def test_where_most_calls_fail_none_is_repeated() -> None:
-    asked = Counter[str]()
-
-    def fail(_: bytes, context: grpc.ServicerContext) -> bytes:
-        asked["times"] += 1
-        context.abort(grpc.StatusCode.CANCELLED, "too much")
-
-    service = pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name
-    handler = grpc.method_handlers_generic_handler(service, {"GetInfo": grpc.unary_unary_rpc_method_handler(fail)})
-    server = grpc.server(ThreadPoolExecutor(8), handlers=[handler])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-
-    def ask(client: RetrievalClient) -> None:
-        with pytest.raises(RetrievalError, match="too much"):
-            client.info()
-
-    with RetrievalClient(f"127.0.0.1:{port}") as client, ThreadPoolExecutor(64) as pool:
-        list(pool.map(ask, [client] * 64))
-        assert 64 <= asked["times"] < 64 + 50
-        list(pool.map(ask, [client] * 64))
-        assert asked["times"] < 64 + 50 + 64 + 50
-    server.stop(None)
 
 
 def test_a_closed_client_refuses_even_its_first_call() -> None:
