@@ -16,8 +16,10 @@ __all__ = ["warn_of_old_kernel"]
 log = logging.getLogger(__name__)
 
 _WITHOUT_AVX2: Final = frozenset(
-    "atom banias barcelona bobcat bulldozer core2 dunnington nehalem northwood opteron opteron_sse3 penryn piledriver "
-    "prescott sandybridge steamroller".split()
+    {
+        *("atom", "banias", "barcelona", "bobcat", "bulldozer", "core2", "dunnington", "nehalem", "northwood"),
+        *("opteron", "opteron_sse3", "penryn", "piledriver", "prescott", "sandybridge", "steamroller"),
+    }
 )
 """Kernels of OpenBLAS for x86, as it names them, that use no AVX2."""
 
