@@ -19,7 +19,7 @@ from serving.errors import NoBundleError
 from serving.histories import FollowedHistories
 from serving.index import AnnIndex, Found
 from serving.queries import ByEmbedding, Query, Task
-from serving.server import LIVENESS, Server, serve
+from serving.server import LIVENESS, SERVICE, Server, serve
 from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
@@ -59,7 +59,7 @@ def test_what_is_loaded_is_no_longer_looked_through_for_garbage(
 
     async def scenario() -> None:
         server.followers.start()
-        while server.health._server_status.get("") != SERVING:
+        while server.health._server_status.get(SERVICE) != SERVING:
             await asyncio.sleep(0.01)
         assert gc.get_freeze_count() > before + 10_000
         for task in server.followers.tasks:
