@@ -19,7 +19,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 class Channel:
-    """A gRPC channel that is opened anew when the files of certificates change; calls under way end on the old one.
+    """A gRPC channel that is opened again when the files of certificates change; calls under way end on the old one.
 
     Raises `OSError` or `ValueError` where a file cannot be used.
     """
