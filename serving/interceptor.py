@@ -16,7 +16,7 @@ from serving.metrics import RpcMetrics
 __all__ = ["MetricsInterceptor"]
 
 _ROUNDED: Final = 0.02
-"""Share of a deadline that may be left here when it is over for the client: gRPC sends it rounded up, by 1 % at most."""
+"""Share of a deadline that may be left here when the client gives up: gRPC sends it rounded up, by 1 % at most."""
 
 _GO_NAMES: Final = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Canceled"}
 
