@@ -69,7 +69,7 @@ def answering(said: Path, process: subprocess.Popen[bytes]) -> str:
     """Wait for the first answer of a demo; return the address of its page. Raises `RuntimeError` if it ends."""
     while process.poll() is None:
         text = said.read_text()
-        if "try: weir query" in text and (found := re.search(r"see it work: (\S+)", text)):
+        if "weir query" in text and (found := re.search(r"see it work: (\S+)", text)):
             return found.group(1)
         time.sleep(0.5)
     raise RuntimeError(said.read_text())
