@@ -108,11 +108,9 @@ def sampled_softmax_in_batch(
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
     (pos,) = widen(pos)
-    left_out = torch.unique(hits[:, 0].long() * len(items) + hits[:, 1].long())
     column_bias, row_bias = _biases(pos, len(items), log_q_pos, log_q_neg, correction)
     plan = _Plan(
-        left_out=left_out,
-        kept=len(items) - torch.bincount(left_out // len(items), minlength=len(query)),
+        hits=_by_row(hits.long()),
         column_bias=column_bias,
         row_bias=row_bias,
         improved=correction == "improved",
@@ -127,13 +125,11 @@ def sampled_softmax_in_batch(
 class _Plan:
     """What a pass needs with the embeddings.
 
-    `left_out` holds the sorted flat positions row * N + column outside the sum, `kept` (B,) the negatives per row. The
-    log-odds of a row are logsumexp over its kept columns of (logit + column_bias), less the positive's logit, plus
-    row_bias.
+    `hits` (H, 2) are the pairs outside the sum, by row. The log-odds of a row are logsumexp over its kept columns of
+    (logit + column_bias), less the positive's logit, plus row_bias.
     """
 
-    left_out: Tensor
-    kept: Tensor
+    hits: Tensor
     column_bias: Tensor
     row_bias: Tensor
     improved: bool
@@ -179,14 +175,16 @@ def _pass(
         query_gradient, items_gradient = (torch.zeros_like(one, dtype=pos.dtype) for one in (query, items))
     # One buffer for all chunks: an allocator may keep several of those that come and go.
     buffer = pos.new_empty(min(plan.chunk_rows, len(query)), len(items))
-    for rows, places in _chunks(plan, len(query), len(items)):
-        exponentials = buffer[: rows.stop - rows.start].copy_(plan.column_bias)
+    for rows, hits in _chunks(plan, len(query)):
+        exponentials = buffer[: rows.stop - rows.start]
+        kept = _count_kept(hits, exponentials)
+        exponentials.copy_(plan.column_bias)
         _add_product(exponentials, query[rows], items.T, plan.scale)
-        exponentials.view(-1).index_fill_(0, places, -torch.inf)
-        peak = exponentials.amax(1).masked_fill_(plan.kept[rows] == 0, 0.0)
+        exponentials.view(-1).index_fill_(0, _places(hits, exponentials), -torch.inf)
+        peak = exponentials.amax(1).masked_fill_(kept == 0, 0.0)
         total = exponentials.sub_(peak[:, None]).exp_().sum(1).clamp_(min=torch.finfo(pos.dtype).tiny)
         log_odds = total.log() + (peak - pos[rows]) + plan.row_bias[rows]
-        losses[rows], pull[rows] = _row_loss(log_odds, plan.kept[rows], plan.improved)
+        losses[rows], pull[rows] = _row_loss(log_odds, kept, plan.improved)
         if weight is not None:
             pull[rows] *= weight[rows]
             share = (plan.scale * pull[rows] / total)[:, None]
@@ -216,15 +214,38 @@ def _row_loss(log_odds: Tensor, kept: Tensor, improved: bool) -> tuple[Tensor, T
     return loss.masked_fill(empty, 0.0), pull.masked_fill(empty, 0.0)
 
 
-def _chunks(plan: _Plan, rows: int, columns: int) -> list[tuple[slice, Tensor]]:
-    """Split the rows; each chunk comes with the flat positions, within the chunk, of its masked pairs."""
+def _by_row(hits: Tensor) -> Tensor:
+    """Return pairs (H, 2) in the order of their rows, as a step has them already."""
+    rows = hits[:, 0]
+    return hits if bool((rows[1:] >= rows[:-1]).all()) else hits[torch.argsort(rows)]
+
+
+def _chunks(plan: _Plan, rows: int) -> list[tuple[slice, Tensor]]:
+    """Split the rows; each chunk comes with its pairs (h, 2), whose rows are counted from its first."""
     starts = [*range(0, rows, plan.chunk_rows), rows]
-    first_places = torch.tensor([start * columns for start in starts], device=plan.left_out.device)
-    bounds = torch.searchsorted(plan.left_out, first_places).tolist()
+    bounds = torch.searchsorted(plan.hits[:, 0].contiguous(), torch.tensor(starts, device=plan.hits.device)).tolist()
     return [
-        (slice(start, stop), plan.left_out[low:high] - start * columns)
+        (slice(start, stop), plan.hits[low:high] - plan.hits.new_tensor([start, 0]))
         for (start, stop), (low, high) in zip(itertools.pairwise(starts), itertools.pairwise(bounds), strict=True)
     ]
+
+
+def _places(hits: Tensor, logits: Tensor) -> Tensor:
+    """Return where pairs (h, 2) are in the memory of a chunk's logits (rows, N), (h,)."""
+    return hits[:, 0] * logits.shape[1] + hits[:, 1]
+
+
+def _count_kept(hits: Tensor, scratch: Tensor) -> Tensor:
+    """Count the columns that each row of a chunk keeps, (rows,), where pairs (h, 2) are left out, repeated or not.
+
+    `scratch` (rows, N) is overwritten. Of equal pairs, only the one whose number is left in their place counts:
+    distinct pairs without a sort, for a price that grows with h alone.
+    """
+    slots = scratch.view(torch.int64 if scratch.element_size() == 8 else torch.int32).view(-1)
+    places, number = _places(hits, scratch), torch.arange(len(hits), device=hits.device, dtype=slots.dtype)
+    slots[places] = number
+    distinct = hits[:, 0][slots[places] == number]
+    return scratch.shape[1] - torch.bincount(distinct, minlength=len(scratch))
 
 
 def _biases(

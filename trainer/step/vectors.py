@@ -9,6 +9,7 @@ from trainer.losses.inputs import LossInputs, Population
 from trainer.negatives import accidental_hits, bayesian_choice, shared_pool
 from trainer.step.batches import Batch
 from trainer.step.inputs import BatchRows, SampledInputs
+from trainer.step.laps import Laps
 from trainer.step.model import Model
 from trainer.step.seeds import Purpose, generator
 from trainer.towers import project, read_out
@@ -39,18 +40,20 @@ class StepVectors:
         place = torch.searchsorted(self.rows, rows.contiguous()).clamp(max=len(self.rows) - 1)
         return torch.where(self.rows[place] == rows, place, -1)
 
-    def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int) -> LossInputs:
-        """Return what the loss of this rank's share needs, and nothing else."""
+    def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: Laps) -> LossInputs:
+        """Return what the loss of this rank's share needs, and nothing else; the hits have a lap of their own."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
+        hits = self._hits(sampled)
+        laps.end("hits")
         users, positives = self._users(sampled, batch), self.items[self.place(rows.positives)]
         log_q_pos, log_q_columns = _densities(model, sampled)
         draws = generator(config.seed, Purpose.RESAMPLING, model.position.step, rank, device=self.rows.device)
-        return LossInputs(
+        inputs = LossInputs(
             users=users,
             positives=positives,
             temperature=config.tower.temperature,
             columns=self._items(sampled.columns),
-            hits=self._hits(sampled),
+            hits=hits,
             log_q_pos=log_q_pos,
             log_q_columns=log_q_columns,
             own=self._own(users, positives, rows),
@@ -61,6 +64,8 @@ class StepVectors:
             generator=draws,
             labels=batch.labels if config.loss.needs_labels else None,
         )
+        laps.end("tower")
+        return inputs
 
     def drawn(self, sampled: SampledInputs, drawn: Tensor | None) -> Tensor:
         """Count how often resampling drew each row, (n,), given the columns and cached items that it `drawn`."""
