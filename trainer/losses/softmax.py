@@ -40,6 +40,7 @@ def _of(step: LossInputs, correction: str) -> Tensor:
         hits=step.given("hits"),
         log_q_pos=step.log_q_pos,
         log_q_neg=step.log_q_columns,
+        times=step.times,
         correction=correction,
         temperature=step.temperature,
     )
@@ -53,6 +54,7 @@ def sampled_softmax_in_batch(
     hits: Tensor,
     log_q_pos: Tensor | None = None,
     log_q_neg: Tensor | None = None,
+    times: Tensor | None = None,
     correction: str = "improved",
     temperature: float = 1.0,
     chunk_rows: int = 256,
@@ -83,6 +85,9 @@ def sampled_softmax_in_batch(
     log_q_neg
         log Q(d) of the columns, (N,), finite. ``"improved"`` takes the row's positive out of it, as `exclude_positive`
         does. Not used by ``"none"``.
+    times
+        How many equal columns each one stands for, (N,), integers from 1; None: itself. A batch holds frequent items
+        often: each once, with its number, is the same sum for a smaller product.
     correction
         ``"none"``, ``"standard"`` or ``"improved"``, see `sampled_softmax`.
     temperature
@@ -100,7 +105,7 @@ def sampled_softmax_in_batch(
     ------
     ValueError
         For an unknown correction, a density that it needs and that is missing, NaN or infinities in it, wrong shapes or
-        dtypes, rows or columns out of range, a temperature that is not positive, or `chunk_rows` below 1.
+        dtypes, rows or columns out of range, `times` or `chunk_rows` below 1, or a temperature that is not positive.
     """
     _check_batch(query, items, pos, hits)
     checks.check_choice("correction", correction, CORRECTIONS)
@@ -109,9 +114,11 @@ def sampled_softmax_in_batch(
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
     (pos,) = widen(pos)
     column_bias, row_bias = _biases(pos, len(items), log_q_pos, log_q_neg, correction)
+    counted = _times(times, hits, len(items))
     plan = _Plan(
         hits=_by_row(hits.long()),
-        column_bias=column_bias,
+        times=counted,
+        column_bias=column_bias if times is None else column_bias + counted.to(pos.dtype).log(),
         row_bias=row_bias,
         improved=correction == "improved",
         scale=1.0 / temperature,
@@ -125,11 +132,12 @@ def sampled_softmax_in_batch(
 class _Plan:
     """What a pass needs with the embeddings.
 
-    `hits` (H, 2) are the pairs outside the sum, by row. The log-odds of a row are logsumexp over its kept columns of
-    (logit + column_bias), less the positive's logit, plus row_bias.
+    `hits` (H, 2) are the pairs outside the sum, by row; column d counts `times` (N,). The log-odds of a row are
+    logsumexp over its kept columns of (logit + column_bias), less the positive's logit, plus row_bias.
     """
 
     hits: Tensor
+    times: Tensor
     column_bias: Tensor
     row_bias: Tensor
     improved: bool
@@ -177,7 +185,7 @@ def _pass(
     buffer = pos.new_empty(min(plan.chunk_rows, len(query)), len(items))
     for rows, hits in _chunks(plan, len(query)):
         exponentials = buffer[: rows.stop - rows.start]
-        kept = _count_kept(hits, exponentials)
+        kept = _count_kept(hits, plan.times, exponentials)
         exponentials.copy_(plan.column_bias)
         _add_product(exponentials, query[rows], items.T, plan.scale)
         exponentials.view(-1).index_fill_(0, _places(hits, exponentials), -torch.inf)
@@ -235,17 +243,29 @@ def _places(hits: Tensor, logits: Tensor) -> Tensor:
     return hits[:, 0] * logits.shape[1] + hits[:, 1]
 
 
-def _count_kept(hits: Tensor, scratch: Tensor) -> Tensor:
-    """Count the columns that each row of a chunk keeps, (rows,), where pairs (h, 2) are left out, repeated or not.
+def _count_kept(hits: Tensor, times: Tensor, scratch: Tensor) -> Tensor:
+    """Return the columns that each row of a chunk keeps, (rows,), where pairs (h, 2) are left out, repeated or not.
 
-    `scratch` (rows, N) is overwritten. Of equal pairs, only the one whose number is left in their place counts:
-    distinct pairs without a sort, for a price that grows with h alone.
+    Column d counts `times` (N,). `scratch` (rows, N) is overwritten. Of equal pairs, only the one whose number is left
+    in their place counts: distinct pairs without a sort, for a price that grows with h alone.
     """
     slots = scratch.view(torch.int64 if scratch.element_size() == 8 else torch.int32).view(-1)
     places, number = _places(hits, scratch), torch.arange(len(hits), device=hits.device, dtype=slots.dtype)
     slots[places] = number
-    distinct = hits[:, 0][slots[places] == number]
-    return scratch.shape[1] - torch.bincount(distinct, minlength=len(scratch))
+    rows, columns = hits[slots[places] == number].T
+    return times.sum().repeat(len(scratch)).index_add_(0, rows, times[columns], alpha=-1)
+
+
+def _times(times: Tensor | None, hits: Tensor, columns: int) -> Tensor:
+    """Return how often each column counts, (N,), int64 on the device of the hits."""
+    if times is None:
+        return torch.ones(columns, dtype=torch.int64, device=hits.device)
+    checks.check_shape("times", times, N=columns)
+    if times.is_floating_point():
+        raise ValueError(f"times must hold integers, got {times.dtype}")
+    if bool((times < 1).any()):
+        raise ValueError(f"times must be at least 1, got {int(times.min())}")
+    return times.to(torch.int64)
 
 
 def _biases(

@@ -137,7 +137,8 @@ def _masked(inputs: LossInputs, config: TrainerConfig) -> int:
     if inputs.hits is None:
         return 0
     whole = config.negatives.in_batch and config.negatives.in_batch_limit is None
-    return len(inputs.hits) - whole * len(inputs.users)
+    masked = len(inputs.hits) if inputs.times is None else int(inputs.times[inputs.hits[:, 1]].sum())
+    return masked - whole * len(inputs.users)
 
 
 def _sum_over_ranks(tensors: list[Tensor], workers: Workers) -> list[Tensor]:

@@ -114,10 +114,10 @@ def _batches(state: TrainerState, log: WindowLog, manifests: list[WindowManifest
 
 def _timed(state: TrainerState, batch: Batch, workers: Workers, clock: Clock) -> _Round:
     batch = batch.to(state.device)
-    alone, products = _tower(state, batch), _products(state, batch, workers)
-    seconds = [_seconds(call, clock) for call in (alone, products)]
+    tower = _seconds(_tower(state, batch), clock)
+    products = _seconds(_products(state, batch, workers), clock)
     parts = train_step(state, batch, workers, clock=clock).seconds
-    return _Round(parts, *seconds, int(batch.real.sum()))
+    return _Round(parts, tower, products, int(batch.real.sum()))
 
 
 def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
