@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from contracts import WindowLog, WindowManifest
+from trainer.items.table import FIRST_ITEM
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
@@ -53,6 +54,7 @@ class Learner:
             self._test(manifest, found)
             self._ingest(manifest, found)
         examples = Examples.of(found, self.state.table, self.state.users).admitted()
+        del found  # as large as the examples
         if not self._train(manifest, examples):
             return False
         self._leave(manifest)
@@ -72,7 +74,7 @@ class Learner:
 
     def _ingest(self, manifest: WindowManifest, found: Positives) -> None:
         changes = ingest(self.state, self.log, manifest, found)
-        unadmitted = len(found.items) - len(Examples.of(found, self.state.table).admitted())
+        unadmitted = int((self.state.table.rows(found.items) < FIRST_ITEM).sum())
         self.observer.ingested(changes, len(self.state.table), unadmitted)
         self.observer.frequencies_updated(self.state.frequencies.sketch)
 
