@@ -92,7 +92,8 @@ def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int
     parts = [_positives(log.examples(manifest, shard, _WANTED), history_length) for shard in log.shards(manifest)]
     if not parts:
         return _positives(log.all_examples(manifest, _WANTED), history_length)
-    return Positives(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    users, items, histories, weights = (np.concatenate(found) for found in zip(*parts, strict=True))
+    return Positives(UserKeys(users), ItemKeys(items), ItemKeys(histories), weights)
 
 
 def _positives(table: pa.Table, history_length: int) -> Positives:
