@@ -16,11 +16,16 @@ from trainer.step.model import Model
 from trainer.step.seeds import Purpose, generator
 from trainer.towers import project, read_out
 
-__all__ = ["StepVectors"]
+__all__ = ["StepVectors", "in_parts"]
 
 _AT_ONCE: Final = 1 << 21
 """Numbers of a tower's input that it reads at a time, 8 MB: larger tensors leave the caches, and the allocator gives
 them back to the system after each use."""
+
+
+def in_parts(histories: Tensor, dimension: int) -> tuple[Tensor, ...]:
+    """Split histories (s, L) into those that a tower reads at a time, given the length of item vectors."""
+    return torch.split(histories, max(_AT_ONCE // (histories.shape[1] * dimension), 1))
 
 
 class StepVectors:
@@ -104,9 +109,8 @@ class StepVectors:
     def _users(self, sampled: SampledInputs, batch: Batch) -> Tensor:
         """Return the vectors (b, d) of the rows' users, read out of their histories."""
         histories, config = sampled.share.histories, self.model.config.tower
-        at_once = max(_AT_ONCE // (histories.shape[1] * config.dimension), 1)
         every = batch.positives.ndim > 1
-        read = torch.cat([self._read_out(part, every) for part in torch.split(histories, at_once)])
+        read = torch.cat([self._read_out(part, every) for part in in_parts(histories, config.dimension)])
         return project(read[sampled.share.positions], config)
 
     def _read_out(self, histories: Tensor, every: bool) -> Tensor:

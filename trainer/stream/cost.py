@@ -22,6 +22,7 @@ from trainer.step.inputs import sample_inputs
 from trainer.step.laps import Clock
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
+from trainer.step.vectors import in_parts
 from trainer.stream.ingest import ingest
 from trainer.towers import read_out
 
@@ -48,9 +49,9 @@ class _Round(NamedTuple):
 class StepCost:
     """Medians over `steps` steps, in microseconds per example.
 
-    `parts` are those of the whole `step`. `tower` is forward and backward of the user tower alone, for histories of
-    the same shape; `products` are the logits of the columns and their two gradients, as plain products of matrices, 0
-    where rows share no columns. `ratio` is that of the step to both, within the same moment.
+    `parts` are those of the whole `step`. `tower` is forward and backward of the user tower alone, for histories of the
+    same shape, in the same parts; `products` are the logits of the columns and their two gradients, as plain products
+    of matrices, 0 where rows share no columns. `ratio` is that of the step to both, within the same moment.
     """
 
     batch_size: int
@@ -122,14 +123,16 @@ def _timed(state: TrainerState, batch: Batch, workers: Workers, clock: Clock) ->
 
 def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
     """Return what computes the tower of a batch alone, forward and backward, from vectors of the same shape."""
-    mask, dimension = batch.histories != PADDING, state.config.tower.dimension
-    vectors = state.embeddings.weight.new_ones(*mask.shape, dimension).requires_grad_()
-    parameters, above = list(state.tower.parameters()), vectors.new_ones(len(mask), dimension)
+    dimension, weight = state.config.tower.dimension, state.embeddings.weight
+    masks = [part != PADDING for part in in_parts(batch.histories, dimension)]
+    vectors = [weight.new_ones(*mask.shape, dimension).requires_grad_() for mask in masks]
+    parameters, above = list(state.tower.parameters()), weight.new_ones(len(batch.histories), dimension)
 
     def call() -> object:
         state.tower.train()
-        read = read_out(state.tower, vectors, mask, every=False)
-        return torch.autograd.grad(read, [vectors, *parameters], above, allow_unused=True)
+        parts = zip(vectors, masks, strict=True)
+        read = torch.cat([read_out(state.tower, part, mask, every=False) for part, mask in parts])
+        return torch.autograd.grad(read, [*vectors, *parameters], above, allow_unused=True)
 
     return call
 
