@@ -11,6 +11,7 @@ from weir.cli.options import JsonOutput, StoreOptions
 from weir.cli.tables import print_table
 from weir.cli.window_facts import no_window
 from weir.errors import CommandError
+from weir.text import plain
 
 if TYPE_CHECKING:
     from trainer.stream.cost import StepCost
@@ -58,10 +59,11 @@ def step(
     if json:
         session.print_json({"steps": [asdict(cost) for cost in costs]})
         return
-    kinds = f"{config.tower.kind}, {config.loss.kind}"
+    kinds = f"{config.tower.kind}, {config.loss.kind}, {costs[0].items:,} items"
+    session.out.print(plain(f"microseconds per example by batch size: {kinds}"), soft_wrap=True)
     print_table(
         session,
-        f"microseconds per example by batch size: {kinds}, {costs[0].items:,} items",
+        "",
         ["part", *(f"{cost.batch_size:,}" for cost in costs)],
         _lines(costs),
     )
