@@ -6,7 +6,7 @@ DEV := all,bench,deploy-checks,dev
 install = deploy/install.sh $(BIN)/python $(1) && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign stream-campaign demo docs docs-version test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
+.PHONY: campaign stream-campaign demo gpu-check docs docs-version test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -51,6 +51,9 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches accuracy
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches drift
 
+gpu-check: .venv/dev.stamp  ## all that needs a GPU, without Beam, as build/gpu-check.md; some minutes, and nothing without a GPU
+	$(BIN)/python -m benchmarks.gpu_check
+
 deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules .venv/operator/crds  ## a policy scanner and the operators' types over deploy/
 	deploy/check.sh
 
@@ -84,7 +87,7 @@ engines: .venv/runtime.stamp  ## Kafka on 127.0.0.1:19092 and Flink on 127.0.0.1
 engines-stop: .venv/runtime.stamp  ## stops them
 	$(BIN)/python -m deploy.engines stop
 
-tools: .venv/tools/minio .venv/dev.stamp  ## for tests: S3 (needs Go), Kafka and Flink (Java, Maven), Redis and Chromium (apt); they skip without
+tools: .venv/tools/minio .venv/clients/node_modules .venv/clients/go/ready .venv/dev.stamp  ## for tests: S3 (needs Go), clients (Node, Go), Kafka and Flink (Java, Maven), Redis and Chromium (apt); they skip without
 	@$(BIN)/python -m deploy.engines fetch --optional
 	@command -v redis-server > /dev/null || command -v valkey-server > /dev/null \
 	|| (apt-get update && apt-get install --yes --no-install-recommends redis-server) > /dev/null 2>&1 \
@@ -97,6 +100,18 @@ tools: .venv/tools/minio .venv/dev.stamp  ## for tests: S3 (needs Go), Kafka and
 .venv/tools/minio:
 	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/minio/minio@$(MINIO); \
 	else echo "tools: skipped, there is no Go to build MinIO with"; fi
+
+# What the examples of docs/clients.md need.
+.venv/clients/node_modules: | .venv/bin/python
+	@mkdir -p .venv/clients
+	@echo '{"private": true}' > .venv/clients/package.json
+	@if command -v npm > /dev/null; then npm install --silent --no-audit --no-fund --prefix .venv/clients @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1 \
+	|| echo "tools: skipped, npm cannot fetch gRPC for Node"; \
+	else echo "tools: skipped, there is no npm to fetch gRPC for Node with"; fi
+
+.venv/clients/go/ready: | .venv/bin/python
+	@if command -v go > /dev/null; then deploy/go_client.sh .venv/clients/go || echo "tools: skipped, gRPC for Go cannot be built"; \
+	else echo "tools: skipped, there is no Go to build a client with"; fi
 
 .venv/tools/protoc-gen-openapi:
 	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/google/gnostic/cmd/protoc-gen-openapi@v0.7.1; fi
