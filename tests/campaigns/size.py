@@ -1,4 +1,4 @@
-"""How large a campaign is: the short form runs with all tests, `make campaign` and `make stream-campaign` run the long one."""
+"""How large a campaign is: the short form runs with all tests, `make campaign` runs the long one."""
 
 import os
 from typing import Final
