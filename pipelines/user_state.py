@@ -49,7 +49,7 @@ class _Events(NamedTuple):
 
     def take(self, places: Int64) -> "_Events":
         """Return the events at the given places."""
-        return _Events(*(column[places] for column in self))
+        return _Events(self.owner[places], self.items[places], self.times[places], self.positive[places])
 
 
 class _Merged(NamedTuple):
