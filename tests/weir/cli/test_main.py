@@ -47,6 +47,7 @@ COMMANDS = [
         "replay",
         "evaluate",
         "bench losses",
+        "bench step",
         "data movielens",
     ),
     *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
