@@ -209,6 +209,7 @@ class RetrievalClient:
         max_per_tag: int | None = None,
         tag_prefix: str = "",
         bundle_version: str = "",
+        probe: bool = False,
     ) -> Retrieval:
         """Return the top items of each query; see the proto's comments for what the parameters mean."""
         request = pb.RetrieveRequest(
@@ -221,6 +222,7 @@ class RetrievalClient:
             excluded_item_ids=excluded_item_ids,
             bundle_version=bundle_version,
             diversity=None if max_per_tag is None else pb.Diversity(max_per_tag=max_per_tag, tag_prefix=tag_prefix),
+            probe=probe,
         )
         answer = self._call("Retrieve", request)
         stages = ("total", "queue", "tower", "search")

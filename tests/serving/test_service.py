@@ -26,9 +26,10 @@ from serving.config import LimitsConfig, ServingConfig
 from serving.decoding import DecodingInterceptor
 from serving.interceptor import MetricsInterceptor
 from serving.loading import load_bundle
-from serving.metrics import RequestMetrics, RpcMetrics
+from serving.metrics import RequestMetrics, RpcMetrics, ServedMetrics
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
+from serving.served.lists import ServedLists
 from serving.service import RetrievalService
 from tests.serving.support import Catalogue, histories_of, poisonous_tower, write_bundle, write_window
 from tests.serving.users import BOUND, Event
@@ -50,6 +51,7 @@ class Served:
     gate: threading.Event = field(default_factory=threading.Event)
     started: threading.Event = field(default_factory=threading.Event)
     searched: list[int] = field(default_factory=list)
+    lists: ServedLists = field(init=False)
     stub: "retrieval_pb2_grpc.RetrievalServiceAsyncStub" = field(init=False)
     channel: grpc.aio.Channel = field(init=False)
 
@@ -79,12 +81,13 @@ async def serving(
 ) -> AsyncIterator[Served]:
     bundle = None if version is None else load_bundle(BundleLog(store), version)
     served = Served(bundle, Retriever(histories_of(store)))
+    served.lists = ServedLists(config.served, ServedMetrics(served.registry))
     metrics = RequestMetrics(served.registry)
     batcher: Batcher[Task, Answer] = Batcher(
         served.run, metrics, max_batch=8, max_cost=config.max_batch_cost, limit=queue, retry_after=0.25
     )
     aside = Aside(config.retry_after_seconds)
-    service = RetrievalService(lambda: served.bundle, batcher, config, metrics, aside)
+    service = RetrievalService(lambda: served.bundle, batcher, config, metrics, aside, served=served.lists)
     decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
     interceptors = [MetricsInterceptor(RpcMetrics(served.registry)), decoding]
     server = grpc.aio.server(interceptors=interceptors)
