@@ -120,11 +120,11 @@ class Attribution:
         while self.kept is not None and len(self.bundles) > self.kept:
             del self.bundles[next(iter(self.bundles))]
 
-    def position_click_through(self) -> list[float]:
-        """Return the share of lists whose item was clicked, by position; only of positions that were shown."""
-        shown = sum((one.shown for one in self.bundles.values()), start=_no_counts())
-        clicked = sum((one.clicked for one in self.bundles.values()), start=_no_counts())
-        return [click / count for click, count in zip(clicked.tolist(), shown.tolist(), strict=True) if count]
+    def by_position(self) -> list[tuple[int, int]]:
+        """Return of each position that was shown, from the first on, in how many lists it was shown and was clicked."""
+        shown = sum((one.shown for one in self.bundles.values()), start=_no_counts()).tolist()
+        clicked = sum((one.clicked for one in self.bundles.values()), start=_no_counts()).tolist()
+        return [(count, clicks) for count, clicks in zip(shown, clicked, strict=True) if count]
 
     def join(self, events: pa.Table) -> None:
         """Count the clicks among the events of a window (`EVENT_COLUMNS`); raises what `load` raises."""

@@ -113,8 +113,8 @@ class AttributionMetrics:
             self.click_through.labels(version).set(shown.click_through)
             if count := items.get(version):
                 self.coverage.labels(version).set(len(shown.items) / count)
-        for position, rate in enumerate(attribution.position_click_through()[:_POSITIONS], start=1):
-            self.positions.labels(str(position)).set(rate)
+        for position, (count, clicks) in enumerate(attribution.by_position()[:_POSITIONS], start=1):
+            self.positions.labels(str(position)).set(clicks / count)
         for outcome, count in attribution.outcomes.items():
             self.clicks.labels(outcome).inc(count - self._counted.get(outcome, 0))
         self._counted = dict(attribution.outcomes)

@@ -68,13 +68,9 @@ def _bundle(store: Store, version: str, attribution: Attribution) -> dict[str, A
 
 
 def _positions(attribution: Attribution, most: int) -> list[dict[str, Any]]:
-    shown = [one.shown for one in attribution.bundles.values()]
-    clicked = [one.clicked for one in attribution.bundles.values()]
-    counts = zip(sum(shown).tolist(), sum(clicked).tolist(), strict=True) if shown else ()
     return [
         {"position": position, "shown": count, "clicked": clicks, "click_through": clicks / count}
-        for position, (count, clicks) in enumerate(counts, start=1)
-        if count and position <= most
+        for position, (count, clicks) in enumerate(attribution.by_position()[:most], start=1)
     ]
 
 

@@ -94,7 +94,7 @@ def test_every_event_has_one_outcome(secret: str) -> None:
     assert shown.shown[:3].tolist() == [2, 2, 0]
     assert shown.clicked[:3].tolist() == [0, 2, 0]
     assert set(shown.items.tolist()) == {hash_id(item, secret) for item in "abc"}
-    assert attribution.position_click_through() == [0.0, 1.0]
+    assert attribution.by_position() == [(2, 0), (2, 2)]
 
 
 def test_a_click_finds_its_query_of_a_call_with_several() -> None:
@@ -135,8 +135,8 @@ def test_figures_are_those_of_a_plain_count() -> None:
         assert shown.click_through == clicked[version] / lists[version]
     total = sum(shown.shown for shown in attribution.bundles.values())
     assert np.array_equal(total, [lengths[place] for place in range(POSITIONS)])
-    expected = [clicks[place] / lengths[place] for place in range(POSITIONS) if lengths[place]]
-    assert attribution.position_click_through() == pytest.approx(expected)
+    expected = [(lengths[place], clicks[place]) for place in range(POSITIONS) if lengths[place]]
+    assert attribution.by_position() == expected
 
 
 def test_only_the_newest_bundles_are_kept_and_lists_of_others_are_unknown() -> None:
