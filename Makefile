@@ -6,7 +6,7 @@ DEV := all,bench,deploy-checks,dev
 install = deploy/install.sh $(BIN)/python $(1) && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign demo docs docs-version test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
+.PHONY: campaign demo gpu-check docs docs-version test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -47,6 +47,9 @@ bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the q
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches speed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches accuracy
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches drift
+
+gpu-check: .venv/dev.stamp  ## all that needs a GPU, without Beam, as build/gpu-check.md; some minutes, and nothing without a GPU
+	$(BIN)/python -m benchmarks.gpu_check
 
 deploy-check: .venv/dev.stamp .venv/checkov/bin/checkov .venv/operator/node_modules .venv/operator/crds  ## a policy scanner and the operators' types over deploy/
 	deploy/check.sh

@@ -15,6 +15,9 @@ from serving.metrics import RpcMetrics
 
 __all__ = ["MetricsInterceptor"]
 
+_ROUNDED: Final = 0.02
+"""Share of a deadline that may be left here when it is over for the client: gRPC sends it rounded up, by 1 % at most."""
+
 _GO_NAMES: Final = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Canceled"}
 
 
@@ -52,12 +55,12 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
         async def handle(request: Any, context: Any) -> Any:
             self._metrics.started.labels(*labels).inc()
             self.under_way += 1
-            start, code = time.perf_counter(), grpc.StatusCode.OK
+            start, code, allowed = time.perf_counter(), grpc.StatusCode.OK, context.time_remaining()
             try:
                 return await inner(request, context)
             except asyncio.CancelledError:
                 left = context.time_remaining()
-                late = left is not None and left <= 0
+                late = allowed is not None and left is not None and left <= _ROUNDED * allowed
                 code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
                 raise
             except BaseException:

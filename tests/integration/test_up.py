@@ -81,9 +81,11 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def test_it_says_what_is_awaited_then_what_to_ask_and_at_the_end_what_is_next(up: Up) -> None:
     up.said("starting: the replay begins when the trainer is ready")
     up.said("served: nothing yet: waiting for the first events")
-    asked = shlex.split(up.said(r"answers after [\d.]+ s; try: weir (query .*)").group(1))
+    asked = shlex.split(up.said(r"answers after [\d.]+ s; try: \S*weir (query .*)").group(1))
     assert "bundle 0" in weir(*asked)
-    ended = up.said(r"the replay is over, and all of it is learned; next: weir (click .*) changes the answer on (\S+)")
+    ended = up.said(
+        r"the replay is over, and all of it is learned; next: \S*weir (click .*) changes the answer on (\S+)"
+    )
     with urllib.request.urlopen(ended.group(2)) as page:  # noqa: S310
         assert page.status == 200
     changed: dict[str, Any] = json.loads(weir(*shlex.split(ended.group(1)), "--timeout", "300", "--json"))

@@ -258,7 +258,7 @@ def test_nothing_is_searched_for_a_client_that_no_longer_waits(store: Store, how
         async with serving(store) as served:
             running = asyncio.ensure_future(served.stub.Retrieve(ASK))
             await until(served, 0)
-            late = served.stub.Retrieve(ASK, timeout=0.2 if how == "deadline" else None)
+            late = served.stub.Retrieve(ASK, timeout=1.0 if how == "deadline" else None)
             await until(served, 1)
             if how == "deadline":
                 code, _ = await refused(late)

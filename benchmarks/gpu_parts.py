@@ -1,0 +1,235 @@
+"""What `benchmarks.gpu_check` measures: pieces of serving and training on a device, beside limits of the same device.
+
+Every function works on a CPU as well, at small sizes: so its code is tested where there is no GPU. The limits are
+measured too: what a copy of memory and a large product of matrices reach, as no program of this kind goes beyond them.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import faiss
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from serving.index import ExactIndex, on_device
+from trainer import TowerConfig
+from trainer.items.embeddings import Embeddings
+from trainer.losses import sampled_softmax_in_batch
+from trainer.ranking.cases import Cases, Lists
+from trainer.ranking.ranker import rank
+from trainer.towers import build_tower
+
+K: Final = 100
+RECALL: Final = 0.95
+_CHUNK: Final = 1 << 17
+"""Items scored at a time by the search with torch."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the problems are; the defaults are those that the figures are about."""
+
+    items: int = 1_000_000
+    dimension: int = 64
+    queries: int = 4096
+    lists: int = 4096
+    rows: int = 8192
+    columns: int = 32768
+    width: int = 128
+    history: int = 50
+    users: int = 65_536
+    seconds: float = 2.0
+    """For each measurement, warm-up aside."""
+
+
+SMALL: Final = Sizes(3000, 16, 64, 32, 128, 512, 16, 8, 200, 0.01)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A result: what was measured, its value and unit, and the share of the limit that it is compared with."""
+
+    what: str
+    value: float
+    unit: str
+    share: float | None = None
+    limit: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the device reaches: bytes a second in a copy, operations a second in products of bfloat16."""
+
+    bandwidth: float
+    bfloat16: float
+
+
+def seconds_of(call: Callable[[], object], device: torch.device, at_least: float) -> float:
+    """Return the median seconds of a call, the work on the device included; five calls or more."""
+    call()
+    found: list[float] = []
+    ends = time.perf_counter() + at_least
+    while len(found) < 5 or time.perf_counter() < ends:
+        _wait(device)
+        started = time.perf_counter()
+        call()
+        _wait(device)
+        found.append(time.perf_counter() - started)
+    return float(np.median(found))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def limits(device: torch.device, sizes: Sizes) -> Limits:
+    """Measure the limits."""
+    many = sizes.items * sizes.dimension * 4
+    source = torch.zeros(many // 4, device=device)
+    target = torch.empty_like(source)
+    copied = seconds_of(lambda: target.copy_(source), device, sizes.seconds)
+    left = torch.randn(sizes.rows, sizes.rows, device=device, dtype=torch.bfloat16)
+    product = seconds_of(lambda: left @ left, device, sizes.seconds)
+    return Limits(2 * many / copied, 2 * sizes.rows**3 / product)
+
+
+def exact_search(device: torch.device, sizes: Sizes, limit: Limits) -> Iterator[Figure]:
+    """Search the whole catalogue for a batch, chunk by chunk, in float32 and float16.
+
+    The bytes compared with the bandwidth are those that this way has to move: the catalogue once, and every score
+    written and read once. A kernel that selects while it multiplies would move the catalogue only.
+    """
+    draw = torch.Generator().manual_seed(0)
+    items = functional.normalize(torch.randn(sizes.items, sizes.dimension, generator=draw))
+    queries = functional.normalize(torch.randn(sizes.queries, sizes.dimension, generator=draw))
+    truth = _best(items, queries[:64], K).indices
+    for dtype in (torch.float32, torch.float16):
+        there, asked = items.to(device, dtype), queries.to(device, dtype)
+        seconds = seconds_of(lambda there=there, asked=asked: _best(there, asked, K), device, sizes.seconds)
+        size = dtype.itemsize * (items.numel() + 2 * sizes.queries * sizes.items)
+        found = _best(there, asked[:64], K).indices.cpu()
+        name = f"exact search, {str(dtype).removeprefix('torch.')}, batch of {sizes.queries}"
+        yield Figure(name, 1000 * seconds, "ms", size / seconds / limit.bandwidth, "of the copy's bandwidth")
+        yield Figure(f"{name}: recall@{K}", _overlap(found.numpy(), truth.numpy()), "")
+
+
+def _best(items: Tensor, queries: Tensor, k: int) -> "torch.return_types.topk":
+    """Return the best k of all items (queries, k), chunks merged as they come."""
+    scores, rows = [], []
+    for start in range(0, len(items), _CHUNK):
+        found = (queries @ items[start : start + _CHUNK].T).topk(min(k, len(items) - start))
+        scores.append(found.values)
+        rows.append(found.indices + start)
+    best = torch.cat(scores, 1).topk(k)
+    return torch.return_types.topk((best.values, torch.cat(rows, 1).gather(1, best.indices)))
+
+
+def _overlap(found: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.mean([len(np.intersect1d(*pair)) / len(pair[1]) for pair in zip(found, truth, strict=True)]))
+
+
+def faiss_indexes(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    """Search as the server does, flat and with inverted lists: as few of these as reach the recall."""
+    where = "gpu" if device.type == "cuda" else "cpu"
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((max(2, sizes.lists // 4), sizes.dimension), np.float32)
+    items = _clustered(rng, centres, sizes.items)
+    queries = _clustered(rng, centres, sizes.queries)
+    truth = ExactIndex(items).search(queries[:256], K).rows
+    for kind in ("Flat", f"IVF{sizes.lists},Flat"):
+        made = faiss.index_factory(sizes.dimension, kind, faiss.METRIC_INNER_PRODUCT)
+        made.train(items[: 64 * sizes.lists])
+        made.add(items)
+        index = on_device(made, {"nprobe": 1} if "IVF" in kind else {}, where)
+        probes = next(
+            n for n in _powers(index.lists) if _overlap(index.search(queries[:256], K, n).rows, truth) >= RECALL
+        )
+        seconds = seconds_of(lambda index=index, probes=probes: index.search(queries, K, probes), device, sizes.seconds)
+        label = f"faiss {kind}{f', nprobe {probes}' if probes else ''}, {where}"
+        yield Figure(label, sizes.queries / seconds, "queries/s")
+        yield Figure(f"{label}: recall@{K}", _overlap(index.search(queries[:256], K, probes).rows, truth), "")
+
+
+def _powers(lists: int) -> Iterator[int]:
+    """Yield what nprobe to try: powers of two, then all lists; 0 where there are none."""
+    yield from ([1 << power for power in range(lists.bit_length()) if 1 << power < lists] + [lists]) if lists else [0]
+
+
+def _clustered(rng: np.random.Generator, centres: np.ndarray, count: int) -> np.ndarray:
+    found = centres[rng.integers(0, len(centres), count)] + 0.7 * rng.standard_normal(
+        (count, centres.shape[1]), np.float32
+    )
+    return np.ascontiguousarray(found / np.linalg.norm(found, axis=1, keepdims=True))
+
+
+def loss(device: torch.device, sizes: Sizes, limit: Limits) -> Iterator[Figure]:
+    """Time the in-batch softmax with its gradients, against its three products at the rate of the limit."""
+    draw = torch.Generator().manual_seed(0)
+    for dtype in (torch.bfloat16, torch.float32):
+        query, items = (
+            functional.normalize(torch.randn(count, sizes.width, generator=draw)).to(device, dtype).requires_grad_()
+            for count in (sizes.rows, sizes.columns)
+        )
+        own = torch.arange(sizes.rows, device=device)
+        hits = torch.stack([own, own], 1)
+
+        def call(query: Tensor = query, items: Tensor = items, hits: Tensor = hits) -> object:
+            pos = (query * items[: len(query)]).sum(1) / 0.1
+            found = sampled_softmax_in_batch(
+                query, items, pos=pos, hits=hits, correction="none", temperature=0.1, chunk_rows=1024
+            )
+            return torch.autograd.grad(found.mean(), (query, items))
+
+        seconds = seconds_of(call, device, sizes.seconds)
+        name = f"loss {sizes.rows} x {sizes.columns} x {sizes.width}, {str(dtype).removeprefix('torch.')}"
+        operations = 6 * sizes.rows * sizes.columns * sizes.width
+        yield Figure(
+            name, 1000 * seconds, "ms", operations / seconds / limit.bfloat16, "of the products' bfloat16 rate"
+        )
+
+
+def step_parts(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    """Time a training step beside its loss: the default tower both ways, the table's look-up and its update."""
+    config = TowerConfig(dimension=sizes.width, history_length=sizes.history)
+    tower = build_tower(config, 0).to(device)
+    history = torch.randn(sizes.rows, sizes.history, sizes.width, device=device)
+    mask = torch.ones(sizes.rows, sizes.history, dtype=torch.bool, device=device)
+    parameters = list(tower.parameters())
+
+    def both_ways() -> object:
+        return torch.autograd.grad(tower(history, mask).square().mean(), parameters, allow_unused=True)
+
+    yield Figure(
+        f"{config.kind}, {sizes.rows} histories of {sizes.history}, both ways",
+        1000 * seconds_of(both_ways, device, sizes.seconds),
+        "ms",
+    )
+    table = Embeddings(torch.zeros(sizes.items + 1, sizes.width, device=device))
+    rows = torch.randperm(sizes.items, device=device)[: sizes.columns] + 1
+    gradient = torch.randn(len(rows), sizes.width, device=device)
+    looked_up = seconds_of(lambda: table.weight[rows], device, sizes.seconds)
+    yield Figure(f"look-up of {len(rows)} rows", 1000 * looked_up, "ms")
+    updated = seconds_of(lambda: table.adagrad_step(rows, gradient, 0.1), device, sizes.seconds)
+    yield Figure(f"update of {len(rows)} rows", 1000 * updated, "ms")
+
+
+def evaluation(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    """Rank all items for many users, as offline evaluation does; the whole is a million users."""
+    draw = torch.Generator().manual_seed(0)
+    items = torch.randn(sizes.items, sizes.dimension, generator=draw).to(device)
+    users = torch.randn(sizes.users, sizes.dimension, generator=draw).to(device)
+    numbers = np.arange(sizes.users)
+    wanted = np.random.default_rng(0).integers(0, sizes.items, sizes.users)
+    cases = Cases(numbers, Lists.grouped(numbers, wanted, sizes.users))
+    block = (1 << 28) if device.type == "cuda" else (1 << 21)
+    started = time.perf_counter()
+    rank(cases, lambda some: users[some.to(device)] @ items.T, sizes.items, depth=20, block_scores=block)
+    _wait(device)
+    rate = sizes.users / (time.perf_counter() - started)
+    yield Figure(f"ranking {sizes.items} items for a user", rate, "users/s")
+    yield Figure("a million users at this rate", 1e6 / rate, "s")
