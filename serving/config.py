@@ -84,6 +84,12 @@ class ServingConfig(FrozenModel):
     queue_queries: int = Field(
         default=1024, ge=1, description="queries that may wait; further requests are refused at once"
     )
+    queue_calls: int = Field(
+        default=64,
+        ge=1,
+        description="calls of a method that may wait unread; gRPC cancels further ones at once, before they cost much. "
+        "Calls per second, times a quarter of the callers' deadline",
+    )
     retry_after_seconds: float = Field(default=0.1, gt=0, description="retry delay sent to a refused client, seconds")
     poll_seconds: float = Field(default=0.3, gt=0, description="interval between checks of the store, seconds")
     drain_seconds: float = Field(

@@ -20,6 +20,7 @@ from contracts import Store
 from contracts.exposition import exposed
 from serving.access.access import Access
 from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
+from serving.admission import Admission, AdmissionInterceptor
 from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
@@ -97,7 +98,8 @@ class Server:
         config = self.config
         ProcessCollector(registry=self.registry)
         self.metrics = RequestMetrics(self.registry)
-        self.calls = MetricsInterceptor(RpcMetrics(self.registry))
+        self.rpcs = RpcMetrics(self.registry)
+        self.calls = MetricsInterceptor(self.rpcs)
         self.histories = self._histories()
         about_items = CatalogueMetrics(self.registry)
         catalogue = CatalogueFollower(self.files.catalogue, about_items)
@@ -169,6 +171,7 @@ class Server:
         config = self.config
         leave_out_departed()
         aside = Aside(config.retry_after_seconds)
+        admission = Admission(config.queue_queries + config.max_batch_queries, config.retry_after_seconds)
         watcher = self.watcher
         service = RetrievalService(
             lambda: watcher.bundle,
@@ -177,15 +180,17 @@ class Server:
             self.metrics,
             aside,
             served=self.served,
+            admission=admission,
             promoted=lambda: watcher.promoted,
         )
         decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
         keep_headers_out_of_logs()
         access = Access(config.auth, certificates=config.tls.client_ca_file is not None)
-        interceptors: list[grpc.aio.ServerInterceptor] = [self.calls, decoding]
+        first = [AdmissionInterceptor(admission, self.metrics, self.rpcs), self.calls]
+        interceptors: list[grpc.aio.ServerInterceptor] = [*first, decoding]
         if access.asks:
             interceptors = [
-                self.calls,
+                *first,
                 AccessInterceptor(access, service.refuse),
                 decoding,
                 RequestRightsInterceptor(service.refuse),
@@ -195,7 +200,7 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if config.reflection:
             enable_reflection((SERVICE, health.SERVICE_NAME), server)
-        return server, Gateway(service, self._dimension, self.calls, aside, access, config=config)
+        return server, Gateway(service, self._dimension, self.calls, aside, access, admission=admission, config=config)
 
     def _dimension(self) -> int:
         return 0 if self.watcher.bundle is None else self.watcher.bundle.manifest.dimension

@@ -16,6 +16,7 @@ from serving.access.access import Access, Caller
 from serving.access.certificates import http_context
 from serving.access.config import Right
 from serving.access.interceptor import rights_of
+from serving.admission import ADMITTED, Admission
 from serving.aside import Aside
 from serving.config import ServingConfig
 from serving.errors import NotJsonError, RequestError
@@ -53,6 +54,8 @@ class Gateway:
         Where large requests and answers are read and written.
     access
         Says who may call.
+    admission
+        Says which calls to begin.
     """
 
     def __init__(
@@ -63,10 +66,11 @@ class Gateway:
         aside: Aside,
         access: Access,
         *,
+        admission: Admission,
         config: ServingConfig,
     ) -> None:
         self._service, self._dimension, self._aside, self._config = service, dimension, aside, config
-        self._access = access
+        self._admission, self._access = admission, access
         application = web.Application(client_max_size=config.max_request_bytes, middlewares=[refusals(config.host)])
         for method in SERVICE.methods:
             rule = method.GetOptions().Extensions[annotations_pb2.http]
@@ -112,6 +116,8 @@ class Gateway:
 
         async def handle(request: web.Request, call: HttpCall) -> bytes:
             try:
+                if right in ADMITTED:
+                    self._admission.require_time(call.time_remaining())
                 caller = await self._caller(call, right)
                 message = await self._read(await _body(request, call), empty())
                 if caller is not None:

@@ -79,6 +79,7 @@ class ClickFollower:
             newest = self._windows.newest(1)
             self._last = newest[-1].sequence if newest else -1
             self._attribution = Attribution(self._load, found.key_secret, kept=_BUNDLES)
+            log.info("clicks are joined with served lists after commit %d", self._last)
         return self._attribution
 
     def _load(self, segment: str) -> pa.Table | None:

@@ -7,6 +7,7 @@ from contracts import Store, hash_id
 from contracts.served import read_served, segment_of, served_files
 from contracts.verification import verify
 from serving.client import RetrievalClient, by_history, by_user
+from tests.ports import free_port
 from tests.serving.process import MonitorProcess, ServerProcess
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
@@ -21,12 +22,15 @@ def test_clicks_are_joined_with_what_a_server_served(tmp_path: Path) -> None:
     store, catalogue = Store(str(tmp_path / "store")), Catalogue.random()
     write_bundle(store, "v1", catalogue, trained_sequence=0)
     write_window(store, 0, [Event("ann", "item-1", T)])
-    with ServerProcess(store, served={"share": 1, "flush_seconds": 0.1}) as server:
-        server.said(r"gRPC on", PATIENT)
-        server.serving("v1", PATIENT)
-        with MonitorProcess(store, target=server.target, served_delay_seconds=0.2, k=[5]) as monitor:
-            monitor.said("ready: asking", PATIENT)
-            with RetrievalClient(server.target, 60) as client:
+    target = f"127.0.0.1:{free_port()}"
+    with MonitorProcess(store, target=target, served_delay_seconds=0.2, k=[5]) as monitor:
+        # What was served and committed before it looks is not its business.
+        monitor.said("clicks are joined with served lists after commit 0", PATIENT)
+        port = int(target.rpartition(":")[2])
+        with ServerProcess(store, port=port, served={"share": 1, "flush_seconds": 0.1}) as server:
+            server.said(r"gRPC on", PATIENT)
+            server.serving("v1", PATIENT)
+            with RetrievalClient(target, 60) as client:
                 anns = client.retrieve([by_user("ann", 5)])
                 others = client.retrieve([by_history(["item-2"], 5), by_user("bob", 3)])
                 probe = client.retrieve([by_user("ann", 5)], probe=True)
@@ -44,7 +48,7 @@ def test_clicks_are_joined_with_what_a_server_served(tmp_path: Path) -> None:
                 assert time.monotonic() < ends, monitor.lines
                 time.sleep(0.1)
             assert monitor.metric("weir_attribution_click_through", 'bundle="v1"') == 2 / 3
-        server.terminate(PATIENT)
+            server.terminate(PATIENT)
     tables = [read_served(store, file) for file in served_files(store)]
     rows = [row for table in tables if table is not None for row in table.to_pylist()]
     assert [row["user_key"] for row in rows] == [hash_id("ann"), None, hash_id("bob")]

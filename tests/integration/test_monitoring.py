@@ -30,8 +30,8 @@ BOARDS = [path for path in (HERE / "dashboards").glob("*.json") if path.stem != 
 
 def test_every_query_of_the_dashboards_has_data(tmp_path: Path) -> None:
     start = time.time()
-    with (
-        weir_up(tmp_path, 4000, "--demo", "--seconds", "60") as ports,
+    with (  # the offset leads beyond the ports that outgoing connections take
+        weir_up(tmp_path, 12_000, "--demo", "--seconds", "60") as ports,
         running(tmp_path / "prometheus", ports, speed=60) as prometheus,
     ):
         wait(lambda: prometheus.targets_up() == set(JOBS), "a target is not up")
