@@ -23,7 +23,7 @@ def test_clicks_are_joined_with_what_a_server_served(tmp_path: Path) -> None:
     write_bundle(store, "v1", catalogue, trained_sequence=0)
     write_window(store, 0, [Event("ann", "item-1", T)])
     target = f"127.0.0.1:{free_port()}"
-    with MonitorProcess(store, target=target, served_delay_seconds=0.2, k=[5]) as monitor:
+    with MonitorProcess(store, target=target, served_delay_seconds=3, k=[5]) as monitor:
         # What was served and committed before it looks is not its business.
         monitor.said("clicks are joined with served lists after commit 0", PATIENT)
         port = int(target.rpartition(":")[2])
