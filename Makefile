@@ -84,7 +84,7 @@ engines: .venv/runtime.stamp  ## Kafka on 127.0.0.1:19092 and Flink on 127.0.0.1
 engines-stop: .venv/runtime.stamp  ## stops them
 	$(BIN)/python -m deploy.engines stop
 
-tools: .venv/tools/minio .venv/dev.stamp  ## for tests: S3 (needs Go), Kafka and Flink (Java, Maven), Redis and Chromium (apt); they skip without
+tools: .venv/tools/minio .venv/clients/node_modules .venv/clients/go/ready .venv/dev.stamp  ## for tests: S3 (needs Go), clients (Node, Go), Kafka and Flink (Java, Maven), Redis and Chromium (apt); they skip without
 	@$(BIN)/python -m deploy.engines fetch --optional
 	@command -v redis-server > /dev/null || command -v valkey-server > /dev/null \
 	|| (apt-get update && apt-get install --yes --no-install-recommends redis-server) > /dev/null 2>&1 \
@@ -97,6 +97,18 @@ tools: .venv/tools/minio .venv/dev.stamp  ## for tests: S3 (needs Go), Kafka and
 .venv/tools/minio:
 	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/minio/minio@$(MINIO); \
 	else echo "tools: skipped, there is no Go to build MinIO with"; fi
+
+# What the examples of docs/clients.md need.
+.venv/clients/node_modules: | .venv/bin/python
+	@mkdir -p .venv/clients
+	@echo '{"private": true}' > .venv/clients/package.json
+	@if command -v npm > /dev/null; then npm install --silent --no-audit --no-fund --prefix .venv/clients @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1 \
+	|| echo "tools: skipped, npm cannot fetch gRPC for Node"; \
+	else echo "tools: skipped, there is no npm to fetch gRPC for Node with"; fi
+
+.venv/clients/go/ready: | .venv/bin/python
+	@if command -v go > /dev/null; then deploy/go_client.sh .venv/clients/go || echo "tools: skipped, gRPC for Go cannot be built"; \
+	else echo "tools: skipped, there is no Go to build a client with"; fi
 
 .venv/tools/protoc-gen-openapi:
 	@if command -v go > /dev/null; then GOBIN=$(CURDIR)/.venv/tools go install github.com/google/gnostic/cmd/protoc-gen-openapi@v0.7.1; fi

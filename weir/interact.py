@@ -129,7 +129,7 @@ class Asker:
             user_id=user,
             hits=[
                 Hit(rank=rank, item_id=item, score=score, popularity_rank=ranks.get(item))
-                for rank, (item, score) in enumerate(zip(hits.item_ids, hits.scores, strict=True), start=1)
+                for rank, (item, score) in enumerate(zip(hits.item_ids, hits.scores.tolist(), strict=True), start=1)
             ],
             fallback=hits.fallback,
             seen_bounded=hits.seen_bounded,

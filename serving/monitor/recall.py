@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from contracts import PADDING_KEY, ItemKeys, Key, Label, WindowLog, WindowManifest, columns
 from serving.client import Hits, Retrieval, RetrievalClient, by_history
@@ -124,7 +123,7 @@ def index_recall(exact: Hits, found: Sequence[str], k: int) -> float:
 
     Items are judged by the exact search's scores: those of a compressed index are off.
     """
-    best: npt.NDArray[np.float64] = np.array(exact.scores[:k])
+    best = exact.scores[:k].astype(np.float64)
     if not len(best):
         return 1.0
     least = best[-1] - _TIE * max(1.0, abs(best[-1]))
