@@ -51,6 +51,7 @@ def test_clicks_are_joined_with_what_a_server_served(tmp_path: Path) -> None:
             server.terminate(PATIENT)
     tables = [read_served(store, file) for file in served_files(store)]
     rows = [row for table in tables if table is not None for row in table.to_pylist()]
+    rows.sort(key=lambda row: (row["served_at"], row["query"]))
     assert [row["user_key"] for row in rows] == [hash_id("ann"), None, hash_id("bob")]
     assert [row["item_ids"] for row in rows] == [hits.item_ids for hits in (*anns.hits, *others.hits)]
     facts = told(weir("inspect", "served", "--store", store.url, "--json"))
