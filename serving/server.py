@@ -5,6 +5,7 @@ loop parses and answers; one thread (`serving.batcher`) runs tower and search; o
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -32,6 +33,7 @@ from serving.http.gateway import Gateway
 from serving.in_place import DeltaPolicy
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
+from serving.kernels import warn_of_old_kernel
 from serving.listeners import listen, open_to_probes, rpc_server
 from serving.memory import Memory
 from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
@@ -82,6 +84,7 @@ def serve(store: Store, config: ServingConfig, files: CatalogueFiles | None = No
     pick_gpu(config.device)
     allow_files(config.max_connections + _OTHER_FILES)
     sys.setswitchinterval(_SWITCH_SECONDS)
+    warn_of_old_kernel()
     uvloop.run(Server(store, config, files=files or CatalogueFiles()).run())
 
 
@@ -223,6 +226,10 @@ class Server:
             await self.health.set(HISTORIES, _STATUS.NOT_SERVING if self.histories.problem else _STATUS.SERVING)
 
     async def _announce(self, ready: bool) -> None:
+        if ready:
+            # What is here now stays: looking through it again and again for garbage holds up calls for nothing.
+            gc.collect()
+            gc.freeze()
         await self._healthy(_STATUS.SERVING if ready else _STATUS.NOT_SERVING)
         log.info("ready: %s" if ready else "not ready, there is no bundle to serve: %s", self._where)
 

@@ -22,7 +22,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 class Reopened(Generic[ChannelT]):
-    """A gRPC channel that is opened anew when the files of certificates change; calls under way end on the old one.
+    """A gRPC channel that is opened again when the files of certificates change; calls under way end on the old one.
 
     `plain` and `secure` open it. Raises `OSError` or `ValueError` where a file cannot be used.
     """

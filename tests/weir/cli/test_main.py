@@ -47,6 +47,7 @@ COMMANDS = [
         "replay",
         "evaluate",
         "bench losses",
+        "bench step",
         "data movielens",
     ),
     *(
