@@ -12,6 +12,7 @@ A row each half minute:
 - monitor (the page included) and server: the same of their processes.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -92,12 +93,13 @@ def browser() -> Iterator[Any]:
 
 
 def children(root: int) -> dict[int, str]:
-    """Return the command lines of the processes below one."""
+    """Return the command lines of the processes below one; threads and processes may end meanwhile."""
     found: dict[int, str] = {}
-    for task in Path(f"/proc/{root}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
-            found |= children(child)
+    for task in Path("/proc").glob(f"{root}/task/*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+                found |= children(child)
     return found
 
 
