@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from contracts import LocalCache
 from contracts.models import FrozenModel
 from serving.access.config import AuthConfig, TlsConfig
+from serving.served.config import ServedConfig
 
 __all__ = ["LimitsConfig", "ServingConfig", "TracingConfig"]
 
@@ -162,6 +163,9 @@ class ServingConfig(FrozenModel):
         default=0.05, gt=0, description="how long a batch waits for Redis before its users count as unknown, seconds"
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="what one request may ask for")
+    served: ServedConfig = Field(
+        default_factory=ServedConfig, description="answers that are kept in the store, for attribution"
+    )
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="traces of calls")
 
     @model_validator(mode="after")

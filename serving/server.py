@@ -37,12 +37,14 @@ from serving.interceptor import MetricsInterceptor
 from serving.kernels import warn_of_old_kernel
 from serving.listeners import listen, open_to_probes, rpc_server
 from serving.memory import Memory
-from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
+from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
 from serving.open_files import allow_files
 from serving.queries import Answer, Task
 from serving.quiet import leave_out_departed
 from serving.reflection import enable_reflection
 from serving.retriever import Retriever
+from serving.served.lists import ServedLists
+from serving.served.writer import ServedWriter
 from serving.service import RetrievalService
 from serving.watcher import BundleWatcher
 from weir.retrieval.v1 import retrieval_pb2, retrieval_pb2_grpc
@@ -108,6 +110,9 @@ class Server:
         about_items = CatalogueMetrics(self.registry)
         catalogue = CatalogueFollower(self.files.catalogue, about_items)
         takedown = Takedown(self.files.takedown, about_items)
+        kept = ServedMetrics(self.registry)
+        self.served = ServedLists(config.served, kept)
+        self.writer = ServedWriter(self.store, config.served, self.served, kept)
         self.health = health.aio.HealthServicer()
         self._ill = ""
         self._where = ""
@@ -162,6 +167,7 @@ class Server:
             self._where = f"gRPC on {self.config.host}:{port}, {http}{probes}metrics on {metrics}"
             log.info("listening, without a bundle yet: %s", self._where)
             self.followers.start()
+            self.writer.start()
             watching = asyncio.create_task(self._watch_over())
             try:
                 await stopped.wait()
@@ -171,6 +177,7 @@ class Server:
             finally:
                 await _ended([watching, *self.followers.tasks])
                 await asyncio.to_thread(self.batcher.close)
+                await asyncio.to_thread(self.writer.close)
                 if self.traces is not None:
                     await asyncio.to_thread(self.traces.close)
         log.info("stopped")
@@ -187,6 +194,7 @@ class Server:
             config,
             self.metrics,
             aside,
+            served=self.served,
             admission=admission,
             promoted=lambda: watcher.promoted,
         )
