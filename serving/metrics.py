@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from contracts.catalogue import Catalogue
 from serving.bundle import LoadedBundle
 from serving.errors import RequestError
+from serving.spans import exemplar
 
 __all__ = ["BundleMetrics", "CatalogueMetrics", "HistoryMetrics", "RequestMetrics", "RpcMetrics", "ServedMetrics"]
 
@@ -78,8 +79,9 @@ class RequestMetrics:
 
     def stage_seconds(self, seconds: Sequence[tuple[str, float]]) -> None:
         """Record a request's stages."""
+        trace = exemplar()
         for stage, value in seconds:
-            self._stages[stage].observe(value)
+            self._stages[stage].observe(value, trace)
 
 
 class ServedMetrics:

@@ -22,6 +22,7 @@ from contracts.exposition import exposed
 from serving.access.access import Access
 from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
 from serving.admission import Admission, AdmissionInterceptor
+from serving.around import AroundInterceptor
 from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
@@ -50,6 +51,7 @@ from weir.retrieval.v1 import retrieval_pb2, retrieval_pb2_grpc
 
 if TYPE_CHECKING:
     from serving.shared.reader import SharedHistories
+    from serving.tracing import Traces
 
 __all__ = ["Server", "serve"]
 
@@ -104,6 +106,7 @@ class Server:
         self.rpcs = RpcMetrics(self.registry)
         self.calls = MetricsInterceptor(self.rpcs)
         self.histories = self._histories()
+        self.traces = self._traces()
         about_items = CatalogueMetrics(self.registry)
         catalogue = CatalogueFollower(self.files.catalogue, about_items)
         takedown = Takedown(self.files.takedown, about_items)
@@ -142,6 +145,13 @@ class Server:
 
         return SharedHistories(self.store, metrics, config.histories, config.histories_timeout_seconds)
 
+    def _traces(self) -> "Traces | None":
+        if self.config.tracing.endpoint is None:
+            return None
+        from serving.tracing import Traces  # noqa: PLC0415 - OpenTelemetry is an extra
+
+        return Traces(self.config.tracing)
+
     async def run(self) -> None:
         """Listen, follow the store, and shut down in order on a signal."""
         stopped = _stop_signal()
@@ -168,6 +178,8 @@ class Server:
                 await _ended([watching, *self.followers.tasks])
                 await asyncio.to_thread(self.batcher.close)
                 await asyncio.to_thread(self.writer.close)
+                if self.traces is not None:
+                    await asyncio.to_thread(self.traces.close)
         log.info("stopped")
 
     def _fronts(self) -> tuple[grpc.aio.Server, Gateway]:
@@ -189,7 +201,9 @@ class Server:
         decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
         keep_headers_out_of_logs()
         access = Access(config.auth, certificates=config.tls.client_ca_file is not None)
-        first = [AdmissionInterceptor(admission, self.metrics, self.rpcs), self.calls]
+        # Behind admission, which decides on every call: these make the handler of a method once.
+        kept = [] if self.traces is None else [AroundInterceptor(self.traces.traced)]
+        first = [AdmissionInterceptor(admission, self.metrics, self.rpcs), *kept, self.calls]
         interceptors: list[grpc.aio.ServerInterceptor] = [*first, decoding]
         if access.asks:
             interceptors = [
@@ -203,7 +217,16 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if config.reflection:
             enable_reflection((SERVICE, health.SERVICE_NAME), server)
-        return server, Gateway(service, self._dimension, self.calls, aside, access, admission=admission, config=config)
+        return server, Gateway(
+            service,
+            self._dimension,
+            self.calls,
+            aside,
+            access,
+            admission=admission,
+            config=config,
+            traces=self.traces,
+        )
 
     def _dimension(self) -> int:
         return 0 if self.watcher.bundle is None else self.watcher.bundle.manifest.dimension

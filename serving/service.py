@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NoReturn, TypeVar
 
 from serving.admission import Admission
@@ -23,6 +24,7 @@ from serving.queries import Answer, Task, joined
 from serving.requests import embed_task, item_ids, retrieve_task
 from serving.responses import embed_response, info_response, retrieve_response
 from serving.served.lists import ServedLists
+from serving.spans import call_trace
 from serving.status import DETAILS_KEY, code_of, details_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
@@ -133,6 +135,9 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
                 self._aside.require_room()
             task = await self._made(build, ids)
             left = context.time_remaining()
+            if (trace := call_trace.get()) is not None:
+                task = replace(task, trace=trace)
+                trace.queued()
             deadline = float("inf") if left is None else time.monotonic() + left
             outcome = await self._batcher.submit(parts_of(task, self._config.max_batch_cost), deadline)
             waited = True
