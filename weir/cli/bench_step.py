@@ -9,7 +9,6 @@ import typer
 
 from weir.cli.options import JsonOutput, StoreOptions
 from weir.cli.tables import print_table
-from weir.cli.window_facts import no_window
 from weir.errors import CommandError
 from weir.text import plain
 
@@ -48,6 +47,7 @@ def step(
     session = options.open()
     from contracts import WindowLog
     from trainer.stream.cost import measure
+    from weir.cli.window_facts import no_window
 
     config = session.settings.trainer
     if not WindowLog(session.store).newest(1):
