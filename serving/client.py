@@ -128,6 +128,7 @@ class Wishes(TypedDict, total=False):
     max_per_tag: int | None
     tag_prefix: str
     bundle_version: str
+    probe: bool
 
 
 def by_user(user_id: str, k: int | None = None) -> pb.Query:
@@ -175,6 +176,7 @@ def retrieve_request(queries: Sequence[pb.Query], wishes: Wishes) -> pb.Retrieve
         excluded_item_ids=wishes.get("excluded_item_ids"),
         bundle_version=wishes.get("bundle_version", ""),
         diversity=None if cap is None else pb.Diversity(max_per_tag=cap, tag_prefix=wishes.get("tag_prefix", "")),
+        probe=wishes.get("probe", False),
     )
 
 

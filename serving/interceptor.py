@@ -13,6 +13,7 @@ import grpc.aio
 from prometheus_client import Counter
 
 from serving.metrics import RpcMetrics
+from serving.spans import exemplar
 
 __all__ = ["MetricsInterceptor", "go_name", "labels_of"]
 
@@ -78,7 +79,7 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
             finally:
                 self.under_way -= 1
                 handled[code].inc()
-                seconds.observe(time.perf_counter() - start)
+                seconds.observe(time.perf_counter() - start, exemplar())
 
         return handle
 

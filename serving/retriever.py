@@ -28,6 +28,7 @@ from serving.plan import Plan
 from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
 from serving.rowsets import rows_in, rowset
 from serving.sieve import NO_TAGS, Passing, Sieve
+from serving.spans import BatchTimes
 from serving.spread import Ranked, Spread
 from serving.vectors import QueryVectors
 
@@ -102,6 +103,8 @@ class _Batch:
         planned = time.monotonic()
         hits = self.find(plans, vectors)
         found = time.monotonic()
+        if traces := [task.trace for task in tasks if task.trace is not None]:
+            traces[0].answered_with(traces, BatchTimes(self.bundle.version, len(pairs), start, planned, found))
         rest, version, tower, search = iter(hits), self.bundle.version, planned - start, found - planned
         return [Answer(version, [next(rest) for _ in task.queries], tower, search) for task in tasks]
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NoReturn, TypeVar
 
 from serving.admission import Admission
@@ -22,6 +23,8 @@ from serving.metrics import RequestMetrics
 from serving.queries import Answer, Task, joined
 from serving.requests import embed_task, item_ids, retrieve_task
 from serving.responses import embed_response, info_response, retrieve_response
+from serving.served.lists import ServedLists
+from serving.spans import call_trace
 from serving.status import DETAILS_KEY, code_of, details_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
@@ -55,11 +58,12 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         metrics: RequestMetrics,
         aside: Aside,
         *,
+        served: ServedLists,
         admission: Admission,
         promoted: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._current, self._batcher, self._config, self._metrics = current, batcher, config, metrics
-        self._aside, self._admission, self._promoted = aside, admission, promoted
+        self._aside, self._served, self._admission, self._promoted = aside, served, admission, promoted
 
     async def Retrieve(self, request: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:  # noqa: N802 - gRPC's name
         """Find the top items of each query."""
@@ -68,12 +72,13 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         def build() -> Task:
             return retrieve_task(request, self._bundle(), self._config.limits)
 
-        _, outcome = await self._answer(request, build, context)
-        hits = outcome.answer.hits
+        task, outcome = await self._answer(request, build, context)
+        version, hits = outcome.answer.version, outcome.answer.hits
         self._metrics.fallbacks.inc(sum(found.fallback for found in hits))
+        token = self._served.note(version, task.queries, hits, probe=request.probe)
 
         def response() -> pb.RetrieveResponse:
-            return retrieve_response(outcome.answer.version, hits, self._seconds(start, outcome))
+            return retrieve_response(version, hits, self._seconds(start, outcome), token)
 
         return await self._made(response, sum(len(found.ids) for found in hits))
 
@@ -130,6 +135,9 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
                 self._aside.require_room()
             task = await self._made(build, ids)
             left = context.time_remaining()
+            if (trace := call_trace.get()) is not None:
+                task = replace(task, trace=trace)
+                trace.queued()
             deadline = float("inf") if left is None else time.monotonic() + left
             outcome = await self._batcher.submit(parts_of(task, self._config.max_batch_cost), deadline)
             waited = True

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.resources import files
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 from aiohttp import web
@@ -27,6 +27,9 @@ from serving.http.statuses import refusals, response_of
 from serving.interceptor import MetricsInterceptor
 from serving.service import RetrievalService
 from weir.retrieval.v1 import retrieval_pb2 as pb
+
+if TYPE_CHECKING:
+    from serving.tracing import Traces
 
 __all__ = ["Gateway"]
 
@@ -56,6 +59,8 @@ class Gateway:
         Says who may call.
     admission
         Says which calls to begin.
+    traces
+        Keep traces of the calls.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Gateway:
         *,
         admission: Admission,
         config: ServingConfig,
+        traces: "Traces | None" = None,
     ) -> None:
         self._service, self._dimension, self._aside, self._config = service, dimension, aside, config
         self._admission, self._access = admission, access
@@ -75,6 +81,8 @@ class Gateway:
         for method in SERVICE.methods:
             rule = method.GetOptions().Extensions[annotations_pb2.http]
             timed = calls.timed(self._called(method), ("unary", SERVICE.full_name, method.name))
+            if traces is not None:
+                timed = traces.traced(timed, SERVICE.full_name, method.name)
             application.router.add_route(rule.WhichOneof("pattern"), rule.post or rule.get, partial(_answer, timed))
         application.router.add_get("/openapi.yaml", _schema)
         # Nobody waits for the answer to a caller who has left; without it, half a request ends in a traceback.

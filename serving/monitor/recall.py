@@ -9,6 +9,7 @@ left out, find the next item), `served` (does the answer that a product would sh
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -104,7 +105,8 @@ def _three(
     """Ask exactly (for more than k, so that ties at the k-th place are seen), as configured, and as a product would."""
     wide = [by_history(example.history, min(2 * k, most)) for example in some]
     queries = [by_history(example.history, k) for example in some]
-    return client.retrieve(wide, exact=True), client.retrieve(queries), client.retrieve(queries, exclude_seen=True)
+    ask = partial(client.retrieve, probe=True)
+    return ask(wide, exact=True), ask(queries), ask(queries, exclude_seen=True)
 
 
 def _count(tally: Tally, item: str, cutoffs: Sequence[int], answers: Sequence[Hits]) -> None:

@@ -19,6 +19,7 @@ from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, Store
+from contracts.served import segment_of
 from serving.admission import Admission, AdmissionInterceptor
 from serving.aside import Aside
 from serving.batcher import Batcher
@@ -27,9 +28,11 @@ from serving.config import LimitsConfig, ServingConfig
 from serving.decoding import DecodingInterceptor
 from serving.interceptor import MetricsInterceptor
 from serving.loading import load_bundle
-from serving.metrics import RequestMetrics, RpcMetrics
+from serving.metrics import RequestMetrics, RpcMetrics, ServedMetrics
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
+from serving.served.config import ServedConfig
+from serving.served.lists import ServedLists
 from serving.service import RetrievalService
 from tests.serving.support import Catalogue, histories_of, poisonous_tower, write_bundle, write_window
 from tests.serving.users import BOUND, Event
@@ -51,6 +54,7 @@ class Served:
     gate: threading.Event = field(default_factory=threading.Event)
     started: threading.Event = field(default_factory=threading.Event)
     searched: list[int] = field(default_factory=list)
+    lists: ServedLists = field(init=False)
     stub: "retrieval_pb2_grpc.RetrievalServiceAsyncStub" = field(init=False)
     channel: grpc.aio.Channel = field(init=False)
     admission: Admission = field(default_factory=lambda: Admission(limit=100, retry_after=0.25))
@@ -81,12 +85,21 @@ async def serving(
 ) -> AsyncIterator[Served]:
     bundle = None if version is None else load_bundle(BundleLog(store), version)
     served = Served(bundle, Retriever(histories_of(store)))
+    served.lists = ServedLists(config.served, ServedMetrics(served.registry))
     metrics = RequestMetrics(served.registry)
     batcher: Batcher[Task, Answer] = Batcher(
         served.run, metrics, max_batch=8, max_cost=config.max_batch_cost, limit=queue, retry_after=0.25
     )
     aside = Aside(config.retry_after_seconds)
-    service = RetrievalService(lambda: served.bundle, batcher, config, metrics, aside, admission=served.admission)
+    service = RetrievalService(
+        lambda: served.bundle,
+        batcher,
+        config,
+        metrics,
+        aside,
+        served=served.lists,
+        admission=served.admission,
+    )
     decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
     rpcs = RpcMetrics(served.registry)
     interceptors = [AdmissionInterceptor(served.admission, metrics, rpcs), MetricsInterceptor(rpcs), decoding]
@@ -123,6 +136,23 @@ async def refused(call: object) -> tuple[grpc.StatusCode, dict[str, object]]:
         detail.Unpack(kind)
         found[type(kind).__name__] = kind
     return failure.value.code(), found
+
+
+def test_answers_are_kept_unless_nobody_is_shown_them(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store, config=CONFIG.model_copy(update={"served": ServedConfig(share=1)})) as served:
+            served.gate.set()
+            answer = await served.stub.Retrieve(ASK)
+            probe = await served.stub.Retrieve(pb.RetrieveRequest(queries=[ANN], probe=True))
+            batch = served.lists.take()
+            assert [(one.token, one.items) for one in batch.lists] == [
+                (answer.attribution_token, list(answer.hits[0].item_ids))
+            ]
+            assert segment_of(answer.attribution_token) == batch.segment
+            assert segment_of(probe.attribution_token) is None
+            assert list(probe.hits[0].item_ids) == list(answer.hits[0].item_ids)
+
+    asyncio.run(scenario())
 
 
 def test_an_answer_says_where_it_comes_from(store: Store, catalogue: Catalogue) -> None:
