@@ -24,7 +24,7 @@ from contracts.format import Layout, StoreFormat, StoreFormatError, ensure_forma
 from contracts.history_files import HistoryFile, HistoryFiles
 from contracts.horizon import Horizon, RetiredError, Retirement
 from contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
-from contracts.keys import PADDING_KEY, ItemKeys, Key, Keys, RawId, UserKeys, hash_id, hash_ids, shards_of
+from contracts.keys import PADDING_KEY, ItemKeys, Key, Keys, RawId, UserKeys, hash_id, hash_ids, hash_strings, shards_of
 from contracts.local_cache import LocalCache
 from contracts.log_state import LogState
 from contracts.redaction import LetterFile
@@ -105,6 +105,7 @@ __all__ = [
     "examples_schema",
     "hash_id",
     "hash_ids",
+    "hash_strings",
     "interaction_schema",
     "items_schema",
     "open_shard",

@@ -6,19 +6,24 @@ __all__ = [
     "ATTRIBUTION_TOKEN",
     "AVAILABLE_FROM",
     "AVAILABLE_UNTIL",
+    "BUNDLE_VERSION",
     "COUNT",
     "EVENT_ID",
     "EVENT_KEY",
     "EVENT_TYPE",
+    "FALLBACK",
     "FEATURES",
     "HISTORY",
     "HISTORY_TIMES",
     "ITEM_ID",
+    "ITEM_IDS",
     "ITEM_KEY",
     "LABEL",
     "POPULARITY",
     "POSITION",
+    "QUERY",
     "ROW",
+    "SERVED_AT",
     "TAGS",
     "TIMESTAMP",
     "USER_ID",
@@ -50,3 +55,9 @@ POPULARITY: Final = "popularity"
 TAGS: Final = "tags"
 AVAILABLE_FROM: Final = "available_from"
 AVAILABLE_UNTIL: Final = "available_until"
+
+QUERY: Final = "query"
+SERVED_AT: Final = "served_at"
+BUNDLE_VERSION: Final = "bundle_version"
+FALLBACK: Final = "fallback"
+ITEM_IDS: Final = "item_ids"

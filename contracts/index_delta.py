@@ -1,4 +1,4 @@
-"""What a delta does to a FAISS index. Importing it needs FAISS, hence `contracts` itself does not."""
+"""What a delta does to a FAISS index. Importing it needs FAISS, so `contracts` itself does not."""
 
 from typing import Any, Final
 

@@ -1,5 +1,6 @@
 """From item keys to the rows of a bundle: of its index, and of the embeddings that the user tower reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +11,7 @@ from contracts.bundle_manifest import IndexRows
 from contracts.keys import ItemKeys
 from contracts.overlay import Overlay
 
-__all__ = ["FIRST_ITEM_ROW", "ItemRows"]
+__all__ = ["FIRST_ITEM_ROW", "ItemRows", "tower_rows"]
 
 _PADDING_ROW: Final = 0
 FIRST_ITEM_ROW: Final = 2
@@ -73,3 +74,11 @@ class ItemRows:
         newest = np.take_along_axis(found, order, axis=1)[:, -length:]
         rows[:, length - newest.shape[1] :] = np.where(newest >= 0, newest + FIRST_ITEM_ROW, _PADDING_ROW)
         return rows, rows != _PADDING_ROW
+
+
+def tower_rows(histories: Sequence[IndexRows], length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return what `ItemRows.tower_inputs` does, of the rows of known items, at most `length` each."""
+    rows = np.full((len(histories), length), _PADDING_ROW, np.int64)
+    for row, known in zip(rows, histories, strict=True):
+        row[length - len(known) :] = known + FIRST_ITEM_ROW
+    return rows, rows != _PADDING_ROW

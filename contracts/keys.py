@@ -10,6 +10,7 @@ nobody can predict.
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import NewType
 
 import numpy as np
@@ -18,7 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-__all__ = ["PADDING_KEY", "ItemKeys", "Key", "Keys", "RawId", "UserKeys", "hash_id", "hash_ids", "shards_of"]
+__all__ = [
+    "PADDING_KEY",
+    "ItemKeys",
+    "Key",
+    "Keys",
+    "RawId",
+    "UserKeys",
+    "hash_id",
+    "hash_ids",
+    "hash_strings",
+    "shards_of",
+]
 
 RawId = NewType("RawId", str)
 """An id as the log spells it."""
@@ -65,12 +77,23 @@ def hash_ids(ids: pa.Array | pa.ChunkedArray, secret: str = "") -> Keys:
     return keys
 
 
+def hash_strings(ids: Sequence[str], secret: str = "") -> Keys:
+    """Return the keys of ids as `hash_id` does, (n,); for few ids, which need not be distinct."""
+    if secret:
+        return np.array([hash_id(raw, secret) for raw in ids], np.int64)
+    return _unkeyed([raw.encode() for raw in ids])
+
+
 def _keys_of(spelled: npt.NDArray[np.object_], secret: str) -> Keys:
     """Return the keys of ids in UTF-8, (n,), which are no nulls."""
     if secret:
         return np.fromiter((hash_id(raw.decode(), secret) for raw in spelled), np.int64, len(spelled))
+    return _unkeyed(spelled)
+
+
+def _unkeyed(ids: Sequence[bytes] | npt.NDArray[np.object_]) -> Keys:
     # As `hash_id`, but one call of C for each id and no function around it.
-    digests = np.fromiter(map(xxhash.xxh3_64_intdigest, spelled), np.uint64, len(spelled))
+    digests = np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64, len(ids))
     keys = digests.view(np.int64)
     keys[keys == PADDING_KEY] = 1
     return keys

@@ -14,6 +14,7 @@ from contracts.errors import CorruptArtefactError
 from contracts.findings import Finding, Kind
 from contracts.format import read_format
 from contracts.listed_files import expected_files, histories_of, retired_files
+from contracts.served import ServedFile, check_served
 from contracts.storage import FileEntry, FileStat, Store
 
 __all__ = ["Finding", "Kind", "Report", "verify"]
@@ -91,7 +92,7 @@ def verify(
     needed = expected_files(store, there, histories, report.findings)
     report.findings += _missing(store, needed, there)
     expected = retired | needed
-    todo = [name for name in there if name in expected or _matches(name, _DOCUMENTS) or _matches(name, _SEALED)]
+    todo = [name for name in there if name in expected or _carries_checksum(name)]
     with ThreadPoolExecutor(threads) as pool:
         checks = [pool.submit(_check, store, name, there[name], expected.get(name), quick=quick) for name in todo]
         for done, check in enumerate(as_completed(checks), start=1):
@@ -139,8 +140,14 @@ def _check(store: Store, name: str, stat: FileStat, entry: FileEntry | None, *, 
     return []
 
 
+def _carries_checksum(name: str) -> bool:
+    return _matches(name, _DOCUMENTS) or _matches(name, _SEALED) or ServedFile.of(name) is not None
+
+
 def _check_itself(path: str, name: str, data: bytes) -> None:
-    if _matches(name, _SEALED):
+    if ServedFile.of(name) is not None:
+        check_served(path, data)
+    elif _matches(name, _SEALED):
         unseal(path, data)
     else:
         decode_document(path, data, Document)

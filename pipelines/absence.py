@@ -129,7 +129,8 @@ class _Search:
     def _of_columns(self, rows: pa.Table) -> set[str]:
         found = set[str]()
         if columns.USER_KEY in rows.column_names:
-            found |= self._ids(np.isin(self.users.keys, rows[columns.USER_KEY].to_numpy()))
+            # Served lists name a user only where the query did: an array with nulls would be one of floats.
+            found |= self._ids(np.isin(self.users.keys, rows[columns.USER_KEY].drop_null().to_numpy()))
         for name in {columns.USER_ID, self.user_column} & set(rows.column_names):
             found |= set(self.users.ids) & {str(one) for one in rows[name].unique().to_pylist()}
         return found

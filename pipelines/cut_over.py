@@ -55,7 +55,7 @@ def cut_over(
 def _take_in(
     source: WindowSource, store: Store, config: PipelineConfig, report: Callable[[IngestSummary], None] | None
 ) -> IngestSummary:
-    """Take in what there is; it happens twice, hence with metrics of its own."""
+    """Take in what there is; it happens twice, so it has metrics of its own."""
     total = ingest(store, config, source=source, report=report, registry=CollectorRegistry())
     span = LogState.open(store).sources.get(WINDOWS)
     if span is None or not span.is_done or span.stop < position_of(source.state.cursor.sequence):

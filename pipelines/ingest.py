@@ -147,7 +147,7 @@ class _Driver:
         self.retire(partitions)
         self.erase()
         if self._waits and partitions:
-            logger.warning("%s: there again", self.config.log)
+            logger.warning("%s can be read now", self.config.log)
             self._waits = False
 
     def _discover(self) -> list[Any]:

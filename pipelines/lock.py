@@ -29,7 +29,7 @@ def only_writer(store: Store) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_driver(store: Store) -> Iterator[None]:
-    """Lock the store against other drivers, be it for a run or for a stream; raises `BusyStoreError`.
+    """Lock the store against other drivers, for a run or a stream; raises `BusyStoreError`.
 
     The workers of a stream have `only_writer` one after the other, for a commit each. Object stores have no such lock.
     """

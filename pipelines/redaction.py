@@ -35,6 +35,7 @@ from pipelines.config import PipelineConfig
 from pipelines.forgotten import Forgotten
 from pipelines.lock import only_redaction
 from pipelines.redacted_files import letters_without, pane_without, users_file_without
+from pipelines.served_lists import forget_served
 
 __all__ = ["RedactionReport", "forget_users"]
 
@@ -50,12 +51,16 @@ class RedactionReport(FrozenModel):
     rows: int = Field(default=0, description="examples that are gone")
     history_files: int = Field(default=0, description="files of users written again, or removed")
     letters: int = Field(default=0, description="files of dead letters written again")
+    served_files: int = Field(default=0, description="files of served lists written again, or removed")
+    served_lists: int = Field(default=0, description="served lists that are gone")
 
 
 def forget_users(
     store: Store, config: PipelineConfig, users: Forgotten, progress: Callable[[int, int], None] | None = None
 ) -> RedactionReport:
     """Make the commit that forgets users, if the store holds any of them; what it replaces stays (`Erasure`).
+
+    After it their served lists go, which no commit names.
 
     `progress` is called with the commits looked at and their number. Raises `BusyStoreError` where another redaction is
     at work, and `CorruptArtefactError` for a damaged file: then nothing is forgotten.
@@ -78,7 +83,17 @@ def forget_users(
                 forget(store, redaction.run)
             else:
                 unmark(store, redaction.run)
-            return report
+            return _without_lists(store, users, report)
+
+
+def _without_lists(store: Store, users: Forgotten, report: RedactionReport) -> RedactionReport:
+    """Remove served lists, and add what was found to a report."""
+    removed = forget_served(store, users.keys)
+    keys: list[int] = users.keys.tolist()
+    named = {one for one, key in zip(users.ids, keys, strict=True) if key in removed.users}
+    held = tuple(one for one in users.ids if one in named or one in report.held)
+    changes = {"held": held, "served_files": removed.files, "served_lists": removed.lists}
+    return report.model_copy(update=changes)
 
 
 class _SweptError(Exception):

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.lib.stride_tricks import sliding_window_view
 
 from contracts import (
     PADDING_KEY,
@@ -36,6 +37,19 @@ class Attached(NamedTuple):
 
     history: ItemKeys
     unknown: Bool
+
+
+class _Events(NamedTuple):
+    """Events of users in order of time, each column (n,); `owner` is the user's place."""
+
+    owner: Int64
+    items: Int64
+    times: Int64
+    positive: Bool
+
+    def take(self, places: Int64) -> "_Events":
+        """Return the events at the given places."""
+        return _Events(self.owner[places], self.items[places], self.times[places], self.positive[places])
 
 
 class _Merged(NamedTuple):
@@ -88,27 +102,64 @@ class TouchedUsers:
         owner = np.searchsorted(self.users, users)
         self._owners.append(owner)
         self._items.append(items)
-        touched = np.unique(owner)
-        is_cut, oldest = self._reach(touched)
-        local = np.searchsorted(touched, owner)
-        # Older than all that is kept of its user: it belongs to what was left out.
-        is_before = is_cut[local] & (times < oldest[local])
-        merged = self._merge(touched, local, items, times, positive & ~is_before)
-        before: Int64 = np.cumsum(merged.counts) - merged.counts
-        floor = before[np.searchsorted(merged.owner, merged.owner)] if len(before) else before
-        asked = np.flatnonzero(merged.event >= 0)
-        event = merged.event[asked]
-        history = np.empty((len(users), self.history), np.int64)
-        history[event] = _last(merged.items[merged.counts], before[asked], floor[asked], self.history, PADDING_KEY)
-        unknown = np.zeros(len(users), np.bool_)
-        unknown[event] = is_cut[merged.owner[asked]] & (before[asked] - floor[asked] < self.history)
-        history[unknown] = PADDING_KEY
-        self._replace(touched, merged, np.bincount(local, positive, len(touched)).astype(np.int64))
-        return Attached(ItemKeys(history), unknown)
+        events = _Events(owner, items, times, positive)
+        is_late = np.zeros(len(self.users), np.bool_)
+        is_late[owner[times < self.records.times[owner, -1]]] = True
+        late = is_late[owner]
+        if len(users) and not late.any():
+            return self._append(events)
+        found = Attached(ItemKeys(np.empty((len(users), self.history), np.int64)), np.empty(len(users), np.bool_))
+        for places, add in ((np.flatnonzero(~late), self._append), (np.flatnonzero(late), self._insert)):
+            if len(places):
+                found.history[places], found.unknown[places] = add(events.take(places))
+        return found
 
     @property
     def _length(self) -> int:
         return int(self.records.items.shape[1])
+
+    def _append(self, events: _Events) -> Attached:
+        """Extend users of whom nothing newer is kept: each one's positives follow the record as they come."""
+        order = np.argsort(events.owner, kind="stable")
+        owner, counts = events.owner[order], events.positive[order]
+        is_first = np.diff(owner, prepend=-1) != 0
+        touched, group = owner[is_first], np.cumsum(is_first) - 1
+        totals, kept_items, kept_times = self.records.take(touched)
+        # All records lie in a row, each with the user's new positives behind it; what precedes an event ends at `at`.
+        at = (group + 1) * self._length + np.cumsum(counts) - counts
+        starts, new = at[is_first] - self._length, order[counts]
+        items = _joined(kept_items, events.items[new], starts, at[counts])
+        times = _joined(kept_times, events.times[new], starts, at[counts])
+        history, unknown = np.empty((len(order), self.history), np.int64), np.empty(len(order), np.bool_)
+        history[order] = sliding_window_view(items, self.history)[at - self.history]
+        kept = (kept_items != PADDING_KEY).sum(axis=1)
+        unknown[order] = (totals > kept)[group] & (kept[group] + at - starts[group] - self._length < self.history)
+        history[unknown] = PADDING_KEY
+        last = np.append(starts[1:], len(items)) - self._length
+        self.records.items[touched] = sliding_window_view(items, self._length)[last]
+        self.records.times[touched] = sliding_window_view(times, self._length)[last]
+        self.records.totals[touched] += np.bincount(group, counts, len(touched)).astype(np.int64)
+        return Attached(ItemKeys(history), unknown)
+
+    def _insert(self, events: _Events) -> Attached:
+        """Extend users of whom something newer is kept: what is kept of them and the events are sorted by time."""
+        owner, items, times, positive = events
+        touched, local = np.unique(owner, return_inverse=True)
+        is_cut, oldest = self._reach(touched)
+        # Older than all that is kept of its user: it belongs to what was left out.
+        is_before = is_cut[local] & (times < oldest[local])
+        merged = self._merge(touched, local, items, times, positive & ~is_before)
+        before: Int64 = np.cumsum(merged.counts) - merged.counts
+        floor = before[np.searchsorted(merged.owner, merged.owner)]
+        asked = np.flatnonzero(merged.event >= 0)
+        event = merged.event[asked]
+        history = np.empty((len(owner), self.history), np.int64)
+        history[event] = _last(merged.items[merged.counts], before[asked], floor[asked], self.history, PADDING_KEY)
+        unknown = np.empty(len(owner), np.bool_)
+        unknown[event] = is_cut[merged.owner[asked]] & (before[asked] - floor[asked] < self.history)
+        history[unknown] = PADDING_KEY
+        self._replace(touched, merged, np.bincount(local, positive, len(touched)).astype(np.int64))
+        return Attached(ItemKeys(history), unknown)
 
     def _reach(self, touched: Int64) -> tuple[Bool, Int64]:
         """Say of users whether older positives of theirs were left out, and return the time of the oldest kept."""
@@ -163,6 +214,14 @@ def write_delta(store: Store, name: str, shard: int, rows: UserRows, bound: int)
         store, name, [rows], users=len(rows.users), seen=len(rows.seen.items), length=length, bound=bound
     )
     return HistoryFile.of(name, file, shard, length)
+
+
+def _joined(records: Int64, new: Int64, starts: Int64, places: Int64) -> Int64:
+    """Return a row of values that has the records (n, L) at `starts` (n,) and the new ones (m,) at `places` (m,)."""
+    joined = np.empty(records.size + len(new), np.int64)
+    sliding_window_view(joined, records.shape[1], writeable=True)[starts] = records
+    joined[places] = new
+    return joined
 
 
 def _last(values: Int64, stop: Int64, floor: Int64, length: int, fill: int) -> Int64:

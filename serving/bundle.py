@@ -7,6 +7,7 @@ index that of the next version (`serving.in_place`), and that what the catalogue
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from contracts import BundleManifest, IndexRows, ItemKeys
 from contracts.bundle_rows import BundleRows
 from contracts.index_delta import keeps_places
-from contracts.item_rows import ItemRows
+from contracts.item_rows import ItemRows, tower_rows
 from contracts.layers import Layers
 from serving.errors import NoBundleError
 from serving.index import AnnIndex, Exact, Index
@@ -134,6 +135,11 @@ class LoadedBundle:
         The newest known items that the model was trained to read count.
         """
         rows, mask = self.item_rows.tower_inputs(histories, self.manifest.history_length)
+        return self.normalised(self.tower(self.embeddings[rows], mask))
+
+    def users_at(self, histories: Sequence[IndexRows]) -> Floats:
+        """Return what `users` does, of histories given by the rows of their known items, not longer than it reads."""
+        rows, mask = tower_rows(histories, self.manifest.history_length)
         return self.normalised(self.tower(self.embeddings[rows], mask))
 
     def normalised(self, vectors: Floats) -> Floats:

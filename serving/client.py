@@ -1,4 +1,4 @@
-"""A small synchronous client: plain values in, plain values out.
+"""A small client that blocks: plain values and numpy arrays in and out. `serving.aio` has the same for asyncio.
 
 It retries nothing itself: gRPC does, for UNAVAILABLE and CANCELLED, by the service configuration below. Connections
 to several replicas share the load (``dns:///name:port`` with a headless service).
@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict, Unpack
 
 import grpc
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
+import numpy as np
+import numpy.typing as npt
 
-from contracts import UserError
 from serving.access.channel import Channel
 from serving.access.config import ClientConfig
-from serving.status import DOMAIN
+from serving.refusal import RetrievalError
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 
@@ -29,13 +28,16 @@ __all__ = [
     "Retrieval",
     "RetrievalClient",
     "RetrievalError",
+    "Wishes",
     "by_embedding",
     "by_history",
     "by_item",
     "by_user",
 ]
 
-_SERVICE_CONFIG: Final = {
+Floats = npt.NDArray[np.float32]
+
+SERVICE_CONFIG: Final = {
     "loadBalancingConfig": [{"round_robin": {}}],
     "methodConfig": [
         {
@@ -51,61 +53,33 @@ _SERVICE_CONFIG: Final = {
         }
     ],
 }
+"""How gRPC is to spread calls over replicas, and which failures it is to repeat: for any client (docs/clients.md)."""
+
+CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
+    ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
+    ("grpc.max_receive_message_length", -1),
+    # gRPC's half a minute is longer than a rollout of a few servers takes: all that it knew would be gone.
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
+]
 
 
-class RetrievalError(UserError):
-    """The server's refusal: the gRPC `code`, the stable `reason`, and the `violations` (field -> problem)."""
-
-    def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", violations: dict[str, str] | None = None):
-        super().__init__(f"{code.name}{f' ({reason})' if reason else ''}: {message}")
-        self.code, self.reason, self.violations = code, reason, violations or {}
-        self.retry_after: float | None = None
-
-    @classmethod
-    def of(cls, error: grpc.RpcError) -> Self:
-        """Read the details that came with a failed call."""
-        call: Any = error
-        found = cls(call.code(), call.details() or "")
-        status = rpc_status.from_call(call)
-        for detail in status.details if status is not None else ():
-            found._read(detail)
-        return found
-
-    def explain(self) -> list[str]:
-        """Return what to do where no server answers, else the refusal and its violations."""
-        if self.code is grpc.StatusCode.UNAVAILABLE and not self.reason:
-            start = "start one with `weir up` or `weir serve`, or name it with --target"
-            return [f"no server answers: {start}; if it speaks TLS, set `client` ({self})"]
-        return [f"the server refused: {self}", *(f"  {field}: {problem}" for field, problem in self.violations.items())]
-
-    def _read(self, detail: Any) -> None:
-        info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
-        if detail.Unpack(info) and info.domain == DOMAIN:
-            self.reason = info.reason
-            self.args = (f"{self.code.name} ({info.reason}): {str(self).partition(': ')[2]}",)
-        elif detail.Unpack(bad):
-            self.violations = {violation.field: violation.description for violation in bad.field_violations}
-        elif detail.Unpack(retry):
-            self.retry_after = retry.retry_delay.ToNanoseconds() / 1e9
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hits:
-    """The items found for one query, best first; `fallback`: they are only popular items.
+    """The items found for one query, best first, with their scores (items,); `fallback`: they are only popular items.
 
     `seen_bounded`: not all that the user has seen is known, so that seen items may be among them. `complete`: there
     are k items that the request lets pass.
     """
 
     item_ids: list[str]
-    scores: list[float]
+    scores: Floats
     missing_item_ids: list[str]
     fallback: bool
     seen_bounded: bool = False
     complete: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Retrieval:
     """The answer to a call: hits per query, and which bundle gave them; `seconds` are the server's own, by stage."""
 
@@ -139,24 +113,118 @@ class Info:
     delta_updates: str = "unspecified"
 
 
+class Wishes(TypedDict, total=False):
+    """What a call may ask for beside its queries; the proto's comments say what each means."""
+
+    exact: bool
+    nprobe: int
+    score_threshold: float | None
+    exclude_seen: bool
+    excluded_item_ids: Sequence[str]
+    allowed_item_ids: Sequence[str]
+    any_tags: Sequence[str]
+    all_tags: Sequence[str]
+    none_tags: Sequence[str]
+    max_per_tag: int | None
+    tag_prefix: str
+    bundle_version: str
+    probe: bool
+
+
 def by_user(user_id: str, k: int | None = None) -> pb.Query:
     """Ask for a user."""
     return pb.Query(user_id=user_id, k=k)
 
 
-def by_history(item_ids: Sequence[str], k: int | None = None) -> pb.Query:
+def by_history(item_ids: Sequence[str] | npt.NDArray[np.str_], k: int | None = None) -> pb.Query:
     """Ask for a user with this history, oldest first."""
-    return pb.Query(history=pb.History(item_ids=item_ids), k=k)
+    return pb.Query(history=pb.History(item_ids=map(str, item_ids)), k=k)
 
 
-def by_embedding(values: Sequence[float], k: int | None = None) -> pb.Query:
-    """Ask with a vector of the bundle's space."""
-    return pb.Query(embedding=pb.Embedding(values=values), k=k)
+def by_embedding(values: npt.ArrayLike, k: int | None = None) -> pb.Query:
+    """Ask with a vector (dimension,) of the bundle's space; raises `ValueError` for what is no vector."""
+    vector = np.asarray(values, np.float32)
+    if vector.ndim != 1:
+        raise ValueError(f"a query is one vector, of shape (dimension,): this is {vector.shape}; send a query per row")
+    return pb.Query(embedding=pb.Embedding(values=vector.tolist()), k=k)
 
 
 def by_item(item_id: str, k: int | None = None) -> pb.Query:
     """Ask for items like this one."""
     return pb.Query(item_id=item_id, k=k)
+
+
+def retrieve_request(queries: Sequence[pb.Query], wishes: Wishes) -> pb.RetrieveRequest:
+    """Return the request that asks for the items of queries; raises `TypeError` for a wish that there is not."""
+    if unknown := wishes.keys() - Wishes.__annotations__.keys():
+        raise TypeError(f"retrieve knows no {', '.join(sorted(unknown))}; it knows {', '.join(Wishes.__annotations__)}")
+    cap = wishes.get("max_per_tag")
+    return pb.RetrieveRequest(
+        queries=queries,
+        params=pb.SearchParams(
+            exact=wishes.get("exact", False),
+            nprobe=wishes.get("nprobe", 0),
+            score_threshold=wishes.get("score_threshold"),
+        ),
+        filter=pb.Filter(
+            any_tags=wishes.get("any_tags"),
+            all_tags=wishes.get("all_tags"),
+            none_tags=wishes.get("none_tags"),
+            allowed_item_ids=wishes.get("allowed_item_ids"),
+        ),
+        exclude_seen=wishes.get("exclude_seen", False),
+        excluded_item_ids=wishes.get("excluded_item_ids"),
+        bundle_version=wishes.get("bundle_version", ""),
+        diversity=None if cap is None else pb.Diversity(max_per_tag=cap, tag_prefix=wishes.get("tag_prefix", "")),
+        probe=wishes.get("probe", False),
+    )
+
+
+def retrieval_of(answer: pb.RetrieveResponse) -> Retrieval:
+    """Return an answer as plain values."""
+    stages = ("total", "queue", "tower", "search")
+    return Retrieval(
+        hits=[
+            Hits(
+                item_ids=list(h.item_ids),
+                scores=np.fromiter(h.scores, np.float32, len(h.scores)),
+                missing_item_ids=list(h.missing_item_ids),
+                fallback=h.fallback,
+                seen_bounded=h.seen_bounded,
+                complete=h.complete,
+            )
+            for h in answer.hits
+        ],
+        bundle_version=answer.bundle_version,
+        attribution_token=answer.attribution_token,
+        seconds={stage: getattr(answer.timing, stage).ToNanoseconds() / 1e9 for stage in stages},
+    )
+
+
+def vectors_of(answer: pb.EmbedResponse) -> list[Floats | None]:
+    """Return the vector (dimension,) of each query; None where the bundle knows nothing about it."""
+    return [None if one.fallback else np.fromiter(one.values, np.float32, len(one.values)) for one in answer.vectors]
+
+
+def info_of(answer: pb.GetInfoResponse) -> Info:
+    """Return what is served as plain values."""
+    return Info(
+        bundle_version=answer.bundle_version,
+        sketch_version=answer.sketch_version,
+        trained_sequence=answer.trained_sequence,
+        index_type=answer.index.type,
+        index_parameters=dict(answer.index.parameters),
+        items=answer.items,
+        dimension=answer.dimension,
+        metric=pb.Metric.Name(answer.metric).removeprefix("METRIC_").lower(),
+        max_event_time=answer.max_event_time.ToMilliseconds() / 1e3,
+        servable_time=answer.servable_time.ToNanoseconds() / 1e9,
+        evaluation=dict(answer.evaluation),
+        limits={limit.name: getattr(answer.limits, limit.name) for limit in pb.Limits.DESCRIPTOR.fields},
+        software_version=answer.software_version,
+        bundle_software_version=answer.bundle_software_version,
+        delta_updates=pb.DeltaUpdates.Name(answer.delta_updates).removeprefix("DELTA_UPDATES_").lower(),
+    )
 
 
 class RetrievalClient:
@@ -169,13 +237,7 @@ class RetrievalClient:
 
     def __init__(self, target: str, timeout: float = 10.0, config: ClientConfig | None = None) -> None:
         self._timeout = timeout
-        options = [
-            ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
-            ("grpc.max_receive_message_length", -1),
-            # gRPC's half a minute is longer than a rollout of a few servers takes: all that it knew would be gone.
-            ("grpc.dns_min_time_between_resolutions_ms", 1000),
-        ]
-        self._channel = Channel(target, config, options)
+        self._channel = Channel(target, config, CHANNEL_OPTIONS)
         self._stub_on = lru_cache(maxsize=1)(retrieval_pb2_grpc.RetrievalServiceStub)
         self._lock, self._is_closed = threading.Lock(), False
 
@@ -194,75 +256,22 @@ class RetrievalClient:
             self._channel.close()
 
     def retrieve(
-        self,
-        queries: Sequence[pb.Query],
-        *,
-        exact: bool = False,
-        nprobe: int = 0,
-        score_threshold: float | None = None,
-        exclude_seen: bool = False,
-        excluded_item_ids: Sequence[str] = (),
-        allowed_item_ids: Sequence[str] = (),
-        any_tags: Sequence[str] = (),
-        all_tags: Sequence[str] = (),
-        none_tags: Sequence[str] = (),
-        max_per_tag: int | None = None,
-        tag_prefix: str = "",
-        bundle_version: str = "",
+        self, queries: Sequence[pb.Query], *, timeout: float | None = None, **wishes: Unpack[Wishes]
     ) -> Retrieval:
-        """Return the top items of each query; see the proto's comments for what the parameters mean."""
-        request = pb.RetrieveRequest(
-            queries=queries,
-            params=pb.SearchParams(exact=exact, nprobe=nprobe, score_threshold=score_threshold),
-            filter=pb.Filter(
-                any_tags=any_tags, all_tags=all_tags, none_tags=none_tags, allowed_item_ids=allowed_item_ids
-            ),
-            exclude_seen=exclude_seen,
-            excluded_item_ids=excluded_item_ids,
-            bundle_version=bundle_version,
-            diversity=None if max_per_tag is None else pb.Diversity(max_per_tag=max_per_tag, tag_prefix=tag_prefix),
-        )
-        answer = self._call("Retrieve", request)
-        stages = ("total", "queue", "tower", "search")
-        return Retrieval(
-            hits=[
-                Hits(list(h.item_ids), list(h.scores), list(h.missing_item_ids), h.fallback, h.seen_bounded, h.complete)
-                for h in answer.hits
-            ],
-            bundle_version=answer.bundle_version,
-            attribution_token=answer.attribution_token,
-            seconds={stage: getattr(answer.timing, stage).ToNanoseconds() / 1e9 for stage in stages},
-        )
+        """Return the top items of each query, within `timeout` seconds where the client's are not meant."""
+        return retrieval_of(self._call("Retrieve", retrieve_request(queries, wishes), timeout))
 
-    def embed(self, queries: Sequence[pb.Query]) -> list[list[float] | None]:
-        """Return the vector of each query; None where the bundle knows nothing about it."""
-        answer = self._call("Embed", pb.EmbedRequest(queries=queries))
-        return [None if vector.fallback else list(vector.values) for vector in answer.vectors]
+    def embed(self, queries: Sequence[pb.Query], *, timeout: float | None = None) -> list[Floats | None]:
+        """Return the vector (dimension,) of each query; None where the bundle knows nothing about it."""
+        return vectors_of(self._call("Embed", pb.EmbedRequest(queries=queries), timeout))
 
-    def info(self) -> Info:
+    def info(self, *, timeout: float | None = None) -> Info:
         """Return what is served."""
-        answer: pb.GetInfoResponse = self._call("GetInfo", pb.GetInfoRequest())
-        return Info(
-            bundle_version=answer.bundle_version,
-            sketch_version=answer.sketch_version,
-            trained_sequence=answer.trained_sequence,
-            index_type=answer.index.type,
-            index_parameters=dict(answer.index.parameters),
-            items=answer.items,
-            dimension=answer.dimension,
-            metric=pb.Metric.Name(answer.metric).removeprefix("METRIC_").lower(),
-            max_event_time=answer.max_event_time.ToMilliseconds() / 1e3,
-            servable_time=answer.servable_time.ToNanoseconds() / 1e9,
-            evaluation=dict(answer.evaluation),
-            limits={limit.name: getattr(answer.limits, limit.name) for limit in pb.Limits.DESCRIPTOR.fields},
-            software_version=answer.software_version,
-            bundle_software_version=answer.bundle_software_version,
-            delta_updates=pb.DeltaUpdates.Name(answer.delta_updates).removeprefix("DELTA_UPDATES_").lower(),
-        )
+        return info_of(self._call("GetInfo", pb.GetInfoRequest(), timeout))
 
-    def _call(self, method: str, request: Any) -> Any:
+    def _call(self, method: str, request: Any, timeout: float | None) -> Any:
         try:
-            return getattr(self._stub(), method)(request, timeout=self._timeout)
+            return getattr(self._stub(), method)(request, timeout=self._timeout if timeout is None else timeout)
         except grpc.RpcError as error:
             raise RetrievalError.of(error) from error
 

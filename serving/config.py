@@ -8,8 +8,9 @@ from pydantic import Field, model_validator
 from contracts import LocalCache
 from contracts.models import FrozenModel
 from serving.access.config import AuthConfig, TlsConfig
+from serving.served.config import ServedConfig
 
-__all__ = ["LimitsConfig", "ServingConfig"]
+__all__ = ["LimitsConfig", "ServingConfig", "TracingConfig"]
 
 
 class LimitsConfig(FrozenModel):
@@ -36,6 +37,23 @@ class LimitsConfig(FrozenModel):
     def fields(self) -> int:
         """Fields of the largest request within the limits: its ids and tags, three or four for a query, some more."""
         return self.max_item_ids + 3 * self.max_filter_tags + 4 * self.max_queries + 16
+
+
+class TracingConfig(FrozenModel):
+    """Where traces of calls go; it needs the extra `tracing`."""
+
+    endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]+$",
+        description="collector that takes OTLP over gRPC, such as http://127.0.0.1:4317 (https:// for TLS); null: no "
+        "traces are kept",
+    )
+    ratio: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="share of traces that are kept, of calls without `traceparent`; with it, its flag decides",
+    )
 
 
 class ServingConfig(FrozenModel):
@@ -82,6 +100,12 @@ class ServingConfig(FrozenModel):
     )
     queue_queries: int = Field(
         default=1024, ge=1, description="queries that may wait; further requests are refused at once"
+    )
+    queue_calls: int = Field(
+        default=64,
+        ge=1,
+        description="calls of a method that may wait unread; gRPC cancels further ones at once, before they cost much. "
+        "Calls per second, times a quarter of the callers' deadline",
     )
     retry_after_seconds: float = Field(default=0.1, gt=0, description="retry delay sent to a refused client, seconds")
     poll_seconds: float = Field(default=0.3, gt=0, description="interval between checks of the store, seconds")
@@ -139,6 +163,10 @@ class ServingConfig(FrozenModel):
         default=0.05, gt=0, description="how long a batch waits for Redis before its users count as unknown, seconds"
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="what one request may ask for")
+    served: ServedConfig = Field(
+        default_factory=ServedConfig, description="answers that are kept in the store, for attribution"
+    )
+    tracing: TracingConfig = Field(default_factory=TracingConfig, description="traces of calls")
 
     @model_validator(mode="after")
     def _knows_callers(self) -> Self:

@@ -12,6 +12,7 @@ __all__ = [
     "InvalidRequestError",
     "NoBundleError",
     "NoCatalogueError",
+    "NoTimeLeftError",
     "NotJsonError",
     "QueueFullError",
     "RequestError",
@@ -98,6 +99,16 @@ class QueueFullError(RequestError):
 
     def __init__(self, waiting: int, limit: int, retry_after: float, things: str = "queries") -> None:
         super().__init__(f"{waiting} {things} are waiting, at most {limit} may; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class NoTimeLeftError(QueueFullError):
+    """So many calls are under way that this one would not be answered before its deadline; it was not read."""
+
+    def __init__(self, retry_after: float) -> None:
+        RequestError.__init__(
+            self, f"too many calls are under way to answer this one before its deadline; try again in {retry_after} s"
+        )
         self.retry_after = retry_after
 
 

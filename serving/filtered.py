@@ -4,7 +4,7 @@ Lists without such a row are left out; of the others those nearest to the query 
 them. How many are enough depends on how the rows lie: a filter that follows the clusters leaves fewer lists than chance
 would, and its best rows are spread over more of them. In the visited lists FAISS looks at every row; where few of them
 pass, it costs less to gather the vectors of those. All passing rows are compared where even that costs less. Nothing is
-fetched in vain, and `k` rows are found wherever so many exist.
+fetched that is not used, and `k` rows are found wherever so many exist.
 """
 
 import math

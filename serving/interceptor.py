@@ -10,18 +10,21 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from prometheus_client import Counter
 
 from serving.metrics import RpcMetrics
+from serving.spans import exemplar
 
-__all__ = ["MetricsInterceptor"]
+__all__ = ["MetricsInterceptor", "go_name", "labels_of"]
 
 _ROUNDED: Final = 0.02
-"""Share of a deadline that may be left here when it is over for the client: gRPC sends it rounded up, by 1 % at most."""
+"""Share of a deadline that may be left here when it is over for the client: gRPC rounds it up, by 1 % at most."""
 
 _GO_NAMES: Final = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Canceled"}
 
 
-def _go_name(code: grpc.StatusCode) -> str:
+def go_name(code: grpc.StatusCode) -> str:
+    """Spell a code as Go does."""
     return _GO_NAMES.get(code) or code.name.title().replace("_", "")
 
 
@@ -30,6 +33,7 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, metrics: RpcMetrics) -> None:
         self._metrics = metrics
+        self._handlers: dict[str, Any] = {}
         self.under_way = 0
 
     async def intercept_service(
@@ -37,23 +41,29 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Return the method's handler with a stop-watch around it."""
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.unary_unary is None:
+        """Return the method's handler with a stop-watch around it, which is made once."""
+        path = handler_call_details.method
+        handler = self._handlers.get(path)
+        if handler is None and (found := await continuation(handler_call_details)) is not None:
+            handler = self._handlers[path] = self._timed(found, path)
+        return handler
+
+    def _timed(self, handler: Any, path: str) -> Any:
+        if handler.unary_unary is None:
             return handler
-        service, _, method = handler_call_details.method.removeprefix("/").partition("/")
-        timed = self.timed(handler.unary_unary, ("unary", service, method))
         return grpc.unary_unary_rpc_method_handler(
-            timed,
+            self.timed(handler.unary_unary, labels_of(path)),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
     def timed(self, inner: Callable[[Any, Any], Awaitable[Any]], labels: tuple[str, str, str]) -> Any:
         """Return a handler that counts its calls; `labels` are the kind of call, service and method."""
+        started, seconds = self._metrics.started.labels(*labels), self._metrics.seconds.labels(*labels)
+        handled = _Handled(self._metrics, labels)
 
         async def handle(request: Any, context: Any) -> Any:
-            self._metrics.started.labels(*labels).inc()
+            started.inc()
             self.under_way += 1
             start, code, allowed = time.perf_counter(), grpc.StatusCode.OK, context.time_remaining()
             try:
@@ -68,10 +78,27 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
                 raise
             finally:
                 self.under_way -= 1
-                self._metrics.handled.labels(*labels, _go_name(code)).inc()
-                self._metrics.seconds.labels(*labels).observe(time.perf_counter() - start)
+                handled[code].inc()
+                seconds.observe(time.perf_counter() - start, exemplar())
 
         return handle
+
+
+class _Handled(dict[grpc.StatusCode, Counter]):
+    """The counters of a method's ends, made as they are needed: looking them up by label costs more than to count."""
+
+    def __init__(self, metrics: RpcMetrics, labels: tuple[str, str, str]) -> None:
+        self._metrics, self._labels = metrics, labels
+
+    def __missing__(self, code: grpc.StatusCode) -> Counter:
+        self[code] = counter = self._metrics.handled.labels(*self._labels, go_name(code))
+        return counter
+
+
+def labels_of(path: str) -> tuple[str, str, str]:
+    """Return the labels of a unary method that gRPC names ``/service/method``."""
+    service, _, method = path.removeprefix("/").partition("/")
+    return "unary", service, method
 
 
 def _code_of(context: Any) -> grpc.StatusCode:

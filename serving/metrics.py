@@ -7,8 +7,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from contracts.catalogue import Catalogue
 from serving.bundle import LoadedBundle
 from serving.errors import RequestError
+from serving.spans import exemplar
 
-__all__ = ["BundleMetrics", "CatalogueMetrics", "HistoryMetrics", "RequestMetrics", "RpcMetrics"]
+__all__ = ["BundleMetrics", "CatalogueMetrics", "HistoryMetrics", "RequestMetrics", "RpcMetrics", "ServedMetrics"]
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -41,6 +42,8 @@ class RequestMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        # Looking a series up by its label costs more than to add to it.
+        self._stages = {stage: self.stages.labels(stage) for stage in ("total", "queue", "tower", "search")}
         self.batches = Histogram(
             "weir_batch_queries", "Queries answered together.", buckets=_BATCHES, registry=registry
         )
@@ -76,8 +79,29 @@ class RequestMetrics:
 
     def stage_seconds(self, seconds: Sequence[tuple[str, float]]) -> None:
         """Record a request's stages."""
+        trace = exemplar()
         for stage, value in seconds:
-            self.stages.labels(stage).observe(value)
+            self._stages[stage].observe(value, trace)
+
+
+class ServedMetrics:
+    """Answers that are kept in the store, to be joined with what users do."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.lists = Counter(
+            "weir_served_lists",
+            "Served lists by outcome: written to the store, or dropped because too many waited.",
+            ("outcome",),
+            registry=registry,
+        )
+        for outcome in ("written", "dropped"):
+            self.lists.labels(outcome)
+        self.files = Counter("weir_served_files", "Files of served lists written to the store.", registry=registry)
+        self.errors = Counter(
+            "weir_served_errors",
+            "Failed attempts to write served lists, or to remove old ones.",
+            registry=registry,
+        )
 
 
 class HistoryMetrics:

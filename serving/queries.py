@@ -10,6 +10,7 @@ from contracts import ItemKeys, Key
 from serving.bundle import LoadedBundle
 from serving.errors import BundleVersionNotLoadedError
 from serving.sieve import NO_TAGS, TagFilter
+from serving.spans import CallTrace
 from serving.spread import TagCap
 
 __all__ = ["Answer", "ByEmbedding", "ByHistory", "ByItem", "ByUser", "Hits", "Query", "Source", "Task", "joined"]
@@ -68,7 +69,7 @@ class Task:
 
     `allowed` (None: every item) and `excluded` are item keys, `tags` says which tags an item must have, and `cap` how
     many items of a tag an answer may have; without `find` only vectors are made. Where it is `pinned`, no other bundle
-    answers.
+    answers. A `trace` is told of its batches.
     """
 
     bundle: LoadedBundle
@@ -83,6 +84,7 @@ class Task:
     cap: TagCap | None = None
     find: bool = True
     pinned: bool = False
+    trace: CallTrace | None = None
 
     def answering(self) -> LoadedBundle:
         """Return the bundle that answers: a later one where a delta was taken in place while the request waited.

@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import MAX_ID_BYTES, ItemKeys, hash_id
+from contracts import MAX_ID_BYTES, ItemKeys, hash_id, hash_strings
 from serving.bundle import LoadedBundle
 from serving.config import LimitsConfig
 from serving.cost import query_costs, task_cost
 from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, NoCatalogueError, Violation
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
-from serving.sieve import TagFilter
+from serving.sieve import NO_TAGS, TagFilter
 from serving.spread import TagCap
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
@@ -28,6 +28,8 @@ MAX_VIOLATIONS: Final = 16
 
 _LONGEST: Final = 1e18
 """Length of an embedding whose inner products with items still fit into 32 bits."""
+
+_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
 
 _SHORT: Final = MAX_ID_BYTES // 4
 """An id of so many characters cannot have too many bytes."""
@@ -52,7 +54,7 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
         check.fault("params.score_threshold", f"is {threshold}, must be finite")
     excluded = check.ids("excluded_item_ids", request.excluded_item_ids, limits.max_excluded_item_ids)
     allowed = check.ids("filter.allowed_item_ids", request.filter.allowed_item_ids, limits.max_allowed_item_ids)
-    tags = check.tags(request.filter)
+    tags = check.tags(request.filter) if request.HasField("filter") else NO_TAGS
     cap = check.cap(request.diversity) if request.HasField("diversity") else None
     check.raise_if_any()
     _require_catalogue(tags, cap, bundle)
@@ -216,10 +218,12 @@ class _Check:
 
     def ids(self, path: str, ids: Iterable[str], most: int) -> ItemKeys:
         known = list(ids)
+        if not known:
+            return _NO_KEYS
         if len(known) > most:
             self.fault(path, f"holds {len(known)} ids, at most {most} are allowed")
-            return ItemKeys(np.empty(0, np.int64))
-        if known and not all(0 < size <= _SHORT for size in map(len, known)):
+            return _NO_KEYS
+        if min(map(len, known)) == 0 or max(map(len, known)) > _SHORT:
             for number, raw in enumerate(known):
                 self.id(f"{path}[{number}]", raw)
-        return ItemKeys(np.array([hash_id(raw, self.bundle.key_secret) for raw in known], np.int64))
+        return ItemKeys(hash_strings(known, self.bundle.key_secret))

@@ -1,6 +1,5 @@
 """From the core to protobuf: answers."""
 
-import secrets
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Final
@@ -20,9 +19,9 @@ _METRICS: Final = {"inner_product": pb.METRIC_INNER_PRODUCT, "cosine": pb.METRIC
 
 
 def retrieve_response(
-    bundle_version: str, hits: Sequence[Hits], seconds: Iterable[tuple[str, float]]
+    bundle_version: str, hits: Sequence[Hits], seconds: Iterable[tuple[str, float]], token: str
 ) -> pb.RetrieveResponse:
-    """Return what was found for each query; `seconds` are those of each stage."""
+    """Return what was found for each query; `seconds` are those of each stage, `token` names the answer."""
     return pb.RetrieveResponse(
         hits=[
             pb.Hits(
@@ -36,7 +35,7 @@ def retrieve_response(
             for found in hits
         ],
         bundle_version=bundle_version,
-        attribution_token=f"{bundle_version}/{secrets.token_hex(8)}",
+        attribution_token=token,
         timing=_timing(seconds),
     )
 

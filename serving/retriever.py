@@ -28,6 +28,7 @@ from serving.plan import Plan
 from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
 from serving.rowsets import rows_in, rowset
 from serving.sieve import NO_TAGS, Passing, Sieve
+from serving.spans import BatchTimes
 from serving.spread import Ranked, Spread
 from serving.vectors import QueryVectors
 
@@ -102,23 +103,26 @@ class _Batch:
         planned = time.monotonic()
         hits = self.find(plans, vectors)
         found = time.monotonic()
+        if traces := [task.trace for task in tasks if task.trace is not None]:
+            traces[0].answered_with(traces, BatchTimes(self.bundle.version, len(pairs), start, planned, found))
         rest, version, tower, search = iter(hits), self.bundle.version, planned - start, found - planned
         return [Answer(version, [next(rest) for _ in task.queries], tower, search) for task in tasks]
 
     def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[Plan], Floats]:
         """Return the plans and the query vectors, (places, dimension)."""
         known = self.known(pairs)
-        stored, seen = iter(known.items), self.seen(known.seen)
+        histories, seen = self.histories_of(pairs, known), self.seen(known.seen)
         vectors = QueryVectors(self.bundle)
         plans = []
         for task, query in pairs:
             source = query.source
             if isinstance(source, ByUser):
-                place, _ = vectors.history(next(stored))
+                place = vectors.history(next(histories))
                 rows, bounded = next(seen) if task.exclude_seen else (_NO_ROWS, False)
                 plans.append(self.planned(task, query, place, [], rows)._replace(seen_bounded=bounded))
             elif isinstance(source, ByHistory):
-                place, rows = vectors.history(source.keys)
+                rows = next(histories)
+                place = vectors.history(rows)
                 missing = [source.ids[i] for i in np.flatnonzero(rows < 0)]
                 plans.append(self.planned(task, query, place, missing, rows))
             elif isinstance(source, ByItem):
@@ -136,6 +140,20 @@ class _Batch:
         keys, asked = zip(*users, strict=True)
         return self.histories.look_up(UserKeys(np.array(keys, np.int64)), np.flatnonzero(asked))
 
+    def histories_of(self, pairs: list[tuple[Task, Query]], known: KnownUsers) -> Iterator[IndexRows]:
+        """Yield the rows of each stored or given history, in the order of the queries; they are looked up together."""
+        stored = iter(known.items)
+        keys = [
+            next(stored) if isinstance(query.source, ByUser) else query.source.keys
+            for _, query in pairs
+            if isinstance(query.source, ByUser | ByHistory)
+        ]
+        if not keys:
+            return
+        rows = self.bundle.rows_of(ItemKeys(np.concatenate(keys)))
+        for found in np.split(rows, np.cumsum([len(each) for each in keys[:-1]])):
+            yield IndexRows(found)
+
     def seen(self, seen: SeenItems) -> Iterator[tuple[IndexRows, bool]]:
         """Yield for each user the rows of what it has seen, and whether items may be missing from them."""
         rows = self.bundle.rows_of(seen.items)
@@ -143,12 +161,12 @@ class _Batch:
             yield IndexRows(rows[start:end]), bounded
 
     def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> Plan:
-        rows: npt.NDArray[np.int64] = self.bundle.rows_of(task.excluded)
+        rows: npt.NDArray[np.int64] = self.bundle.rows_of(task.excluded) if len(task.excluded) else _NO_ROWS
         if task.exclude_seen:
             rows = np.concatenate([rows, seen])
         if self.sieve.blocked and self.passing(task) is None:
             rows = np.concatenate([rows, rows_in(self.sieve.blocked)])
-        return Plan(task, query, place, missing, IndexRows(np.sort(rows[rows >= 0])))
+        return Plan(task, query, place, missing, IndexRows(np.sort(rows[rows >= 0])) if len(rows) else _NO_ROWS)
 
     def passing(self, task: Task) -> Passing | None:
         """Return the rows that a task lets pass; None: all, but for those that its plans leave out one by one."""

@@ -5,6 +5,7 @@ loop parses and answers; one thread (`serving.batcher`) runs tower and search; o
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -20,6 +21,8 @@ from contracts import Store
 from contracts.exposition import exposed
 from serving.access.access import Access
 from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
+from serving.admission import Admission, AdmissionInterceptor
+from serving.around import AroundInterceptor
 from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
@@ -31,20 +34,24 @@ from serving.http.gateway import Gateway
 from serving.in_place import DeltaPolicy
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
+from serving.kernels import warn_of_old_kernel
 from serving.listeners import listen, open_to_probes, rpc_server
 from serving.memory import Memory
-from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
+from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
 from serving.open_files import allow_files
 from serving.queries import Answer, Task
 from serving.quiet import leave_out_departed
 from serving.reflection import enable_reflection
 from serving.retriever import Retriever
+from serving.served.lists import ServedLists
+from serving.served.writer import ServedWriter
 from serving.service import RetrievalService
 from serving.watcher import BundleWatcher
 from weir.retrieval.v1 import retrieval_pb2, retrieval_pb2_grpc
 
 if TYPE_CHECKING:
     from serving.shared.reader import SharedHistories
+    from serving.tracing import Traces
 
 __all__ = ["Server", "serve"]
 
@@ -79,6 +86,7 @@ def serve(store: Store, config: ServingConfig, files: CatalogueFiles | None = No
     pick_gpu(config.device)
     allow_files(config.max_connections + _OTHER_FILES)
     sys.setswitchinterval(_SWITCH_SECONDS)
+    warn_of_old_kernel()
     uvloop.run(Server(store, config, files=files or CatalogueFiles()).run())
 
 
@@ -95,11 +103,16 @@ class Server:
         config = self.config
         ProcessCollector(registry=self.registry)
         self.metrics = RequestMetrics(self.registry)
-        self.calls = MetricsInterceptor(RpcMetrics(self.registry))
+        self.rpcs = RpcMetrics(self.registry)
+        self.calls = MetricsInterceptor(self.rpcs)
         self.histories = self._histories()
+        self.traces = self._traces()
         about_items = CatalogueMetrics(self.registry)
         catalogue = CatalogueFollower(self.files.catalogue, about_items)
         takedown = Takedown(self.files.takedown, about_items)
+        kept = ServedMetrics(self.registry)
+        self.served = ServedLists(config.served, kept)
+        self.writer = ServedWriter(self.store, config.served, self.served, kept)
         self.health = health.aio.HealthServicer()
         self._ill = ""
         self._where = ""
@@ -132,6 +145,13 @@ class Server:
 
         return SharedHistories(self.store, metrics, config.histories, config.histories_timeout_seconds)
 
+    def _traces(self) -> "Traces | None":
+        if self.config.tracing.endpoint is None:
+            return None
+        from serving.tracing import Traces  # noqa: PLC0415 - OpenTelemetry is an extra
+
+        return Traces(self.config.tracing)
+
     async def run(self) -> None:
         """Listen, follow the store, and shut down in order on a signal."""
         stopped = _stop_signal()
@@ -147,6 +167,7 @@ class Server:
             self._where = f"gRPC on {self.config.host}:{port}, {http}{probes}metrics on {metrics}"
             log.info("listening, without a bundle yet: %s", self._where)
             self.followers.start()
+            self.writer.start()
             watching = asyncio.create_task(self._watch_over())
             try:
                 await stopped.wait()
@@ -156,23 +177,37 @@ class Server:
             finally:
                 await _ended([watching, *self.followers.tasks])
                 await asyncio.to_thread(self.batcher.close)
+                await asyncio.to_thread(self.writer.close)
+                if self.traces is not None:
+                    await asyncio.to_thread(self.traces.close)
         log.info("stopped")
 
     def _fronts(self) -> tuple[grpc.aio.Server, Gateway]:
         config = self.config
         leave_out_departed()
         aside = Aside(config.retry_after_seconds)
+        admission = Admission(config.queue_queries + config.max_batch_queries, config.retry_after_seconds)
         watcher = self.watcher
         service = RetrievalService(
-            lambda: watcher.bundle, self.batcher, config, self.metrics, aside, promoted=lambda: watcher.promoted
+            lambda: watcher.bundle,
+            self.batcher,
+            config,
+            self.metrics,
+            aside,
+            served=self.served,
+            admission=admission,
+            promoted=lambda: watcher.promoted,
         )
         decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
         keep_headers_out_of_logs()
         access = Access(config.auth, certificates=config.tls.client_ca_file is not None)
-        interceptors: list[grpc.aio.ServerInterceptor] = [self.calls, decoding]
+        # Behind admission, which decides on every call: these make the handler of a method once.
+        kept = [] if self.traces is None else [AroundInterceptor(self.traces.traced)]
+        first = [AdmissionInterceptor(admission, self.metrics, self.rpcs), *kept, self.calls]
+        interceptors: list[grpc.aio.ServerInterceptor] = [*first, decoding]
         if access.asks:
             interceptors = [
-                self.calls,
+                *first,
                 AccessInterceptor(access, service.refuse),
                 decoding,
                 RequestRightsInterceptor(service.refuse),
@@ -182,7 +217,16 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
         if config.reflection:
             enable_reflection((SERVICE, health.SERVICE_NAME), server)
-        return server, Gateway(service, self._dimension, self.calls, aside, access, config=config)
+        return server, Gateway(
+            service,
+            self._dimension,
+            self.calls,
+            aside,
+            access,
+            admission=admission,
+            config=config,
+            traces=self.traces,
+        )
 
     def _dimension(self) -> int:
         return 0 if self.watcher.bundle is None else self.watcher.bundle.manifest.dimension
@@ -205,6 +249,10 @@ class Server:
             await self.health.set(HISTORIES, _STATUS.NOT_SERVING if self.histories.problem else _STATUS.SERVING)
 
     async def _announce(self, ready: bool) -> None:
+        if ready:
+            # What is here now stays: looking through it again and again for garbage holds up calls for nothing.
+            gc.collect()
+            gc.freeze()
         await self._healthy(_STATUS.SERVING if ready else _STATUS.NOT_SERVING)
         log.info("ready: %s" if ready else "not ready, there is no bundle to serve: %s", self._where)
 

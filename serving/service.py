@@ -4,22 +4,27 @@ Tower and search happen in the batcher's thread; what is large to check or to wr
 so that it does not hold up the event loop.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NoReturn, TypeVar
 
+from serving.admission import Admission
 from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.bundle import LoadedBundle
 from serving.config import ServingConfig
 from serving.cost import parts_of
-from serving.errors import NoBundleError, RequestError
+from serving.errors import DeadlinePassedError, NoBundleError, RequestError
 from serving.lanes import Outcome
 from serving.metrics import RequestMetrics
 from serving.queries import Answer, Task, joined
 from serving.requests import embed_task, item_ids, retrieve_task
 from serving.responses import embed_response, info_response, retrieve_response
+from serving.served.lists import ServedLists
+from serving.spans import call_trace
 from serving.status import DETAILS_KEY, code_of, details_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
@@ -32,6 +37,9 @@ Made = TypeVar("Made")
 
 _LARGE: Final = 2000
 """Ids that the event loop reads or writes by itself: about a millisecond."""
+
+_NEARLY: Final = 0.02
+"""Seconds before its deadline at which a caller counts as having waited for it: its clock starts earlier than ours."""
 
 _ECHOED = ("x-request-id", "traceparent")
 
@@ -50,10 +58,12 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         metrics: RequestMetrics,
         aside: Aside,
         *,
+        served: ServedLists,
+        admission: Admission,
         promoted: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._current, self._batcher, self._config, self._metrics = current, batcher, config, metrics
-        self._aside, self._promoted = aside, promoted
+        self._aside, self._served, self._admission, self._promoted = aside, served, admission, promoted
 
     async def Retrieve(self, request: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:  # noqa: N802 - gRPC's name
         """Find the top items of each query."""
@@ -62,12 +72,13 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         def build() -> Task:
             return retrieve_task(request, self._bundle(), self._config.limits)
 
-        _, outcome = await self._answer(request, build, context)
-        hits = outcome.answer.hits
+        task, outcome = await self._answer(request, build, context)
+        version, hits = outcome.answer.version, outcome.answer.hits
         self._metrics.fallbacks.inc(sum(found.fallback for found in hits))
+        token = self._served.note(version, task.queries, hits, probe=request.probe)
 
         def response() -> pb.RetrieveResponse:
-            return retrieve_response(outcome.answer.version, hits, self._seconds(start, outcome))
+            return retrieve_response(version, hits, self._seconds(start, outcome), token)
 
         return await self._made(response, sum(len(found.ids) for found in hits))
 
@@ -97,7 +108,8 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
     async def refuse(self, error: RequestError, context: Any) -> NoReturn:
         """End a call with an error, and count it."""
         self._metrics.refused.labels(error.reason).inc()
-        log.debug("request refused: %s: %s %s", error.reason, error, dict(_echoed(context)))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("request refused: %s: %s %s", error.reason, error, dict(_echoed(context)))
         await context.abort(code_of(error), str(error), ((DETAILS_KEY, details_of(error)),))
         raise AssertionError("abort always raises")
 
@@ -113,6 +125,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         metadata = _echoed(context)
         if metadata:
             await context.send_initial_metadata(metadata)
+        entry, waited = self._admission.enter(), False
         try:
             limits = self._config.limits
             ids = item_ids(request, limits.max_queries)
@@ -122,14 +135,27 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
                 self._aside.require_room()
             task = await self._made(build, ids)
             left = context.time_remaining()
+            if (trace := call_trace.get()) is not None:
+                task = replace(task, trace=trace)
+                trace.queued()
             deadline = float("inf") if left is None else time.monotonic() + left
             outcome = await self._batcher.submit(parts_of(task, self._config.max_batch_cost), deadline)
+            waited = True
             return task, Outcome(joined(outcome.answer), outcome.queued)
+        except DeadlinePassedError as error:
+            waited = True
+            await self.refuse(error, context)
         except RequestError as error:
             await self.refuse(error, context)
+        except asyncio.CancelledError:
+            left = context.time_remaining()
+            waited = left is not None and left <= _NEARLY
+            raise
         except Exception:
             log.exception("a request failed: %s", dict(metadata))
             await self.refuse(RequestError("the server failed; its log says why"), context)
+        finally:
+            self._admission.leave(entry, waited=waited)
 
     async def _made(self, make: Callable[[], Made], size: int) -> Made:
         """Return what `make` makes of so many ids or numbers; in the background thread if they are many."""

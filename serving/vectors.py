@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from contracts import PADDING_KEY, IndexRows, ItemKeys
+from contracts import IndexRows
 from serving.bundle import LoadedBundle
 from serving.queries import ByEmbedding
 
@@ -17,20 +17,18 @@ class QueryVectors:
 
     def __init__(self, bundle: LoadedBundle) -> None:
         self._bundle = bundle
-        self._histories: list[ItemKeys] = []
+        self._histories: list[IndexRows] = []
         self._ready: list[tuple[int, Floats]] = []
         self._count = 0
 
-    def history(self, keys: ItemKeys) -> tuple[int, IndexRows]:
-        """Return the place of a history's vector (-1 without a known item), and the rows of its items."""
-        real = keys[keys != PADDING_KEY]
-        rows = self._bundle.rows_of(real)
-        if not (rows >= 0).any():
-            return -1, rows
-        newest = real[rows >= 0][-self._bundle.manifest.history_length :]
-        self._histories.append(ItemKeys(newest))
+    def history(self, rows: IndexRows) -> int:
+        """Return the place of a history's vector by the rows of its items, -1 where none is known."""
+        known = rows[rows >= 0]
+        if not len(known):
+            return -1
+        self._histories.append(IndexRows(known[-self._bundle.manifest.history_length :]))
         self._count += 1
-        return self._count - 1, rows
+        return self._count - 1
 
     def item(self, row: int) -> int:
         """Return the place of an item's vector."""
@@ -52,12 +50,5 @@ class QueryVectors:
         for place, vector in self._ready:
             vectors[place], ready[place] = vector, True
         if self._histories:
-            vectors[~ready] = self._bundle.users(_padded(self._histories))
+            vectors[~ready] = self._bundle.users_at(self._histories)
         return vectors
-
-
-def _padded(histories: list[ItemKeys]) -> ItemKeys:
-    padded = np.full((len(histories), max(map(len, histories))), PADDING_KEY, np.int64)
-    for row, keys in zip(padded, histories, strict=True):
-        row[len(row) - len(keys) :] = keys
-    return ItemKeys(padded)

@@ -67,5 +67,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the table of what the campaigns have counted."""
     if tally.ROWS:
         terminalreporter.section("campaigns")
-        for line in tally.table():
+        for line in [*tally.table(), *tally.NOTES]:
             terminalreporter.write_line(line)

@@ -51,6 +51,7 @@ def test_a_package_alone_loads_no_library(name: str) -> None:
         ("from pipelines import PipelineConfig", {"apache_beam"}),
         ("from serving import ServingConfig", {"grpc", "faiss", "onnxruntime"}),
         ("from serving import RetrievalClient", {"faiss", "onnxruntime", "torch"}),
+        ("import weir.client", {"apache_beam", "faiss", "onnx", "onnxruntime", "torch"}),
         ("from serving.monitor import MonitorConfig", {"grpc"}),
         ("from weir import load_settings", {"apache_beam", "faiss", "grpc", "torch"}),
         ("import contracts, sketches", {"apache_beam", "faiss", "grpc", "torch"}),

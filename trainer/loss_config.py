@@ -29,11 +29,13 @@ class LossNeeds:
     `function` is ``module:function`` in `trainer.losses`; it takes `LossInputs` and the settings of the trainer and
     returns losses (b,). A step builds what is asked for here, and nothing else: `negatives`, their `log_q`, further
     positives of each row's user, the `population` of the label matrix, and how often each user occurs in the stream.
+    A loss that `weighs` shared negatives gets each item once, with the number of its columns.
     """
 
     function: str
     negatives: NegativesOf
     log_q: bool = False
+    weighs: bool = False
     extra_positives: Literal["none", "optional", "required"] = "none"
     population: bool = False
     user_counts: bool = False
@@ -55,11 +57,11 @@ class LossNeeds:
 
 
 LOSSES: Final = {
-    "sampled_softmax": LossNeeds("softmax:sampled_softmax_of", "shared", log_q=True),
+    "sampled_softmax": LossNeeds("softmax:sampled_softmax_of", "shared", log_q=True, weighs=True),
     "full_softmax": LossNeeds("softmax:softmax_of", "catalogue"),
     "bce": LossNeeds("binary:bce_of", "shared"),
     "gbce": LossNeeds("binary:gbce_of", "shared", population=True),
-    "info_nce": LossNeeds("softmax:softmax_of", "shared"),
+    "info_nce": LossNeeds("softmax:softmax_of", "shared", weighs=True),
     "debiased_contrastive": LossNeeds("contrastive:debiased_contrastive_of", "unlabelled", extra_positives="optional"),
     "hard_contrastive": LossNeeds("contrastive:hard_contrastive_of", "unlabelled", extra_positives="optional"),
     "debiased_positive": LossNeeds("contrastive:debiased_positive_of", "unlabelled", extra_positives="required"),

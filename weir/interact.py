@@ -51,6 +51,7 @@ class Answer(FrozenModel):
     seen_bounded: bool = Field(description="not all that the user has seen is stored: seen items may be among these")
     complete: bool = Field(default=True, description="false: fewer items than wanted pass the filter")
     bundle_version: str
+    attribution_token: str = Field(default="", description="names the answer; an event that it led to may carry it")
     newest_event_age_seconds: float = Field(description="age of the newest event that the bundle was trained on")
     server_milliseconds: dict[str, float] = Field(description="by stage, as the server measured")
     total_milliseconds: float = Field(description="as the client measured")
@@ -98,9 +99,16 @@ class Asker:
         self._store = store
 
     def ask(
-        self, user: str, k: int, *, exclude_seen: bool = False, exact: bool = False, tags: WantedTags | None = None
+        self,
+        user: str,
+        k: int,
+        *,
+        exclude_seen: bool = False,
+        exact: bool = False,
+        tags: WantedTags | None = None,
+        probe: bool = False,
     ) -> Answer:
-        """Return a user's top items; raises `RetrievalError`."""
+        """Return a user's top items, which nobody is shown if it is a `probe`; raises `RetrievalError`."""
         started = time.perf_counter()
         wanted = tags or WantedTags()
         answer = self._client.retrieve(
@@ -111,6 +119,7 @@ class Asker:
             all_tags=wanted.all,
             none_tags=wanted.none,
             max_per_tag=wanted.most,
+            probe=probe,
         )
         total = time.perf_counter() - started
         hits = answer.hits[0]
@@ -120,12 +129,13 @@ class Asker:
             user_id=user,
             hits=[
                 Hit(rank=rank, item_id=item, score=score, popularity_rank=ranks.get(item))
-                for rank, (item, score) in enumerate(zip(hits.item_ids, hits.scores, strict=True), start=1)
+                for rank, (item, score) in enumerate(zip(hits.item_ids, hits.scores.tolist(), strict=True), start=1)
             ],
             fallback=hits.fallback,
             seen_bounded=hits.seen_bounded,
             complete=hits.complete,
             bundle_version=answer.bundle_version,
+            attribution_token=answer.attribution_token,
             newest_event_age_seconds=time.time() - EventClock.of(self._store).wall_time(newest),
             server_milliseconds={stage: 1000 * seconds for stage, seconds in answer.seconds.items()},
             total_milliseconds=1000 * total,
@@ -135,18 +145,23 @@ class Asker:
         """Return the rank by popularity of each item of a bundle; empty where the bundle cannot be found."""
         return _popularity_ranks(self._store, version)
 
-    def click(self, pipeline: PipelineConfig, user: str, item: str, k: int, timeout: float) -> Change:
+    def click(
+        self, pipeline: PipelineConfig, user: str, item: str, k: int, timeout: float, *, token: str | None = None
+    ) -> Change:
         """Append an event and wait until it has changed the user's answer; raises `RetrievalError`.
 
-        A new bundle changes answers, too: an item that is new to the user must also count as seen by the server.
+        A new bundle changes answers, too: an item that is new to the user must also count as seen by the server. The
+        event carries `token` if there is one.
         """
-        change = self._click(pipeline, user, item, k, timeout)
+        change = self._click(pipeline, user, item, k, timeout, token=token)
         return change.model_copy(update={"held": self._held()})
 
-    def _click(self, pipeline: PipelineConfig, user: str, item: str, k: int, timeout: float) -> Change:
-        before = self.ask(user, k)
+    def _click(
+        self, pipeline: PipelineConfig, user: str, item: str, k: int, timeout: float, *, token: str | None
+    ) -> Change:
+        before = self.ask(user, k, probe=True)
         is_new = not self._has_seen(user, item)
-        event = append_event(self._store, pipeline, user, item)
+        event = append_event(self._store, pipeline, user, item, token)
         if not self._is_served(item):
             # The tower leaves out what the bundle does not have: there is no change to wait for.
             return Change(event=event, before=before, after=before, seconds=None, is_served=False)
@@ -159,12 +174,12 @@ class Asker:
             retry=retry_if_result(has_no_effect), wait=wait_fixed(_POLL_SECONDS), stop=stop_after_delay(timeout)
         )
         try:
-            attempts(self.ask, user, k)
+            attempts(self.ask, user, k, probe=True)
         except RetryError as error:
             after, is_committed = error.last_attempt.result(), self._is_committed(event)
             return Change(event=event, before=before, after=after, seconds=None, is_committed=is_committed)
         seconds = time.monotonic() - started
-        return Change(event=event, before=before, after=self.ask(user, k), seconds=seconds)
+        return Change(event=event, before=before, after=self.ask(user, k, probe=True), seconds=seconds)
 
     def _held(self) -> str | None:
         """Return why the newest bundle is not served; None also where the store cannot say."""
@@ -175,19 +190,23 @@ class Asker:
             return None
 
     def _is_served(self, item: str) -> bool:
-        return not self._client.retrieve([by_item(item, 1)]).hits[0].missing_item_ids
+        return not self._client.retrieve([by_item(item, 1)], probe=True).hits[0].missing_item_ids
 
     def _is_committed(self, event: AppendedEvent) -> bool:
         return event.segment.rpartition("/")[2] in LogState.open(self._store).sources
 
     def _has_seen(self, user: str, item: str) -> bool:
         """Say whether the server excludes the item as seen; it also excludes one that the bundle does not know."""
-        answer = self._client.retrieve([by_user(user, 1)], exclude_seen=True, allowed_item_ids=[item])
+        answer = self._client.retrieve([by_user(user, 1)], exclude_seen=True, allowed_item_ids=[item], probe=True)
         return not answer.hits[0].item_ids
 
 
-def append_event(store: Store, pipeline: PipelineConfig, user: str, item: str) -> AppendedEvent:
+def append_event(
+    store: Store, pipeline: PipelineConfig, user: str, item: str, token: str | None = None
+) -> AppendedEvent:
     """Add a segment with one event to the log's folder, with a timestamp of the store's clock.
+
+    `token` names the answer that led to it.
 
     Raises `ValueError` where the log is not a folder, or no event type means positive.
     """
@@ -202,6 +221,8 @@ def append_event(store: Store, pipeline: PipelineConfig, user: str, item: str) -
         names.item_id: item,
         names.timestamp: _timestamp(pipeline, event_ms),
     }
+    if token is not None:
+        record[names.attribution_token] = token
     if pipeline.event_types:
         positive = [kind for kind, meaning in pipeline.event_types.items() if meaning == "positive"]
         if not positive:

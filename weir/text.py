@@ -13,7 +13,7 @@ from typing import Final
 
 from rich.text import Text
 
-__all__ = ["in_words", "plain", "program", "visible"]
+__all__ = ["counted", "in_words", "plain", "program", "visible"]
 
 _INVISIBLE: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Controls, format characters (bidirectional ones too), surrogates, separators of lines and paragraphs."""
@@ -36,6 +36,11 @@ def in_words(seconds: float) -> str:
     """Return a length of time as people say it: `4.2 s`, `5 minutes`, `22 days`; in a unit of which it has two."""
     unit, name = next(((unit, name) for unit, name in _UNITS if seconds >= 2 * unit), (1, ""))
     return f"{seconds / unit:,.0f} {name}" if name else f"{seconds:.1f} s"
+
+
+def counted(count: int, name: str) -> str:
+    """Return a number of things: `1 window`, `2,000 windows`."""
+    return f"{count:,} {name}" + ("" if count == 1 else "s")
 
 
 def visible(text: object) -> str:

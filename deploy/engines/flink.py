@@ -150,6 +150,8 @@ def _options(settings: EngineSettings) -> dict[str, Any]:
             "heartbeat.interval": 1000,
             "heartbeat.rpc-failure-threshold": 2,
             "heartbeat.timeout": 10000,
+            # On a busy machine ten seconds, the default, are not enough to start.
+            "pekko.startup-timeout": "120 s",
         }
     )
 

@@ -44,7 +44,7 @@ class UnknownPartitionError(UserError):
 class CommitWindow(beam.DoFn):
     """(key, `Slice`s) of one window to the `Commit`, if they bring anything that is not accounted for.
 
-    One key, hence one worker at a time as long as the engine keeps its promise; where it does not, one of two commits.
+    One key, so one worker at a time as long as the engine keeps its promise; where it does not, one of two commits.
     """
 
     def __init__(self, store: Store, config: PipelineConfig) -> None:

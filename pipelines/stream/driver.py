@@ -209,7 +209,7 @@ class _Driver:
             self._waits = True
             return None
         if self._waits:
-            logger.warning("%s: there again", self.config.log)
+            logger.warning("%s can be read now", self.config.log)
         self._waits = False
         return found
 

@@ -41,7 +41,7 @@ class RunOutcome(Document):
 class CommitRun(beam.DoFn):
     """All that a run has made (`Made`) to its commit, if it made any.
 
-    One key, hence one worker at a time. A retry finds the commit made and takes it
+    One key, so one worker at a time. A retry finds the commit made and takes it
     for its own by the writer that it names.
     """
 

@@ -93,9 +93,7 @@ class Deduplicate(beam.DoFn):
         if len(identified):
             found = _identities(rows.select(_IDENTITY).take(pa.array(identified)))
             before = self._committed(panes.commit, start_ms, shard)
-            once = np.zeros(len(before) + len(found), np.bool_)
-            once[np.unique(np.concatenate([before, found]), return_index=True)[1]] = True
-            first[identified] = once[len(before) :]
+            first[identified] = _is_first(np.concatenate([before, found]))[len(before) :]
         return first
 
     def _committed(self, number: int, start_ms: int, shard: int) -> npt.NDArray[np.void]:
@@ -111,11 +109,24 @@ class Deduplicate(beam.DoFn):
 
 
 def _identities(rows: pa.Table) -> npt.NDArray[np.void]:
-    """Return (user key, event key) of rows as one sortable column (n,)."""
+    """Return (user key, event key) of rows as one column (n,)."""
     pairs = np.empty(len(rows), [(name, np.int64) for name in _IDENTITY])
     for name in _IDENTITY:
         pairs[name] = rows[name].to_numpy()
     return pairs
+
+
+def _is_first(identities: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Mark, of equal identities (n,), the first."""
+    # np.unique, which sorts whole records, takes four times as long.
+    users, events = (identities[name] for name in _IDENTITY)
+    order = np.lexsort((events, users))
+    users, events = users[order], events[order]
+    differs = np.ones(len(order), np.bool_)
+    differs[1:] = (users[1:] != users[:-1]) | (events[1:] != events[:-1])
+    first = np.zeros(len(order), np.bool_)
+    first[order[differs]] = True
+    return first
 
 
 def _items(positive: pa.Table) -> pa.Table:

@@ -1,49 +1,78 @@
 """The one way of clients to the server: plain text or TLS, with the certificate and token that the settings name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
+import grpc.aio
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from serving.access.config import ClientConfig
 from serving.access.files import FromFiles
 
-__all__ = ["Channel", "SentToken", "bearer_token", "credentials_of"]
+__all__ = ["AsyncChannel", "Channel", "SentToken", "bearer_token", "credentials_of"]
+
+ChannelT = TypeVar("ChannelT")
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """RFC 6750. Anything else is not put into a header, whose errors would show it."""
 
 
-class Channel:
-    """A gRPC channel that is opened anew when the files of certificates change; calls under way end on the old one.
+class Reopened(Generic[ChannelT]):
+    """A gRPC channel that is opened again when the files of certificates change; calls under way end on the old one.
 
-    Raises `OSError` or `ValueError` where a file cannot be used.
+    `plain` and `secure` open it. Raises `OSError` or `ValueError` where a file cannot be used.
     """
 
-    def __init__(self, target: str, config: ClientConfig | None, options: Sequence[tuple[str, Any]]) -> None:
+    def __init__(
+        self,
+        target: str,
+        config: ClientConfig | None,
+        options: Sequence[tuple[str, Any]],
+        plain: Callable[..., ChannelT],
+        secure: Callable[..., ChannelT],
+    ) -> None:
         self._target, self._config, self._options = target, config or ClientConfig(), list(options)
+        self._plain, self._secure = plain, secure
         self._token = SentToken.of(self._config)
         files = [self._config.ca_file, self._config.certificate_file, self._config.key_file]
         self._channels = FromFiles("certificates", [file for file in files if file is not None], self._opened)
 
-    def open(self) -> grpc.Channel:
+    def open(self) -> ChannelT:
         """Return the channel to call on now."""
         return self._channels.get()
+
+    def _opened(self) -> ChannelT:
+        config = self._config
+        if not config.tls:
+            return self._plain(self._target, self._options)
+        name = [("grpc.ssl_target_name_override", config.server_name)] if config.server_name else []
+        return self._secure(self._target, credentials_of(config, self._token), [*self._options, *name])
+
+
+class Channel(Reopened[grpc.Channel]):
+    """For calls that block."""
+
+    def __init__(self, target: str, config: ClientConfig | None, options: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(target, config, options, grpc.insecure_channel, grpc.secure_channel)
 
     def close(self) -> None:
         """Close the connections."""
         self._channels.get().close()
 
-    def _opened(self) -> grpc.Channel:
-        config = self._config
-        if not config.tls:
-            return grpc.insecure_channel(self._target, self._options)
-        name = [("grpc.ssl_target_name_override", config.server_name)] if config.server_name else []
-        return grpc.secure_channel(self._target, credentials_of(config, self._token), [*self._options, *name])
+
+class AsyncChannel(Reopened[grpc.aio.Channel]):
+    """For calls of the event loop in which it is made."""
+
+    def __init__(self, target: str, config: ClientConfig | None, options: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(target, config, options, grpc.aio.insecure_channel, grpc.aio.secure_channel)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._channels.get().close()
 
 
 def credentials_of(config: ClientConfig, token: "SentToken | None") -> grpc.ChannelCredentials:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.resources import files
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 from aiohttp import web
@@ -16,6 +16,7 @@ from serving.access.access import Access, Caller
 from serving.access.certificates import http_context
 from serving.access.config import Right
 from serving.access.interceptor import rights_of
+from serving.admission import ADMITTED, Admission
 from serving.aside import Aside
 from serving.config import ServingConfig
 from serving.errors import NotJsonError, RequestError
@@ -26,6 +27,9 @@ from serving.http.statuses import refusals, response_of
 from serving.interceptor import MetricsInterceptor
 from serving.service import RetrievalService
 from weir.retrieval.v1 import retrieval_pb2 as pb
+
+if TYPE_CHECKING:
+    from serving.tracing import Traces
 
 __all__ = ["Gateway"]
 
@@ -53,6 +57,10 @@ class Gateway:
         Where large requests and answers are read and written.
     access
         Says who may call.
+    admission
+        Says which calls to begin.
+    traces
+        Keep traces of the calls.
     """
 
     def __init__(
@@ -63,14 +71,18 @@ class Gateway:
         aside: Aside,
         access: Access,
         *,
+        admission: Admission,
         config: ServingConfig,
+        traces: "Traces | None" = None,
     ) -> None:
         self._service, self._dimension, self._aside, self._config = service, dimension, aside, config
-        self._access = access
+        self._admission, self._access = admission, access
         application = web.Application(client_max_size=config.max_request_bytes, middlewares=[refusals(config.host)])
         for method in SERVICE.methods:
             rule = method.GetOptions().Extensions[annotations_pb2.http]
             timed = calls.timed(self._called(method), ("unary", SERVICE.full_name, method.name))
+            if traces is not None:
+                timed = traces.traced(timed, SERVICE.full_name, method.name)
             application.router.add_route(rule.WhichOneof("pattern"), rule.post or rule.get, partial(_answer, timed))
         application.router.add_get("/openapi.yaml", _schema)
         # Nobody waits for the answer to a caller who has left; without it, half a request ends in a traceback.
@@ -112,6 +124,8 @@ class Gateway:
 
         async def handle(request: web.Request, call: HttpCall) -> bytes:
             try:
+                if right in ADMITTED:
+                    self._admission.require_time(call.time_remaining())
                 caller = await self._caller(call, right)
                 message = await self._read(await _body(request, call), empty())
                 if caller is not None:

@@ -31,6 +31,12 @@ class MonitorConfig(FrozenModel):
         description="half-life of the popularity baseline's counts, seconds of event time",
     )
     timeout_seconds: float = Field(default=10.0, gt=0, description="timeout of one request, seconds")
+    served_delay_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="how long after its commit a window is joined with served lists, seconds; longer than "
+        "serving.served.flush_seconds",
+    )
     poll_seconds: float = Field(default=0.3, gt=0, description="interval between checks of the store, seconds")
     page_port: int | None = Field(
         default=None,

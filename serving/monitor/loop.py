@@ -20,9 +20,10 @@ from serving.access.config import ClientConfig
 from serving.client import Info, RetrievalClient, RetrievalError
 from serving.cost import exact_query_cost
 from serving.errors import NoBundleError
+from serving.monitor.clicks import ClickFollower
 from serving.monitor.config import MonitorConfig
 from serving.monitor.freshness import Coverage, seconds_to_servable
-from serving.monitor.metrics import MonitorMetrics
+from serving.monitor.metrics import AttributionMetrics, MonitorMetrics
 from serving.monitor.popularity import Popularity
 from serving.monitor.recall import Example, Tally, ask, sample
 from serving.monitor.results import Examples, Freshness, WindowRecall, load, recorded, save
@@ -52,8 +53,10 @@ def monitor(store: Store, config: MonitorConfig, client_config: ClientConfig | N
         log.info("ready: asking %s, metrics on %s", config.target, where)
         with RetrievalClient(config.target, config.timeout_seconds, client_config) as client:
             follower = Monitor(store, config, client, MonitorMetrics(registry))
+            clicks = ClickFollower(store, config.served_delay_seconds, AttributionMetrics(registry))
             while not stop.is_set():
                 follower.step(stop)
+                clicks.step()
                 stop.wait(config.poll_seconds)
     log.info("stopped")
 

@@ -4,9 +4,13 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from serving.monitor.attribution import OUTCOMES, Attribution
 from serving.monitor.results import WindowRecall
 
-__all__ = ["MonitorMetrics"]
+__all__ = ["AttributionMetrics", "MonitorMetrics"]
+
+_POSITIONS = 20
+"""Positions with a series of their own."""
 
 _FRESHNESS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 
@@ -60,3 +64,57 @@ class MonitorMetrics:
             self.skipped.labels(reason).inc(count)
         self.windows.inc()
         self.sequence.set(result.sequence)
+
+
+class AttributionMetrics:
+    """What came of served lists; gauges are over the lists of the newest bundles that the monitor has seen served."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.lists = Gauge(
+            "weir_attribution_lists", "Served lists of a bundle, of the newest bundles.", ("bundle",), registry=registry
+        )
+        self.click_through = Gauge(
+            "weir_attribution_click_through",
+            "Share of a bundle's served lists with a click; mean over lists.",
+            ("bundle",),
+            registry=registry,
+        )
+        self.coverage = Gauge(
+            "weir_attribution_coverage",
+            "Share of a bundle's items that are in at least one served list.",
+            ("bundle",),
+            registry=registry,
+        )
+        self.positions = Gauge(
+            "weir_attribution_position_click_through",
+            "Share of served lists whose item at this position, from 1, was clicked; mean over lists.",
+            ("position",),
+            registry=registry,
+        )
+        self.clicks = Counter(
+            "weir_attribution_clicks",
+            "Positive events with the token of an answer, by outcome; joined ones are clicks on a served list.",
+            ("outcome",),
+            registry=registry,
+        )
+        for outcome in OUTCOMES:
+            self.clicks.labels(outcome)
+        self.errors = Counter(
+            "weir_attribution_errors", "Attempts to join clicks with served lists that failed.", registry=registry
+        )
+        self._counted: dict[str, int] = {}
+
+    def show(self, attribution: Attribution, items: Mapping[str, int | None]) -> None:
+        """Show what has come of the lists so far; `items` is how many each bundle has."""
+        for gauge in (self.lists, self.click_through, self.coverage):
+            gauge.clear()
+        for version, shown in attribution.bundles.items():
+            self.lists.labels(version).set(shown.lists)
+            self.click_through.labels(version).set(shown.click_through)
+            if count := items.get(version):
+                self.coverage.labels(version).set(len(shown.items) / count)
+        for position, (count, clicks) in enumerate(attribution.by_position()[:_POSITIONS], start=1):
+            self.positions.labels(str(position)).set(clicks / count)
+        for outcome, count in attribution.outcomes.items():
+            self.clicks.labels(outcome).inc(count - self._counted.get(outcome, 0))
+        self._counted = dict(attribution.outcomes)

@@ -9,10 +9,10 @@ left out, find the next item), `served` (does the answer that a product would sh
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from contracts import PADDING_KEY, ItemKeys, Key, Label, WindowLog, WindowManifest, columns
 from serving.client import Hits, Retrieval, RetrievalClient, by_history
@@ -105,7 +105,8 @@ def _three(
     """Ask exactly (for more than k, so that ties at the k-th place are seen), as configured, and as a product would."""
     wide = [by_history(example.history, min(2 * k, most)) for example in some]
     queries = [by_history(example.history, k) for example in some]
-    return client.retrieve(wide, exact=True), client.retrieve(queries), client.retrieve(queries, exclude_seen=True)
+    ask = partial(client.retrieve, probe=True)
+    return ask(wide, exact=True), ask(queries), ask(queries, exclude_seen=True)
 
 
 def _count(tally: Tally, item: str, cutoffs: Sequence[int], answers: Sequence[Hits]) -> None:
@@ -122,7 +123,7 @@ def index_recall(exact: Hits, found: Sequence[str], k: int) -> float:
 
     Items are judged by the exact search's scores: those of a compressed index are off.
     """
-    best: npt.NDArray[np.float64] = np.array(exact.scores[:k])
+    best = exact.scores[:k].astype(np.float64)
     if not len(best):
         return 1.0
     least = best[-1] - _TIE * max(1.0, abs(best[-1]))

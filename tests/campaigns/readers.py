@@ -130,8 +130,15 @@ class Readers:
 
     def inspect(self, store: Store) -> Any:
         """The command line's listings."""
+        return self._listings(store, "windows", "bundles")
+
+    def attribution(self, store: Store) -> Any:
+        """What came of the lists that a server kept."""
+        return self._listings(store, "served")
+
+    def _listings(self, store: Store, *names: str) -> Any:
         answers, root = [], logging.getLogger()
-        for listing in ("windows", "bundles"):
+        for listing in names:
             handlers, level = list(root.handlers), root.level
             command = ["inspect", listing, "--store", store.url, "--json"]
             result = CliRunner(env={"COLUMNS": "1000"}).invoke(app, command)

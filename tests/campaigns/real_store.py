@@ -11,9 +11,10 @@ import contracts.log_state
 import pipelines.key_owners
 import serving.monitor.loop
 from contracts import BundleLog, EventClock, Pin, Store, Withdrawal
+from contracts.served import served_files
 from pipelines.config import PipelineConfig
 from pipelines.ingest import ingest
-from serving.client import RetrievalClient
+from serving.client import RetrievalClient, by_user
 from serving.monitor.config import MonitorConfig
 from serving.monitor.loop import Monitor
 from serving.monitor.metrics import MonitorMetrics
@@ -74,6 +75,16 @@ def measure(store: Store, target: str) -> None:
         Monitor(store, settings, client, MonitorMetrics(CollectorRegistry())).step()
 
 
+def show(store: Store, target: str) -> None:
+    """Let users ask twice, so that the server writes two files of what they were shown."""
+    with RetrievalClient(target, timeout=5) as client:
+        for number in range(1, 3):
+            client.retrieve([by_user(f"user-{user}", 5) for user in range(USERS // number)])
+            ends = time.monotonic() + 30
+            while len(served_files(store)) < number and time.monotonic() < ends:
+                time.sleep(0.05)
+
+
 def build(folder: Path) -> Store:
     """Make the store: five rounds of ingest, the trainer one round behind, the monitor two."""
     store = Store(str(folder / "store"))
@@ -87,9 +98,10 @@ def build(folder: Path) -> Store:
             if number in {1, 2, 3}:
                 train(store, TRAINER)
             if number == 2:
-                with ServerProcess(store) as server:
+                with ServerProcess(store, served={"share": 1, "flush_seconds": 0.2}) as server:
                     server.said("serving bundle")
                     measure(store, server.target)
+                    show(store, server.target)
     bundles = BundleLog(store)
     assert any(manifest.depth for manifest in bundles.manifests()), "no bundle is a delta"
     newest, older = bundles.manifests()[-1], bundles.manifests()[0]

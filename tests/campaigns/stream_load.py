@@ -1,6 +1,6 @@
 """A producer that writes events to a topic until it is told to stop, whatever happens to the broker.
 
-``python -m tests.campaigns.stream_load SERVERS TOPIC EVENTS PER_SECOND``
+``python -m tests.campaigns.stream_load SERVERS TOPIC PER_SECOND``
 
 Partition 3 stays idle. One event in 100 comes twice, one is malformed, one is late, one has no value.
 """
@@ -38,7 +38,7 @@ def lines(random: random.Random, now: float) -> Iterator[bytes | None]:
             yield line.encode()
 
 
-def main(servers: str, topic: str, events: int, per_second: int) -> None:
+def main(servers: str, topic: str, per_second: int) -> None:
     stop, rng = Event(), random.Random(1)
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -57,8 +57,8 @@ def main(servers: str, topic: str, events: int, per_second: int) -> None:
         }
     )
     started, sent = time.monotonic(), 0
-    while sent < events and not stop.is_set():
-        due = min(events, int(per_second * (time.monotonic() - started)))
+    while not stop.is_set():
+        due = int(per_second * (time.monotonic() - started))
         # After an outage it does not send all at once what was due meanwhile: it is late by then.
         for _ in range(min(due - sent, per_second)):
             now = time.time()
@@ -76,4 +76,4 @@ def main(servers: str, topic: str, events: int, per_second: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

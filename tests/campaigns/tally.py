@@ -20,6 +20,9 @@ class Row:
 
 ROWS: dict[str, Row] = {}
 
+NOTES: list[str] = []
+"""What else a campaign has to tell, printed below the table."""
+
 
 @contextmanager
 def counting(kind: str) -> Iterator[Row]:
@@ -31,17 +34,18 @@ def counting(kind: str) -> Iterator[Row]:
         row.seconds += time.perf_counter() - started
 
 
-def packed() -> dict[str, dict[str, Any]]:
-    """Return the rows as plain values, which can be sent to another process."""
-    return {kind: asdict(row) for kind, row in ROWS.items()}
+def packed() -> dict[str, Any]:
+    """Return rows and notes as plain values, which can be sent to another process."""
+    return {"rows": {kind: asdict(row) for kind, row in ROWS.items()}, "notes": NOTES}
 
 
-def add(rows: dict[str, dict[str, Any]]) -> None:
-    """Add rows that another process has packed."""
-    for kind, values in rows.items():
+def add(found: dict[str, Any]) -> None:
+    """Add what another process has packed."""
+    for kind, values in found.get("rows", {}).items():
         row, other = ROWS.setdefault(kind, Row()), Row(**values)
         for name in values:
             setattr(row, name, getattr(row, name) + getattr(other, name))
+    NOTES.extend(found.get("notes", []))
 
 
 def table() -> list[str]:

@@ -56,6 +56,7 @@ KINDS: Final = {
     "evaluation": ("evaluations/*", "train"),
     "measured": ("monitor/*", "monitor"),
     "clock": ("CLOCK.json", "clock"),
+    "served lists": ("served/*", "attribution"),
 }
 """Kind -> the names of its files, and the readers that read them. The first kind that fits a name is its kind."""
 

@@ -6,7 +6,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import PADDING_KEY, hash_id, hash_ids
+from contracts import PADDING_KEY, hash_id, hash_ids, hash_strings
 
 
 @given(st.lists(st.text()))
@@ -14,6 +14,13 @@ def test_an_array_hashes_as_its_ids_do(ids: list[str]) -> None:
     keys = hash_ids(pa.array(ids, pa.string()))
     assert keys.dtype == np.int64
     assert keys.tolist() == [hash_id(raw) for raw in ids]
+
+
+@given(st.lists(st.text()), st.sampled_from(["", "0a" * 16]))
+def test_a_few_strings_hash_as_each_of_them_does(ids: list[str], secret: str) -> None:
+    keys = hash_strings(ids, secret)
+    assert keys.dtype == np.int64
+    assert keys.tolist() == [hash_id(raw, secret) for raw in ids]
 
 
 @given(st.text())

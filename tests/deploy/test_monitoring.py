@@ -18,8 +18,8 @@ from deploy.monitoring.grafana import scoped
 from deploy.monitoring.prometheus import asked, faster
 from pipelines.metrics import PipelineMetrics
 from pipelines.stream.flink_metrics import FlinkMetrics
-from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics
-from serving.monitor.metrics import MonitorMetrics
+from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
+from serving.monitor.metrics import AttributionMetrics, MonitorMetrics
 from serving.shared.metrics import FollowerMetrics
 from trainer.stream.metrics import TrainerMetrics
 from weir.cli.main import app
@@ -48,9 +48,10 @@ def exposed() -> list[CollectorRegistry]:
         ProcessCollector(registry=registry)
     PipelineMetrics(pipeline)
     FlinkMetrics(pipeline)
-    for kind in (RpcMetrics, RequestMetrics, HistoryMetrics, CatalogueMetrics, BundleMetrics):
+    for kind in (RpcMetrics, RequestMetrics, ServedMetrics, HistoryMetrics, CatalogueMetrics, BundleMetrics):
         kind(serving)
     MonitorMetrics(monitor)
+    AttributionMetrics(monitor)
     FollowerMetrics(follower)
     return [pipeline, TrainerMetrics().registry, serving, monitor, follower]
 

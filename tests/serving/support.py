@@ -188,7 +188,7 @@ def write_window(
         columns.WEIGHT: [1.0] * len(events),
         columns.LABEL: [e.label for e in events],
         columns.EVENT_KEY: [None] * len(events),
-        columns.ATTRIBUTION_TOKEN: [None] * len(events),
+        columns.ATTRIBUTION_TOKEN: [e.token for e in events],
     }
     positives = [e.item for e in events if e.label > 0]
     counts = {item: positives.count(item) for item in sorted(set(positives), key=hash_id)}

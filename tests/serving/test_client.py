@@ -1,4 +1,7 @@
+import socket
+
 import grpc
+import numpy as np
 import pytest
 
 from contracts import Store
@@ -27,7 +30,9 @@ def test_answers_are_plain_values(store: Store, catalogue: Catalogue) -> None:
         assert sorted(narrow.hits[0].item_ids) == ["item-3", "item-4"]
         stranger, item = client.embed([by_user("who"), by_item("item-2")])
         assert stranger is None
-        assert item == pytest.approx(catalogue.vectors[2].tolist())
+        assert item is not None
+        np.testing.assert_allclose(item, catalogue.vectors[2], rtol=1e-6)
+        assert (item.dtype, answer.hits[2].scores.dtype) == (np.float32, np.float32)
         info = client.info()
         assert (info.bundle_version, info.trained_sequence, info.metric) == ("v1", 3, "cosine")
         assert info.index_parameters == {"nprobe": 4.0}
@@ -39,6 +44,38 @@ def test_answers_are_plain_values(store: Store, catalogue: Catalogue) -> None:
             "queries[0].k": "is 0, must be from 1 to 1000",
         }
         assert str(refusal.value).startswith("INVALID_ARGUMENT (INVALID_REQUEST): queries[0].user_id")
+
+
+def test_arrays_are_taken_as_lists_are(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    with ServerProcess(store) as server, RetrievalClient(server.target) as client:
+        server.serving("v1")
+        vector, history = catalogue.vectors[9], np.array(["item-1", "item-2"])
+        plain = client.retrieve([by_embedding(vector.tolist(), 5), by_history(history.tolist(), 5)])
+        arrays = client.retrieve([by_embedding(vector.astype(np.float64), 5), by_history(history, 5)])
+    for one, other, wanted in zip(plain.hits, arrays.hits, (vector, catalogue.user(history.tolist())), strict=True):
+        assert one.item_ids == other.item_ids == catalogue.top(wanted, 5)
+        np.testing.assert_array_equal(one.scores, other.scores)
+
+
+@pytest.mark.parametrize("values", [np.zeros((2, 8)), 0.5, [[0.1, 0.2]]])
+def test_what_is_no_vector_is_refused_with_its_shape(values: object) -> None:
+    with pytest.raises(ValueError, match=r"this is \(.*\); send a query per row"):
+        by_embedding(values)  # type: ignore[arg-type]
+
+
+def test_a_wish_that_there_is_not_is_named() -> None:
+    with RetrievalClient("127.0.0.1:9") as client, pytest.raises(TypeError, match=r"retrieve knows no exclude_sen; .*"):
+        client.retrieve([by_user("who")], exclude_sen=True)  # type: ignore[call-arg]
+
+
+def test_a_deadline_holds_for_its_call_only() -> None:
+    """A server that takes connections and says nothing, as one that hangs does."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        with RetrievalClient(target, timeout=60) as client, pytest.raises(RetrievalError) as refusal:
+            client.info(timeout=0.2)
+    assert refusal.value.code in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}
 
 
 def test_a_server_that_is_not_there_is_unavailable() -> None:

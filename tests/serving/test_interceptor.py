@@ -1,7 +1,7 @@
 import grpc
 import pytest
 
-from serving.interceptor import _go_name
+from serving.interceptor import go_name
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from serving.interceptor import _go_name
     ],
 )
 def test_codes_are_spelt_as_go_spells_them(code: grpc.StatusCode, name: str) -> None:
-    assert _go_name(code) == name
+    assert go_name(code) == name

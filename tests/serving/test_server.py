@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from serving.errors import NoBundleError
 from serving.histories import FollowedHistories
 from serving.index import AnnIndex, Found
 from serving.queries import ByEmbedding, Query, Task
-from serving.server import LIVENESS, Server, serve
+from serving.server import LIVENESS, SERVICE, Server, serve
 from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
@@ -48,6 +49,29 @@ class ForeignError(Exception):
 def liveness(server: Server) -> int:
     """Return the health of the process; `run` starts it as SERVING."""
     return int(server.health._server_status.get(LIVENESS, SERVING))
+
+
+def test_what_is_loaded_is_no_longer_looked_through_for_garbage(
+    store: Store, catalogue: Catalogue, server: Server
+) -> None:
+    write_bundle(store, "v1", catalogue)
+    server.followers.seconds = 0.01
+
+    async def scenario() -> None:
+        server.followers.start()
+        while server.health._server_status.get(SERVICE) != SERVING:
+            await asyncio.sleep(0.01)
+        assert gc.get_freeze_count() > before + 10_000
+        for task in server.followers.tasks:
+            task.cancel()
+        await asyncio.gather(*server.followers.tasks, return_exceptions=True)
+
+    gc.unfreeze()
+    before = gc.get_freeze_count()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.unfreeze()
 
 
 def test_the_first_look_may_fail_in_any_way(

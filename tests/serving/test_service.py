@@ -19,6 +19,8 @@ from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, Store
+from contracts.served import segment_of
+from serving.admission import Admission, AdmissionInterceptor
 from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.bundle import LoadedBundle
@@ -26,9 +28,11 @@ from serving.config import LimitsConfig, ServingConfig
 from serving.decoding import DecodingInterceptor
 from serving.interceptor import MetricsInterceptor
 from serving.loading import load_bundle
-from serving.metrics import RequestMetrics, RpcMetrics
+from serving.metrics import RequestMetrics, RpcMetrics, ServedMetrics
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
+from serving.served.config import ServedConfig
+from serving.served.lists import ServedLists
 from serving.service import RetrievalService
 from tests.serving.support import Catalogue, histories_of, poisonous_tower, write_bundle, write_window
 from tests.serving.users import BOUND, Event
@@ -50,8 +54,10 @@ class Served:
     gate: threading.Event = field(default_factory=threading.Event)
     started: threading.Event = field(default_factory=threading.Event)
     searched: list[int] = field(default_factory=list)
+    lists: ServedLists = field(init=False)
     stub: "retrieval_pb2_grpc.RetrievalServiceAsyncStub" = field(init=False)
     channel: grpc.aio.Channel = field(init=False)
+    admission: Admission = field(default_factory=lambda: Admission(limit=100, retry_after=0.25))
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
         self.started.set()
@@ -79,14 +85,24 @@ async def serving(
 ) -> AsyncIterator[Served]:
     bundle = None if version is None else load_bundle(BundleLog(store), version)
     served = Served(bundle, Retriever(histories_of(store)))
+    served.lists = ServedLists(config.served, ServedMetrics(served.registry))
     metrics = RequestMetrics(served.registry)
     batcher: Batcher[Task, Answer] = Batcher(
         served.run, metrics, max_batch=8, max_cost=config.max_batch_cost, limit=queue, retry_after=0.25
     )
     aside = Aside(config.retry_after_seconds)
-    service = RetrievalService(lambda: served.bundle, batcher, config, metrics, aside)
+    service = RetrievalService(
+        lambda: served.bundle,
+        batcher,
+        config,
+        metrics,
+        aside,
+        served=served.lists,
+        admission=served.admission,
+    )
     decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
-    interceptors = [MetricsInterceptor(RpcMetrics(served.registry)), decoding]
+    rpcs = RpcMetrics(served.registry)
+    interceptors = [AdmissionInterceptor(served.admission, metrics, rpcs), MetricsInterceptor(rpcs), decoding]
     server = grpc.aio.server(interceptors=interceptors)
     retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
@@ -120,6 +136,23 @@ async def refused(call: object) -> tuple[grpc.StatusCode, dict[str, object]]:
         detail.Unpack(kind)
         found[type(kind).__name__] = kind
     return failure.value.code(), found
+
+
+def test_answers_are_kept_unless_nobody_is_shown_them(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store, config=CONFIG.model_copy(update={"served": ServedConfig(share=1)})) as served:
+            served.gate.set()
+            answer = await served.stub.Retrieve(ASK)
+            probe = await served.stub.Retrieve(pb.RetrieveRequest(queries=[ANN], probe=True))
+            batch = served.lists.take()
+            assert [(one.token, one.items) for one in batch.lists] == [
+                (answer.attribution_token, list(answer.hits[0].item_ids))
+            ]
+            assert segment_of(answer.attribution_token) == batch.segment
+            assert segment_of(probe.attribution_token) is None
+            assert list(probe.hits[0].item_ids) == list(answer.hits[0].item_ids)
+
+    asyncio.run(scenario())
 
 
 def test_an_answer_says_where_it_comes_from(store: Store, catalogue: Catalogue) -> None:
@@ -228,6 +261,64 @@ async def until(served: Served, waiting: int) -> None:
     assert await asyncio.to_thread(served.started.wait, 10)
     while served.sample("weir_queue_queries") != waiting:
         await asyncio.sleep(0.005)
+
+
+def test_a_call_that_could_not_be_answered_in_time_is_refused_before_it_is_read(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            running = [asyncio.ensure_future(served.stub.Retrieve(ASK))]
+            await until(served, 0)
+            running += [asyncio.ensure_future(served.stub.Retrieve(ASK))]
+            await until(served, 1)
+            served.admission.pace = 0.5
+            assert served.admission.under_way == 2
+            unread = served.channel.stream_unary("/weir.retrieval.v1.RetrievalService/Retrieve")(timeout=1.9)
+            code, details = await refused(unread)
+            assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert details["ErrorInfo"].reason == "QUEUE_FULL"
+            assert details["RetryInfo"].retry_delay.ToMilliseconds() == 250
+            await served.counted("Retrieve", "ResourceExhausted")
+            assert served.sample("weir_requests_refused_total", reason="QUEUE_FULL") == 1
+            assert (await served.stub.GetInfo(pb.GetInfoRequest(), timeout=1)).bundle_version == "v1"
+            running += [asyncio.ensure_future(served.stub.Retrieve(ASK, timeout=seconds)) for seconds in (9, None)]
+            await until(served, 3)
+            served.gate.set()
+            await asyncio.gather(*running)
+            assert served.admission.under_way == 0
+            assert served.admission.pace < 0.5
+
+    asyncio.run(scenario())
+
+
+def test_a_call_that_ends_without_a_message_is_cancelled(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            call = served.channel.stream_unary("/weir.retrieval.v1.RetrievalService/Embed")()
+            await call.done_writing()
+            assert (await refused(call))[0] == grpc.StatusCode.CANCELLED
+            assert served.admission.under_way == 0
+
+    asyncio.run(scenario())
+
+
+def test_failed_calls_are_under_way_no_longer_and_say_nothing_of_the_pace(store: Store) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            pace = served.admission.pace
+            await refused(served.stub.Retrieve(pb.RetrieveRequest()))
+            gone = served.stub.Retrieve(ASK)
+            await until(served, 0)
+            gone.cancel()
+            while served.admission.under_way:
+                await asyncio.sleep(0.005)
+            assert served.admission.pace == pace
+            late = served.stub.Retrieve(ASK, timeout=0.1)
+            assert (await refused(late))[0] == grpc.StatusCode.DEADLINE_EXCEEDED
+            while served.admission.under_way:
+                await asyncio.sleep(0.005)
+            assert served.admission.pace > pace
+
+    asyncio.run(scenario())
 
 
 def test_a_full_queue_is_refused_at_once_with_a_time_to_return(store: Store) -> None:

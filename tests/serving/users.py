@@ -35,6 +35,7 @@ class Event:
     time_ms: int
     history: Sequence[str] = ()
     label: int = 1
+    token: str | None = None
 
 
 @dataclass

@@ -28,7 +28,7 @@ CLOCK = EventClock(event_origin=1_000_000_000, wall_origin=1_000_000_000, speed=
 def test_an_event_is_written_as_the_log_spells_it(tmp_path: Path, unit: str, kind: type, length: int) -> None:
     log = tmp_path / "log"
     log.mkdir()
-    names = LogColumns(user_id="who", item_id="what", timestamp="when", event_type="how")
+    names = LogColumns(user_id="who", item_id="what", timestamp="when", event_type="how", attribution_token="why")  # noqa: S106
     pipeline = PipelineConfig.model_validate(
         {
             "log": str(log),
@@ -37,9 +37,9 @@ def test_an_event_is_written_as_the_log_spells_it(tmp_path: Path, unit: str, kin
             "event_types": {"skip": "negative", "play": "positive"},
         }
     )
-    event = append_event(Store(str(tmp_path)), pipeline, "anna-1", "jazz é")
+    event = append_event(Store(str(tmp_path)), pipeline, "anna-1", "jazz é", "v1/0123")
     record = json.loads(Path(event.segment).read_text())
-    assert (record["who"], record["what"], record["how"]) == ("anna-1", "jazz é", "play")
+    assert (record["who"], record["what"], record["how"], record["why"]) == ("anna-1", "jazz é", "play", "v1/0123")
     assert isinstance(record["when"], kind)
     assert len(str(record["when"])) == length
 

@@ -44,6 +44,8 @@ class LossInputs:
         Vectors of the negatives that all rows of all ranks share, (C, d).
     hits
         (row, column) pairs that are no negatives, (H, 2), each once.
+    times
+        How many equal columns each one stands for, (C,); None: one. Only for the losses that weigh them.
     log_q_pos, log_q_columns
         Log-density of the pool at the positives, (b,), and at the columns, (C,).
     own
@@ -66,6 +68,7 @@ class LossInputs:
     temperature: float
     columns: Tensor | None = None
     hits: Tensor | None = None
+    times: Tensor | None = None
     log_q_pos: Tensor | None = None
     log_q_columns: Tensor | None = None
     own: Tensor | None = None

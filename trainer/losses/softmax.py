@@ -40,6 +40,7 @@ def _of(step: LossInputs, correction: str) -> Tensor:
         hits=step.given("hits"),
         log_q_pos=step.log_q_pos,
         log_q_neg=step.log_q_columns,
+        times=step.times,
         correction=correction,
         temperature=step.temperature,
     )
@@ -53,6 +54,7 @@ def sampled_softmax_in_batch(
     hits: Tensor,
     log_q_pos: Tensor | None = None,
     log_q_neg: Tensor | None = None,
+    times: Tensor | None = None,
     correction: str = "improved",
     temperature: float = 1.0,
     chunk_rows: int = 256,
@@ -83,6 +85,9 @@ def sampled_softmax_in_batch(
     log_q_neg
         log Q(d) of the columns, (N,), finite. ``"improved"`` takes the row's positive out of it, as `exclude_positive`
         does. Not used by ``"none"``.
+    times
+        How many equal columns each one stands for, (N,), integers from 1; None: itself. A batch holds frequent items
+        often: each once, with its number, is the same sum for a smaller product.
     correction
         ``"none"``, ``"standard"`` or ``"improved"``, see `sampled_softmax`.
     temperature
@@ -100,7 +105,7 @@ def sampled_softmax_in_batch(
     ------
     ValueError
         For an unknown correction, a density that it needs and that is missing, NaN or infinities in it, wrong shapes or
-        dtypes, rows or columns out of range, a temperature that is not positive, or `chunk_rows` below 1.
+        dtypes, rows or columns out of range, `times` or `chunk_rows` below 1, or a temperature that is not positive.
     """
     _check_batch(query, items, pos, hits)
     checks.check_choice("correction", correction, CORRECTIONS)
@@ -108,12 +113,12 @@ def sampled_softmax_in_batch(
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
     (pos,) = widen(pos)
-    left_out = torch.unique(hits[:, 0].long() * len(items) + hits[:, 1].long())
     column_bias, row_bias = _biases(pos, len(items), log_q_pos, log_q_neg, correction)
+    counted = _times(times, hits, len(items))
     plan = _Plan(
-        left_out=left_out,
-        kept=len(items) - torch.bincount(left_out // len(items), minlength=len(query)),
-        column_bias=column_bias,
+        hits=_by_row(hits.long()),
+        times=counted,
+        column_bias=column_bias if times is None else column_bias + counted.to(pos.dtype).log(),
         row_bias=row_bias,
         improved=correction == "improved",
         scale=1.0 / temperature,
@@ -127,13 +132,12 @@ def sampled_softmax_in_batch(
 class _Plan:
     """What a pass needs with the embeddings.
 
-    `left_out` holds the sorted flat positions row * N + column outside the sum, `kept` (B,) the negatives per row. The
-    log-odds of a row are logsumexp over its kept columns of (logit + column_bias), less the positive's logit, plus
-    row_bias.
+    `hits` (H, 2) are the pairs outside the sum, by row; column d counts `times` (N,). The log-odds of a row are
+    logsumexp over its kept columns of (logit + column_bias), less the positive's logit, plus row_bias.
     """
 
-    left_out: Tensor
-    kept: Tensor
+    hits: Tensor
+    times: Tensor
     column_bias: Tensor
     row_bias: Tensor
     improved: bool
@@ -179,14 +183,16 @@ def _pass(
         query_gradient, items_gradient = (torch.zeros_like(one, dtype=pos.dtype) for one in (query, items))
     # One buffer for all chunks: an allocator may keep several of those that come and go.
     buffer = pos.new_empty(min(plan.chunk_rows, len(query)), len(items))
-    for rows, places in _chunks(plan, len(query), len(items)):
-        exponentials = buffer[: rows.stop - rows.start].copy_(plan.column_bias)
+    for rows, hits in _chunks(plan, len(query)):
+        exponentials = buffer[: rows.stop - rows.start]
+        kept = _count_kept(hits, plan.times, exponentials)
+        exponentials.copy_(plan.column_bias)
         _add_product(exponentials, query[rows], items.T, plan.scale)
-        exponentials.view(-1).index_fill_(0, places, -torch.inf)
-        peak = exponentials.amax(1).masked_fill_(plan.kept[rows] == 0, 0.0)
+        exponentials.view(-1).index_fill_(0, _places(hits, exponentials), -torch.inf)
+        peak = exponentials.amax(1).masked_fill_(kept == 0, 0.0)
         total = exponentials.sub_(peak[:, None]).exp_().sum(1).clamp_(min=torch.finfo(pos.dtype).tiny)
         log_odds = total.log() + (peak - pos[rows]) + plan.row_bias[rows]
-        losses[rows], pull[rows] = _row_loss(log_odds, plan.kept[rows], plan.improved)
+        losses[rows], pull[rows] = _row_loss(log_odds, kept, plan.improved)
         if weight is not None:
             pull[rows] *= weight[rows]
             share = (plan.scale * pull[rows] / total)[:, None]
@@ -216,15 +222,50 @@ def _row_loss(log_odds: Tensor, kept: Tensor, improved: bool) -> tuple[Tensor, T
     return loss.masked_fill(empty, 0.0), pull.masked_fill(empty, 0.0)
 
 
-def _chunks(plan: _Plan, rows: int, columns: int) -> list[tuple[slice, Tensor]]:
-    """Split the rows; each chunk comes with the flat positions, within the chunk, of its masked pairs."""
+def _by_row(hits: Tensor) -> Tensor:
+    """Return pairs (H, 2) in the order of their rows, as a step has them already."""
+    rows = hits[:, 0]
+    return hits if bool((rows[1:] >= rows[:-1]).all()) else hits[torch.argsort(rows)]
+
+
+def _chunks(plan: _Plan, rows: int) -> list[tuple[slice, Tensor]]:
+    """Split the rows; each chunk comes with its pairs (h, 2), whose rows are counted from its first."""
     starts = [*range(0, rows, plan.chunk_rows), rows]
-    first_places = torch.tensor([start * columns for start in starts], device=plan.left_out.device)
-    bounds = torch.searchsorted(plan.left_out, first_places).tolist()
+    bounds = torch.searchsorted(plan.hits[:, 0].contiguous(), torch.tensor(starts, device=plan.hits.device)).tolist()
     return [
-        (slice(start, stop), plan.left_out[low:high] - start * columns)
+        (slice(start, stop), plan.hits[low:high] - plan.hits.new_tensor([start, 0]))
         for (start, stop), (low, high) in zip(itertools.pairwise(starts), itertools.pairwise(bounds), strict=True)
     ]
+
+
+def _places(hits: Tensor, logits: Tensor) -> Tensor:
+    """Return where pairs (h, 2) are in the memory of a chunk's logits (rows, N), (h,)."""
+    return hits[:, 0] * logits.shape[1] + hits[:, 1]
+
+
+def _count_kept(hits: Tensor, times: Tensor, scratch: Tensor) -> Tensor:
+    """Return the columns that each row of a chunk keeps, (rows,), where pairs (h, 2) are left out, repeated or not.
+
+    Column d counts `times` (N,). `scratch` (rows, N) is overwritten. Of equal pairs, only the one whose number is left
+    in their place counts: distinct pairs without a sort, for a price that grows with h alone.
+    """
+    slots = scratch.view(torch.int64 if scratch.element_size() == 8 else torch.int32).view(-1)
+    places, number = _places(hits, scratch), torch.arange(len(hits), device=hits.device, dtype=slots.dtype)
+    slots[places] = number
+    rows, columns = hits[slots[places] == number].T
+    return times.sum().repeat(len(scratch)).index_add_(0, rows, times[columns], alpha=-1)
+
+
+def _times(times: Tensor | None, hits: Tensor, columns: int) -> Tensor:
+    """Return how often each column counts, (N,), int64 on the device of the hits."""
+    if times is None:
+        return torch.ones(columns, dtype=torch.int64, device=hits.device)
+    checks.check_shape("times", times, N=columns)
+    if times.is_floating_point():
+        raise ValueError(f"times must hold integers, got {times.dtype}")
+    if bool((times < 1).any()):
+        raise ValueError(f"times must be at least 1, got {int(times.min())}")
+    return times.to(torch.int64)
 
 
 def _biases(

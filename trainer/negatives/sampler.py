@@ -86,7 +86,7 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     Parameters
     ----------
     columns
-        Items (C,) as numbers of any small set, such as the distinct rows of the batch.
+        Items (C,) as numbers from 0 of a small set, such as the distinct rows of the batch.
     forbidden
         Items (b, F), with the same numbers, that must not be negatives of the row: its positive, and, where they
         are masked, its known positives. An item that is no column, such as -1 for one outside the set, masks nothing.
@@ -94,23 +94,19 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        (row, column) pairs, (H, 2). Time and memory grow with C log C + b F log C + H: no (b, C) matrix
-        is made.
+        (row, column) pairs, (H, 2), by row. Time and memory grow with C log C + b F + P log P + H, where P of the
+        forbidden items are columns: no (b, C) matrix is made.
     """
-    held, order = torch.sort(columns)
-    wanted = forbidden.sort(1).values
-    first = torch.searchsorted(held, wanted)
-    times = (torch.searchsorted(held, wanted, right=True) - first).masked_fill(_repeated(wanted), 0).flatten()
-    rows = torch.arange(len(forbidden), device=columns.device).repeat_interleave(forbidden.shape[1])
-    rows, starts = rows.repeat_interleave(times), first.flatten().repeat_interleave(times)
-    # The places of one item are neighbours in `held`: count on from the first of each run.
-    started = (times.cumsum(0) - times).repeat_interleave(times)
-    places = starts + torch.arange(len(rows), device=columns.device) - started
-    return torch.stack([rows, order[places]], 1)
-
-
-def _repeated(ordered: Tensor) -> Tensor:
-    """Mark entries that equal their left neighbour."""
-    repeated = torch.zeros_like(ordered, dtype=torch.bool)
-    repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
-    return repeated
+    size = int(columns.max()) + 1 if len(columns) else 0
+    # One more, never held: for items beyond the columns, and, counted from the end, for -1.
+    times = torch.bincount(columns, minlength=size + 1)
+    rows, slots = torch.nonzero(times[forbidden.clamp(max=size)], as_tuple=True)
+    pairs = torch.unique(rows * size + forbidden[rows, slots])
+    rows, items = pairs // max(size, 1), pairs % max(size, 1)
+    repeats = times[items]
+    # The places of one item are neighbours in `order`: count on from the first of each run.
+    firsts = (times.cumsum(0) - times)[items] - (repeats.cumsum(0) - repeats)
+    places = firsts.repeat_interleave(repeats)
+    places += torch.arange(len(places), device=columns.device)
+    order = torch.argsort(columns, stable=True)
+    return torch.stack([rows.repeat_interleave(repeats), order[places]], 1)

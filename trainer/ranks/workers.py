@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -148,9 +148,13 @@ def _stay_on_loopback() -> None:
 @contextmanager
 def deterministic() -> Iterator[None]:
     """Ask torch for algorithms whose results do not vary between runs (a GPU may not have one of each)."""
-    before = torch.get_deterministic_debug_mode()
+    memory: Any = torch.utils.deterministic  # its types do not know the attribute
+    before, filled = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("warn" if torch.cuda.is_available() else "error")
+    # Each new tensor would be written twice; none is read before it is written.
+    memory.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.set_deterministic_debug_mode(before)
+        memory.fill_uninitialized_memory = filled

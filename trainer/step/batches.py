@@ -1,7 +1,7 @@
 """From a committed window to batches of table rows."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
 from trainer.log_q.users import Users
 
 __all__ = ["Batch", "Examples", "Positives", "batches", "read_positives"]
+
+_WANTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.HISTORY, columns.WEIGHT, columns.LABEL]
 
 
 class Positives(NamedTuple):
@@ -50,7 +52,8 @@ class Examples(NamedTuple):
 
     def admitted(self) -> "Examples":
         """Return the examples whose positive has a row of its own; the others cannot be trained on."""
-        return self.take(torch.nonzero(self.positives >= FIRST_ITEM)[:, 0])
+        kept = torch.nonzero(self.positives >= FIRST_ITEM)[:, 0]
+        return self if len(kept) == len(self) else self.take(kept)
 
     def take(self, index: Tensor) -> "Examples":
         """Return the examples at `index`."""
@@ -82,13 +85,23 @@ class Batch(NamedTuple):
 
 
 def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int) -> Positives:
-    """Read a window's positives, shard by shard, with the newest `history_length` items of each history."""
-    wanted = [columns.USER_KEY, columns.ITEM_KEY, columns.HISTORY, columns.WEIGHT, columns.LABEL]
-    table = log.all_examples(manifest, wanted)
+    """Read a window's positives, shard by shard, with the newest `history_length` items of each history.
+
+    Beside what it returns, twice for a moment, the memory is that of one shard's file.
+    """
+    parts = [_positives(log.examples(manifest, shard, _WANTED), history_length) for shard in log.shards(manifest)]
+    if not parts:
+        return _positives(log.all_examples(manifest, _WANTED), history_length)
+    users, items, histories, weights = (np.concatenate(found) for found in zip(*parts, strict=True))
+    return Positives(UserKeys(users), ItemKeys(items), ItemKeys(histories), weights)
+
+
+def _positives(table: pa.Table, history_length: int) -> Positives:
+    length = table.schema.field(columns.HISTORY).type.list_size
     table = table.filter(pc.greater(table[columns.LABEL], 0)).combine_chunks()
     flat = pa.chunked_array(chunk.flatten() for chunk in table[columns.HISTORY].chunks) if len(table) else None
     keys = np.empty(0, np.int64) if flat is None else flat.to_numpy()
-    histories = keys.reshape(len(table), manifest.history_length)[:, -history_length:]
+    histories = keys.reshape(len(table), length)[:, -history_length:]
     users, items, weights = (table[name].to_numpy() for name in (columns.USER_KEY, columns.ITEM_KEY, columns.WEIGHT))
     return Positives(users, items, ItemKeys(histories), weights)
 

@@ -7,7 +7,6 @@ the same set of table rows: only their gradient is summed, in one collective wit
 
 import math
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -19,13 +18,12 @@ from trainer.losses.step_loss import step_loss
 from trainer.ranks.workers import Workers
 from trainer.step.batches import Batch
 from trainer.step.inputs import sample_inputs
+from trainer.step.laps import Clock, Laps
 from trainer.step.model import Model
 from trainer.step.seeds import Purpose, derive
 from trainer.step.vectors import StepVectors
 
 __all__ = ["Gradients", "StepResult", "compute_gradients", "train_step"]
-
-Clock = Callable[[], float]
 
 
 class StepResult(NamedTuple):
@@ -64,9 +62,8 @@ def train_step(
 
     Loss and gradients are sums over all ranks, so all of them refuse a step, or clip it, together.
     """
-    started = clock()
-    gradients = compute_gradients(model, batch, workers, stop=stop)
-    computed = clock()
+    laps = Laps(clock)
+    gradients = compute_gradients(model, batch, workers, stop=stop, laps=laps)
     loss, hits, stops = gradients.totals.tolist()
     norm = _norm([gradients.embeddings, *gradients.tower])
     limit = model.config.optimizer.max_gradient_norm
@@ -75,8 +72,8 @@ def train_step(
         _update(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients)
     model.position.step += 1
     model.position.batch += 1
-    seconds = {"gradients": computed - started, "update": clock() - computed}
-    return StepResult(loss, round(hits), stops > 0, seconds, norm, clipped and not refused, refused)
+    laps.end("update")
+    return StepResult(loss, round(hits), stops > 0, laps.seconds, norm, clipped and not refused, refused)
 
 
 def _norm(gradients: list[Tensor]) -> float:
@@ -100,25 +97,33 @@ def _update(model: Model, gradients: Gradients) -> None:
         model.cache.redraw()
 
 
-def compute_gradients(model: Model, batch: Batch, workers: Workers, *, stop: bool = False) -> Gradients:
+def compute_gradients(
+    model: Model, batch: Batch, workers: Workers, *, stop: bool = False, laps: Laps | None = None
+) -> Gradients:
     """Return the gradients of the whole batch's mean loss.
 
     Draw what the loss needs, embed it, compute the loss of this rank's rows, and sum gradients over all ranks.
     """
+    laps = laps or Laps()
     batch = batch.to(model.embeddings.weight.device)
     sampled = sample_inputs(model, batch, workers)
+    laps.end("draw")
     rows = model.select(sampled.used)
     leaf = model.embeddings.weight[rows].requires_grad_()
     torch.manual_seed(derive(model.config.seed, Purpose.DROPOUT, model.position.step, workers.rank))
     model.tower.train()
     vectors = StepVectors(model, leaf, rows)
-    inputs = vectors.loss_inputs(sampled, batch, workers.rank)
+    laps.end("rows")
+    inputs = vectors.loss_inputs(sampled, batch, workers.rank, laps)
     result = step_loss(inputs, model.config)
     loss = (result.losses * sampled.share.rows.weights.to(result.losses)).sum() / batch.real.sum()
+    laps.end("loss")
     found = torch.autograd.grad(loss, [leaf, *_parameters(model)], allow_unused=True, materialize_grads=True)
+    laps.end("backward")
     totals = torch.stack([loss.detach(), loss.new_tensor(_masked(inputs, model.config)), loss.new_tensor(float(stop))])
     drawn = vectors.drawn(sampled, result.drawn)
     embeddings, *tower, totals, drawn = _sum_over_ranks([*found, totals, drawn], workers)
+    laps.end("sum")
     return Gradients(rows, embeddings, tower, totals, drawn)
 
 
@@ -132,7 +137,8 @@ def _masked(inputs: LossInputs, config: TrainerConfig) -> int:
     if inputs.hits is None:
         return 0
     whole = config.negatives.in_batch and config.negatives.in_batch_limit is None
-    return len(inputs.hits) - whole * len(inputs.users)
+    masked = len(inputs.hits) if inputs.times is None else int(inputs.times[inputs.hits[:, 1]].sum())
+    return masked - whole * len(inputs.users)
 
 
 def _sum_over_ranks(tensors: list[Tensor], workers: Workers) -> list[Tensor]:

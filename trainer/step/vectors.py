@@ -1,5 +1,7 @@
 """From table rows to vectors: what the towers make of a step's rows, as the loss sees it."""
 
+from typing import Final
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -9,11 +11,21 @@ from trainer.losses.inputs import LossInputs, Population
 from trainer.negatives import accidental_hits, bayesian_choice, shared_pool
 from trainer.step.batches import Batch
 from trainer.step.inputs import BatchRows, SampledInputs
+from trainer.step.laps import Laps
 from trainer.step.model import Model
 from trainer.step.seeds import Purpose, generator
 from trainer.towers import project, read_out
 
-__all__ = ["StepVectors"]
+__all__ = ["StepVectors", "in_parts"]
+
+_AT_ONCE: Final = 1 << 21
+"""Numbers of a tower's input that it reads at a time, 8 MB: larger tensors leave the caches, and the allocator gives
+them back to the system after each use."""
+
+
+def in_parts(histories: Tensor, dimension: int) -> tuple[Tensor, ...]:
+    """Split histories (s, L) into those that a tower reads at a time, given the length of item vectors."""
+    return torch.split(histories, max(_AT_ONCE // (histories.shape[1] * dimension), 1))
 
 
 class StepVectors:
@@ -39,18 +51,22 @@ class StepVectors:
         place = torch.searchsorted(self.rows, rows.contiguous()).clamp(max=len(self.rows) - 1)
         return torch.where(self.rows[place] == rows, place, -1)
 
-    def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int) -> LossInputs:
-        """Return what the loss of this rank's share needs, and nothing else."""
+    def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: Laps) -> LossInputs:
+        """Return what the loss of this rank's share needs, and nothing else; the hits have a lap of their own."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
+        columns, times = self._columns(sampled)
+        hits = self._hits(columns, rows.forbidden)
+        laps.end("hits")
         users, positives = self._users(sampled, batch), self.items[self.place(rows.positives)]
-        log_q_pos, log_q_columns = _densities(model, sampled)
+        log_q_pos, log_q_columns = _densities(model, sampled, columns)
         draws = generator(config.seed, Purpose.RESAMPLING, model.position.step, rank, device=self.rows.device)
-        return LossInputs(
+        inputs = LossInputs(
             users=users,
             positives=positives,
             temperature=config.tower.temperature,
-            columns=self._items(sampled.columns),
-            hits=self._hits(sampled),
+            columns=self._items(columns),
+            hits=hits,
+            times=times,
             log_q_pos=log_q_pos,
             log_q_columns=log_q_columns,
             own=self._own(users, positives, rows),
@@ -61,6 +77,8 @@ class StepVectors:
             generator=draws,
             labels=batch.labels if config.loss.needs_labels else None,
         )
+        laps.end("tower")
+        return inputs
 
     def drawn(self, sampled: SampledInputs, drawn: Tensor | None) -> Tensor:
         """Count how often resampling drew each row, (n,), given the columns and cached items that it `drawn`."""
@@ -75,8 +93,14 @@ class StepVectors:
         """Return the vectors (..., d) of the items of table rows (...)."""
         return None if rows is None else self.items[self.place(rows)]
 
-    def _hits(self, sampled: SampledInputs) -> Tensor | None:
-        columns, forbidden = sampled.columns, sampled.share.rows.forbidden
+    def _columns(self, sampled: SampledInputs) -> tuple[Tensor | None, Tensor | None]:
+        """Return the rows of the shared negatives, (C,), and how often each counts where the loss weighs them, (C,)."""
+        if sampled.columns is None or not self.model.config.loss.needs.weighs:
+            return sampled.columns, None
+        columns, times = torch.unique(sampled.columns, return_counts=True)
+        return columns, times
+
+    def _hits(self, columns: Tensor | None, forbidden: Tensor | None) -> Tensor | None:
         # Known positives may have no part in the step: they have no place, and mask nothing.
         if columns is None or forbidden is None:
             return None
@@ -84,10 +108,14 @@ class StepVectors:
 
     def _users(self, sampled: SampledInputs, batch: Batch) -> Tensor:
         """Return the vectors (b, d) of the rows' users, read out of their histories."""
-        histories = sampled.share.histories
+        histories, config = sampled.share.histories, self.model.config.tower
+        every = batch.positives.ndim > 1
+        read = torch.cat([self._read_out(part, every) for part in in_parts(histories, config.dimension)])
+        return project(read[sampled.share.positions], config)
+
+    def _read_out(self, histories: Tensor, every: bool) -> Tensor:
         vectors = functional.embedding(self.place(histories), self.read)
-        read = read_out(self.model.tower, vectors, histories != PADDING, every=batch.positives.ndim > 1)
-        return project(read[sampled.share.positions], self.model.config.tower)
+        return read_out(self.model.tower, vectors, histories != PADDING, every=every)
 
     def _own(self, users: Tensor, positives: Tensor, rows: BatchRows) -> Tensor | None:
         """Return the vectors (b, N, d) of each row's own negatives, the chosen ones where candidates were drawn."""
@@ -108,14 +136,14 @@ class StepVectors:
         return vectors.view(*shape, -1).gather(2, index)[:, :, 0]
 
 
-def _densities(model: Model, sampled: SampledInputs) -> tuple[Tensor | None, Tensor | None]:
+def _densities(model: Model, sampled: SampledInputs, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """Return log Q at the positives (b,) and at the columns (C,), as a row sees the pool, where its own is certain."""
-    if sampled.columns is None or not model.config.loss.needs.log_q:
+    if columns is None or not model.config.loss.needs.log_q:
         return None, None
     config, others = model.config.negatives, sampled.pool.others
     sampler = shared_pool(config, model.log_q, model.live)
     of_positive = sampler.log_q_own if config.correction == "improved" else sampler.log_q
-    return of_positive(sampled.share.rows.positives, others), sampler.log_q(sampled.columns, others)
+    return of_positive(sampled.share.rows.positives, others), sampler.log_q(columns, others)
 
 
 def _population(model: Model, rows: BatchRows) -> Population | None:

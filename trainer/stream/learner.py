@@ -4,14 +4,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contracts import UserKeys, WindowLog, WindowManifest
-from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
+from contracts import WindowLog, WindowManifest
+from trainer.items.table import FIRST_ITEM
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples, Positives, batches, read_positives
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
+from trainer.stream.ingest import ingest
 from trainer.stream.prequential import evaluate
 from trainer.stream.progress import ProgressObserver
 from trainer.stream.windows import StopSignal
@@ -53,6 +54,7 @@ class Learner:
             self._test(manifest, found)
             self._ingest(manifest, found)
         examples = Examples.of(found, self.state.table, self.state.users).admitted()
+        del found  # as large as the examples
         if not self._train(manifest, examples):
             return False
         self._leave(manifest)
@@ -71,24 +73,10 @@ class Learner:
             self.review(manifest, found)
 
     def _ingest(self, manifest: WindowManifest, found: Positives) -> None:
-        items = self.log.items(manifest)
-        arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
-        features = self.log.item_features(manifest) if manifest.item_features.all else None
-        users = self._users(manifest, found)
-        changes = self.state.ingest_window(manifest, self.log.sketch(manifest), arrays, users, features)
-        unadmitted = len(found.items) - len(Examples.of(found, self.state.table).admitted())
+        changes = ingest(self.state, self.log, manifest, found)
+        unadmitted = int((self.state.table.rows(found.items) < FIRST_ITEM).sum())
         self.observer.ingested(changes, len(self.state.table), unadmitted)
         self.observer.frequencies_updated(self.state.frequencies.sketch)
-
-    def _users(self, manifest: WindowManifest, found: Positives) -> tuple[bytes, UserKeys] | None:
-        """Read the sketch of users where the loss asks for it."""
-        if not self.state.config.loss.needs.user_counts:
-            return None
-        sketch = self.log.user_sketch(manifest)
-        if sketch is None:
-            kind = self.state.config.loss.kind
-            raise ValueError(f"loss.kind = {kind} needs the sketch of users, which window {manifest.name} has not")
-        return sketch, found.users
 
     def _train(self, manifest: WindowManifest, examples: Examples) -> bool:
         state, config, at = self.state, self.state.config, self.state.position

@@ -100,10 +100,13 @@ def _pieces(partition: Partition, config: LogConfig, most: int) -> tuple[list[Pi
         share = sum(chunk.stop - chunk.start for chunk in chosen) / partition.size
         return [Piece(chunk, (0,)) for chunk in chosen], min(share, 1.0)
     pieces = [Piece(chunk, _blocks(chunk, max(3, most // len(chosen)))) for chunk in chosen]
-    rows = sum(
-        min(len(piece.numbers) * _PIECE_ROWS, piece.chunk.stop - piece.chunk.start) for piece in pieces if piece.chunk
-    )
+    rows = sum(_rows(piece.chunk, number) for piece in pieces if piece.chunk for number in piece.numbers)
     return pieces, rows / max(1, stop)
+
+
+def _rows(group: Chunk, number: int) -> int:
+    """Return the number of rows of a block of a row group; the last block is shorter than the others."""
+    return min(_PIECE_ROWS, group.stop - group.start - number * _PIECE_ROWS)
 
 
 def _blocks(chunk: Chunk, most: int) -> tuple[int, ...]:

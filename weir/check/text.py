@@ -9,11 +9,11 @@ from rich.table import Table
 from contracts import UserError
 from logs import HINTS
 from weir.check.report import REQUIRED, LogReport
-from weir.text import plain, program
+from weir.text import counted, in_words, plain, program
+from weir.verdict import SMALL_LOG, too_small
 
 __all__ = ["UnreadableLogError", "in_one_line", "print_report", "require_readable", "what_is_wrong"]
 
-_DAY_MS = 86_400_000
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _DIMENSION = 64
 _ROW_BYTES = 4 * _DIMENSION + 60
@@ -62,7 +62,7 @@ def print_report(console: Console, report: LogReport) -> None:
 
 
 def _facts(report: LogReport) -> list[tuple[str, str]]:
-    facts = [("log", f"{report.log}: {_counted(report.files, 'file')}, {_size(report.bytes)}")]
+    facts = [("log", f"{report.log}: {counted(report.files, 'file')}, {_size(report.bytes)}")]
     if report.rows:
         facts += [("format", ", ".join(report.formats)), ("rows", _rows(report))]
     if report.valid:
@@ -71,9 +71,9 @@ def _facts(report: LogReport) -> list[tuple[str, str]]:
         facts += [
             ("valid", f"{_share(report)}{' with the settings below' if report.settings else ''}"),
             ("event times", _span(report)),
-            ("users, items", f"{within}{_counted(report.users, 'user')} and {_counted(report.items, 'item')}"),
+            ("users, items", f"{within}{counted(report.users, 'user')} and {counted(report.items, 'item')}"),
             ("window length", f"{_length(window)}: pipeline.window_seconds={window}"),
-            ("item table", f"{within}{_counted(report.items, 'row')}, {table} in the trainer"),
+            ("item table", f"{within}{counted(report.items, 'row')}, {table} in the trainer"),
         ]
     if report.event_types:
         shown = ", ".join(f"{kind} {count}" for kind, count in report.event_types.items())
@@ -116,6 +116,8 @@ def _next_steps(report: LogReport) -> list[str]:
     lines = (
         ["settings:", *(f"  --set {shlex.quote(setting)}" for setting in report.settings)] if report.settings else []
     )
+    if report.is_complete and report.valid < SMALL_LOG:
+        lines.append(too_small(report.valid))
     return [
         *lines,
         f"next: {_quick(report)}",
@@ -134,9 +136,8 @@ def _unnamed(report: LogReport) -> list[str]:
     read = {column.read_as for column in report.columns}
     missing = [name for name in REQUIRED if name not in read]
     if not missing:
-        return [
-            "no row is valid, though its columns are known: mend the rows, or see pipeline in docs/configuration.md"
-        ]
+        mends = HINTS.get(next(iter(report.reasons), ""), "mend the rows")
+        return [f"no row is valid, though its columns are known: {mends}"]
     settings = "".join(f" --set pipeline.columns.{name}=..." for name in missing)
     return [
         f"no row is valid: say which column is the {' and the '.join(missing)}:",
@@ -178,18 +179,14 @@ def _span(report: LogReport) -> str:
     first, last = (
         datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M") for ms in (report.start_ms, report.end_ms)
     )
-    return f"{first} to {last} UTC ({(report.end_ms - report.start_ms) / _DAY_MS:,.1f} days)"
+    return f"{first} to {last} UTC ({in_words((report.end_ms - report.start_ms) / 1000)})"
 
 
 def _length(seconds: int) -> str:
     for unit, name in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= unit:
-            return _counted(seconds // unit, name)
-    return _counted(seconds, "second")
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count:,} {name}" + ("" if count == 1 else "s")
+            return counted(seconds // unit, name)
+    return counted(seconds, "second")
 
 
 def _size(count: int) -> str:

@@ -61,6 +61,12 @@ def click(
         bool, typer.Option("--wait/--no-wait", help="Wait until the server's answer changes, and show it.")
     ] = True,
     timeout: Annotated[float, typer.Option(min=0, help="Longest wait, in seconds.")] = 60.0,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="The attribution_token of the answer that led to it: `weir query --json`.", show_default="none"
+        ),
+    ] = None,
     target: Target = None,
     options: StoreOptions,
     json: JsonOutput = False,
@@ -71,7 +77,7 @@ def click(
     from weir.text import plain
 
     if not wait:
-        event = append_event(session.store, session.settings.pipeline, user, item)
+        event = append_event(session.store, session.settings.pipeline, user, item, token)
         if json:
             session.print_json(event)
         else:
@@ -82,7 +88,7 @@ def click(
 
     with RetrievalClient(target or session.target, config=session.settings.client) as client:
         asker = Asker(client, session.store)
-        change = asker.click(session.settings.pipeline, user, item, k, timeout)
+        change = asker.click(session.settings.pipeline, user, item, k, timeout, token=token)
     if json:
         session.print_json(change)
     else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.cli.bench_step import step
 from weir.cli.command import command
 from weir.cli.logs import set_up_logging
 from weir.cli.offline import ExperimentOptions
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Compare methods on your own data.", no_args_is_help=True)
+app = typer.Typer(help="Compare methods, and see what they cost, on your own data.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Compare methods on your own data."""
+    """Compare methods, and see what they cost, on your own data."""
+
+
+app.command("step")(command(step))
 
 
 @app.command("losses")

@@ -49,13 +49,14 @@ _EXTRAS: Final = {
     "uvloop": "serving,cpu",
     "faiss": "cpu",
     "redis": "redis",
+    "opentelemetry": "tracing",
 }
 """Module -> the extras of pip that install it."""
 
 _ROOMS: Final = {"pipelines": "pipeline", "trainer": "trainer,cpu", "serving": "serving,cpu"}
 """Package -> the extras of pip that it needs. The trainer's gate, the server and the monitor share some modules."""
 
-_OPTIONAL: Final = ("redis",)
+_OPTIONAL: Final = ("opentelemetry", "redis")
 """Modules that no package needs for itself."""
 
 _PORT_IN_USE: Final = (

@@ -109,7 +109,7 @@ def produce(
 
 def replay(
     *,
-    log: Annotated[Path, typer.Argument(help="A finished log: .jsonl, .json, .ndjson (also .gz) or .parquet.")],
+    log: Annotated[Path, typer.Argument(help="A finished log: JSON Lines, CSV, TSV (each also .gz) or Parquet.")],
     seconds: Annotated[float, typer.Option(help="Wall-clock duration of the whole replay, in seconds.")] = 120.0,
     segments: Annotated[int, typer.Option(min=1, max=99_999, help="Slices of event time; each becomes a file.")] = 240,
     to: Annotated[str | None, typer.Option(help="Folder for the segments.", show_default="pipeline.log")] = None,

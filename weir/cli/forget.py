@@ -120,10 +120,7 @@ def _lines(facts: dict[str, Any], ids: tuple[str, ...]) -> list[str]:
     held = set(facts["held"])
     lines = [f"nothing held of {one}" for one in ids if one not in held]
     if held:
-        who = f"{len(held):,} of {len(ids):,} users"
-        lines.append(f"forgot {who} by commit {facts['commit']}: {facts['rows']:,} events")
-        files = f"{facts['history_files']:,} files of histories, {facts['letters']:,} of dead letters"
-        lines.append(f"replaced: {facts['panes']:,} panes, {files}")
+        lines += _replaced(facts, f"{len(held):,} of {len(ids):,} users")
     if facts["removed"]:
         lines.append(f"removed: {facts['removed']:,} files and folders that had been replaced")
     if facts["waiting"]:
@@ -132,4 +129,15 @@ def _lines(facts: dict[str, Any], ids: tuple[str, ...]) -> list[str]:
     if facts["in_open_windows"]:
         rest = "redact the log, and forget again once they are closed"
         lines.append(f"not forgotten: events in windows that are still open; {rest}")
+    return lines
+
+
+def _replaced(facts: dict[str, Any], who: str) -> list[str]:
+    lines = []
+    if facts["commit"] is not None:
+        lines.append(f"forgot {who} by commit {facts['commit']}: {facts['rows']:,} events")
+        files = f"{facts['history_files']:,} files of histories, {facts['letters']:,} of dead letters"
+        lines.append(f"replaced: {facts['panes']:,} panes, {files}")
+    if facts["served_lists"]:
+        lines.append(f"removed: {facts['served_lists']:,} served lists from {facts['served_files']:,} files")
     return lines

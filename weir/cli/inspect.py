@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weir.cli.ages import AGES, seconds_of
 from weir.cli.command import command
 from weir.cli.options import JsonOutput, StoreOptions
 from weir.cli.tables import print_table
@@ -15,7 +16,7 @@ from weir.text import plain
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Show the windows, bundles and sketches of a store.", no_args_is_help=True)
+app = typer.Typer(help="Show the windows, bundles, sketches and served lists of a store.", no_args_is_help=True)
 
 Last = Annotated[int, typer.Option("--last", "-n", min=1, help="Show only this many of the newest ones.")]
 
@@ -65,6 +66,29 @@ def bundles(
         session.print_json([bundle.as_json() for bundle in facts.bundles])
         return
     print_bundles(session, facts, wanted)
+
+
+@app.command("served")
+@command
+def served(
+    *,
+    since: Annotated[str, typer.Option(metavar="AGE", help=f"Lists served since so long ago: {AGES}.")] = "24h",
+    positions: Annotated[int, typer.Option(min=1, max=100, help="Positions to show, from the first item on.")] = 10,
+    options: StoreOptions,
+    json: JsonOutput = False,
+) -> None:
+    """Show what came of served lists: click-through and coverage by bundle, and click-through by position.
+
+    Joins the lists that servers have kept (serving.served.share) with the committed events that carry their tokens.
+    """
+    from weir.cli.served_facts import print_served, served_facts
+
+    session = options.open()
+    facts = served_facts(session.store, seconds_of(since, "--since"), positions)
+    if json:
+        session.print_json(facts)
+    else:
+        print_served(session, facts, since)
 
 
 @app.command("sketch")

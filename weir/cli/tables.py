@@ -13,6 +13,7 @@ __all__ = ["minute", "print_facts", "print_table"]
 _NUMBERS: Final = {
     *("commit", "pane", "events", "negative", "duplicate", "late", "items"),
     *("recall@20", "rank", "count", "estimate", "share", "before", "after", "change"),
+    *("lists", "clicked", "click-through", "coverage", "popular only", "position", "shown"),
 }
 """Right-aligned columns."""
 

@@ -1,13 +1,12 @@
 """What ``weir inspect windows`` shows, and the names by which windows are asked for: all that it prints."""
 
-from datetime import timedelta
 from typing import Any
 
 from contracts import Store, WindowLog, WindowManifest
 from weir.cli.tables import minute, print_table
 from weir.errors import CommandError
 from weir.session import Session
-from weir.text import plain
+from weir.text import counted, in_words, plain
 
 __all__ = ["find_windows", "no_window", "print_windows", "window_facts", "windows_of"]
 
@@ -53,8 +52,8 @@ def print_windows(session: Session, manifests: list[WindowManifest], wanted: str
     if not manifests:
         session.out.print(plain(f"{where} holds no window yet: `weir ingest` commits them"))
         return
-    length = timedelta(milliseconds=manifests[-1].end_ms - manifests[-1].start_ms)
-    title = f"{manifests[-1].sequence + 1} commits in {where}" if wanted is None else f"{wanted} in {where}"
+    length = in_words((manifests[-1].end_ms - manifests[-1].start_ms) / 1000)
+    title = f"{counted(manifests[-1].sequence + 1, 'commit')} in {where}" if wanted is None else f"{wanted} in {where}"
     print_table(
         session,
         f"{title}, windows of {length}",

@@ -46,7 +46,7 @@ class Atlas:
 def draw(client: RetrievalClient, version: str, ids: Sequence[str], before: Atlas | None) -> Atlas:
     """Ask for the vectors of items and map them; raises `RetrievalError`."""
     known: list[str] = []
-    vectors: list[list[float]] = []
+    vectors: list[npt.NDArray[np.float32]] = []
     for start in range(0, min(len(ids), MOST_ITEMS), _BATCH):
         group = ids[start : min(start + _BATCH, MOST_ITEMS)]
         for item, vector in zip(group, client.embed([by_item(item) for item in group]), strict=True):

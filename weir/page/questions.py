@@ -62,7 +62,7 @@ class Questions:
         hits = answer.hits[0]
         return {
             "bundle": answer.bundle_version,
-            "hits": self._hits(hits.item_ids, hits.scores),
+            "hits": self._hits(hits.item_ids, hits.scores.tolist()),
             "missing": hits.missing_item_ids,
             "fallback": hits.fallback,
             "milliseconds": 1000 * (time.perf_counter() - started),

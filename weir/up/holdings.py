@@ -12,6 +12,7 @@ import typer
 from contracts import LogState, Store, UserError
 from weir.demo.replay import planned_log
 from weir.errors import CommandError
+from weir.text import counted
 
 __all__ = ["CATALOGUE", "GENERATED", "Holdings", "holdings", "make_room", "remember_replay"]
 
@@ -43,7 +44,7 @@ class Holdings:
         what = "other data" if self.replay is None else f"a replay of {self.replay.name}"
         if self.replay is not None and not self.is_all:
             what += " and events of another log"
-        return f"{self.folder} holds {what}" + (f" ({self.windows:,} windows)" if self.windows else "")
+        return f"{self.folder} holds {what}" + (f" ({counted(self.windows, 'window')})" if self.windows else "")
 
 
 def holdings(store: Store, folder: Path) -> Holdings:

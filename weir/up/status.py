@@ -151,7 +151,7 @@ class StatusReader:
         try:
             info = self.client.info()
             if self._first_answer is None:
-                self.client.retrieve([by_user(self.user or "nobody", 10)])
+                self.client.retrieve([by_user(self.user or "nobody", 10)], probe=True)
                 self._first_answer = time.monotonic() - self.started
         except RetrievalError:
             return None

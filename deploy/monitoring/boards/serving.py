@@ -144,6 +144,35 @@ BOARD = board(
                 "Queries wait while the index is changed in place (serving.deltas).",
             ),
         ],
+        "Attribution": [
+            chart(
+                "Click-through by bundle",
+                {"{{bundle}}": "max by (bundle) (weir_attribution_click_through{})"},
+                "Share of served lists with a click, of the newest bundles (serving.served.share).",
+                unit="percentunit",
+            ),
+            chart(
+                "Click-through by position",
+                {"{{position}}": "max by (position) (weir_attribution_position_click_through{})"},
+                "Share of served lists whose item at this position was clicked.",
+                unit="percentunit",
+            ),
+            chart(
+                "Coverage by bundle",
+                {"{{bundle}}": "max by (bundle) (weir_attribution_coverage{})"},
+                "Share of a bundle's items that are in at least one served list.",
+                unit="percentunit",
+            ),
+            chart(
+                "Served lists, and events that name them",
+                {
+                    "lists: {{outcome}}": rate("weir_served_lists_total{}", "outcome"),
+                    "events: {{outcome}}": rate("weir_attribution_clicks_total{}", "outcome"),
+                },
+                "Joined events are clicks. Dropped lists: too many waited for the store.",
+                unit="cps",
+            ),
+        ],
         "Histories": [
             chart(
                 "Rows of histories", {"rows": "max (weir_history_rows{})"}, "In files; none where they are in Redis."

@@ -12,7 +12,7 @@ T = 1_700_000_000_000
 
 
 def exact(scores: list[float]) -> Hits:
-    return Hits([f"item-{i}" for i in range(len(scores))], scores, [], fallback=False)
+    return Hits([f"item-{i}" for i in range(len(scores))], np.array(scores, np.float32), [], fallback=False)
 
 
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=30, unique=True), st.integers(1, 15), st.randoms())

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,3 +129,13 @@ def test_the_rows_that_were_touched_make_a_later_table_of_an_earlier_one(
     assert earlier.live.tolist() == table.live.tolist()
     for name, value in table.state_dict().items():
         assert value.tolist() == earlier.state_dict()[name].tolist()
+
+
+def test_keys_looked_up_in_parts_have_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _ = grown([(list(range(1, 30)), 1)])
+    keys = np.arange(40).reshape(5, 8)
+    whole = table.rows(keys)
+    monkeypatch.setattr("trainer.items.table._AT_ONCE", 7)
+    assert table.rows(keys).tolist() == whole.tolist()
+    assert whole[0, 0] == PADDING
+    assert (whole.ravel()[30:] == SHARED).all()

@@ -109,6 +109,41 @@ def test_equals_the_plain_loss(
         torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@settings(max_examples=30, deadline=None)
+@given(
+    times=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    num_hits=st.integers(0, 20),
+    chunk_rows=st.integers(1, 6),
+    equal_weights=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_a_column_that_counts_several_times_is_that_many_columns(
+    draw: Draw, *, correction: str, times: list[int], num_hits: int, chunk_rows: int, equal_weights: bool, seed: int
+) -> None:
+    query, items, batch = make_batch(seed, 5, len(times), num_hits)
+    weight = torch.full((5,), 0.7, dtype=torch.float64) if equal_weights else draw(seed, 5)
+    counts = torch.tensor(times)
+    found = with_gradients(
+        lambda q, i: chunked(q, i, batch, times=counts, correction=correction, chunk_rows=chunk_rows),
+        query,
+        items,
+        weight,
+    )
+    # A pair that is left out stands for one of every copy of its column, the positive's included.
+    of_column = torch.arange(len(times)).repeat_interleave(counts)
+    out = torch.cat([batch["hits"], torch.stack([torch.arange(5), batch["positive"]], 1)])
+    pair, copy = torch.nonzero(out[:, 1, None] == of_column, as_tuple=True)
+    copies = batch | {
+        "positive": (counts.cumsum(0) - counts)[batch["positive"]],
+        "hits": torch.stack([out[pair, 0], copy], 1),
+        "log_q_neg": batch["log_q_neg"][of_column],
+    }
+    expected = with_gradients(lambda q, i: plain(q, i[of_column], copies, correction, 1.0), query, items, weight)
+    for mine, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("correction", ["none", "standard"])
 def test_gradient_by_finite_differences(correction: str) -> None:
     query, items, batch = make_batch(0, 5, 6, 4)
@@ -274,6 +309,9 @@ def test_keeps_the_dtype_and_skips_the_gradient_when_nobody_asks() -> None:
         ({"items": torch.zeros(3, 5)}, r"items must have shape \(N, d=4\), got \(3, 5\)"),
         ({"query": torch.zeros(0, 4)}, "query must have at least one element in dimension 0"),
         ({"temperature": 0.0}, "temperature must be a finite number above 0, got 0.0"),
+        ({"times": torch.ones(2, dtype=torch.int64)}, r"times must have shape \(N=3\), got \(2,\)"),
+        ({"times": torch.tensor([1, 0, 2])}, "times must be at least 1, got 0"),
+        ({"times": torch.ones(3)}, "times must hold integers, got torch.float32"),
         ({"chunk_rows": 0}, "chunk_rows must be at least 1, got 0"),
     ],
 )

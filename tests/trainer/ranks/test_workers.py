@@ -32,7 +32,10 @@ def test_a_missing_device_is_refused() -> None:
 
 
 def test_determinism_is_asked_for_inside_only() -> None:
-    before = torch.get_deterministic_debug_mode()
+    before, filled = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
     with deterministic():
         assert torch.are_deterministic_algorithms_enabled()
+        # New memory is not written before it is used.
+        assert not torch.utils.deterministic.fill_uninitialized_memory
     assert torch.get_deterministic_debug_mode() == before
+    assert torch.utils.deterministic.fill_uninitialized_memory == filled

@@ -87,3 +87,21 @@ def test_a_lone_row_stops_nothing(store: Store, writer: WindowWriter, config: Tr
     result = train_step(state, batch._replace(real=lone, positives=batch.positives * lone), Workers())
     assert torch.isfinite(torch.tensor(result.loss))
     assert state.embeddings.weight.isfinite().all()
+
+
+def test_a_step_asks_for_memory_for_its_batch_and_not_for_the_table(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+    asked = []
+    for capacity in (1 << 10, 1 << 20):
+        state = absorbed(store, config)
+        state.embeddings.grow(capacity)
+        state.log_q = torch.nn.functional.pad(state.log_q, (0, capacity - len(state.log_q)), value=-1.0)
+        first, second, *_ = batches_of(store, state)
+        train_step(state, first, Workers())
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            train_step(state, second, Workers())
+        asked.append(sum(max(event.self_cpu_memory_usage, 0) for event in profile.events() or ()))
+    assert asked[0] > 0
+    assert asked[1] == pytest.approx(asked[0], rel=0.01)

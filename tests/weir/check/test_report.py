@@ -189,6 +189,17 @@ def test_a_large_log_is_sampled_from_its_start_to_its_end(tmp_path: Path, monkey
         assert (found.start_ms, found.end_ms) == (1000 * times[0], 1000 * times[-1])
 
 
+def test_the_rows_of_parquet_are_counted_however_its_row_groups_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "_PIECE_ROWS", 10)
+    rows = pa.table({"user_id": [1] * 5000, "item_id": [1] * 5000, "timestamp": [1_700_000_000] * 5000})
+    for group in (5000, 33, 101, 10, 7):
+        pq.write_table(rows, tmp_path / "log.parquet", row_group_size=group)
+        found = check_log(LogConfig(log=str(tmp_path / "log.parquet")))
+        assert (found.is_complete, found.all_rows) == (False, 5000)
+
+
 def test_many_files_and_files_that_cannot_be_read(tmp_path: Path) -> None:
     row = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000}
     for number in range(20):

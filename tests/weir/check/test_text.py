@@ -1,4 +1,5 @@
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_report_says_what_there_is_what_is_wrong_and_what_to_do(shop: LogRepor
     for part in (
         "CSV",
         "96.55 % with the settings below",
-        "2025-01-01 00:00 to 2025-01-28 00:00 UTC (27.0 days)",
+        "2025-01-01 00:00 to 2025-01-28 00:00 UTC (27 days)",
         "28 users and 28 items",
         "12 hours: pipeline.window_seconds=43200",
         "first bad row: my shop.csv, line 30: the line has 2 values, the header names 3 columns (malformed_row)",
@@ -74,6 +75,22 @@ def test_what_cannot_be_guessed_is_left_to_be_filled_in(tmp_path: Path) -> None:
     with pytest.raises(UnreadableLogError) as refused:
         require_readable(report, "up")
     assert "these settings read" not in str(refused.value)
+
+
+def test_rows_that_no_column_mends_get_the_hint_of_their_reason(tmp_path: Path) -> None:
+    path = tmp_path / "floats.jsonl"
+    path.write_text('{"user_id": 1.5, "item_id": 2.5, "timestamp": 1700000000}\n')
+    shown = printed(check_log(LogConfig(log=str(path))))
+    assert "no row is valid, though its columns are known: ids are strings or integers;" in shown
+
+
+def test_a_log_that_is_too_small_to_judge_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for rows, told in ((999, True), (1000, False)):
+        events = ({"user_id": n % 9, "item_id": n % 7, "timestamp": 1_700_000_000 + n} for n in range(rows))
+        path.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+        shown = "too small to judge: 999 events, 1,000 are enough" in printed(check_log(LogConfig(log=str(path))))
+        assert shown is told
 
 
 def test_an_empty_log_is_no_error(tmp_path: Path) -> None:

@@ -47,9 +47,18 @@ COMMANDS = [
         "replay",
         "evaluate",
         "bench losses",
+        "bench step",
         "data movielens",
     ),
-    *("inspect windows", "inspect bundles", "inspect sketch", "config show", "config check", "config schema"),
+    *(
+        "inspect windows",
+        "inspect bundles",
+        "inspect served",
+        "inspect sketch",
+        "config show",
+        "config check",
+        "config schema",
+    ),
 ]
 WITHOUT_SETTINGS = {"generate", "data movielens", "config schema"}
 WITHOUT_STORE = {"evaluate", "bench losses", "rebuild"}

@@ -108,7 +108,7 @@ def test_an_answer_is_that_of_grpc(
     with RetrievalClient(server.target) as client:
         expected = client.retrieve([make[kind](value, k)], exclude_seen=exclude_seen).hits[0]
     assert [hit["item"] for hit in found["hits"]] == expected.item_ids
-    assert [hit["score"] for hit in found["hits"]] == expected.scores
+    assert [hit["score"] for hit in found["hits"]] == expected.scores.tolist()
     assert (found["missing"], found["fallback"]) == (expected.missing_item_ids, expected.fallback)
 
 

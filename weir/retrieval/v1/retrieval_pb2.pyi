@@ -88,6 +88,7 @@ class RetrieveRequest(_message.Message):
     EXCLUDED_ITEM_IDS_FIELD_NUMBER: _builtins.int
     BUNDLE_VERSION_FIELD_NUMBER: _builtins.int
     DIVERSITY_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
     exclude_seen: _builtins.bool
     """Leave out the items that the user is known to have interacted with: all items of a user_id's positive and
     negative events (Hits.seen_bounded says when some are missing), or the items of a given history.
@@ -96,6 +97,8 @@ class RetrieveRequest(_message.Message):
     """Answer only from this bundle; any if empty. Only the loaded one can answer: see GetInfoResponse.delta_updates for
     calls that wait while another one takes its place.
     """
+    probe: _builtins.bool
+    """Nobody is shown the answer, as of a health check or a measurement: it is not kept among the served lists."""
     @_builtins.property
     def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Query]:
         """From one query up to Limits.max_queries."""
@@ -126,10 +129,11 @@ class RetrieveRequest(_message.Message):
         excluded_item_ids: _abc.Iterable[_builtins.str] | None = ...,
         bundle_version: _builtins.str = ...,
         diversity: Global___Diversity | None = ...,
+        probe: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["diversity", b"diversity", "filter", b"filter", "params", b"params"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_version", b"bundle_version", "diversity", b"diversity", "exclude_seen", b"exclude_seen", "excluded_item_ids", b"excluded_item_ids", "filter", b"filter", "params", b"params", "queries", b"queries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_version", b"bundle_version", "diversity", b"diversity", "exclude_seen", b"exclude_seen", "excluded_item_ids", b"excluded_item_ids", "filter", b"filter", "params", b"params", "probe", b"probe", "queries", b"queries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -357,7 +361,9 @@ class RetrieveResponse(_message.Message):
     bundle_version: _builtins.str
     """The bundle that gave this answer."""
     attribution_token: _builtins.str
-    """Names this answer. Sent back in the interaction log, it joins what was served with what happened."""
+    """Names this answer. Sent back in the interaction log, with events on its items, it joins what was served with what
+    happened.
+    """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hits]:
         """One per query, in the order of the queries."""

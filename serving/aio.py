@@ -1,0 +1,80 @@
+"""The client for asyncio: what `serving.client` has, as coroutines."""
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import grpc
+
+from serving.access.channel import AsyncChannel
+from serving.access.config import ClientConfig
+from serving.client import (
+    CHANNEL_OPTIONS,
+    Floats,
+    Info,
+    Retrieval,
+    Wishes,
+    info_of,
+    retrieval_of,
+    retrieve_request,
+    vectors_of,
+)
+from serving.refusal import RetrievalError
+from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.retrieval.v1 import retrieval_pb2_grpc
+
+__all__ = ["AsyncRetrievalClient"]
+
+
+class AsyncRetrievalClient:
+    """Calls the service at `target` (``host:port``) from one event loop; every call ends within `timeout` seconds.
+
+    `config` says how it is reached. Make it inside the loop, and use it as an asynchronous context manager or await
+    `close`. A call that is cancelled is cancelled on the server, too. All methods raise `RetrievalError`, and
+    `ValueError` once it is closed. Raises `RuntimeError` where no event loop runs, `OSError` or `ValueError` where a
+    file of `config` cannot be used.
+    """
+
+    def __init__(self, target: str, timeout: float = 10.0, config: ClientConfig | None = None) -> None:
+        asyncio.get_running_loop()
+        self._timeout = timeout
+        self._channel = AsyncChannel(target, config, CHANNEL_OPTIONS)
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._is_closed = True
+        await self._channel.close()
+
+    async def retrieve(
+        self, queries: Sequence[pb.Query], *, timeout: float | None = None, **wishes: Unpack[Wishes]
+    ) -> Retrieval:
+        """Return the top items of each query, within `timeout` seconds where the client's are not meant."""
+        return retrieval_of(await self._call("Retrieve", retrieve_request(queries, wishes), timeout))
+
+    async def embed(self, queries: Sequence[pb.Query], *, timeout: float | None = None) -> list[Floats | None]:
+        """Return the vector (dimension,) of each query; None where the bundle knows nothing about it."""
+        return vectors_of(await self._call("Embed", pb.EmbedRequest(queries=queries), timeout))
+
+    async def info(self, *, timeout: float | None = None) -> Info:
+        """Return what is served."""
+        return info_of(await self._call("GetInfo", pb.GetInfoRequest(), timeout))
+
+    async def _call(self, method: str, request: Any, timeout: float | None) -> Any:
+        if self._is_closed:
+            raise ValueError("this client is closed")
+        channel = self._channel.open()  # kept until the answer is here, also where certificates change meanwhile
+        call = getattr(retrieval_pb2_grpc.RetrievalServiceStub(channel), method)
+        try:
+            return await call(request, timeout=self._timeout if timeout is None else timeout)
+        except grpc.RpcError as error:
+            raise RetrievalError.of(error) from error

@@ -1,0 +1,57 @@
+"""Whether FAISS multiplies matrices with what this processor can do.
+
+FAISS brings an OpenBLAS of its own, which picks a kernel for the processor when it is loaded. It does not know every
+newer one, and then may fall back to a kernel without AVX2: searches get slower, and nothing says why.
+"""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+import faiss
+from threadpoolctl import threadpool_info
+
+__all__ = ["warn_of_old_kernel"]
+
+log = logging.getLogger(__name__)
+
+_WITHOUT_AVX2: Final = frozenset(
+    {
+        *("atom", "banias", "barcelona", "bobcat", "bulldozer", "core2", "dunnington", "nehalem", "northwood"),
+        *("opteron", "opteron_sse3", "penryn", "piledriver", "prescott", "sandybridge", "steamroller"),
+    }
+)
+"""Kernels of OpenBLAS for x86, as it names them, that use no AVX2."""
+
+
+def warn_of_old_kernel() -> None:
+    """Log a warning where FAISS' matrices are multiplied without AVX2, and the processor has it."""
+    flags = _flags()
+    used = [
+        str(library["architecture"])
+        for library in threadpool_info()
+        if library["internal_api"] == "openblas" and Path(library["filepath"]).is_relative_to(_folder_of_faiss())
+    ]
+    old = [kernel for kernel in used if kernel.lower() in _WITHOUT_AVX2]
+    if old and "avx2" in flags:
+        better = "SKYLAKEX" if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags else "HASWELL"
+        log.warning(
+            "FAISS multiplies matrices by OpenBLAS' kernel %s, which does not use AVX2: searches are slower than this "
+            "processor allows; start the server with OPENBLAS_CORETYPE=%s",
+            old[0],
+            better,
+        )
+
+
+def _folder_of_faiss() -> Path:
+    """Return the folder that holds FAISS and, in wheels, its libraries beside it."""
+    return Path(str(faiss.__file__)).parents[1]
+
+
+def _flags() -> frozenset[str]:
+    """Return what the processor can do, as Linux names it; nothing elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split())

@@ -1,0 +1,170 @@
+"""What came of served lists: which bundle's were clicked, at which positions, and how much of the catalogue was shown.
+
+An event joins a list by the token of the answer. It is a click if it is positive, the list holds its item and, where
+the query named a user, it is this user's. Of several events on one item of a list the first counts.
+
+All rates are over lists (macro over lists): click-through is the share of lists with a click, and that of a position
+the share of the lists that are long enough whose item there was clicked.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts import Keys, Label, columns, hash_ids
+from contracts.served import segment_of
+
+__all__ = ["EVENT_COLUMNS", "OUTCOMES", "POSITIONS", "Attribution", "Shown"]
+
+POSITIONS: Final = 100
+"""Positions of a list that are told apart."""
+
+EVENT_COLUMNS: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.LABEL, columns.ATTRIBUTION_TOKEN]
+"""What `Attribution.join` needs of the examples of a window."""
+
+OUTCOMES: Final = ("joined", "repeated", "not_kept", "unknown_list", "other_item")
+"""What may come of an event with a token; see `Attribution`."""
+
+_Ints = npt.NDArray[np.int64]
+
+
+class _Click(NamedTuple):
+    token: str
+    item: int
+    user: int
+
+
+class _Served(NamedTuple):
+    version: str
+    query: int
+    user: int | None
+    items: list[int]
+
+
+def _no_counts() -> _Ints:
+    return np.zeros(POSITIONS, np.int64)
+
+
+@dataclass
+class Shown:
+    """What was served from one bundle: `lists`, of which `fallbacks` held popular items only, and what was clicked.
+
+    `shown` and `clicked` count by position, (POSITIONS,), from the first item on; `items` are keys of what was shown.
+    """
+
+    lists: int = 0
+    fallbacks: int = 0
+    shown: _Ints = field(default_factory=_no_counts)
+    clicked: _Ints = field(default_factory=_no_counts)
+    clicked_lists: int = 0
+    items: Keys = field(default_factory=lambda: np.empty(0, np.int64))
+    segments: set[str] = field(default_factory=set)
+    _clicks: dict[tuple[str, int], set[int]] = field(default_factory=dict)
+
+    @property
+    def click_through(self) -> float:
+        """The share of lists with a click."""
+        return self.clicked_lists / self.lists if self.lists else 0.0
+
+    def add(self, segment: str, rows: pa.Table, secret: str) -> None:
+        """Count lists of a segment, all of this bundle."""
+        lists = rows[columns.ITEM_IDS].combine_chunks()
+        self.segments.add(segment)
+        self.lists += len(rows)
+        self.fallbacks += pc.sum(rows[columns.FALLBACK]).as_py() or 0
+        lengths = np.minimum(pc.list_value_length(lists).to_numpy(), POSITIONS)
+        ending = np.bincount(lengths, minlength=POSITIONS + 1)
+        self.shown += ending[:0:-1].cumsum()[::-1]
+        self.items = np.union1d(self.items, hash_ids(pc.unique(pc.list_flatten(lists)), secret))
+
+    def click(self, token: str, query: int, position: int) -> bool:
+        """Count a click on a list unless this item of it was clicked before; say whether it counts."""
+        known = self._clicks.setdefault((token, query), set())
+        if position in known:
+            return False
+        self.clicked_lists += not known
+        known.add(position)
+        if position < POSITIONS:
+            self.clicked[position] += 1
+        return True
+
+
+@dataclass
+class Attribution:
+    """Joins lists and events, in any order of segments; `bundles` hold the newest `kept` of those that were served.
+
+    `load` returns the lists of a segment, None where they are gone; `secret` is that of the store's keys. `outcomes`
+    counts positive events with a token: ``joined``; ``repeated``, where the item had been clicked before; ``not_kept``,
+    where the answer was not of the share that is; ``unknown_list``, where the list is gone or was never counted;
+    ``other_item``, where the list does not hold the item, or is another user's.
+    """
+
+    load: Callable[[str], pa.Table | None]
+    secret: str = ""
+    kept: int | None = None
+    bundles: dict[str, Shown] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def show(self, segment: str, lists: pa.Table) -> None:
+        """Count the lists of a segment."""
+        versions = lists[columns.BUNDLE_VERSION]
+        for version in pc.unique(versions).to_pylist():
+            shown = self.bundles.setdefault(version, Shown())
+            shown.add(segment, lists.filter(pc.equal(versions, version)), self.secret)
+        while self.kept is not None and len(self.bundles) > self.kept:
+            del self.bundles[next(iter(self.bundles))]
+
+    def by_position(self) -> list[tuple[int, int]]:
+        """Return of each position that was shown, from the first on, in how many lists it was shown and was clicked."""
+        shown = sum((one.shown for one in self.bundles.values()), start=_no_counts()).tolist()
+        clicked = sum((one.clicked for one in self.bundles.values()), start=_no_counts()).tolist()
+        return [(count, clicks) for count, clicks in zip(shown, clicked, strict=True) if count]
+
+    def join(self, events: pa.Table) -> None:
+        """Count the clicks among the events of a window (`EVENT_COLUMNS`); raises what `load` raises."""
+        found = defaultdict[str, list[_Click]](list)
+        for click in _clicks(events):
+            segment = segment_of(click.token)
+            if segment is None:
+                self.outcomes["not_kept"] += 1
+            else:
+                found[segment].append(click)
+        for segment, clicks in found.items():
+            is_counted = any(segment in shown.segments for shown in self.bundles.values())
+            lists = self.load(segment) if is_counted else None
+            self._join(clicks, {} if lists is None else _by_token(lists, {one.token for one in clicks}, self.secret))
+
+    def _join(self, clicks: Iterable[_Click], lists: dict[str, list[_Served]]) -> None:
+        for click in clicks:
+            found = [one for one in lists.get(click.token, ()) if one.version in self.bundles]
+            holding = next((one for one in found if one.user in {None, click.user} and click.item in one.items), None)
+            if holding is None:
+                self.outcomes["other_item" if found else "unknown_list"] += 1
+                continue
+            shown = self.bundles[holding.version]
+            is_new = shown.click(click.token, holding.query, holding.items.index(click.item))
+            self.outcomes["joined" if is_new else "repeated"] += 1
+
+
+def _clicks(events: pa.Table) -> Iterator[_Click]:
+    is_click = pc.and_(pc.equal(events[columns.LABEL], Label.POSITIVE), pc.is_valid(events[columns.ATTRIBUTION_TOKEN]))
+    found = events.filter(is_click)
+    names = (columns.ATTRIBUTION_TOKEN, columns.ITEM_KEY, columns.USER_KEY)
+    return map(_Click, *(found[name].to_pylist() for name in names))
+
+
+def _by_token(lists: pa.Table, tokens: set[str], secret: str) -> dict[str, list[_Served]]:
+    """Return the lists of some tokens."""
+    wanted = lists.filter(pc.is_in(lists[columns.ATTRIBUTION_TOKEN], value_set=pa.array(sorted(tokens), pa.string())))
+    found = defaultdict[str, list[_Served]](list)
+    for row in wanted.to_pylist():
+        items = hash_ids(pa.array(row[columns.ITEM_IDS], pa.string()), secret).tolist()
+        one = _Served(row[columns.BUNDLE_VERSION], row[columns.QUERY], row[columns.USER_KEY], items)
+        found[row[columns.ATTRIBUTION_TOKEN]].append(one)
+    return found

@@ -1,0 +1,138 @@
+"""Follows served lists and committed windows, and joins them: the monitor's part in attribution.
+
+A window is joined some time after its commit, when servers have written the lists that led to its events. What was
+served and committed before the monitor started is not looked at: `weir inspect served` reads all that is stored.
+"""
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from contracts import BundleLog, CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest, read_format
+from contracts.served import hour_of, read_segment, served_files
+from serving.monitor.attribution import EVENT_COLUMNS, Attribution
+from serving.monitor.metrics import AttributionMetrics
+from serving.problems import Problems
+
+__all__ = ["ClickFollower", "bundle_items"]
+
+log = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LOOKS: Final = 15.0
+_BUNDLES: Final = 5
+"""The newest bundles, whose figures are shown."""
+
+
+@dataclass
+class ClickFollower:
+    """Joins what is new at every `step`; windows at the earliest `delay_seconds` after their commit."""
+
+    store: Store
+    delay_seconds: float
+    metrics: AttributionMetrics
+    _seen: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _last: int | None = field(default=None, init=False)
+    _waiting: deque[WindowManifest] = field(default_factory=deque, init=False)
+    _next: float = field(default=-float("inf"), init=False)
+    _items: dict[str, int | None] = field(default_factory=dict, init=False)
+    _attribution: Attribution | None = field(default=None, init=False)
+    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+
+    def __post_init__(self) -> None:
+        self._started, self._windows = time.time(), WindowLog(self.store)
+
+    def step(self) -> None:
+        """Look for lists and windows if it is time to; failures are logged once, and tried again."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + min(_SECONDS_BETWEEN_LOOKS, self.delay_seconds)
+        try:
+            self._look()
+            self._problems.over()
+        except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
+            self.metrics.errors.inc()
+            self._problems.report(error, "clicks wait to be joined with served lists", level=logging.WARNING)
+
+    def _look(self) -> None:
+        attribution = self._opened()
+        if attribution is None:
+            return
+        self._take_in_lists(attribution)
+        self._take_in_windows()
+        while self._waiting and self._waiting[0].committed_at + self.delay_seconds <= time.time():
+            self._join(attribution, self._waiting[0])
+            self._waiting.popleft()
+        known = self._items
+        self._items = {
+            version: known[version] if version in known else bundle_items(self.store, version)
+            for version in attribution.bundles
+        }
+        self.metrics.show(attribution, self._items)
+
+    def _opened(self) -> Attribution | None:
+        """Begin at the end of the log; None while there is no store."""
+        if self._attribution is None and (found := read_format(self.store)) is not None:
+            newest = self._windows.newest(1)
+            self._last = newest[-1].sequence if newest else -1
+            self._attribution = Attribution(self._load, found.key_secret, kept=_BUNDLES)
+            log.info("clicks are joined with served lists after commit %d", self._last)
+        return self._attribution
+
+    def _load(self, segment: str) -> pa.Table | None:
+        try:
+            return read_segment(self.store, segment)
+        except CorruptArtefactError as error:
+            self._leave_out(error)
+        return None
+
+    def _leave_out(self, error: CorruptArtefactError) -> None:
+        """Go on without a damaged file: what follows it is joined nevertheless."""
+        self.metrics.errors.inc()
+        log.warning("left out: %s", error)
+
+    def _join(self, attribution: Attribution, manifest: WindowManifest) -> None:
+        if not attribution.bundles:
+            return  # without a list there is nothing to join, and no example is read
+        try:
+            attribution.join(self._windows.all_examples(manifest, EVENT_COLUMNS))
+        except CorruptArtefactError as error:
+            self._leave_out(error)
+
+    def _take_in_lists(self, attribution: Attribution) -> None:
+        """Count new files: of this hour and the one before, since servers write a file after they have begun it."""
+        now = time.time()
+        hours = {hour: self._seen.get(hour, set()) for hour in (hour_of(now - 3600), hour_of(now))}
+        self._seen = hours
+        for hour, seen in hours.items():
+            for file in served_files(self.store, hour):
+                if file.segment in seen or file.segment[:15] < _moment(self._started):
+                    continue
+                # Files are never written again: each is read once.
+                lists = self._load(file.segment)
+                seen.add(file.segment)
+                if lists is not None:
+                    attribution.show(file.segment, lists)
+
+    def _take_in_windows(self) -> None:
+        try:
+            while panes := self._windows.next(-1 if self._last is None else self._last):
+                self._waiting += panes
+                self._last = panes[-1].sequence
+        except RetiredError as error:
+            self._last = error.horizon.sequence - 1
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
+
+
+def bundle_items(store: Store, version: str) -> int | None:
+    """Return the items of a bundle, None where it is gone."""
+    try:
+        return BundleLog(store).manifest(version).items
+    except (FileNotFoundError, CorruptArtefactError):
+        return None

@@ -1,0 +1,48 @@
+"""What a client gets instead of an answer."""
+
+from typing import Any, Self
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from contracts import UserError
+from serving.status import DOMAIN
+
+__all__ = ["RetrievalError"]
+
+
+class RetrievalError(UserError):
+    """The server's refusal: the gRPC `code`, the stable `reason`, and the `violations` (field -> problem)."""
+
+    def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", violations: dict[str, str] | None = None):
+        super().__init__(f"{code.name}{f' ({reason})' if reason else ''}: {message}")
+        self.code, self.reason, self.violations = code, reason, violations or {}
+        self.retry_after: float | None = None
+
+    @classmethod
+    def of(cls, error: grpc.RpcError) -> Self:
+        """Read the details that came with a failed call."""
+        call: Any = error
+        found = cls(call.code(), call.details() or "")
+        status = rpc_status.from_call(call)
+        for detail in status.details if status is not None else ():
+            found._read(detail)
+        return found
+
+    def explain(self) -> list[str]:
+        """Return what to do where no server answers, else the refusal and its violations."""
+        if self.code is grpc.StatusCode.UNAVAILABLE and not self.reason:
+            start = "start one with `weir up` or `weir serve`, or name it with --target"
+            return [f"no server answers: {start}; if it speaks TLS, set `client` ({self})"]
+        return [f"the server refused: {self}", *(f"  {field}: {problem}" for field, problem in self.violations.items())]
+
+    def _read(self, detail: Any) -> None:
+        info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+        if detail.Unpack(info) and info.domain == DOMAIN:
+            self.reason = info.reason
+            self.args = (f"{self.code.name} ({info.reason}): {str(self).partition(': ')[2]}",)
+        elif detail.Unpack(bad):
+            self.violations = {violation.field: violation.description for violation in bad.field_violations}
+        elif detail.Unpack(retry):
+            self.retry_after = retry.retry_delay.ToNanoseconds() / 1e9

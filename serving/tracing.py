@@ -1,0 +1,141 @@
+"""Traces of calls, by OpenTelemetry, to a collector that speaks OTLP over gRPC.
+
+A call has a span, a child of the one that its `traceparent` names, with two children: its wait in the queue and its
+batch. A batch answers several calls, so it cannot be a child of one: it is a trace of its own, of which tower and
+search are children, linked to every call that it answers, and linked from the batch span of each.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+import grpc
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from serving.config import TracingConfig
+from serving.spans import BatchTimes, call_trace
+
+__all__ = ["Traces"]
+
+Handler = Callable[[Any, Any], Awaitable[Any]]
+
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+_SEND_SECONDS: Final = 2.0
+"""How long spans may take to the collector: a server that ends waits for a few such attempts at most."""
+
+_FAULTS: Final = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+"""Codes that are errors of a server's span, by the semantic conventions of OpenTelemetry; others are the caller's."""
+
+
+class Traces:
+    """Sends spans in the background; what the collector cannot take in time is dropped, and no call waits for it.
+
+    The standard variables (``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_RESOURCE_ATTRIBUTES`` and others) are heeded.
+    """
+
+    def __init__(self, config: TracingConfig) -> None:
+        endpoint = str(config.endpoint)
+        exporter = OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_SEND_SECONDS)
+        self._processor = BatchSpanProcessor(exporter)
+        self._resource = Resource.create({SERVICE_NAME: "weir-serving", SERVICE_VERSION: version("weir")})
+        self._calls = self._tracer(ParentBased(TraceIdRatioBased(config.ratio)))
+        # A batch with a call whose trace is kept is kept as well.
+        self._batches = self._tracer(ALWAYS_ON)
+
+    def _tracer(self, sampler: Sampler) -> Tracer:
+        provider = TracerProvider(sampler, self._resource, shutdown_on_exit=False)
+        provider.add_span_processor(self._processor)
+        return provider.get_tracer("weir.serving")
+
+    def close(self) -> None:
+        """Send what waits, for some seconds at most."""
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
+
+    def traced(self, inner: Handler, service: str, method: str) -> Handler:
+        """Return a handler whose calls have a span each."""
+        attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+
+        async def handle(request: Any, context: Any) -> Any:
+            parent = _PROPAGATOR.extract(dict(context.invocation_metadata() or ()), Context())
+            span = self._calls.start_span(f"{service}/{method}", parent, SpanKind.SERVER, attributes)
+            kept = _Call(span, self._batches) if span.is_recording() else None
+            before = call_trace.set(kept)
+            code = grpc.StatusCode.OK
+            try:
+                return await inner(request, context)
+            except BaseException as error:
+                code = _code_of(context, error)
+                raise
+            finally:
+                call_trace.reset(before)
+                _end(span, code)
+
+        return handle
+
+
+class _Call:
+    """The span of one call; a `CallTrace`."""
+
+    def __init__(self, span: Span, batches: Tracer) -> None:
+        self.span, self._batches = span, batches
+        self.trace_id = f"{span.get_span_context().trace_id:032x}"
+        self._waits_since: float | None = None
+
+    def queued(self) -> None:
+        self._waits_since = time.monotonic()
+
+    def answered_with(self, calls: Sequence["_Call"], times: BatchTimes) -> None:
+        links = [Link(call.span.get_span_context()) for call in calls]
+        about: dict[str, str | int] = {
+            "weir.bundle_version": times.bundle_version,
+            "weir.batch.queries": times.queries,
+            "weir.batch.traced_calls": len(calls),
+        }
+        batch = self._batches.start_span(
+            "batch", Context(), links=links, attributes=about, start_time=_ns(times.started)
+        )
+        inside = set_span_in_context(batch, Context())
+        self._span("tower", inside, times.started, times.embedded)
+        self._span("search", inside, times.embedded, times.found)
+        batch.end(_ns(times.found))
+        for call in calls:
+            call._answered(batch.get_span_context(), times)
+
+    def _answered(self, batch: SpanContext, times: BatchTimes) -> None:
+        inside = set_span_in_context(self.span, Context())
+        if self._waits_since is not None:
+            self._span("queue", inside, self._waits_since, times.started)
+            self._waits_since = None  # a large request has several batches, and waited for the first of them
+        self._span("batch", inside, times.started, times.found, [Link(batch)])
+
+    def _span(self, name: str, inside: Context, start: float, end: float, links: Sequence[Link] = ()) -> None:
+        self._batches.start_span(name, inside, links=links, start_time=_ns(start)).end(_ns(max(start, end)))
+
+
+def _ns(monotonic: float) -> int:
+    """Return a time of the monotonic clock as nanoseconds since 1970."""
+    return time.time_ns() - round(1e9 * (time.monotonic() - monotonic))
+
+
+def _code_of(context: Any, error: BaseException) -> grpc.StatusCode:
+    if isinstance(error, asyncio.CancelledError):
+        return grpc.StatusCode.CANCELLED
+    code = context.code()
+    number = code.value[0] if isinstance(code, grpc.StatusCode) else code
+    return next((known for known in grpc.StatusCode if number and known.value[0] == number), grpc.StatusCode.UNKNOWN)
+
+
+def _end(span: Span, code: grpc.StatusCode) -> None:
+    span.set_attribute("rpc.grpc.status_code", int(code.value[0]))
+    if code.name in _FAULTS:
+        span.set_status(Status(StatusCode.ERROR, code.name))
+    span.end()

@@ -1,0 +1,140 @@
+"""The monitor's part in attribution, on a real store: when it joins what, and what it shows."""
+
+import logging
+import time
+
+import pyarrow as pa
+import pytest
+from prometheus_client import CollectorRegistry
+
+from contracts import Store
+from contracts.served import SERVED_SCHEMA, ServedFile, new_segment, write_served
+from serving.monitor import clicks
+from serving.monitor.clicks import ClickFollower
+from serving.monitor.metrics import AttributionMetrics
+from tests.serving.support import Catalogue, write_bundle, write_window
+from tests.serving.users import Event
+
+T = 1_700_000_000_000
+
+
+def serve(store: Store, *items: str, segment: str | None = None, version: str = "v1") -> tuple[str, ServedFile]:
+    """Write a list as a server does, in a file of its own; return its token."""
+    segment = segment or new_segment(time.time() + 2)
+    token = f"{version}/{segment}-{0:016x}"
+    row = {
+        "attribution_token": token,
+        "query": 0,
+        "user_key": None,
+        "served_at": T,
+        "bundle_version": version,
+        "fallback": False,
+        "item_ids": list(items),
+    }
+    return token, write_served(store, segment, pa.Table.from_pylist([row], SERVED_SCHEMA))
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def follower(store: Store, registry: CollectorRegistry, delay: float = 0.0) -> ClickFollower:
+    return ClickFollower(store, delay, AttributionMetrics(registry))
+
+
+def outcome(registry: CollectorRegistry, name: str) -> float | None:
+    return registry.get_sample_value("weir_attribution_clicks_total", {"outcome": name})
+
+
+def test_lists_and_clicks_become_figures(store: Store, registry: CollectorRegistry, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue)
+    following = follower(store, registry)
+    following.step()  # there is no store yet
+    write_window(store, 0, [Event("ann", "item-1", T, (), 1, "v1/never")])
+    following.step()
+    token, _ = serve(store, "item-1", "item-2")
+    serve(store, "item-2")
+    write_window(store, 1, [Event("ann", "item-2", T, token=token), Event("bob", "item-9", T)])
+    following.step()
+    bundle = {"bundle": "v1"}
+    assert registry.get_sample_value("weir_attribution_lists", bundle) == 2
+    assert registry.get_sample_value("weir_attribution_click_through", bundle) == 0.5
+    assert registry.get_sample_value("weir_attribution_coverage", bundle) == 2 / len(catalogue.ids)
+    positions = [registry.get_sample_value("weir_attribution_position_click_through", {"position": n}) for n in "123"]
+    assert positions == [0.0, 1.0, None]
+    assert (outcome(registry, "joined"), outcome(registry, "not_kept")) == (1, 0)
+    following.step()
+    assert outcome(registry, "joined") == 1
+    write_window(store, 2, [Event("ann", "item-1", T, token=token)])
+    following.step()
+    assert outcome(registry, "joined") == 2
+
+
+def test_a_window_waits_for_the_lists_that_led_to_it(
+    store: Store, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clicks, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    write_window(store, 0, [])
+    following = follower(store, registry, delay=3600.0)
+    following.step()
+    segment = new_segment(time.time() + 2)
+    write_window(store, 1, [Event("ann", "a", T, token=f"v1/{segment}-{0:016x}")])
+    serve(store, "b")
+    following.step()
+    assert outcome(registry, "joined") == outcome(registry, "unknown_list") == 0
+    serve(store, "a", segment=segment)
+    following.delay_seconds = 0.0
+    following.step()
+    assert outcome(registry, "joined") == 1
+
+
+def test_what_was_there_before_it_started_is_left_to_inspect(store: Store, registry: CollectorRegistry) -> None:
+    token, _ = serve(store, "a", segment=new_segment(time.time() - 5))
+    write_window(store, 0, [Event("ann", "a", T, token=token)])
+    following = follower(store, registry)
+    following.step()
+    write_window(store, 1, [Event("ann", "a", T, token=token)])
+    following.step()
+    assert registry.get_sample_value("weir_attribution_lists", {"bundle": "v1"}) is None
+    assert outcome(registry, "joined") == 0
+
+
+def test_a_damaged_file_is_left_out_and_named_once(
+    store: Store, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_window(store, 0, [])
+    following = follower(store, registry)
+    following.step()
+    token, file = serve(store, "a")
+    other, _ = serve(store, "b")
+    store.write(file.name, b"PAR1")
+    write_window(store, 1, [Event("ann", "a", T, token=token), Event("ann", "b", T, token=other)])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            following.step()
+    assert [file.name in record.getMessage() for record in caplog.records] == [True]
+    assert (outcome(registry, "joined"), outcome(registry, "unknown_list")) == (1, 1)
+
+
+def test_an_unreadable_store_is_told_once_and_tried_again(
+    store: Store, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_window(store, 0, [])
+    following = follower(store, registry)
+    following.step()
+    token, _ = serve(store, "a")
+    write_window(store, 1, [Event("ann", "a", T, token=token)])
+
+    def fail(*_: object) -> None:
+        raise OSError("the network is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clicks, "served_files", fail)
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                following.step()
+    assert len(caplog.records) == 1
+    assert registry.get_sample_value("weir_attribution_errors_total") == 3
+    following.step()
+    assert outcome(registry, "joined") == 1

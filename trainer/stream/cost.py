@@ -1,0 +1,190 @@
+"""What a step costs on the windows of a store, beside what no step can do without.
+
+The model starts fresh, takes in the newest windows as a run does, and trains on their examples. Nothing is written.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contracts import WindowLog, WindowManifest
+from trainer.config import TrainerConfig
+from trainer.items.table import PADDING
+from trainer.ranks.workers import Workers, deterministic
+from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Batch, Examples, batches, read_positives
+from trainer.step.inputs import sample_inputs
+from trainer.step.laps import Clock
+from trainer.step.seeds import Purpose, generator
+from trainer.step.step import train_step
+from trainer.step.vectors import in_parts
+from trainer.stream.ingest import ingest
+from trainer.towers import read_out
+
+__all__ = ["StepCost", "measure"]
+
+_WARM_UP: Final = 2
+"""Steps before the first that counts: they fill caches and pools of memory."""
+
+
+class _Round(NamedTuple):
+    """Seconds of one step by part, of its tower alone and of its products alone; and its examples."""
+
+    parts: dict[str, float]
+    tower: float
+    products: float
+    examples: int
+
+    @property
+    def whole(self) -> float:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Medians over `steps` steps, in microseconds per example.
+
+    `parts` are those of the whole `step`. `tower` is forward and backward of the user tower alone, for histories of the
+    same shape, in the same parts; `products` are the logits of the columns and their two gradients, as plain products
+    of matrices, 0 where rows share no columns. `ratio` is that of the step to both, within the same moment.
+    """
+
+    batch_size: int
+    steps: int
+    windows: int
+    items: int
+    parts: dict[str, float]
+    step: float
+    tower: float
+    products: float
+    ratio: float
+
+
+def measure(log: WindowLog, config: TrainerConfig, steps: int) -> StepCost:
+    """Time up to so many steps on the newest windows; CPU time where the device is the CPU.
+
+    Raises
+    ------
+    ValueError
+        If the windows hold too few examples for one step that counts, or the settings do not fit a stream.
+    """
+    config.check_stream(1)
+    workers = Workers.from_environment(config.device)
+    state, clock = TrainerState.fresh(config, workers.device), _clock(workers.device)
+    manifests = _newest(log, config.batch_size, steps + _WARM_UP)
+    rounds = []
+    with deterministic():
+        for batch in _batches(state, log, manifests):
+            rounds.append(_timed(state, batch, workers, clock))
+            if len(rounds) == steps + _WARM_UP:
+                break
+    counted = rounds[_WARM_UP:]
+    if not counted:
+        raise ValueError(
+            f"{len(manifests)} windows hold {len(rounds)} batches of {config.batch_size} examples, at least "
+            f"{_WARM_UP + 1} are needed: set a smaller batch, or ingest more"
+        )
+    return _summary(config.batch_size, counted, len(manifests), len(state.table))
+
+
+def _newest(log: WindowLog, batch_size: int, steps: int) -> list[WindowManifest]:
+    """Return the fewest of the newest windows that hold so many batches, or all there are."""
+    count = 1
+    while True:
+        manifests = log.newest(count)
+        found = sum(-(-manifest.counts.positives // batch_size) for manifest in manifests)
+        if found >= steps or len(manifests) < count:
+            return manifests
+        count *= 2
+
+
+def _batches(state: TrainerState, log: WindowLog, manifests: list[WindowManifest]) -> Iterator[Batch]:
+    """Yield the batches of windows, each after its window has been taken in."""
+    config = state.config
+    for manifest in manifests:
+        found = read_positives(log, manifest, config.tower.history_length)
+        ingest(state, log, manifest, found)
+        examples = Examples.of(found, state.table, state.users).admitted()
+        yield from batches(examples, config.batch_size, generator(config.seed, Purpose.SHUFFLE, manifest.sequence))
+
+
+def _timed(state: TrainerState, batch: Batch, workers: Workers, clock: Clock) -> _Round:
+    batch = batch.to(state.device)
+    tower = _seconds(_tower(state, batch), clock)
+    products = _seconds(_products(state, batch, workers), clock)
+    parts = train_step(state, batch, workers, clock=clock).seconds
+    return _Round(parts, tower, products, int(batch.real.sum()))
+
+
+def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
+    """Return what computes the tower of a batch alone, forward and backward, from vectors of the same shape."""
+    dimension, weight = state.config.tower.dimension, state.embeddings.weight
+    masks = [part != PADDING for part in in_parts(batch.histories, dimension)]
+    vectors = [weight.new_ones(*mask.shape, dimension).requires_grad_() for mask in masks]
+    parameters, above = list(state.tower.parameters()), weight.new_ones(len(batch.histories), dimension)
+
+    def call() -> object:
+        state.tower.train()
+        parts = zip(vectors, masks, strict=True)
+        read = torch.cat([read_out(state.tower, part, mask, every=False) for part, mask in parts])
+        return torch.autograd.grad(read, [*vectors, *parameters], above, allow_unused=True)
+
+    return call
+
+
+def _products(state: TrainerState, batch: Batch, workers: Workers) -> Callable[[], object]:
+    """Return what multiplies users by the columns of a batch, and both by the gradient of the logits."""
+    sampled = sample_inputs(state, batch, workers)
+    rows, dimension = len(sampled.share.positions), state.config.tower.dimension
+    columns = 0 if sampled.columns is None else len(sampled.columns)
+    users, items = (state.embeddings.weight.new_ones(count, dimension) for count in (rows, columns))
+    logits = users.new_empty(rows, columns)
+
+    def call() -> tuple[Tensor, Tensor]:
+        torch.mm(users, items.T, out=logits)
+        return logits @ items, logits.T @ users
+
+    return call
+
+
+def _seconds(call: Callable[[], object], clock: Clock) -> float:
+    started = clock()
+    call()
+    return clock() - started
+
+
+def _clock(device: torch.device) -> Clock:
+    """Return CPU time, which other processes disturb least, or wall time once the device has done what was asked."""
+    if device.type == "cpu":
+        return time.process_time
+
+    def clock() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return clock
+
+
+def _summary(batch_size: int, rounds: list[_Round], windows: int, items: int) -> StepCost:
+    def middle(values: list[float]) -> float:
+        return float(np.median(values))
+
+    def per_example(seconds: Callable[[_Round], float]) -> float:
+        return middle([1e6 * seconds(one) / one.examples for one in rounds])
+
+    return StepCost(
+        batch_size=batch_size,
+        steps=len(rounds),
+        windows=windows,
+        items=items,
+        parts={part: per_example(lambda one, part=part: one.parts[part]) for part in rounds[0].parts},  # type: ignore[misc]
+        step=per_example(lambda one: one.whole),
+        tower=per_example(lambda one: one.tower),
+        products=per_example(lambda one: one.products),
+        ratio=middle([one.whole / (one.tower + one.products) for one in rounds]),
+    )

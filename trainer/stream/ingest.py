@@ -1,0 +1,37 @@
+"""From the files of a window to the state: its items, frequencies, users and features."""
+
+from contracts import UserKeys, WindowLog, WindowManifest
+from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
+from trainer.items.table import RowChanges
+from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Positives
+
+__all__ = ["ingest"]
+
+
+def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found: Positives) -> RowChanges:
+    """Take in a window whose positives were `found`, before any step on it; return the rows that changed hands.
+
+    Raises
+    ------
+    ValueError
+        If the loss needs to know users and the window says nothing of them.
+    """
+    items = log.items(manifest)
+    arrays = items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), items[COUNT].to_numpy()
+    features = log.item_features(manifest) if manifest.item_features.all else None
+    users = _users(state, log, manifest, found)
+    return state.ingest_window(manifest, log.sketch(manifest), arrays, users, features)
+
+
+def _users(
+    state: TrainerState, log: WindowLog, manifest: WindowManifest, found: Positives
+) -> tuple[bytes, UserKeys] | None:
+    """Read the sketch of users where the loss asks for it."""
+    if not state.config.loss.needs.user_counts:
+        return None
+    sketch = log.user_sketch(manifest)
+    if sketch is None:
+        kind = state.config.loss.kind
+        raise ValueError(f"loss.kind = {kind} needs the sketch of users, which window {manifest.name} has not")
+    return sketch, found.users

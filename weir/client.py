@@ -1,0 +1,32 @@
+"""The client of the retrieval server, under a name that stays: `serving` has it, and may arrange itself anew.
+
+It needs the extra `client` only, and loads no other part of weir.
+"""
+
+from serving.access.config import ClientConfig
+from serving.aio import AsyncRetrievalClient
+from serving.client import (
+    Hits,
+    Info,
+    Retrieval,
+    RetrievalClient,
+    RetrievalError,
+    by_embedding,
+    by_history,
+    by_item,
+    by_user,
+)
+
+__all__ = [
+    "AsyncRetrievalClient",
+    "ClientConfig",
+    "Hits",
+    "Info",
+    "Retrieval",
+    "RetrievalClient",
+    "RetrievalError",
+    "by_embedding",
+    "by_history",
+    "by_item",
+    "by_user",
+]
