@@ -6,7 +6,7 @@ DEV := all,bench,deploy-checks,dev
 install = deploy/install.sh $(BIN)/python $(1) && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign stream-campaign demo gpu-check docs docs-version test lint format mutants bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
+.PHONY: campaign stream-campaign demo gpu-check docs docs-version test lint format mutants proof proof-quick bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -45,6 +45,12 @@ stream-campaign: .venv/dev.stamp  ## kill a stream on Kafka and Flink a hundred 
 
 drill: .venv/dev.stamp  ## cause faults for real and see that the alerts fire and resolve; some four minutes, needs `apt install prometheus`
 	OMP_NUM_THREADS=1 $(BIN)/python -m deploy.monitoring.drill
+
+proof-quick: .venv/dev.stamp  ## do the defaults beat simple methods, and which correction: tables of a small generated log, in minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.proof quick
+
+proof: .venv/dev.stamp  ## the same for the demo's log and the data sets in WEIR_DATA, in hours
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.proof full
 
 bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the quick ones; --help lists the others)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches speed

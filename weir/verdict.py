@@ -1,11 +1,12 @@
 """What figures mean, in words, and when there are too few of them to mean anything."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from trainer.offline.evaluator import Difference
 
-__all__ = ["SMALL_LOG", "against_popularity", "too_small"]
+__all__ = ["SMALL_LOG", "against", "against_all", "judgement", "too_small"]
 
 SMALL_LOG: Final = 1000
 """With fewer events a log is too small to judge a model by."""
@@ -16,14 +17,33 @@ def too_small(events: int) -> str:
     return f"too small to judge: {events:,} events, {SMALL_LOG:,} are enough"
 
 
-def against_popularity(difference: "Difference", model: float, popularity: float) -> str:
-    """Return which of the two is better, by how much, and whether that is more than chance."""
-    of = f"{difference.metric} {model:.3f} against {popularity:.3f}"
+def against(difference: "Difference", model: float, other: float, name: str = "popularity") -> str:
+    """Return whether a model is better than another method of this name, by how much, and whether that is chance."""
+    of = f"{difference.metric} {model:.3f} against {other:.3f}"
     sampled = f"over {difference.cases:,} test cases of {difference.users:,} users"
     if difference.users < 2:
         return f"not to be told apart: {of}, but all test cases are of one user, and an interval needs two"
     apart = f"{difference.mean:+.3f}, 95 % interval {difference.low:+.3f} to {difference.high:+.3f} {sampled}"
     if not difference.excludes_zero:
         return f"not to be told apart: {of}: {apart}, which includes 0"
-    better, worse = ("the model", "popularity") if difference.mean > 0 else ("popularity", "the model")
+    better, worse = ("the model", name) if difference.mean > 0 else (name, "the model")
     return f"{better} is better than {worse}: {of}: {apart}, which excludes 0"
+
+
+def judgement(difference: "Difference") -> str:
+    """Return in a word or two what the model is beside another method."""
+    if not difference.excludes_zero:
+        return "not to be told apart"
+    return "better" if difference.mean > 0 else "worse"
+
+
+def against_all(differences: Mapping[str, "Difference"]) -> str:
+    """Return which methods of these names a model beats, which beat it, and which are too close."""
+    by_word = dict[str, list[str]]()
+    for name, difference in differences.items():
+        by_word.setdefault(judgement(difference), []).append(name)
+    if list(by_word) == ["better"]:
+        return f"the model is better than all of {len(differences)} simple methods"
+    phrases = {"better": "better than", "worse": "worse than", "not to be told apart": "not to be told apart from"}
+    parts = [f"{phrase} {', '.join(by_word[word])}" for word, phrase in phrases.items() if word in by_word]
+    return f"the model is {'; '.join(parts)}"

@@ -1,8 +1,8 @@
 """Evaluation of a model on test cases: their users' histories, the ranking and its metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -16,9 +16,15 @@ from trainer.offline.model import OfflineModel
 from trainer.offline.results import Decile, Stratum
 from trainer.offline.strata import popularity_deciles, popularity_strata
 from trainer.ranking import Cases, Ranked, means, per_case, rank, user_vectors
+from trainer.ranking.ranker import Scores
 from trainer.step.seeds import Purpose, derive
 
 __all__ = ["Difference", "EvaluationResult", "Evaluator", "Protocol", "Rules"]
+
+_USERS: Final = 1024
+"""Users whose vectors are computed at a time."""
+_COUNTED: Final = frozenset({"cases", "share"})
+"""Figures of the cases, which are the same whatever the ranking."""
 
 Protocol = Literal["interaction", "user"]
 
@@ -48,7 +54,16 @@ class Rules:
     @property
     def headline(self) -> str:
         """The metric by which a model is judged: recall@20, or of the largest k where 20 is none of them."""
-        return f"recall@{20 if 20 in self.cutoffs else max(self.cutoffs)}"
+        return f"recall@{self._headline_k}"
+
+    @property
+    def compared(self) -> tuple[str, str]:
+        """The metrics in which peers are compared: the headline, and NDCG of the same k."""
+        return self.headline, f"ndcg@{self._headline_k}"
+
+    @property
+    def _headline_k(self) -> int:
+        return 20 if 20 in self.cutoffs else max(self.cutoffs)
 
 
 @dataclass(frozen=True)
@@ -127,58 +142,86 @@ class Evaluator:
 
     def rank(self, model: OfflineModel) -> Ranked:
         """Return a model's rankings of all cases."""
-        return self._rank(self._scores(model))
+        return self.rank_by(self._scores(model))
 
     def rank_by_popularity(self) -> Ranked:
         """Return the ranking by the counts in training, the same for every case but for what it has seen."""
         popularity = torch.from_numpy(self.counts).float()
-        return self._rank(lambda numbers: popularity.repeat(len(numbers), 1))
+        return self.rank_by(lambda numbers: popularity.repeat(len(numbers), 1))
 
-    def difference(self, model: Ranked, other: Ranked) -> Difference:
-        """Return by how much a model's headline metric is above another one's, case by case."""
-        name, k = self.rules.headline, [int(self.rules.headline.partition("@")[2])]
-        apart = per_case(model, k)[name] - per_case(other, k)[name]
+    def difference(self, models: Sequence[Ranked], other: Ranked, metric: str | None = None) -> Difference:
+        """Return by how much a `metric` (None: the headline) of a model is above another one's, case by case.
+
+        The rankings of the same model with several seeds count as their mean in each case, so that the interval is that
+        of another choice of users.
+        """
+        name = metric or self.rules.headline
+        k = [int(name.partition("@")[2])]
+        apart = np.mean([per_case(one, k)[name] for one in models], 0) - per_case(other, k)[name]
         low, high = interval(apart, self.cases.users, generator=np.random.default_rng(0))
         return Difference(name, float(apart.mean()), low, high, len(apart), len(np.unique(self.cases.users)))
 
-    def _rank(self, scores: Callable[[Tensor], Tensor]) -> Ranked:
+    def rank_by(self, scores: Scores) -> Ranked:
+        """Return the rankings of all cases by scores (n, I) of cases with numbers (n,)."""
         rules, index = self.rules, None
         if rules.index_top is not None:
             index = top_items_and_positives(self.counts, rules.index_top, np.unique(self.cases.relevant.values))
         seen = self.past.take if rules.filter_seen else None
         return rank(self.cases, scores, len(self.counts), depth=max(rules.cutoffs), seen=seen, index=index)
 
-    def _scores(self, model: OfflineModel) -> Callable[[Tensor], Tensor]:
+    def _scores(self, model: OfflineModel) -> Scores:
         """Return a function from numbers of cases to scores; items that training has not seen score -inf."""
+        items, users = model.vectors()[1], self._users(model)
+        unseen = torch.ones(FIRST_ITEM + len(self.counts), dtype=torch.bool)
+        unseen[model.live] = False
+        hidden = unseen[FIRST_ITEM:]
+
+        def scores(numbers: Tensor) -> Tensor:
+            return (users(numbers) @ items.T).masked_fill_(hidden, -torch.inf)
+
+        return scores
+
+    @torch.no_grad()
+    def user_vectors(self, model: OfflineModel) -> Tensor:
+        """Return the vectors of the users of all cases as the search compares them, (C, d)."""
+        users, numbers = self._users(model), torch.arange(len(self.cases))
+        return torch.cat([users(some) for some in torch.split(numbers, _USERS)])
+
+    def _users(self, model: OfflineModel) -> Callable[[Tensor], Tensor]:
+        """Return a function from numbers of cases to their users' vectors."""
         model.tower.eval()
-        vectors, items = model.vectors()
+        vectors = model.vectors()[0]
         unknown = torch.ones(len(vectors), dtype=torch.bool)
         unknown[model.live] = False
-        unseen = unknown[FIRST_ITEM : FIRST_ITEM + len(self.counts)]
         if model.config.tower.knows_users:
             histories = self.user_rows[:, None]
         else:
             histories = self.past.histories(model.config.tower.history_length)
             histories = histories.masked_fill(unknown[histories], PADDING)
 
-        def scores(numbers: Tensor) -> Tensor:
-            users = user_vectors(model.tower, model.config.tower, vectors, histories[numbers])
-            return (users @ items.T).masked_fill_(unseen, -torch.inf)
+        return lambda numbers: user_vectors(model.tower, model.config.tower, vectors, histories[numbers])
 
-        return scores
-
-    def result(self, ranked: Ranked) -> EvaluationResult:
-        """Return all metrics of rankings."""
+    def result(self, *ranked: Ranked) -> EvaluationResult:
+        """Return all metrics of rankings; of one model with several seeds, their means over the seeds."""
         cutoffs, draw = self.rules.cutoffs, np.random.default_rng(0)
+        by_case = [per_case(one, cutoffs) for one in ranked]
         intervals = {
-            name: interval(values, ranked.cases.users, generator=draw)
-            for name, values in per_case(ranked, cutoffs).items()
+            name: interval(np.mean([one[name] for one in by_case], 0), ranked[0].cases.users, generator=draw)
+            for name in by_case[0]
         }
-        strata = popularity_strata(ranked, self.counts, cutoffs)
-        deciles = popularity_deciles(ranked, self.counts, cutoffs)
+        strata = [popularity_strata(one, self.counts, cutoffs) for one in ranked]
+        deciles = [popularity_deciles(one, self.counts, cutoffs) for one in ranked]
         return EvaluationResult(
-            means(ranked, cutoffs),
+            _mean([means(one, cutoffs) for one in ranked]),
             intervals,
-            {name: Stratum.model_validate(metrics) for name, metrics in strata.items()},
-            tuple(map(Decile.model_validate, deciles)),
+            {name: Stratum.model_validate(_mean([one[name] for one in strata])) for name in strata[0]},
+            tuple(Decile.model_validate(_mean(same)) for same in zip(*deciles, strict=True)),
         )
+
+
+def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of each figure; what is the same for all, as a count, stays exactly as it is."""
+    first = figures[0]
+    if len(figures) == 1:
+        return first
+    return {name: first[name] if name in _COUNTED else float(np.mean([one[name] for one in figures])) for name in first}

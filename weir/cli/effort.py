@@ -4,6 +4,7 @@
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -29,6 +30,8 @@ _LEAST_SECONDS: Final = 15.0
 """Of training, however long reading took."""
 _QUICK_SCORES: Final = 200_000_000
 """A case has one for each item: they are what a test costs."""
+_QUICK_PEERS: Final = 4000
+"""Items of which the peers' matrices are made."""
 _LEAST_CASES: Final = 1000
 
 
@@ -45,6 +48,22 @@ class Effort:
     patience: Annotated[
         int, typer.Option(min=1, help="Validations in a row without a better one that end training.")
     ] = 5
+
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train so many models with other random draws; figures are means over them.")
+    ] = 1
+
+    out: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Folder for vectors, scores and ranks of the test as Parquet files."),
+    ] = None
+
+    @property
+    def largest_peers(self) -> int:
+        """Most items of which item-kNN and EASE are made."""
+        from trainer.offline.peers.contest import LARGEST
+
+        return _QUICK_PEERS if self.quick else LARGEST
 
     def read(self, session: Session, options: ExperimentOptions) -> "tuple[Interactions, list[str]]":
         """Read the log, all of it or some users of its last rows; return in words what was sampled, if anything."""

@@ -35,13 +35,14 @@ class SplitKind(StrEnum):
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """What to train and test on, and how to test; the store is not used."""
+    """What to train and test on, and how to test; nothing is written to a store."""
 
     data: Annotated[
         str,
         typer.Option(
             *("--log", "-l", "--data", "-d"),
-            help="The log: file, folder or glob, path or URL; JSON Lines, Parquet, CSV, TSV, or text 'user item'.",
+            help="The log: file, folder or glob, path or URL; JSON Lines, Parquet, CSV, TSV, or text 'user item'. Or a "
+            "store: its windows, as the pipeline committed them.",
         ),
     ]
     split: Annotated[
@@ -86,7 +87,10 @@ class ExperimentOptions:
         Raises `UnreadableLogError` where other settings would read more of it.
         """
         from trainer.offline.data import InteractionsError, read_interactions
+        from trainer.offline.stored import is_store, read_store
 
+        if is_store(self.data):
+            return read_store(self.data, newest=newest)
         try:
             interactions = read_interactions(self.data, log, newest=newest)
         except InteractionsError:

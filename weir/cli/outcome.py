@@ -7,20 +7,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weir.cli.effort import Effort
 from weir.cli.offline import ExperimentOptions
 from weir.cli.progress import PLAIN_SECONDS, Bar
 from weir.cli.tables import print_table
 from weir.session import Session
 from weir.text import in_words, plain, program
-from weir.verdict import against_popularity as versus
+from weir.verdict import against, against_all, judgement
 
 if TYPE_CHECKING:
     from trainer.offline.compare import Plan
     from trainer.offline.evaluator import EvaluationResult
     from trainer.offline.fit import Fit, Step
-    from trainer.offline.judge import Outcome
+    from trainer.offline.judge import Comparison, Outcome
 
-__all__ = ["judge", "next_steps", "print_facts", "print_tables", "verdict_of", "written"]
+__all__ = ["judge", "next_steps", "peers_in_words", "print_facts", "print_tables", "verdict_of", "written"]
 
 
 def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
@@ -35,27 +36,36 @@ def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
         session.notes.print(plain(line), soft_wrap=True)
 
 
-def judge(session: Session, plan: "Plan") -> "Outcome":
-    """Train and test, with progress; say how training went."""
-    from trainer.offline.judge import against_popularity
+def judge(session: Session, plan: "Plan", effort: Effort) -> "Outcome":
+    """Train and test beside the peers, with progress; say how training went."""
+    from trainer.offline.judge import against_peers
 
-    steps, name, started = plan.budget.steps, plan.rules.headline, time.monotonic()
+    name, started, total = plan.rules.headline, time.monotonic(), plan.budget.steps * effort.seeds
     with Bar(session.notes, "evaluate", plain_seconds=PLAIN_SECONDS) as bar:
 
-        def report(step: "Step") -> None:
+        def report(seed: int, step: "Step") -> None:
+            done = plan.budget.steps * (seed - plan.base.seed) + step.number
             passed = time.monotonic() - started
-            left = passed / step.number * (steps - step.number)
+            left = passed / done * (total - done)
             if plan.budget.seconds is not None:
-                left = min(left, max(0.0, plan.budget.seconds - passed))
+                left = min(left, max(0.0, plan.budget.seconds * effort.seeds - passed))
             # A narrow terminal shows only the start.
-            text = f"{in_words(left)} left at most, step {step.number:,} of {steps:,}, epoch {step.epochs:.1f}"
-            text += f", loss {step.loss:.3f}"
+            text = f"{in_words(left)} left at most, step {step.number:,} of {plan.budget.steps:,}"
+            text += f", epoch {step.epochs:.1f}, loss {step.loss:.3f}"
             if step.best:
                 text += f"; best on validation: {name} {step.best.metrics[name]:.4f} at step {step.best.step:,}"
-            bar.show(step.number, steps, text)
+            if effort.seeds > 1:
+                text += f"; seed {seed}"
+            bar.show(done, total, text)
 
-        outcome = against_popularity(plan, report)
-    session.notes.print(plain(_training(outcome.training, plan)), soft_wrap=True)
+        def told(peer: str) -> None:
+            bar.show(total, total, f"tuning {peer} on validation, to compare with")
+
+        outcome = against_peers(
+            plan, report, seeds=effort.seeds, largest=effort.largest_peers, told=told, out=effort.out
+        )
+    for training in outcome.training:
+        session.notes.print(plain(_training(training, plan)), soft_wrap=True)
     return outcome
 
 
@@ -88,9 +98,24 @@ def next_steps(options: ExperimentOptions) -> list[str]:
 
 
 def verdict_of(outcome: "Outcome") -> str:
-    """Return which of the two is better, in words."""
-    name = outcome.difference.metric
-    return versus(outcome.difference, outcome.model.metrics[name], outcome.popularity.metrics[name])
+    """Return whether the model is better than popularity, in words."""
+    name = outcome.headline
+    return against(outcome.difference, outcome.model.metrics[name], outcome.popularity.metrics[name])
+
+
+def peers_in_words(outcome: "Outcome") -> list[str]:
+    """Return which peers the model beats, metric by metric, how it does beside the strongest, and which are missing."""
+    lines = [
+        f"{metric}: {against_all({peer.name: peer.leads[metric] for peer in outcome.peers})}"
+        for metric in outcome.peers[0].leads
+    ]
+    strongest = max(outcome.peers, key=lambda peer: peer.metrics[outcome.headline])
+    if strongest is not outcome.peers[0]:
+        name = outcome.headline
+        lead, value = strongest.leads[name], strongest.metrics[name]
+        said = against(lead, outcome.model.metrics[name], value, strongest.name)
+        lines.append(f"the strongest is {strongest.name}: {said}")
+    return lines + [f"left out: {name}: {why}" for name, why in outcome.left_out.items()]
 
 
 def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
@@ -98,8 +123,8 @@ def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
     from pydantic_core import from_json, to_json
 
     if outcome is None:
-        return {"cases": 0, "sampled": sampled, "model": None, "popularity": None, "verdict": verdict}
-    training = outcome.training
+        nothing: dict[str, Any] = {"model": None, "popularity": None, "peers": {}, "left_out": {}}
+        return {"cases": 0, "sampled": sampled, **nothing, "verdict": verdict}
     shown = {
         "cases": outcome.cases,
         "sampled": sampled,
@@ -107,15 +132,26 @@ def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
         "popularity": _figures(outcome.popularity),
         "difference": outcome.difference,
         "verdict": verdict,
-        "training": {
-            "steps": training.steps,
-            "best_step": training.best_step,
-            "epochs": training.epochs,
-            "ended": training.ended,
-            "curve": [point.model_dump(exclude={"seconds"}) for point in training.curve],
-        },
+        "peers": {peer.name: _beside(peer) for peer in outcome.peers},
+        "left_out": outcome.left_out,
+        "training": [_curve(training) for training in outcome.training],
     }
     return from_json(to_json(shown, inf_nan_mode="null"))
+
+
+def _beside(peer: "Comparison") -> dict[str, Any]:
+    shown = {"settings": peer.settings, "metrics": peer.metrics, "differences": peer.leads}
+    return shown | {"differences_by_seed": peer.by_seed}
+
+
+def _curve(training: "Fit") -> dict[str, Any]:
+    return {
+        "steps": training.steps,
+        "best_step": training.best_step,
+        "epochs": training.epochs,
+        "ended": training.ended,
+        "curve": [point.model_dump(exclude={"seconds"}) for point in training.curve],
+    }
 
 
 def _figures(result: "EvaluationResult") -> dict[str, Any]:
@@ -124,14 +160,17 @@ def _figures(result: "EvaluationResult") -> dict[str, Any]:
 
 
 def print_tables(session: Session, outcome: "Outcome") -> None:
-    """Print the metrics of both, and recall by popularity."""
+    """Print the metrics of model and popularity, recall by popularity, and the peers."""
     found, popular = outcome.model, outcome.popularity
     rows = []
     for name, value in found.metrics.items():
         low, high = found.intervals.get(name, (math.nan, math.nan))
         between = "" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
         rows.append([name, f"{value:.4f}", between, f"{popular.metrics[name]:.4f}"])
-    print_table(session, f"{outcome.cases:,} test cases", ["metric", "model", "95 % interval", "popularity"], rows)
+    title, seeds = f"{outcome.cases:,} test cases", len(outcome.training)
+    if seeds > 1:
+        title += f", means of {seeds} seeds"
+    print_table(session, title, ["metric", "model", "95 % interval", "popularity"], rows)
     session.out.print()
     strata = [
         [
@@ -144,3 +183,20 @@ def print_tables(session: Session, outcome: "Outcome") -> None:
     names = next(iter(found.strata.values())).metrics
     print_table(session, "by popularity in training", ["items", "share of cases", *names], strata)
     session.out.print()
+    _print_peers(session, outcome)
+
+
+def _print_peers(session: Session, outcome: "Outcome") -> None:
+    """Print a row for each peer and metric: by how much the model is above it."""
+    rows = [_peer_row(peer, metric) for metric in outcome.peers[0].leads for peer in outcome.peers]
+    head = ["beside", "metric", "peer", "model - peer", "95 % interval", "the model is", "settings by validation"]
+    print_table(session, "peers, tuned on the same validation part", head, rows)
+    session.out.print()
+
+
+def _peer_row(peer: "Comparison", metric: str) -> list[str]:
+    lead = peer.leads[metric]
+    between = "" if math.isnan(lead.low) else f"{lead.low:+.4f} to {lead.high:+.4f}"
+    settings = ", ".join(f"{name} {value:g}" for name, value in peer.settings.items())
+    value, apart = f"{peer.metrics[metric]:.4f}", f"{lead.mean:+.4f}"
+    return [peer.name, metric, value, apart, between, judgement(lead), settings]

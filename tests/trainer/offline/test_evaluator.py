@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import circles, log_of, small
 from trainer.items.table import FIRST_ITEM, PADDING
+from trainer.offline.bootstrap import interval
 from trainer.offline.data import Interactions, Ints
 from trainer.offline.evaluator import Difference, Evaluator, Rules
 from trainer.offline.model import OfflineModel
 from trainer.offline.splits import temporal
+from trainer.ranking import per_case
 from trainer.tower_config import kinds
 
 USERS, ITEMS = 4, 7
@@ -193,16 +195,39 @@ def test_a_difference_is_that_of_the_means_and_its_interval_is_paired() -> None:
     evaluator = Evaluator.of(log, split.train, split.test, Rules("interaction", (2, 5)))
     model = OfflineModel.fresh(small(), log, split.train)
     ranked, popular = evaluator.rank(model), evaluator.rank_by_popularity()
-    found = evaluator.difference(ranked, popular)
+    found = evaluator.difference([ranked], popular)
     means = [evaluator.result(one).metrics["recall@5"] for one in (ranked, popular)]
     assert (found.metric, found.cases, found.users) == ("recall@5", len(split.test), 30)
     assert found.mean == pytest.approx(means[0] - means[1])
     assert found.low <= found.mean <= found.high
     # The reverse is the mirror image, and a model is no different from itself.
-    mirrored = evaluator.difference(popular, ranked)
+    mirrored = evaluator.difference([popular], ranked)
     assert (mirrored.mean, mirrored.low, mirrored.high) == pytest.approx((-found.mean, -found.high, -found.low))
-    same = evaluator.difference(ranked, ranked)
+    same = evaluator.difference([ranked], ranked)
     assert (same.mean, same.low, same.high, same.excludes_zero) == (0, 0, 0, False)
+
+
+def test_several_seeds_count_as_their_mean_case_by_case() -> None:
+    log = circles(users=30)
+    split = temporal(log, test=0.3)
+    evaluator = Evaluator.of(log, split.train, split.test, Rules("interaction", (2, 5)))
+    models = [evaluator.rank(OfflineModel.fresh(small(seed=seed), log, split.train)) for seed in (1, 2)]
+    popular = evaluator.rank_by_popularity()
+    apart = [per_case(one, [2])["ndcg@2"] - per_case(popular, [2])["ndcg@2"] for one in models]
+    found = evaluator.difference(models, popular, "ndcg@2")
+    assert found.metric == "ndcg@2"
+    assert found.mean == pytest.approx(np.mean(apart))
+    wanted = interval(np.mean(apart, 0), evaluator.cases.users, generator=np.random.default_rng(0))
+    assert (found.low, found.high) == wanted
+    together, alone = evaluator.result(*models), [evaluator.result(one) for one in models]
+    for name, value in together.metrics.items():
+        assert value == pytest.approx(np.mean([one.metrics[name] for one in alone]))
+    for name, stratum in together.strata.items():
+        assert stratum.share == alone[0].strata[name].share
+        for metric, value in stratum.metrics.items():
+            of_each = np.mean([one.strata[name].metrics[metric] for one in alone])
+            assert value == pytest.approx(of_each, nan_ok=True)
+    assert [one.cases for one in together.deciles] == [one.cases for one in alone[0].deciles]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
+from contracts import Store
+from tests.trainer.windows import WindowWriter
 from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
+from weir.cli import effort
 
 METRICS = {f"{name}@{k}" for name in ("recall", "ndcg", "precision", "coverage") for k in (5, 20)}
+PEERS = {
+    *("popularity", "popularity of the last days", "item-kNN", "item-kNN with recency decay"),
+    *("EASE", "EASE with recency decay"),
+}
 CASES = {"temporal": 30, "leave-one-out": 20, "random": 20}
 
 
@@ -27,6 +35,13 @@ def test_every_split_is_learnt_and_tested_beside_popularity(data: Path, split: s
         assert all(0 <= value <= 1 for value in figures["metrics"].values())
         assert all(low <= high for low, high in figures["intervals"].values())
         assert sum(stratum["share"] for stratum in figures["strata"].values()) == pytest.approx(1)
+    assert found["peers"]["popularity"]["metrics"] == found["popularity"]["metrics"]
+    missing = {"item-kNN with recency decay", "EASE with recency decay"} if split == "random" else set()
+    assert set(found["left_out"]) == missing
+    assert set(found["peers"]) == PEERS - missing
+    for peer in found["peers"].values():
+        lead = peer["differences"]["recall@20"]
+        assert lead["mean"] == pytest.approx(found["model"]["metrics"]["recall@20"] - peer["metrics"]["recall@20"])
     if split != "random":
         # All items are about as popular; what comes next is told by what came last.
         assert found["model"]["metrics"]["recall@5"] > 2 * found["popularity"]["metrics"]["recall@5"]
@@ -42,6 +57,39 @@ def test_a_seed_decides_what_is_told_and_options_change_it(data: Path) -> None:
     assert seen["popularity"] != first["popularity"]
 
 
+def test_figures_of_several_seeds_are_their_means(data: Path) -> None:
+    command = ["evaluate", "--data", str(data), "--steps", "30", *TINY]
+    alone = [told(weir(*command, "--json", "--set", f"trainer.seed={seed}")) for seed in (4, 5)]
+    found = told(weir(*command, "--json", "--set", "trainer.seed=4", "--seeds", "2"))
+    assert found["training"] == [alone[0]["training"][0], alone[1]["training"][0]]
+    for name, value in found["model"]["metrics"].items():
+        assert value == pytest.approx(np.mean([one["model"]["metrics"][name] for one in alone]))
+    for name, peer in found["peers"].items():
+        apart = [one["peers"][name]["differences"]["ndcg@20"]["mean"] for one in alone]
+        assert peer["differences"]["ndcg@20"]["mean"] == pytest.approx(np.mean(apart))
+        assert [one["mean"] for one in peer["differences_by_seed"]["ndcg@20"]] == pytest.approx(apart)
+    result = weir(*command, "--seeds", "2", "--out", data.parent / "found")
+    names = {f"{kind}-seed{seed}.parquet" for kind in ("items", "cases") for seed in (0, 1)}
+    assert {path.name for path in (data.parent / "found").iterdir()} == names | {"ranks.parquet"}
+    ranks = pq.read_table(data.parent / "found" / "ranks.parquet")
+    assert set(ranks.column_names) >= {"case", "user_id", "item_id", "model, seed 0", "model, seed 1", *PEERS}
+    assert "30 test cases, means of 2 seeds" in result.stdout
+    assert sum(line.startswith("trained 30 steps") for line in result.stderr.splitlines()) == 2
+
+
+def test_the_windows_of_a_store_are_a_log(tmp_path: Path, data: Path) -> None:
+    table, store = pq.read_table(data).to_pydict(), tmp_path / "store"
+    writer = WindowWriter(Store(str(store)))
+    for rows in (slice(0, 130), slice(130, 300)):
+        items = [str(item) for item in table["item_id"][rows]]
+        writer.commit(table["user_id"][rows], items, 1000 * np.array(table["timestamp"][rows]))
+    before = sorted(store.rglob("*"))
+    found = [told(weir("evaluate", "--log", log, "--steps", "3", *TINY, "--json")) for log in (data, store)]
+    assert found[0] == found[1]
+    assert found[0]["cases"] == 30
+    assert sorted(store.rglob("*")) == before
+
+
 def test_what_is_not_measured_is_null(tmp_path: Path) -> None:
     data = write_circles(tmp_path / "one.parquet", user_id=["one"] * 300)
     found = told(weir("evaluate", "--data", data, "--steps", "2", *TINY, "--json"))
@@ -51,9 +99,18 @@ def test_what_is_not_measured_is_null(tmp_path: Path) -> None:
 def test_a_reader_sees_tables(data: Path) -> None:
     result = weir("evaluate", "--data", data, "--steps", "3", *TINY)
     assert result.exit_code == 0, result.output
-    for text in ("30 test cases", "95 % interval", "popularity", "recall@5", "coverage@20", "head", "torso", "tail"):
+    for text in ("30 test cases", "95 % interval", "recall@5", "coverage@20", "head", "torso", "tail", *PEERS):
         assert text in result.stdout
+    for metric in ("recall@20", "ndcg@20"):
+        assert f"\n{metric}: the model is " in result.stdout
     assert "nan" not in result.stdout.lower()
+
+
+def test_peers_that_cannot_be_asked_are_named_with_the_reason(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effort, "_QUICK_PEERS", 39)
+    lines = weir("evaluate", "--quick", "--data", data, "--steps", "1", *TINY).stdout.splitlines()
+    for name in ("item-kNN", "item-kNN with recency decay", "EASE", "EASE with recency decay"):
+        assert f"left out: {name}: 40 items in training; a matrix of items by items is made of at most 39" in lines
 
 
 def test_data_that_cannot_be_used_is_told_in_a_line(tmp_path: Path, data: Path) -> None:
@@ -137,7 +194,7 @@ def test_a_verdict_says_whether_the_difference_is_more_than_chance(tmp_path: Pat
     assert 0 < lead["low"] < lead["mean"] < lead["high"]
     assert found["verdict"].startswith("the model is better than popularity: recall@10 ")
     assert found["verdict"].endswith("over 120 test cases of 60 users, which excludes 0")
-    training = found["training"]
+    [training] = found["training"]
     best = max(point["metrics"]["recall@10"] for point in training["curve"])
     [kept] = [point for point in training["curve"] if point["step"] == training["best_step"]]
     assert kept["metrics"]["recall@10"] == best
@@ -145,6 +202,8 @@ def test_a_verdict_says_whether_the_difference_is_more_than_chance(tmp_path: Pat
     assert "nothing to read" not in good.stderr
     people = weir("evaluate", "--log", log, *shop, "--steps", "100", *tiny)
     assert people.stdout.splitlines()[-1] == found["verdict"]
+    strongest = max(found["peers"], key=lambda name: found["peers"][name]["metrics"]["recall@10"])
+    assert f"\nthe strongest is {strongest}: " in people.stdout
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 40])

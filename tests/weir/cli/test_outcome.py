@@ -12,11 +12,14 @@ def test_without_a_terminal_progress_is_lines(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(outcome, "PLAIN_SECONDS", 0.0)
     result = weir("evaluate", "--log", data, "--steps", "25", *TINY, "--json")
     facts, *lines, end = result.stderr.splitlines()
+    lines, tuned = lines[:25], lines[25:]
     assert facts == f"{data}: 300 interactions, 20 users, 40 items; 240 to train on, 30 to validate, 30 to test"
     form = r"evaluate: .* left at most, step (\d+) of 25, epoch \d+\.\d, loss \d+\.\d{3}(; best on validation: .*)?"
     matches = [re.fullmatch(form, line) for line in lines]
     assert [match and int(match[1]) for match in matches] == list(range(1, 26))
     assert "; best on validation: recall@20 " in lines[-1]
+    peers = ("popularity of the last days", "item-kNN", "EASE")
+    assert tuned == [f"evaluate: tuning {peer} on validation, to compare with" for peer in peers]
     assert re.fullmatch(r"trained 25 steps, .* epochs, all that --steps allows; kept step \d+: recall@20 .*", end)
 
 

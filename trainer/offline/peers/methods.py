@@ -1,0 +1,84 @@
+"""The peers as candidates: which settings of each are tried."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.offline.data import Interactions, InteractionsError, Ints
+from trainer.offline.evaluator import Evaluator
+from trainer.offline.peers.ease import ease, gram
+from trainer.offline.peers.item_knn import item_knn
+from trainer.offline.peers.queries import Catalogue, ItemWeights, Matrix
+from trainer.offline.peers.tuning import Candidate
+from trainer.ranking.ranker import Scores
+
+__all__ = ["DECAY", "EASE", "ITEM_KNN", "LAST_DAYS", "eases", "item_knns", "last_days"]
+
+LAST_DAYS: Final = "popularity of the last days"
+ITEM_KNN: Final = "item-kNN"
+EASE: Final = "EASE"
+DECAY: Final = " with recency decay"
+"""Follows the name of a method whose queries forget."""
+
+_DAY_MS: Final = 86_400_000
+# Without validation the first of each is taken.
+_DAYS: Final = (7.0, 1.0, 3.0, 30.0, 90.0, 365.0)
+_NEIGHBOURS: Final = (50, 10, 20, 200)
+_L2: Final = (250.0, 50.0, 10.0, 1250.0)
+_HALF_LIVES: Final = (5.0, 30.0, 10.0, 2.0, 1.0)
+
+
+def last_days(interactions: Interactions, train: Ints) -> Iterator[Candidate]:
+    """Yield popularity in the last days of training, for some numbers of days within it.
+
+    Raises
+    ------
+    InteractionsError
+        Without timestamps.
+    """
+    if interactions.timestamps is None:
+        raise InteractionsError(f"{interactions.source}: has no timestamps, which {LAST_DAYS} needs")
+    times = interactions.timestamps[train]
+    ages = (times.max() - times) / _DAY_MS
+    for days in _DAYS:
+        # Beyond the span of the log all are the same.
+        if days == _DAYS[0] or days < ages.max():
+            recent = interactions.items[train][ages <= days]
+            counts = torch.from_numpy(np.bincount(recent, minlength=len(interactions.item_ids))).float()
+            yield Candidate(LAST_DAYS, {"days": days}, _the_same(counts))
+
+
+def item_knns(catalogue: Catalogue, *, decay: bool) -> Iterator[Candidate]:
+    """Yield item-kNN for some numbers of neighbours, and with `decay` also for some half-lives of the query."""
+    together = gram(catalogue.seen)
+    for count in _NEIGHBOURS:
+        yield from _queries(ITEM_KNN, {"neighbours": count}, catalogue, item_knn(together, count), decay=decay)
+
+
+def eases(catalogue: Catalogue, *, decay: bool) -> Iterator[Candidate]:
+    """Yield EASE for some regularisations, and with `decay` also for some half-lives of the query."""
+    together = gram(catalogue.seen)
+    for l2 in _L2:
+        yield from _queries(EASE, {"l2": l2}, catalogue, ease(together, l2), decay=decay)
+
+
+def _queries(
+    name: str, settings: dict[str, float], catalogue: Catalogue, weights: ItemWeights | Matrix, *, decay: bool
+) -> Iterator[Candidate]:
+    yield Candidate(name, settings, _by_history(catalogue, weights, None))
+    for half_life in _HALF_LIVES if decay else ():
+        more = settings | {"half_life_items": half_life}
+        yield Candidate(name + DECAY, more, _by_history(catalogue, weights, half_life))
+
+
+def _the_same(values: Tensor) -> Callable[[Evaluator], Scores]:
+    return lambda _: lambda numbers: values.repeat(len(numbers), 1)
+
+
+def _by_history(
+    catalogue: Catalogue, weights: ItemWeights | Matrix, half_life: float | None
+) -> Callable[[Evaluator], Scores]:
+    return lambda cases: catalogue.scores(weights, cases.past, half_life)

@@ -1,0 +1,34 @@
+"""The choice of a peer's settings on the validation part, as that of a model's best step."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from trainer.offline.evaluator import Evaluator
+from trainer.ranking import means
+from trainer.ranking.ranker import Scores
+
+__all__ = ["Candidate", "best"]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """The peer `name` with one choice of its `settings`, and its scores of the cases of an evaluator."""
+
+    name: str
+    settings: dict[str, float]
+    scores: Callable[[Evaluator], Scores]
+
+
+def best(candidates: Iterable[Candidate], validation: Evaluator) -> list[Candidate]:
+    """Return the candidate of the highest headline metric of each name; of equal ones the first, as without cases."""
+    rules = validation.rules
+    found = dict[str, Candidate]()
+    highest = dict[str, float]()
+    for candidate in candidates:
+        value = -math.inf
+        if len(validation.cases):
+            value = means(validation.rank_by(candidate.scores(validation)), rules.cutoffs)[rules.headline]
+        if candidate.name not in found or value > highest[candidate.name]:
+            found[candidate.name], highest[candidate.name] = candidate, value
+    return list(found.values())
