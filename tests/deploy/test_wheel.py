@@ -87,6 +87,7 @@ def test_all_is_every_stage_without_a_gpu_and_resolves_to_what_is_tested_here(in
     wanted = [Requirement(line) for line in found.requires or []]
     (extras,) = [each.extras for each in wanted if each.marker and each.marker.evaluate({"extra": "all"})]
     assert extras == {"pipeline", "trainer", "serving", "cpu"}
+    extras |= {inner for each in wanted if each.name == "weir" and applies(each, "serving") for inner in each.extras}
     needed = [each for each in wanted for extra in ("", *extras) if applies(each, extra)]
     assert {"torch", "apache-beam", "grpcio", "faiss-cpu", "numpy"} <= {each.name for each in needed}
     assert [str(each) for each in needed if version_of(each.name) not in each.specifier] == []

@@ -140,11 +140,11 @@ def summarise(
 
 
 def requests_by_code(metrics: list[tuple[str, dict[str, str], float]]) -> dict[str, int]:
-    """Return the number of Retrieve calls by gRPC code; other calls do not count."""
+    """Return the number of Retrieve calls by gRPC code, of those that were given; other calls do not count."""
     return {
         labels["grpc_code"]: round(value)
         for name, labels, value in metrics
-        if name == "grpc_server_handled_total" and labels["grpc_method"] == "Retrieve"
+        if name == "grpc_server_handled_total" and labels["grpc_method"] == "Retrieve" and value
     }
 
 

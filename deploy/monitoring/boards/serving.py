@@ -147,19 +147,19 @@ BOARD = board(
         "Attribution": [
             chart(
                 "Click-through by bundle",
-                {"{{bundle}}": "max by (bundle) (weir_attribution_click_through{})"},
-                "Share of served lists with a click, of the newest bundles (serving.served.share).",
+                {"{{bundle}}": "max by (bundle) (weir_attribution_click_through{}) or vector(0)"},
+                "Share of served lists with a click, of the newest bundles; 0 where no lists are kept.",
                 unit="percentunit",
             ),
             chart(
                 "Click-through by position",
-                {"{{position}}": "max by (position) (weir_attribution_position_click_through{})"},
+                {"{{position}}": "max by (position) (weir_attribution_position_click_through{}) or vector(0)"},
                 "Share of served lists whose item at this position was clicked.",
                 unit="percentunit",
             ),
             chart(
                 "Coverage by bundle",
-                {"{{bundle}}": "max by (bundle) (weir_attribution_coverage{})"},
+                {"{{bundle}}": "max by (bundle) (weir_attribution_coverage{}) or vector(0)"},
                 "Share of a bundle's items that are in at least one served list.",
                 unit="percentunit",
             ),
