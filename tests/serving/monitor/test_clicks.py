@@ -113,7 +113,8 @@ def test_a_damaged_file_is_left_out_and_named_once(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             following.step()
-    assert [file.name in record.getMessage() for record in caplog.records] == [True]
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [file.name in record.getMessage() for record in warnings] == [True]
     assert (outcome(registry, "joined"), outcome(registry, "unknown_list")) == (1, 1)
 
 
@@ -134,7 +135,7 @@ def test_an_unreadable_store_is_told_once_and_tried_again(
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
                 following.step()
-    assert len(caplog.records) == 1
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
     assert registry.get_sample_value("weir_attribution_errors_total") == 3
     following.step()
     assert outcome(registry, "joined") == 1
