@@ -32,7 +32,7 @@ Seeds = Annotated[int, typer.Option(min=1, help="Runs of the model and of each l
 
 @dataclass(frozen=True)
 class Trial:
-    """A log and what `weir evaluate` is told of it."""
+    """A log and the settings that `weir evaluate` reads it with."""
 
     name: str
     log: Path

@@ -74,9 +74,9 @@ class ServedFile(NamedTuple):
 
 
 def new_segment(now: float | None = None) -> str:
-    """Return the name of a file's content before there is any: when it was begun, and a random number."""
-    begun = datetime.fromtimestamp(time.time() if now is None else now, UTC)
-    return f"{begun:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    """Return the name of a file's content before there is any: when it was started, and a random number."""
+    started = datetime.fromtimestamp(time.time() if now is None else now, UTC)
+    return f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
 def hour_of(now: float) -> str:

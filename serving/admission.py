@@ -1,4 +1,4 @@
-"""Which calls are begun: those that can be answered before their deadline, of those that arrive.
+"""Which of the calls that arrive are served: those that can be answered before their deadline.
 
 What a server cannot answer in time costs it as much as what it can, so a server that begins every call answers none
 in time once more arrive than it can do: each waits behind others that will be late. So a call is refused before its
@@ -69,7 +69,7 @@ class Admission:
         return left is None or not self.under_way or self.under_way * self.pace <= _SHARE * left
 
     def require_time(self, left: float | None) -> None:
-        """Raise `NoTimeLeftError` where a call is not to be begun."""
+        """Raise `NoTimeLeftError` where a call must not be started."""
         if not self.has_time(left):
             raise self.refusal
 

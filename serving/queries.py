@@ -69,7 +69,7 @@ class Task:
 
     `allowed` (None: every item) and `excluded` are item keys, `tags` says which tags an item must have, and `cap` how
     many items of a tag an answer may have; without `find` only vectors are made. Where it is `pinned`, no other bundle
-    answers. A `trace` is told of its batches.
+    answers. A `trace` notes its batches.
     """
 
     bundle: LoadedBundle

@@ -1,4 +1,4 @@
-"""The client of the retrieval server, under a name that stays: `serving` has it, and may arrange itself anew.
+"""The client of the retrieval server, under a name that stays: `serving` has it, and may move it.
 
 It needs the extra `client` only, and loads no other part of weir.
 """

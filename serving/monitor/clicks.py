@@ -103,7 +103,7 @@ class ClickFollower:
             self._leave_out(error)
 
     def _take_in_lists(self, attribution: Attribution) -> None:
-        """Count new files: of this hour and the one before, since servers write a file after they have begun it."""
+        """Count new files: of this hour and the one before, since servers write a file after they have started it."""
         now = time.time()
         hours = {hour: self._seen.get(hour, set()) for hour in (hour_of(now - 3600), hour_of(now))}
         self._seen = hours

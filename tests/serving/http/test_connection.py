@@ -89,10 +89,10 @@ def test_a_caller_who_leaves_halfway_has_cancelled(server: ServerProcess) -> Non
     def started() -> float:
         return server.metric("grpc_server_started_total", 'grpc_method="Retrieve"')
 
-    lines, begun, before = list(server.lines), started(), handled(server, "Canceled")
+    lines, first, before = list(server.lines), started(), handled(server, "Canceled")
     with connected(server) as connection:
         connection.sendall(POST + b"Content-Length: 12\r\n\r\n{")
-        until(lambda: started() > begun)
+        until(lambda: started() > first)
     until(lambda: handled(server, "Canceled") > before)
     assert handled(server, "Unknown") == 0
     assert server.lines == lines
