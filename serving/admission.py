@@ -10,7 +10,6 @@ The other half is for what comes before and after: the way here, batches that ar
 """
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -20,6 +19,7 @@ from serving.errors import NoTimeLeftError
 from serving.interceptor import go_name, labels_of
 from serving.metrics import RequestMetrics, RpcMetrics
 from serving.status import DETAILS_KEY, code_of, details_of
+from serving.wrapping import WrappingInterceptor
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 __all__ = ["ADMITTED", "Admission", "AdmissionInterceptor", "Entry"]
@@ -87,7 +87,7 @@ class Admission:
             self.pace = max(_FIRST, self.pace * (_STEP if took > self.pace else 1 / _STEP))
 
 
-class AdmissionInterceptor(grpc.aio.ServerInterceptor):
+class AdmissionInterceptor(WrappingInterceptor):
     """Refuses calls before their message is read.
 
     gRPC reads the message of a unary call before it calls the handler, but leaves that to the handler of a stream: so
@@ -97,22 +97,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     """
 
     def __init__(self, admission: Admission, requests: RequestMetrics, calls: RpcMetrics) -> None:
+        super().__init__()
         error = admission.refusal
         self._admission, self._refused, self._calls = admission, requests.refused.labels(error.reason), calls
         self._status = code_of(error), str(error), ((DETAILS_KEY, details_of(error)),)
-        self._handlers: dict[str, Any] = {}
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Return the method's handler behind the check, which is made once."""
-        path = handler_call_details.method
-        handler = self._handlers.get(path)
-        if handler is None and (found := await continuation(handler_call_details)) is not None:
-            handler = self._handlers[path] = self._checked(found, path) if path in _PATHS else found
-        return handler
+    def wrapped(self, handler: Any, path: str) -> Any:
+        """Put the check before the methods that wait for the search."""
+        return self._checked(handler, path) if path in _PATHS else handler
 
     def _checked(self, handler: Any, path: str) -> Any:
         inner, labels = handler.unary_unary, labels_of(path)

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from serving.aside import Aside
 from serving.errors import InvalidRequestError, RequestError, UndecodableRequestError, Violation
+from serving.wrapping import WrappingInterceptor
 
 __all__ = ["DecodingInterceptor", "has_more_fields"]
 
@@ -29,7 +30,7 @@ _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 Refuse = Callable[[RequestError, Any], Awaitable[None]]
 
 
-class DecodingInterceptor(grpc.aio.ServerInterceptor):
+class DecodingInterceptor(WrappingInterceptor):
     """Decodes the requests of every method.
 
     Parameters
@@ -43,23 +44,11 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
     """
 
     def __init__(self, refuse: Refuse, aside: Aside, most: int) -> None:
+        super().__init__()
         self._refuse, self._aside, self._most = refuse, aside, most
-        self._handlers: dict[str, Any] = {}
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Return the method's handler, which is made once."""
-        handler = self._handlers.get(handler_call_details.method)
-        if handler is None:
-            handler = await continuation(handler_call_details)
-            if handler is not None:
-                handler = self._handlers[handler_call_details.method] = self._guarded(handler)
-        return handler
-
-    def _guarded(self, handler: Any) -> Any:
+    def wrapped(self, handler: Any, path: str) -> Any:  # noqa: ARG002 - all methods alike
+        """Have the requests decoded here, and not by gRPC."""
         decode = handler.request_deserializer
         codecs = {"request_deserializer": None, "response_serializer": handler.response_serializer}
         if handler.unary_unary is not None:

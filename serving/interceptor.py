@@ -14,6 +14,7 @@ from prometheus_client import Counter
 
 from serving.metrics import RpcMetrics
 from serving.spans import exemplar
+from serving.wrapping import WrappingInterceptor, names_of, unary
 
 __all__ = ["MetricsInterceptor", "go_name", "labels_of"]
 
@@ -28,34 +29,19 @@ def go_name(code: grpc.StatusCode) -> str:
     return _GO_NAMES.get(code) or code.name.title().replace("_", "")
 
 
-class MetricsInterceptor(grpc.aio.ServerInterceptor):
+class MetricsInterceptor(WrappingInterceptor):
     """Wraps the handlers of unary calls; `under_way` is the number of calls in progress."""
 
     def __init__(self, metrics: RpcMetrics) -> None:
+        super().__init__()
         self._metrics = metrics
-        self._handlers: dict[str, Any] = {}
         self.under_way = 0
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Return the method's handler with a stop-watch around it, which is made once."""
-        path = handler_call_details.method
-        handler = self._handlers.get(path)
-        if handler is None and (found := await continuation(handler_call_details)) is not None:
-            handler = self._handlers[path] = self._timed(found, path)
-        return handler
-
-    def _timed(self, handler: Any, path: str) -> Any:
+    def wrapped(self, handler: Any, path: str) -> Any:
+        """Put a stop-watch around unary methods."""
         if handler.unary_unary is None:
             return handler
-        return grpc.unary_unary_rpc_method_handler(
-            self.timed(handler.unary_unary, labels_of(path)),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return unary(handler, self.timed(handler.unary_unary, labels_of(path)))
 
     def timed(self, inner: Callable[[Any, Any], Awaitable[Any]], labels: tuple[str, str, str]) -> Any:
         """Return a handler that counts its calls; `labels` are the kind of call, service and method."""
@@ -97,8 +83,7 @@ class _Handled(dict[grpc.StatusCode, Counter]):
 
 def labels_of(path: str) -> tuple[str, str, str]:
     """Return the labels of a unary method that gRPC names ``/service/method``."""
-    service, _, method = path.removeprefix("/").partition("/")
-    return "unary", service, method
+    return "unary", *names_of(path)
 
 
 def _code_of(context: Any) -> grpc.StatusCode:

@@ -22,7 +22,6 @@ from contracts.exposition import exposed
 from serving.access.access import Access
 from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
 from serving.admission import Admission, AdmissionInterceptor
-from serving.around import AroundInterceptor
 from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
@@ -47,6 +46,7 @@ from serving.served.lists import ServedLists
 from serving.served.writer import ServedWriter
 from serving.service import RetrievalService
 from serving.watcher import BundleWatcher
+from serving.wrapping import AroundInterceptor
 from weir.retrieval.v1 import retrieval_pb2, retrieval_pb2_grpc
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from serving.access.access import Access, Caller
 from serving.access.config import Right
 from serving.errors import RequestError
 from serving.reflection import REFLECTION_V1
+from serving.wrapping import WrappingInterceptor, names_of, unary
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 __all__ = ["AccessInterceptor", "RequestRightsInterceptor", "keep_headers_out_of_logs", "rights_of"]
 
 Refuse = Callable[[RequestError, Any], Awaitable[None]]
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
 _RETRIEVAL: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
 _REFLECTION: Final = {reflection.SERVICE_NAME, REFLECTION_V1}
@@ -47,23 +47,16 @@ def _is_no_header(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Invalid encoding on")
 
 
-class AccessInterceptor(grpc.aio.ServerInterceptor):
+class AccessInterceptor(WrappingInterceptor):
     """Admits calls before their request is decoded; `refuse` is given the error and the context, and ends the call."""
 
     def __init__(self, access: Access, refuse: Refuse) -> None:
+        super().__init__()
         self._access, self._refuse = access, refuse
-        self._handlers: dict[str, Any] = {}
 
-    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return the method's handler behind the check, which is made once."""
-        path = handler_call_details.method
-        handler = self._handlers.get(path)
-        if handler is None and (found := await continuation(handler_call_details)) is not None:
-            handler = self._handlers[path] = self._guarded(found, path)
-        return handler
-
-    def _guarded(self, handler: Any, path: str) -> Any:
-        service, _, method = path.removeprefix("/").partition("/")
+    def wrapped(self, handler: Any, path: str) -> Any:
+        """Put the check before all methods but those of health."""
+        service, method = names_of(path)
         if service == health.SERVICE_NAME:
             return handler
         right: Any = "reflection" if service in _REFLECTION else method if service == _RETRIEVAL.full_name else service
@@ -101,16 +94,16 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             _caller.set(caller)
 
 
-class RequestRightsInterceptor(grpc.aio.ServerInterceptor):
+class RequestRightsInterceptor(WrappingInterceptor):
     """Asks for the rights that only a decoded request shows; it comes behind `AccessInterceptor` and decoding."""
 
     def __init__(self, refuse: Refuse) -> None:
+        super().__init__()
         self._refuse = refuse
 
-    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return the method's handler behind the check."""
-        handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith(f"/{_RETRIEVAL.full_name}/"):
+    def wrapped(self, handler: Any, path: str) -> Any:
+        """Put the check before the methods of retrieval."""
+        if names_of(path)[0] != _RETRIEVAL.full_name:
             return handler
         inner = handler.unary_unary
 
@@ -121,6 +114,4 @@ class RequestRightsInterceptor(grpc.aio.ServerInterceptor):
                 await self._refuse(error, context)
             return await inner(request, context)
 
-        return grpc.unary_unary_rpc_method_handler(
-            handle, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
-        )
+        return unary(handler, handle)

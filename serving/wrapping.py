@@ -1,0 +1,68 @@
+"""Interceptors that wrap the handler of each method once, and not for each call."""
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+__all__ = ["AroundInterceptor", "Handler", "WrappingInterceptor", "names_of", "unary"]
+
+Handler = Callable[[Any, Any], Awaitable[Any]]
+
+
+class WrappingInterceptor(grpc.aio.ServerInterceptor):
+    """Keeps what `wrapped` makes of a method's handler.
+
+    What the interceptors behind it make is kept, too: one that decides for each call has to come before.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Any] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Return the method's wrapped handler; None where there is no such method."""
+        path = handler_call_details.method
+        handler = self._handlers.get(path)
+        if handler is None and (found := await continuation(handler_call_details)) is not None:
+            handler = self._handlers[path] = self.wrapped(found, path)
+        return handler
+
+    @abstractmethod
+    def wrapped(self, handler: Any, path: str) -> Any:
+        """Return what is to handle a method instead; gRPC names it ``/service/method``."""
+
+
+class AroundInterceptor(WrappingInterceptor):
+    """Puts something around every unary call, such as the span of its trace.
+
+    `around` is given a handler, its service and its method.
+    """
+
+    def __init__(self, around: Callable[[Handler, str, str], Handler]) -> None:
+        super().__init__()
+        self._around = around
+
+    def wrapped(self, handler: Any, path: str) -> Any:
+        """Leave streams as they are."""
+        if handler.unary_unary is None:
+            return handler
+        return unary(handler, self._around(handler.unary_unary, *names_of(path)))
+
+
+def unary(handler: Any, inner: Handler) -> Any:
+    """Return a unary handler that reads and writes messages as `handler` does."""
+    return grpc.unary_unary_rpc_method_handler(
+        inner, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+    )
+
+
+def names_of(path: str) -> tuple[str, str]:
+    """Return service and method of what gRPC names ``/service/method``."""
+    service, _, method = path.removeprefix("/").partition("/")
+    return service, method
