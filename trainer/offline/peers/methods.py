@@ -25,9 +25,9 @@ DECAY: Final = " with recency decay"
 
 _DAY_MS: Final = 86_400_000
 # Without validation the first of each is taken.
-_DAYS: Final = (7.0, 1.0, 3.0, 30.0, 90.0, 365.0)
-_NEIGHBOURS: Final = (50, 10, 20, 200)
-_L2: Final = (250.0, 50.0, 10.0, 1250.0)
+_DAYS: Final = (7.0, 1.0, 3.0, 30.0, 90.0, 365.0, 1095.0)
+_NEIGHBOURS: Final = (50, 5, 10, 20, 200)
+_L2: Final = (250.0, 50.0, 10.0, 1250.0, 6250.0)
 _HALF_LIVES: Final = (5.0, 30.0, 10.0, 2.0, 1.0)
 
 
