@@ -16,7 +16,7 @@ from serving.metrics import RpcMetrics
 from serving.spans import exemplar
 from serving.wrapping import WrappingInterceptor, names_of, unary
 
-__all__ = ["MetricsInterceptor", "go_name", "labels_of"]
+__all__ = ["MetricsInterceptor", "go_name", "is_over", "labels_of"]
 
 _ROUNDED: Final = 0.02
 """Share of a deadline that may be left here when it is over for the client: gRPC rounds it up, by 1 % at most."""
@@ -55,8 +55,7 @@ class MetricsInterceptor(WrappingInterceptor):
             try:
                 return await inner(request, context)
             except asyncio.CancelledError:
-                left = context.time_remaining()
-                late = allowed is not None and left is not None and left <= _ROUNDED * allowed
+                late = is_over(allowed, context.time_remaining())
                 code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
                 raise
             except BaseException:
@@ -79,6 +78,11 @@ class _Handled(dict[grpc.StatusCode, Counter]):
     def __missing__(self, code: grpc.StatusCode) -> Counter:
         self[code] = counter = self._metrics.handled.labels(*self._labels, go_name(code))
         return counter
+
+
+def is_over(allowed: float | None, left: float | None) -> bool:
+    """Say whether the client's deadline is over: seconds `left` of those `allowed`, None where there is no deadline."""
+    return allowed is not None and left is not None and left <= _ROUNDED * allowed
 
 
 def labels_of(path: str) -> tuple[str, str, str]:

@@ -18,6 +18,7 @@ from serving.bundle import LoadedBundle
 from serving.config import ServingConfig
 from serving.cost import parts_of
 from serving.errors import DeadlinePassedError, NoBundleError, RequestError
+from serving.interceptor import is_over
 from serving.lanes import Outcome
 from serving.metrics import RequestMetrics
 from serving.queries import Answer, Task, joined
@@ -37,9 +38,6 @@ Made = TypeVar("Made")
 
 _LARGE: Final = 2000
 """Ids that the event loop reads or writes by itself: about a millisecond."""
-
-_NEARLY: Final = 0.02
-"""Seconds before its deadline at which a caller counts as having waited for it: its clock starts earlier than ours."""
 
 _ECHOED = ("x-request-id", "traceparent")
 
@@ -125,37 +123,44 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         metadata = _echoed(context)
         if metadata:
             await context.send_initial_metadata(metadata)
-        entry, waited = self._admission.enter(), False
+        entry, waited, allowed = self._admission.enter(), False, context.time_remaining()
         try:
-            limits = self._config.limits
-            ids = item_ids(request, limits.max_queries)
-            if ids > limits.max_item_ids:
-                ids = 0  # refused before any of them is read
-            if ids > _LARGE:
-                self._aside.require_room()
-            task = await self._made(build, ids)
-            left = context.time_remaining()
-            if (trace := call_trace.get()) is not None:
-                task = replace(task, trace=trace)
-                trace.queued()
-            deadline = float("inf") if left is None else time.monotonic() + left
-            outcome = await self._batcher.submit(parts_of(task, self._config.max_batch_cost), deadline)
+            task = await self._task(request, build)
+            outcome = await self._searched(task, context.time_remaining())
             waited = True
-            return task, Outcome(joined(outcome.answer), outcome.queued)
+            return task, outcome
         except DeadlinePassedError as error:
             waited = True
             await self.refuse(error, context)
         except RequestError as error:
             await self.refuse(error, context)
         except asyncio.CancelledError:
-            left = context.time_remaining()
-            waited = left is not None and left <= _NEARLY
+            waited = is_over(allowed, context.time_remaining())
             raise
         except Exception:
             log.exception("a request failed: %s", dict(metadata))
             await self.refuse(RequestError("the server failed; its log says why"), context)
         finally:
             self._admission.leave(entry, waited=waited)
+
+    async def _task(self, request: pb.RetrieveRequest | pb.EmbedRequest, build: Callable[[], Task]) -> Task:
+        limits = self._config.limits
+        ids = item_ids(request, limits.max_queries)
+        if ids > limits.max_item_ids:
+            ids = 0  # refused before any of them is read
+        if ids > _LARGE:
+            self._aside.require_room()
+        task = await self._made(build, ids)
+        trace = call_trace.get()
+        return task if trace is None else replace(task, trace=trace)
+
+    async def _searched(self, task: Task, left: float | None) -> Outcome[Answer]:
+        """Wait for the answer to a task, for the seconds that are left for it; None: for as long as it takes."""
+        if task.trace is not None:
+            task.trace.queued()
+        deadline = float("inf") if left is None else time.monotonic() + left
+        outcome = await self._batcher.submit(parts_of(task, self._config.max_batch_cost), deadline)
+        return Outcome(joined(outcome.answer), outcome.queued)
 
     async def _made(self, make: Callable[[], Made], size: int) -> Made:
         """Return what `make` makes of so many ids or numbers; in the background thread if they are many."""
