@@ -131,7 +131,7 @@ def _moment(seconds: float) -> str:
 
 
 def bundle_items(store: Store, version: str) -> int | None:
-    """Return the items of a bundle, None where it is gone."""
+    """Return the number of items of a bundle, None where it is gone."""
     try:
         return BundleLog(store).manifest(version).items
     except (FileNotFoundError, CorruptArtefactError):

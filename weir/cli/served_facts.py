@@ -3,9 +3,10 @@
 import time
 from typing import Any, Final
 
-from contracts import BundleLog, Store, WindowLog, WindowManifest, read_format
+from contracts import Store, WindowLog, WindowManifest, read_format
 from contracts.served import hour_of, read_segment, served_files
 from serving.monitor.attribution import EVENT_COLUMNS, Attribution
+from serving.monitor.clicks import bundle_items
 from weir.cli.tables import print_table
 from weir.session import Session
 from weir.text import plain
@@ -51,11 +52,7 @@ def _committed_since(windows: WindowLog, begin: float) -> list[WindowManifest]:
 
 
 def _bundle(store: Store, version: str, attribution: Attribution) -> dict[str, Any]:
-    shown = attribution.bundles[version]
-    try:
-        items = BundleLog(store).manifest(version).items
-    except FileNotFoundError:
-        items = None  # retired since
+    shown, items = attribution.bundles[version], bundle_items(store, version)
     return {
         "bundle": version,
         "lists": shown.lists,
