@@ -133,6 +133,8 @@ class Stream:
     # The faults.
 
     def kill_worker(self) -> None:
+        # After a failure, Flink asks the pool for workers only once the job starts again.
+        wait_until(lambda: bool(self.workers()), PATIENCE)
         _kill(self.chance.choice(self.workers()))
 
     def kill_committer(self) -> None:

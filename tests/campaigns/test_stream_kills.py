@@ -28,7 +28,7 @@ def test_killed_part_by_part_a_stream_accounts_for_every_offset_once(tmp_path: P
     messages = size.of(0, 5_000_000)
     with streaming(tmp_path, "events", seed=1) as stream:
         stream.heal()
-        with producing(stream, size.of(500, 2500)):
+        with producing(stream, size.of(500, 4000)):
             wait_until(lambda: stream.newest() >= 1, PATIENCE)
             _kill_in_turn(stream, size.of(9, 100))
             while sum(_ends(stream).values()) < messages:

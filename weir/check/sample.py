@@ -99,7 +99,9 @@ def _pieces(partition: Partition, config: LogConfig, most: int) -> tuple[list[Pi
     if partition.format is not Format.PARQUET:
         share = sum(chunk.stop - chunk.start for chunk in chosen) / partition.size
         return [Piece(chunk, (0,)) for chunk in chosen], min(share, 1.0)
-    pieces = [Piece(chunk, _blocks(chunk, max(3, most // len(chosen)))) for chunk in chosen]
+    each = max(3, most // len(chosen))
+    pieces = [Piece(chunk, tuple(range(_block_count(chunk))[:each])) for chunk in chosen[:-1]]
+    pieces += [Piece(chunk, tuple(spread(range(_block_count(chunk)), each))) for chunk in chosen[-1:]]
     rows = sum(_rows(piece.chunk, number) for piece in pieces if piece.chunk for number in piece.numbers)
     return pieces, rows / max(1, stop)
 
@@ -109,6 +111,6 @@ def _rows(group: Chunk, number: int) -> int:
     return min(_PIECE_ROWS, group.stop - group.start - number * _PIECE_ROWS)
 
 
-def _blocks(chunk: Chunk, most: int) -> tuple[int, ...]:
-    """Return the numbers of the blocks of a row group to look at: they can only be read one after the other."""
-    return tuple(spread(range(-(-(chunk.stop - chunk.start) // _PIECE_ROWS)), most))
+def _block_count(group: Chunk) -> int:
+    """Return the blocks of a row group; they can only be read one after the other, so late ones are dear."""
+    return -(-(group.stop - group.start) // _PIECE_ROWS)

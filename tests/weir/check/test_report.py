@@ -200,6 +200,14 @@ def test_the_rows_of_parquet_are_counted_however_its_row_groups_are_cut(
         assert (found.is_complete, found.all_rows) == (False, 5000)
 
 
+def test_only_the_last_row_group_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "_PIECE_ROWS", 10)
+    rows = pa.table({"user_id": [1] * 5000, "item_id": [1] * 5000, "timestamp": [1_700_000_000] * 5000})
+    pq.write_table(rows, tmp_path / "log.parquet", row_group_size=1000)
+    pieces = sample.take_sample(LogConfig(log=str(tmp_path / "log.parquet"))).pieces
+    assert [piece.numbers for piece in pieces] == [(0, 1, 2, 3)] * 4 + [(0, 33, 66, 99)]
+
+
 def test_many_files_and_files_that_cannot_be_read(tmp_path: Path) -> None:
     row = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000}
     for number in range(20):
