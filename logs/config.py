@@ -46,7 +46,7 @@ class LogConfig(FrozenModel):
     log: str = Field(
         default="log",
         min_length=1,
-        description="file, folder or glob of the log, a path or fsspec URL; for the pipeline also kafka://host:port[,host:port]/topic",
+        description="file, folder or glob of the log, a path or fsspec URL; or kafka://host:port[,host:port]/topic",
     )
     columns: LogColumns = Field(default_factory=LogColumns, description="names of the fields in the log")
     item_features: FeatureNames = Field(

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from contracts import UserError
-from logs import HINTS
+from logs import HINTS, is_topic
 from weir.check.report import REQUIRED, LogReport
 from weir.text import counted, in_words, plain, program
 from weir.verdict import SMALL_LOG, too_small
@@ -163,8 +163,9 @@ def in_one_line(report: LogReport) -> str:
 def _rows(report: LogReport) -> str:
     if report.is_complete:
         return f"{report.rows:,}"
-    of = "the first ones" if report.all_rows is None else f"of about {report.all_rows:,}"
-    return f"{report.rows:,} looked at, {of}"
+    if report.all_rows is not None:
+        return f"{report.rows:,} looked at, of about {report.all_rows:,}"
+    return f"{report.rows:,} looked at, the {'newest' if is_topic(report.log) else 'first'} ones"
 
 
 def _share(report: LogReport) -> str:

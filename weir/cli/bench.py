@@ -75,7 +75,7 @@ def losses(
 
     chosen = _chosen(rows)
     _check_headline(headline, options.rules.cutoffs)
-    interactions = options.read(session.settings.pipeline)
+    interactions = options.read(session)
     division = options.divide(interactions)
     budget = Budget(steps, max(steps // 6, 1))
     plan = Plan(interactions, division, session.settings.trainer, budget, options.rules, options.cases)

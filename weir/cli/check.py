@@ -2,16 +2,29 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from weir.cli.logs import set_up_logging
 from weir.cli.options import JsonOutput, StoreOptions
+from weir.cli.topics import log_files
+from weir.session import Session
+
+if TYPE_CHECKING:
+    from weir.check.report import LogReport
 
 __all__ = ["check", "init"]
 
-Log = Annotated[str, typer.Argument(help="The log: file, folder or glob, path or URL; JSON Lines, Parquet, CSV, TSV.")]
+Log = Annotated[
+    str,
+    typer.Argument(
+        help="The log: file, folder or glob, path or URL; JSON Lines, Parquet, CSV, TSV; or kafka://host:port/topic."
+    ),
+]
+
+_NEWEST: Final = 200_000
+"""Messages of a topic that are looked at."""
 
 
 def check(
@@ -22,14 +35,13 @@ def check(
 ) -> None:
     """Say what a log holds, what is wrong with it, and which settings fit; exit status 1 if no row is valid as it is.
 
-    It looks at a sample: pieces of the files from the first to the last.
+    It looks at a sample: pieces of the files from the first to the last, or the newest messages of a topic.
     """
     session = options.open({"pipeline.log": log})
     set_up_logging(session.notes)
-    from weir.check.report import check_log
     from weir.check.text import print_report
 
-    report = check_log(session.settings.pipeline)
+    report = _look(session)
     if json:
         session.print_json(report)
     else:
@@ -47,6 +59,15 @@ def init(
     session = options.open({"pipeline.log": log})
     set_up_logging(session.notes)
     from weir.check.file import settings_file
+
+    typer.echo(settings_file(_look(session), session.settings), nl=False)
+
+
+def _look(session: Session) -> "LogReport":
     from weir.check.report import check_log
 
-    typer.echo(settings_file(check_log(session.settings.pipeline), session.settings), nl=False)
+    pipeline = session.settings.pipeline
+    with log_files(session, pipeline.log, _NEWEST) as files:
+        report = check_log(pipeline.model_copy(update={"log": files.path}))
+    whole = {} if files.newest_rows is None else {"is_complete": False, "all_rows": None}
+    return report.model_copy(update={"log": pipeline.log, **whole})

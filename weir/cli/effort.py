@@ -69,10 +69,9 @@ class Effort:
         """Read the log, all of it or some users of its last rows; return in words what was sampled, if anything."""
         from trainer.offline.users import sample_users
 
-        log = session.settings.pipeline
         if not self.quick:
-            return options.read(log), []
-        read = options.read(log, newest=_QUICK_ROWS)
+            return options.read(session), []
+        read = options.read(session, newest=_QUICK_ROWS)
         some = sample_users(read, _QUICK_INTERACTIONS)
         sampled = []
         if read.newest_rows is not None:

@@ -3,13 +3,14 @@
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from weir.cli.options import Assign, ConfigFile
+from weir.cli.topics import LogFiles, log_files
 from weir.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class ExperimentOptions:
         str,
         typer.Option(
             *("--log", "-l", "--data", "-d"),
-            help="The log: file, folder or glob, path or URL; JSON Lines, Parquet, CSV, TSV, or text 'user item'. Or a "
-            "store: its windows, as the pipeline committed them.",
+            help="The log: file, folder or glob, path or URL; JSON Lines, Parquet, CSV, TSV, or text 'user item'. Or "
+            "kafka://host:port/topic: what it has now. Or a store: its windows, as the pipeline committed them.",
         ),
     ]
     split: Annotated[
@@ -81,34 +82,40 @@ class ExperimentOptions:
         """Return the session of the command, on a small model unless the settings say otherwise."""
         return open_session(self.config, None, self.assign, base=_small_model(self.split))
 
-    def read(self, log: "LogConfig", *, newest: int | None = None) -> "Interactions":
+    def read(self, session: Session, *, newest: int | None = None) -> "Interactions":
         """Read the interactions by the settings of the log, all or those of its `newest` rows.
 
         Raises `UnreadableLogError` where other settings would read more of it.
         """
-        from trainer.offline.data import InteractionsError, read_interactions
+        from logs import is_topic
         from trainer.offline.stored import is_store, read_store
 
-        if is_store(self.data):
+        if not is_topic(self.data) and is_store(self.data):
             return read_store(self.data, newest=newest)
+        with log_files(session, self.data, newest) as files:
+            found = self._read(files, session.settings.pipeline, newest)
+        return replace(found, source=self.data, newest_rows=files.newest_rows or found.newest_rows)
+
+    def _read(self, files: LogFiles, log: "LogConfig", newest: int | None) -> "Interactions":
+        from trainer.offline.data import InteractionsError, read_interactions
+
         try:
-            interactions = read_interactions(self.data, log, newest=newest)
+            interactions = read_interactions(files.path, log, newest=newest)
         except InteractionsError:
-            self._check(log)
+            self._check(files, log)
             raise
         if interactions.timestamps is None and self.split is SplitKind.TEMPORAL:
-            self._check(log)
+            self._check(files, log)
         return interactions
 
-    def _check(self, log: "LogConfig") -> None:
+    def _check(self, files: LogFiles, log: "LogConfig") -> None:
         """Look at the log as `weir check` does, to name the settings that would read it."""
-        from logs import TopicError
         from weir.check.report import check_log
         from weir.check.text import require_readable
 
         try:
-            report = check_log(log.model_copy(update={"log": self.data}))
-        except (FileNotFoundError, TopicError):
+            report = check_log(log.model_copy(update={"log": files.path}))
+        except FileNotFoundError:
             return
         if report.settings:
             require_readable(report, f"evaluate {self.arguments}")

@@ -15,9 +15,9 @@ __all__ = ["up"]
 def up(*, wanted: UpOptions, options: StoreOptions, json: JsonOutput = False) -> None:
     """Run pipeline, trainer, server and monitor on this machine, restart those that die, and stop all together.
 
-    Without --demo or --log the stages follow the log at the setting pipeline.log. Ctrl-C stops everything gracefully,
-    a second one at once. First the log is looked at, as `weir check` does. The output of each process is in
-    STORE/logs/NAME.log.
+    Without --demo or --log FILE the stages follow the topic at --log, or the log at the setting pipeline.log. Ctrl-C
+    stops everything gracefully, a second one at once. First the log is looked at, as `weir check` does. The output of
+    each process is in STORE/logs/NAME.log.
     """
     from contracts.locks import only_one
     from weir.up.prepare import prepare

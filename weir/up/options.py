@@ -24,7 +24,8 @@ class UpOptions:
         typer.Option(
             "--log",
             "-l",
-            help="Replay this finished log: JSON Lines, CSV, TSV (each also .gz) or Parquet.",
+            help="Replay this finished log: JSON Lines, CSV, TSV (each also .gz) or Parquet. Or follow a topic: "
+            "kafka://host:port/topic.",
             show_default="none",
         ),
     ] = None
@@ -40,3 +41,10 @@ class UpOptions:
     ranks: Annotated[int, typer.Option(min=1, help="Number of training processes.")] = 2
     port_offset: Annotated[int, typer.Option(min=0, help="Added to every port, to run beside another `weir up`.")] = 0
     timeout: Annotated[float, typer.Option(min=1, help="With --once: fail after this many seconds.")] = 1800.0
+
+    @property
+    def topic(self) -> str | None:
+        """The Kafka topic that `log` names, if it names one; as a path it has lost a slash."""
+        if self.log is None or self.log.parts[:1] != ("kafka:",):
+            return None
+        return f"kafka://{'/'.join(self.log.parts[1:])}"

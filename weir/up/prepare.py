@@ -78,7 +78,12 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     `SettingsError`, `LayoutError`, and what `open_log` raises.
     """
     started = time.monotonic()
-    replays = options.demo or options.log is not None
+    topic = options.topic
+    replays = options.demo or (options.log is not None and topic is None)
+    if topic is not None:
+        if options.demo:
+            raise UsageError(f"--demo replays a finished log, but {topic} is a live one: leave out --demo to follow it")
+        assign = [*(assign or ()), f"pipeline.log={topic}"]
     if not replays and (options.once or options.fresh):
         raise UsageError("--once and --fresh concern a replay, so they need --demo or --log FILE")
     session = open_session(config, store, assign, base={} if replays else None)
@@ -144,11 +149,6 @@ def _flags(options: UpOptions) -> str:
 
 def _finished_log(session: Session, folder: Path, log: Path, options: UpOptions) -> LogSource:
     """Return the log to replay, once it is known to have valid rows."""
-    if log.parts[:1] == ("kafka:",):
-        raise UsageError(
-            "--log replays a finished log, and a Kafka topic is a live one. "
-            "To follow it: weir up --set pipeline.log=kafka://HOST:PORT/TOPIC"
-        )
     if log.is_dir():
         raise UsageError(
             f"--log {log} is a folder; it takes one finished log to replay. "

@@ -180,8 +180,17 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         start(tmp_path / "other", log=tmp_path / "missing.jsonl")
     with pytest.raises(UsageError, match=r"is a folder; .* weir up --set pipeline\.log="):
         start(tmp_path / "other", log=tmp_path)
-    with pytest.raises(UsageError, match=r"a Kafka topic is a live one\. To follow it: weir up --set pipeline\.log="):
-        start(tmp_path / "other", log=Path("kafka://broker:9092/clicks"))
+    topic = Path("kafka://broker:9092/clicks")
+    with pytest.raises(UsageError, match="--demo replays a finished log, but kafka://"):
+        start(tmp_path / "other", demo=True, log=topic)
+    with pytest.raises(UsageError, match="need --demo or --log FILE"):
+        start(tmp_path / "other", once=True, log=topic)
+
+
+def test_a_topic_is_followed(tmp_path: Path) -> None:
+    launch = start(tmp_path, log=Path("kafka://one:9092,two:9092/clicks"))
+    assert launch.replayed is None
+    assert launch.session.settings.pipeline.log == "kafka://one:9092,two:9092/clicks"
 
 
 def test_a_wrong_log_removes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""A topic of a real broker as files."""
+
+from pathlib import Path
+
+import pytest
+
+from logs import LogConfig, discover, read_log
+from pipelines.kafka.copying import CopiedTopic, copy_topic
+from pipelines.kafka.errors import BrokerAwayError, TopicMissingError
+from tests.integration.kafka_broker import Broker
+from tests.pipelines.kafka.support import config, new_topic, values
+from weir.log.v1.interaction_pb2 import Interaction
+
+
+def copied(folder: Path) -> dict[str, list[bytes]]:
+    return {path.name: path.read_bytes().splitlines() for path in sorted(folder.iterdir())}
+
+
+def test_each_partition_is_a_file_of_its_messages_in_order(tmp_path: Path, broker: Broker) -> None:
+    topic, seen = new_topic(broker, 3), []
+    first, second = values(range(120), "a"), values(range(70), "b")
+    broker.send(topic, first, 0)
+    broker.send(topic, [*second[:5], None, b"  ", *second[5:]], 2)
+    found = copy_topic(config(tmp_path, broker, topic), tmp_path, show=lambda done, total: seen.append((done, total)))
+    assert found == CopiedTopic(190, is_whole=True)
+    assert copied(tmp_path) == {"0.jsonl": first, "2.jsonl": second}
+    assert seen == sorted(seen)
+    assert seen[-1] == (192, 192)
+
+
+def test_a_message_is_a_line_whatever_it_holds(tmp_path: Path, broker: Broker) -> None:
+    topic, [one] = new_topic(broker), values(range(1))
+    assert one is not None
+    broker.send(topic, [one.replace(b",", b",\r\n"), b"not\njson"])
+    copy_topic(config(tmp_path, broker, topic), tmp_path)
+    read = list(read_log(discover(str(tmp_path)), LogConfig()))
+    assert sum(len(block.rows) for block, _ in read) == 1
+    assert [letter.position for _, dead in read for letter in dead.letters] == [len(one.replace(b",", b",\r\n")) + 1]
+
+
+def test_protobuf_is_spelled_as_json_and_what_is_none_stays_a_dead_letter(tmp_path: Path, broker: Broker) -> None:
+    topic = new_topic(broker)
+    broker.send(topic, [Interaction(user_id="u", item_id="i", timestamp_ms=5).SerializeToString(), b"\xff"])
+    copy_topic(config(tmp_path, broker, topic, kafka={"format": "protobuf"}), tmp_path)
+    assert copied(tmp_path) == {"0.jsonl": [b'{"user_id":"u","item_id":"i","timestamp":5}', b"\xff"]}
+
+
+def test_only_the_newest_are_copied_where_that_is_enough(tmp_path: Path, broker: Broker) -> None:
+    topic, sent = new_topic(broker, 2), values(range(100))
+    broker.send(topic, sent, 0)
+    broker.send(topic, sent[:3], 1)
+    assert copy_topic(config(tmp_path, broker, topic), tmp_path, newest=20) == CopiedTopic(13, is_whole=False)
+    assert copied(tmp_path) == {"0.jsonl": sent[-10:], "1.jsonl": sent[:3]}
+
+
+def test_a_topic_that_nobody_has_is_named(tmp_path: Path, broker: Broker) -> None:
+    with pytest.raises(TopicMissingError, match="the brokers know no topic nobody"):
+        copy_topic(config(tmp_path, broker, "nobody"), tmp_path)
+    settings = config(tmp_path, broker, "any", kafka={"timeout_seconds": 0.3})
+    with pytest.raises(BrokerAwayError, match=r"kafka://127\.0\.0\.1:1/any"):
+        copy_topic(settings.model_copy(update={"log": "kafka://127.0.0.1:1/any"}), tmp_path)
