@@ -167,6 +167,9 @@ class ServingConfig(FrozenModel):
         default_factory=ServedConfig, description="answers that are kept in the store, for attribution"
     )
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="traces of calls")
+    access_log: bool = Field(
+        default=False, description="write a line of JSON for each call to standard output; nothing of what was asked"
+    )
 
     @model_validator(mode="after")
     def _knows_callers(self) -> Self:

@@ -16,7 +16,7 @@ from serving.metrics import RpcMetrics
 from serving.spans import exemplar
 from serving.wrapping import WrappingInterceptor, names_of, unary
 
-__all__ = ["MetricsInterceptor", "go_name", "is_over", "labels_of"]
+__all__ = ["MetricsInterceptor", "ended_with", "go_name", "is_over", "labels_of"]
 
 _ROUNDED: Final = 0.02
 """Share of a deadline that may be left here when it is over for the client: gRPC rounds it up, by 1 % at most."""
@@ -59,7 +59,7 @@ class MetricsInterceptor(WrappingInterceptor):
                 code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
                 raise
             except BaseException:
-                code = _code_of(context)
+                code = ended_with(context)
                 raise
             finally:
                 self.under_way -= 1
@@ -90,7 +90,7 @@ def labels_of(path: str) -> tuple[str, str, str]:
     return "unary", *names_of(path)
 
 
-def _code_of(context: Any) -> grpc.StatusCode:
+def ended_with(context: Any) -> grpc.StatusCode:
     """Return the code that a failed handler aborted with; UNKNOWN is what gRPC makes of any other exception."""
     code = context.code()
     if isinstance(code, grpc.StatusCode):

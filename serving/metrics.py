@@ -29,6 +29,11 @@ class RpcMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self.unwritten = Counter(
+            "weir_access_log_dropped",
+            "Lines of the access log that were not written, because nobody read them in time.",
+            registry=registry,
+        )
 
 
 class RequestMetrics:

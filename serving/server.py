@@ -21,6 +21,7 @@ from contracts import Store
 from contracts.exposition import exposed
 from serving.access.access import Access
 from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
+from serving.access_log import AccessLog
 from serving.admission import Admission, AdmissionInterceptor
 from serving.aside import Aside
 from serving.batcher import Batcher
@@ -107,6 +108,7 @@ class Server:
         self.calls = MetricsInterceptor(self.rpcs)
         self.histories = self._histories()
         self.traces = self._traces()
+        self.lines = AccessLog(self.rpcs.unwritten) if config.access_log else None
         about_items = CatalogueMetrics(self.registry)
         catalogue = CatalogueFollower(self.files.catalogue, about_items)
         takedown = Takedown(self.files.takedown, about_items)
@@ -180,6 +182,8 @@ class Server:
                 await asyncio.to_thread(self.writer.close)
                 if self.traces is not None:
                     await asyncio.to_thread(self.traces.close)
+                if self.lines is not None:
+                    await asyncio.to_thread(self.lines.close)
         log.info("stopped")
 
     def _fronts(self) -> tuple[grpc.aio.Server, Gateway]:
@@ -202,8 +206,9 @@ class Server:
         keep_headers_out_of_logs()
         access = Access(config.auth, certificates=config.tls.client_ca_file is not None)
         # Behind admission, which decides on every call: these make the handler of a method once.
-        kept = [] if self.traces is None else [AroundInterceptor(self.traces.traced)]
-        first = [AdmissionInterceptor(admission, self.metrics, self.rpcs), *kept, self.calls]
+        around = [] if self.traces is None else [self.traces.traced]
+        around += [] if self.lines is None else [self.lines.logged]
+        first = [AdmissionInterceptor(admission, self.metrics, self.rpcs), *map(AroundInterceptor, around), self.calls]
         interceptors: list[grpc.aio.ServerInterceptor] = [*first, decoding]
         if access.asks:
             interceptors = [
@@ -225,7 +230,7 @@ class Server:
             access,
             admission=admission,
             config=config,
-            traces=self.traces,
+            around=around,
         )
 
     def _dimension(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NoReturn, TypeVar
 
+from serving.access_log import note
 from serving.admission import Admission
 from serving.aside import Aside
 from serving.batcher import Batcher
@@ -74,6 +75,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         version, hits = outcome.answer.version, outcome.answer.hits
         self._metrics.fallbacks.inc(sum(found.fallback for found in hits))
         token = self._served.note(version, task.queries, hits, probe=request.probe)
+        note(bundle=version, queries=len(hits), items=sum(len(found.ids) for found in hits))
 
         def response() -> pb.RetrieveResponse:
             return retrieve_response(version, hits, self._seconds(start, outcome), token)
@@ -89,6 +91,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
 
         task, outcome = await self._answer(request, build, context)
         hits = outcome.answer.hits
+        note(bundle=outcome.answer.version, queries=len(hits))
 
         def response() -> pb.EmbedResponse:
             return embed_response(outcome.answer.version, hits, self._seconds(start, outcome))
@@ -106,6 +109,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
     async def refuse(self, error: RequestError, context: Any) -> NoReturn:
         """End a call with an error, and count it."""
         self._metrics.refused.labels(error.reason).inc()
+        note(reason=error.reason)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("request refused: %s: %s %s", error.reason, error, dict(_echoed(context)))
         await context.abort(code_of(error), str(error), ((DETAILS_KEY, details_of(error)),))

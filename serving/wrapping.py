@@ -7,9 +7,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-__all__ = ["AroundInterceptor", "Handler", "WrappingInterceptor", "names_of", "unary"]
+__all__ = ["Around", "AroundInterceptor", "Handler", "WrappingInterceptor", "names_of", "unary"]
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
+Around = Callable[[Handler, str, str], Handler]
+"""Given a handler, its service and its method, returns what is to handle calls instead."""
 
 
 class WrappingInterceptor(grpc.aio.ServerInterceptor):
@@ -39,12 +41,9 @@ class WrappingInterceptor(grpc.aio.ServerInterceptor):
 
 
 class AroundInterceptor(WrappingInterceptor):
-    """Puts something around every unary call, such as the span of its trace.
+    """Puts something around every unary call, such as the span of its trace."""
 
-    `around` is given a handler, its service and its method.
-    """
-
-    def __init__(self, around: Callable[[Handler, str, str], Handler]) -> None:
+    def __init__(self, around: Around) -> None:
         super().__init__()
         self._around = around
 

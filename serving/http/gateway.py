@@ -1,10 +1,10 @@
 """Answers over HTTP what the service answers over gRPC; the .proto file says which path is which method."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 from aiohttp import web
@@ -16,6 +16,7 @@ from serving.access.access import Access, Caller
 from serving.access.certificates import http_context
 from serving.access.config import Right
 from serving.access.interceptor import rights_of
+from serving.access_log import note
 from serving.admission import ADMITTED, Admission
 from serving.aside import Aside
 from serving.config import ServingConfig
@@ -26,10 +27,8 @@ from serving.http.messages import as_json, message_of
 from serving.http.statuses import refusals, response_of
 from serving.interceptor import MetricsInterceptor
 from serving.service import RetrievalService
+from serving.wrapping import Around
 from weir.retrieval.v1 import retrieval_pb2 as pb
-
-if TYPE_CHECKING:
-    from serving.tracing import Traces
 
 __all__ = ["Gateway"]
 
@@ -59,8 +58,8 @@ class Gateway:
         Says who may call.
     admission
         Says which calls to begin.
-    traces
-        Keep traces of the calls.
+    around
+        Put around each method, the first one outermost: its trace, its line in the access log.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Gateway:
         *,
         admission: Admission,
         config: ServingConfig,
-        traces: "Traces | None" = None,
+        around: Sequence[Around] = (),
     ) -> None:
         self._service, self._dimension, self._aside, self._config = service, dimension, aside, config
         self._admission, self._access = admission, access
@@ -81,8 +80,8 @@ class Gateway:
         for method in SERVICE.methods:
             rule = method.GetOptions().Extensions[annotations_pb2.http]
             timed = calls.timed(self._called(method), ("unary", SERVICE.full_name, method.name))
-            if traces is not None:
-                timed = traces.traced(timed, SERVICE.full_name, method.name)
+            for wrap in reversed(around):
+                timed = wrap(timed, SERVICE.full_name, method.name)
             application.router.add_route(rule.WhichOneof("pattern"), rule.post or rule.get, partial(_answer, timed))
         application.router.add_get("/openapi.yaml", _schema)
         # Nobody waits for the answer to a caller who has left; without it, half a request ends in a traceback.
@@ -141,7 +140,9 @@ class Gateway:
         if not self._access.asks:
             return None
         authorization = [value for name, value in call.invocation_metadata() if name == "authorization"]
-        return await self._access.admit(authorization, call.certificate(), right)
+        caller = await self._access.admit(authorization, call.certificate(), right)
+        note(caller=caller.name)
+        return caller
 
     async def _read(self, data: bytes, empty: Message) -> Message:
         limits = self._config.limits

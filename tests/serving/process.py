@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 import urllib.request
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -47,11 +49,14 @@ class Process:
     store: Store
     config: BaseModel
     lines: list[str] = field(default_factory=list)
+    out: Path | None = None
+    """Where its standard output goes; None: where that of the test goes."""
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-c", self.imports + _RUN, self.store.url, self.config.model_dump_json()]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        with nullcontext() if self.out is None else self.out.open("wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, env=environment)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         return self
@@ -105,11 +110,12 @@ class ServerProcess(Process):
         files: CatalogueFiles | None = None,
         *,
         client: ClientConfig | None = None,
+        out: Path | None = None,
         **config: object,
     ) -> None:
         defaults = {"port": 0, "metrics_port": 0, "poll_seconds": 0.05}
         served = _SERVE.format(files=files or CatalogueFiles())
-        super().__init__(served, store, ServingConfig.model_validate({**defaults, **config}))
+        super().__init__(served, store, ServingConfig.model_validate({**defaults, **config}), out=out)
         self.client = client
 
     @property

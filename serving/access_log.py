@@ -1,0 +1,106 @@
+"""A line of JSON for each call, on standard output, on request; no call waits for it.
+
+A line has what the method, the caller and the answer have in common, and nothing of what was asked: no user, no item,
+no token.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from queue import Full, Queue
+from threading import Thread
+from typing import IO, Any, Final
+
+import grpc
+from grpc_health.v1 import health
+from prometheus_client import Counter
+
+from serving.interceptor import ended_with, go_name, is_over
+from serving.spans import exemplar
+from serving.wrapping import Handler
+
+__all__ = ["AccessLog", "note"]
+
+_REQUEST_ID: Final = "x-request-id"
+_WAITING: Final = 10_000
+"""Lines that may wait for whoever reads them."""
+
+_facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
+"""What is known of the call that this task answers; None where there is no log."""
+
+
+def note(**facts: Any) -> None:
+    """Add facts to the line of the call that this task answers, if there is to be one."""
+    if (found := _facts.get()) is not None:
+        found.update(facts)
+
+
+class AccessLog:
+    """Writes lines in a thread of its own; those that nobody reads in time are counted in `dropped`."""
+
+    def __init__(self, dropped: Counter, out: IO[bytes] | None = None) -> None:
+        self._dropped, self._out = dropped, out or sys.stdout.buffer
+        self._queue: Queue[dict[str, Any] | None] = Queue(_WAITING)
+        # A daemon: a reader that has stopped reading does not keep the server from ending.
+        self._thread = Thread(target=self._write, name="access-log", daemon=True)
+        self._thread.start()
+
+    def logged(self, inner: Handler, service: str, method: str) -> Handler:
+        """Return a handler that has a line for each of its calls; health is asked for too often to have any."""
+        if service == health.SERVICE_NAME:
+            return inner
+
+        async def handle(request: Any, context: Any) -> Any:
+            facts: dict[str, Any] = {"time": _now(), "method": f"{service}/{method}"}
+            sent = dict(context.invocation_metadata() or ())
+            if _REQUEST_ID in sent:
+                facts["request_id"] = sent[_REQUEST_ID]
+            before, start, allowed = _facts.set(facts), time.perf_counter(), context.time_remaining()
+            code = grpc.StatusCode.OK
+            try:
+                return await inner(request, context)
+            except asyncio.CancelledError:
+                late = is_over(allowed, context.time_remaining())
+                code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
+                raise
+            except BaseException:
+                code = ended_with(context)
+                raise
+            finally:
+                _facts.reset(before)
+                milliseconds = round(1000 * (time.perf_counter() - start), 3)
+                self._put(facts | {"code": go_name(code), "ms": milliseconds} | (exemplar() or {}))
+
+        return handle
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Write what waits, for some seconds at most."""
+        try:
+            self._queue.put(None, timeout=seconds)
+        except Full:
+            return
+        self._thread.join(seconds)
+
+    def _put(self, line: dict[str, Any]) -> None:
+        try:
+            self._queue.put_nowait(line)
+        except Full:
+            self._dropped.inc()
+
+    def _write(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                # Headers may hold what is no Unicode; escaped, any text is JSON.
+                self._out.write(json.dumps(line, default=str).encode() + b"\n")
+                if self._queue.empty():
+                    self._out.flush()
+            except OSError:
+                # The reader has left; another may take its place.
+                self._dropped.inc()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
