@@ -9,6 +9,7 @@ from serving.access.errors import CallRateError, NotAllowedError, TokenInvalidEr
 from serving.access.keys import keys_of
 from serving.access.rates import Rates
 from serving.access.tokens import Token, Tokens
+from serving.access_log import note
 
 __all__ = ["Access", "Caller"]
 
@@ -57,6 +58,7 @@ class Access:
             Those of `serving.access.errors`.
         """
         caller = await self._caller(authorization, certificate)
+        note(caller=caller.name)
         # What is refused counts as well: nobody may try out rights as often as it likes.
         if self._rates is not None and (waits := self._rates.take(caller.name)):
             raise CallRateError(self._rates.per_second, waits)

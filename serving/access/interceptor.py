@@ -12,7 +12,6 @@ from grpc_reflection.v1alpha import reflection
 
 from serving.access.access import Access, Caller
 from serving.access.config import Right
-from serving.access_log import note
 from serving.errors import RequestError
 from serving.reflection import REFLECTION_V1
 from serving.wrapping import WrappingInterceptor, names_of, unary
@@ -93,7 +92,6 @@ class AccessInterceptor(WrappingInterceptor):
             await self._refuse(error, context)
         else:
             _caller.set(caller)
-            note(caller=caller.name)
 
 
 class RequestRightsInterceptor(WrappingInterceptor):

@@ -16,7 +16,6 @@ from serving.access.access import Access, Caller
 from serving.access.certificates import http_context
 from serving.access.config import Right
 from serving.access.interceptor import rights_of
-from serving.access_log import note
 from serving.admission import ADMITTED, Admission
 from serving.aside import Aside
 from serving.config import ServingConfig
@@ -140,9 +139,7 @@ class Gateway:
         if not self._access.asks:
             return None
         authorization = [value for name, value in call.invocation_metadata() if name == "authorization"]
-        caller = await self._access.admit(authorization, call.certificate(), right)
-        note(caller=caller.name)
-        return caller
+        return await self._access.admit(authorization, call.certificate(), right)
 
     async def _read(self, data: bytes, empty: Message) -> Message:
         limits = self._config.limits

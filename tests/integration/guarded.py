@@ -53,6 +53,12 @@ class Guarded:
         return RetrievalClient(target or self.process.target, 10, config)
 
     @property
+    def access_log(self) -> str:
+        """The server's lines about calls so far."""
+        assert self.process.out is not None
+        return self.process.out.read_text()
+
+    @property
     def context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.authority.file))
 
@@ -123,8 +129,8 @@ def guarded_server(folder: Path) -> Iterator[Guarded]:
     token = folder / "token"
     token.write_text(issuer.token(sub="tester"))
     client = ClientConfig(tls=True, ca_file=authority.file, token_file=token)
-    options = {"http_port": 0, "health_port": 0, "tls": authority.files("server"), "auth": auth}
-    with ServerProcess(store, client=client, **options) as process:
+    options = {"http_port": 0, "health_port": 0, "tls": authority.files("server"), "auth": auth, "access_log": True}
+    with ServerProcess(store, client=client, out=folder / "access.jsonl", **options) as process:
         process.serving("v1")
         yield Guarded(process, issuer, authority, folder)
 

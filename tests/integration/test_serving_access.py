@@ -1,5 +1,6 @@
 """Who may call a real server, over gRPC and over HTTP: tokens, rights, rates, and keys that change."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +44,25 @@ def test_two_callers_have_different_rights(guarded: Guarded) -> None:
         assert tester.embed(QUERY)[0] is not None
     with guarded.client(guarded.issuer.token(sub="nobody")) as nobody:
         assert refused(nobody.info) == DENIED
+
+
+def test_the_access_log_names_the_caller_over_grpc_and_http(guarded: Guarded) -> None:
+    token = guarded.issuer.token(sub="a-caller-of-its-own", scope="read")
+    with guarded.client(token) as caller:
+        caller.retrieve(QUERY)
+        assert refused(lambda: caller.embed(QUERY)) == DENIED
+    assert guarded.http("/v1/info", None, f"Bearer {token}")[0] == 200
+    ends = time.monotonic() + 20
+    while guarded.access_log.count("a-caller-of-its-own") < 3:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    lines = [json.loads(line) for line in guarded.access_log.splitlines()]
+    mine = [line for line in lines if line.get("caller") == "token a-caller-of-its-own"]
+    assert {(line["method"].rpartition("/")[2], line["code"]) for line in mine} == {
+        ("Retrieve", "OK"),
+        ("Embed", "PermissionDenied"),
+        ("GetInfo", "OK"),
+    }
 
 
 def test_a_server_of_another_authority_is_not_talked_to(guarded: Guarded, tmp_path: Path) -> None:
