@@ -72,7 +72,7 @@ def test_ten_thousand_forged_tokens_are_refused_by_name_and_hurt_no_neighbour(gu
 
 
 def test_nothing_secret_is_told(guarded: Guarded) -> None:
-    """Tokens, whole or in part, are in no log, no metric and no error; nor are keys, nor who calls."""
+    """Tokens, whole or in part, are in no log, metric or error; nor are keys. Who calls is in the access log only."""
     tokens = [
         guarded.issuer.token(sub="unmistakable-caller"),
         guarded.issuer.token(sub="unmistakable-caller", exp=1),
@@ -90,6 +90,6 @@ def test_nothing_secret_is_told(guarded: Guarded) -> None:
     port = guarded.process.said(r"metrics on port (\d+)").group(1)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         told += answer.read().decode()
-    told += "".join(guarded.process.lines) + guarded.access_log
+    told += "".join(guarded.process.lines) + guarded.access_log.replace('"token unmistakable-caller"', "")
     for secret in ("unmistakable", "PRIVATE KEY", *(part for token in tokens[:3] for part in token.split("."))):
         assert secret not in told
