@@ -17,7 +17,17 @@ from logs.generations import KnownFile, generation, identified
 from logs.listing import UnreadableError, chunks_of
 from logs.newest import Newest, read_newest
 from logs.reading import read_chunk, read_log
-from logs.sources import LOG_SUFFIXES, PAIR_SUFFIXES, Format, Partition, TopicError, discover, is_topic, latest_event_ms
+from logs.sources import (
+    LOG_SUFFIXES,
+    PAIR_SUFFIXES,
+    Format,
+    Partition,
+    TopicError,
+    discover,
+    is_topic,
+    latest_event_ms,
+    topic_of,
+)
 from logs.validate import Validator
 
 __all__ = [
@@ -60,4 +70,5 @@ __all__ = [
     "read_log",
     "read_newest",
     "row_count",
+    "topic_of",
 ]

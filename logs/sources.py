@@ -30,6 +30,7 @@ __all__ = [
     "is_topic",
     "latest_event_ms",
     "printable",
+    "topic_of",
 ]
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 class TopicError(UserError):
     """A Kafka topic was named where only files are read."""
 
-    hint = "topics are read by `weir ingest`, and by `weir up` and `weir rebuild --log`"
+    hint = "topics are read by `weir ingest`, `up`, `check`, `evaluate` and `bench losses`, and by `weir rebuild --log`"
 
 
 class Format(StrEnum):
@@ -114,6 +115,11 @@ class Partition:
 def is_topic(log: str) -> bool:
     """Say whether a log is a Kafka topic: only the pipeline reads it."""
     return log.startswith("kafka://")
+
+
+def topic_of(path: Path) -> str | None:
+    """Return the Kafka topic that a path was meant to be, None if it is one of a file: as a path it loses a slash."""
+    return f"kafka://{'/'.join(path.parts[1:])}" if path.parts[:1] == ("kafka:",) else None
 
 
 def printable(name: str) -> str:

@@ -1,24 +1,21 @@
 """A line of JSON for each call, on standard output, on request; no call waits for it.
 
-A line has what the method, the caller and the answer have in common, and nothing of what was asked: no user, no item,
-no token.
+A line says what was called, by whom, and how it ended; nothing of what was asked is in it: no user, no item, no token.
 """
 
-import asyncio
 import json
 import sys
-import time
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from queue import Full, Queue
 from threading import Thread
 from typing import IO, Any, Final
 
-import grpc
 from grpc_health.v1 import health
 from prometheus_client import Counter
 
-from serving.interceptor import ended_with, go_name, is_over
+from serving.ending import Ending
+from serving.interceptor import go_name
 from serving.spans import exemplar
 from serving.wrapping import Handler
 
@@ -55,24 +52,16 @@ class AccessLog:
 
         async def handle(request: Any, context: Any) -> Any:
             facts: dict[str, Any] = {"time": _now(), "method": f"{service}/{method}"}
-            sent = dict(context.invocation_metadata() or ())
-            if _REQUEST_ID in sent:
-                facts["request_id"] = sent[_REQUEST_ID]
-            before, start, allowed = _facts.set(facts), time.perf_counter(), context.time_remaining()
-            code = grpc.StatusCode.OK
+            if request_id := dict(context.invocation_metadata() or ()).get(_REQUEST_ID):
+                facts["request_id"] = request_id
+            before, ending = _facts.set(facts), Ending(context)
             try:
-                return await inner(request, context)
-            except asyncio.CancelledError:
-                late = is_over(allowed, context.time_remaining())
-                code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
-                raise
-            except BaseException:
-                code = ended_with(context)
-                raise
+                with ending:
+                    return await inner(request, context)
             finally:
                 _facts.reset(before)
-                milliseconds = round(1000 * (time.perf_counter() - start), 3)
-                self._put(facts | {"code": go_name(code), "ms": milliseconds} | (exemplar() or {}))
+                end = {"code": go_name(ending.code), "ms": round(1000 * ending.seconds, 3)}
+                self._put(facts | end | (exemplar() or {}))
 
         return handle
 

@@ -3,8 +3,6 @@
 Streams (health Watch, reflection) live as long as their client likes and are left out.
 """
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -12,14 +10,12 @@ import grpc
 import grpc.aio
 from prometheus_client import Counter
 
+from serving.ending import Ending
 from serving.metrics import RpcMetrics
 from serving.spans import exemplar
 from serving.wrapping import WrappingInterceptor, names_of, unary
 
-__all__ = ["MetricsInterceptor", "ended_with", "go_name", "is_over", "labels_of"]
-
-_ROUNDED: Final = 0.02
-"""Share of a deadline that may be left here when it is over for the client: gRPC rounds it up, by 1 % at most."""
+__all__ = ["MetricsInterceptor", "go_name", "labels_of"]
 
 _GO_NAMES: Final = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Canceled"}
 
@@ -51,20 +47,14 @@ class MetricsInterceptor(WrappingInterceptor):
         async def handle(request: Any, context: Any) -> Any:
             started.inc()
             self.under_way += 1
-            start, code, allowed = time.perf_counter(), grpc.StatusCode.OK, context.time_remaining()
+            ending = Ending(context)
             try:
-                return await inner(request, context)
-            except asyncio.CancelledError:
-                late = is_over(allowed, context.time_remaining())
-                code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
-                raise
-            except BaseException:
-                code = ended_with(context)
-                raise
+                with ending:
+                    return await inner(request, context)
             finally:
                 self.under_way -= 1
-                handled[code].inc()
-                seconds.observe(time.perf_counter() - start, exemplar())
+                handled[ending.code].inc()
+                seconds.observe(ending.seconds, exemplar())
 
         return handle
 
@@ -80,19 +70,6 @@ class _Handled(dict[grpc.StatusCode, Counter]):
         return counter
 
 
-def is_over(allowed: float | None, left: float | None) -> bool:
-    """Say whether the client's deadline is over: seconds `left` of those `allowed`, None where there is no deadline."""
-    return allowed is not None and left is not None and left <= _ROUNDED * allowed
-
-
 def labels_of(path: str) -> tuple[str, str, str]:
     """Return the labels of a unary method that gRPC names ``/service/method``."""
     return "unary", *names_of(path)
-
-
-def ended_with(context: Any) -> grpc.StatusCode:
-    """Return the code that a failed handler aborted with; UNKNOWN is what gRPC makes of any other exception."""
-    code = context.code()
-    if isinstance(code, grpc.StatusCode):
-        return code
-    return next((known for known in grpc.StatusCode if known.value[0] == code and code), grpc.StatusCode.UNKNOWN)

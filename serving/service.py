@@ -18,8 +18,8 @@ from serving.batcher import Batcher
 from serving.bundle import LoadedBundle
 from serving.config import ServingConfig
 from serving.cost import parts_of
+from serving.ending import is_over
 from serving.errors import DeadlinePassedError, NoBundleError, RequestError
-from serving.interceptor import is_over
 from serving.lanes import Outcome
 from serving.metrics import RequestMetrics
 from serving.queries import Answer, Task, joined
@@ -75,12 +75,13 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         version, hits = outcome.answer.version, outcome.answer.hits
         self._metrics.fallbacks.inc(sum(found.fallback for found in hits))
         token = self._served.note(version, task.queries, hits, probe=request.probe)
-        note(bundle=version, queries=len(hits), items=sum(len(found.ids) for found in hits))
+        items = sum(len(found.ids) for found in hits)
+        note(bundle=version, queries=len(hits), items=items)
 
         def response() -> pb.RetrieveResponse:
             return retrieve_response(version, hits, self._seconds(start, outcome), token)
 
-        return await self._made(response, sum(len(found.ids) for found in hits))
+        return await self._made(response, items)
 
     async def Embed(self, request: pb.EmbedRequest, context: Any) -> pb.EmbedResponse:  # noqa: N802 - gRPC's name
         """Make the vector of each query."""

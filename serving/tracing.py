@@ -5,7 +5,6 @@ batch. A batch answers several calls, so it cannot be a child of one: it is a tr
 search are children, linked to every call that it answers, and linked from the batch span of each.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from serving.config import TracingConfig
+from serving.ending import Ending
 from serving.spans import BatchTimes, call_trace
 
 __all__ = ["Traces"]
@@ -68,16 +68,13 @@ class Traces:
             parent = _PROPAGATOR.extract(dict(context.invocation_metadata() or ()), Context())
             span = self._calls.start_span(f"{service}/{method}", parent, SpanKind.SERVER, attributes)
             kept = _Call(span, self._batches) if span.is_recording() else None
-            before = call_trace.set(kept)
-            code = grpc.StatusCode.OK
+            before, ending = call_trace.set(kept), Ending(context)
             try:
-                return await inner(request, context)
-            except BaseException as error:
-                code = _code_of(context, error)
-                raise
+                with ending:
+                    return await inner(request, context)
             finally:
                 call_trace.reset(before)
-                _end(span, code)
+                _end(span, ending.code)
 
         return handle
 
@@ -124,14 +121,6 @@ class _Call:
 def _ns(monotonic: float) -> int:
     """Return a time of the monotonic clock as nanoseconds since 1970."""
     return time.time_ns() - round(1e9 * (time.monotonic() - monotonic))
-
-
-def _code_of(context: Any, error: BaseException) -> grpc.StatusCode:
-    if isinstance(error, asyncio.CancelledError):
-        return grpc.StatusCode.CANCELLED
-    code = context.code()
-    number = code.value[0] if isinstance(code, grpc.StatusCode) else code
-    return next((known for known in grpc.StatusCode if number and known.value[0] == number), grpc.StatusCode.UNKNOWN)
 
 
 def _end(span: Span, code: grpc.StatusCode) -> None:

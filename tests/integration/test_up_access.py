@@ -55,7 +55,7 @@ def test_the_whole_path_runs_with_tls_and_tokens(tmp_path: Path) -> None:
     file = tmp_path / "weir.yaml"
     file.write_text(json.dumps(settings))
     ports = [f"--set={name}={free_port()}" for name in (*PORTS, "monitor.metrics_port", "monitor.page_port")]
-    arguments = ("--log", str(log), "--once", "--seconds", "5", "--ranks", "1", "--store", str(tmp_path / "store"))
+    arguments = ("--log", str(log), "--once", "--ranks", "1", "--store", str(tmp_path / "store"))
     done = weir("up", *arguments, "--config", str(file), *ports, within=500)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said

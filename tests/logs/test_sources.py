@@ -9,7 +9,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from contracts import EventClock
-from logs import Format, LogConfig, Partition, TopicError, discover, latest_event_ms
+from logs import Format, LogConfig, Partition, TopicError, discover, latest_event_ms, topic_of
 from logs.sources import printable
 
 NAMES = ["a.jsonl", "b/c.json", "b/d.jsonl.gz", "e.json.gz", "f.parquet", "h.csv", "i.tsv.gz"]
@@ -60,6 +60,13 @@ def test_new_files_are_seen_on_an_object_store() -> None:
 def test_a_log_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match="absent"):
         discover(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("topic", ["kafka://broker:9092/clicks", "kafka://one:9092,two:9092/some.clicks"])
+def test_a_topic_is_known_again_after_it_was_taken_for_a_path(topic: str) -> None:
+    assert topic_of(Path(topic)) == topic
+    assert topic_of(Path("/kafka:/clicks")) is None
+    assert topic_of(Path("kafka/clicks.jsonl")) is None
 
 
 def test_a_topic_is_refused_with_what_reads_it() -> None:

@@ -28,6 +28,7 @@ from logs import (
     TopicError,
     Validator,
     parse_header,
+    topic_of,
 )
 
 __all__ = ["LogProfile", "LogSource", "nice_window", "open_log"]
@@ -98,8 +99,8 @@ def open_log(path: Path, config: LogConfig | None = None) -> LogSource:
     `TopicError`, and `ValueError` where the suffix is another or no row has a valid event time.
     """
     config = config or LogConfig()
-    if path.parts[:1] == ("kafka:",):
-        raise TopicError(f"{path}: a Kafka topic is a live log; only a finished file is replayed")
+    if (topic := topic_of(path)) is not None:
+        raise TopicError(f"{topic}: a Kafka topic is a live log; only a finished file is replayed")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such log file")
     if path.suffix == ".parquet":

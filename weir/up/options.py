@@ -44,7 +44,7 @@ class UpOptions:
 
     @property
     def topic(self) -> str | None:
-        """The Kafka topic that `log` names, if it names one; as a path it has lost a slash."""
-        if self.log is None or self.log.parts[:1] != ("kafka:",):
-            return None
-        return f"kafka://{'/'.join(self.log.parts[1:])}"
+        """The Kafka topic that `log` names, if it names one."""
+        from logs import topic_of  # noqa: PLC0415 - help needs none of it
+
+        return None if self.log is None else topic_of(self.log)

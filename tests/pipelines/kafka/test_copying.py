@@ -53,6 +53,20 @@ def test_only_the_newest_are_copied_where_that_is_enough(tmp_path: Path, broker:
     assert copied(tmp_path) == {"0.jsonl": sent[-10:], "1.jsonl": sent[:3]}
 
 
+def test_a_topic_that_changes_meanwhile_is_no_log(tmp_path: Path, broker: Broker) -> None:
+    """What was read may be of another topic: half of each would look like a log."""
+    topic = new_topic(broker)
+    broker.send(topic, values(range(120)))
+
+    def create_again(done: int, _total: int) -> None:
+        if done == 50:
+            broker.delete(topic)
+            broker.create(topic, partitions=1)
+
+    with pytest.raises(BrokerAwayError, match=f"partition 0 of topic {topic} was read to offset 50 of 120"):
+        copy_topic(config(tmp_path, broker, topic), tmp_path, show=create_again)
+
+
 def test_a_topic_that_nobody_has_is_named(tmp_path: Path, broker: Broker) -> None:
     with pytest.raises(TopicMissingError, match="the brokers know no topic nobody"):
         copy_topic(config(tmp_path, broker, "nobody"), tmp_path)
