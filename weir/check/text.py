@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-from contracts import UserError
-from logs import HINTS, is_topic
+from contracts import UserError, columns
+from logs import HINTS, Reason, is_topic
 from weir.check.report import REQUIRED, LogReport
 from weir.text import counted, in_words, plain, program
 from weir.verdict import SMALL_LOG, too_small
@@ -139,7 +139,10 @@ def _unnamed(report: LogReport) -> list[str]:
         mends = HINTS.get(next(iter(report.reasons), ""), "mend the rows")
         return [f"no row is valid, though its columns are known: {mends}"]
     settings = "".join(f" --set pipeline.columns.{name}=..." for name in missing)
+    # A column of times is found by what it holds: if none was, they may be spelled in another way.
+    spelling = [HINTS[Reason.UNPARSABLE_TIMESTAMP]] if columns.TIMESTAMP in missing else []
     return [
+        *spelling,
         f"no row is valid: say which column is the {' and the '.join(missing)}:",
         f"  {program()} check {shlex.quote(report.log)}{_assignments(report)}{settings}",
     ]

@@ -7,7 +7,7 @@ import yaml
 from rich.console import Console
 
 from contracts import Store
-from logs import LogConfig
+from logs import LogColumns, LogConfig
 from weir.check.file import settings_file
 from weir.check.report import LogReport, check_log, with_settings
 from weir.check.text import UnreadableLogError, print_report, require_readable
@@ -57,6 +57,15 @@ def test_a_log_without_valid_rows_is_refused_with_the_command_that_reads_it(shop
     assert other == "or, to know within two minutes whether a model beats popularity:"
     assert evaluate == f"  {program()} evaluate --quick --log '{shop.log}'{settings}"
     require_readable(shop.model_copy(update={"valid_before": 1}), "up")
+
+
+def test_times_in_another_spelling_are_to_be_converted(tmp_path: Path) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text("Kunde;Artikel;Zeitpunkt\nK-1;A-1;15.06.2025 15:08\n")
+    spelling = "others, such as 01.03.2026, must be converted first"
+    assert spelling in printed(check_log(LogConfig(log=str(path))))
+    named = LogConfig(log=str(path), columns=LogColumns(user_id="Kunde", item_id="Artikel", timestamp="Zeitpunkt"))
+    assert spelling in printed(check_log(named.model_copy(update={"time_zone": "UTC"})))
 
 
 def test_what_cannot_be_guessed_is_left_to_be_filled_in(tmp_path: Path) -> None:
