@@ -33,6 +33,10 @@ class Memory:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return cls(min([machine, *_groups(root)]))
 
+    def shared_by(self, processes: int) -> "Memory":
+        """Return what is left for what processes share, where each takes some memory of its own."""
+        return Memory(self.limit - (processes - 1) * _OWN)
+
     def holds(self, *sizes: int) -> bool:
         """Say whether the process has room for things of these sizes together."""
         return _OWN + sum(sizes) <= self.limit
