@@ -1,10 +1,9 @@
 """Several processes on one port (`serving.processes`), beside one process, and beside as many servers.
 
     python -m benchmarks.serving prepare FOLDER --items 1000000     # stores with a bundle each
-    python -m benchmarks.processes load FOLDER                      # CPU per query, and memory
-    python -m benchmarks.processes deltas FOLDER                    # what a delta costs (FOLDER is changed)
+    python -m benchmarks.processes FOLDER                           # CPU per query, and memory
 
-`load` starts ``weir serve`` with one process and with several, and asks both in turn as `benchmarks.serving` does: with 64
+It starts ``weir serve`` with one process and with several, and asks both in turn as `benchmarks.serving` does: with 64
 calls under way for each process, by eight connections a client process. Printed is the median of the rounds. Then it
 starts the server of several processes alone, and as many servers with one each, asks them for a while, and prints the
 proportional set size (PSS, ``/proc/PID/smaps_rollup``) of all processes of each: what they share counts once.
@@ -12,7 +11,7 @@ proportional set size (PSS, ``/proc/PID/smaps_rollup``) of all processes of each
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -25,6 +24,7 @@ from benchmarks.serving import (
     Calls,
     Folder,
     Load,
+    Server,
     client_processes,
     loaded,
     random_histories,
@@ -61,7 +61,7 @@ def show_load(store: Store, clients: Executor, counts: Sequence[int], rounds: in
     """Print a row for each number of processes."""
     found: dict[int, list[Load]] = {count: [] for count in counts}
     with ExitStack() as stack:
-        servers = {count: stack.enter_context(served(store, f"serving.processes={count}")) for count in counts}
+        servers = {count: stack.enter_context(started(store, count)) for count in counts}
         for _ in range(rounds):
             for count, server in servers.items():
                 found[count].append(loaded(server, clients, calls(store, count), seconds))
@@ -84,7 +84,7 @@ def show_memory(store: Store, clients: Executor, processes: int, seconds: float)
 def memory_of(store: Store, clients: Executor, counts: Sequence[int], seconds: float) -> float:
     """Return the memory of servers with so many processes each, in bytes, after they have been asked for a while."""
     with ExitStack() as stack:
-        servers = [stack.enter_context(served(store, f"serving.processes={count}")) for count in counts]
+        servers = [stack.enter_context(started(store, count)) for count in counts]
         for server, count in zip(servers, counts, strict=True):
             loaded(server, clients, calls(store, count), seconds)
         return sum(pss(pid) for server in servers for pid in descendants(server.pid))
@@ -94,6 +94,11 @@ def calls(store: Store, processes: int) -> Calls:
     """Return what a server with so many processes is asked."""
     items = BundleLog(store).manifest(str(BundleLog(store).current())).items
     return Calls(RETRIEVE, requests_for(random_histories(items)), CALLS * processes, CONNECTIONS)
+
+
+def started(store: Store, processes: int) -> AbstractContextManager[Server]:
+    """Start a server: however the kernel spreads connections over its processes, no call is cancelled unread."""
+    return served(store, f"serving.processes={processes}", f"serving.queue_calls={CALLS * processes}")
 
 
 def descendants(pid: int) -> list[int]:

@@ -111,9 +111,7 @@ def test_an_item_taken_down_is_gone_within_a_second_under_load(store: Store, tmp
                 sent = time.monotonic()
                 answers.append((sent, client.retrieve(QUERY).hits[0].item_ids))
 
-    with ServerProcess(
-        store, CatalogueFiles(takedown=str(takedown)), poll_seconds=5, processes=processes
-    ) as server:
+    with ServerProcess(store, CatalogueFiles(takedown=str(takedown)), poll_seconds=5, processes=processes) as server:
         server.serving("v1")
         threads = [threading.Thread(target=ask, args=(server.target,)) for _ in range(4)]
         for thread in threads:

@@ -229,7 +229,10 @@ def test_without_room_for_two_bundles_the_server_is_away_while_it_reads_one(
     store: Store, catalogue: Catalogue, processes: int
 ) -> None:
     write_bundle(store, "v1", catalogue)
-    with ServerProcess(store, memory_bytes=1 << 28, processes=processes) as server, RetrievalClient(server.target) as client:
+    with (
+        ServerProcess(store, memory_bytes=1 << 28, processes=processes) as server,
+        RetrievalClient(server.target) as client,
+    ):
         server.serving("v1")
         write_bundle(store, "v2", Catalogue.random(seed=9))
         server.said("v1 is dropped before v2 is read: both would take")
