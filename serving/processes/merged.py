@@ -105,12 +105,17 @@ def _largest(one: Sample, other: Sample) -> Sample:
 
 
 def _resident(pids: list[int]) -> float:
-    """Return the memory that processes have together in bytes, shared pages once; 0 where the kernel does not say."""
-    total = 0
+    """Return the memory that processes have together, in bytes: their own, and once what the largest of them maps.
+
+    They map the same. The kernel would tell how many share each page, but walks through all of them to do so.
+    """
+    own, mapped = 0, [0]
     for pid in pids:
         try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         except OSError:
             continue  # it has ended
-        total += next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
-    return float(total)
+        sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
+        own += sizes["RssAnon"]
+        mapped.append(sizes["RssFile"] + sizes["RssShmem"])
+    return float(own + max(mapped))

@@ -1,5 +1,4 @@
 import gc
-import os
 import pickle
 from pathlib import Path
 
@@ -15,7 +14,7 @@ LARGE = 20_000
 
 
 def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @settings(max_examples=30, deadline=None)

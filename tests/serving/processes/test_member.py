@@ -3,11 +3,10 @@ import signal
 import threading
 from collections.abc import Callable
 from multiprocessing import Pipe
-from pathlib import Path
 
 import pytest
 
-from contracts import BundleFile, BundleLog, Store
+from contracts import BundleLog, Store
 from serving.bundle import LoadedBundle
 from serving.loading import load_bundle
 from serving.processes.channel import Channel
@@ -69,4 +68,3 @@ def test_where_it_cannot_open_a_version_it_ends_and_the_others_go_on(
     thread.join()
     assert signals == [signal.SIGTERM]
     assert member.bundle is None
-    assert BundleFile.TOWER in os.listdir(Path(store.path("bundles/v0")))

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -75,7 +76,7 @@ class Scraped(ProcessLink):
     def __init__(self, number: int, process: Process) -> None:
         self.number, self.process, self.metrics = number, process, []
 
-    def scraped(self, seconds: float) -> list[Metric]:  # noqa: ARG002 - nothing is waited for
+    def scraped(self, seconds: float) -> list[Metric]:
         self.metrics = list(self.process.registry.collect())
         return self.metrics
 
@@ -101,10 +102,14 @@ def test_counts_never_fall_when_a_process_ends() -> None:
 def test_resident_memory_counts_what_is_shared_once() -> None:
     own = CollectorRegistry()
     Gauge("process_resident_memory_bytes", "Memory.", registry=own).set(1)
-    [family] = ServerCollector(own, lambda: [os.getpid(), 2**22 + 1]).collect()
-    lines = open("/proc/self/smaps_rollup").read().splitlines()
-    pss = next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    assert family.samples[0].value == pytest.approx(pss, rel=0.2)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    anonymous, resident = (
+        next(1024 * int(line.split()[1]) for line in lines if line.startswith(name)) for name in ("RssAnon", "VmRSS")
+    )
+    for processes, expected in ((1, resident), (3, 2 * anonymous + resident)):
+        pids = [os.getpid()] * processes
+        [family] = ServerCollector(own, lambda pids=pids: [*pids, 2**22 + 1]).collect()  # type: ignore[misc]
+        assert family.samples[0].value == pytest.approx(expected, rel=0.1)
 
 
 def test_it_is_written_as_any_registry_is() -> None:

@@ -27,16 +27,22 @@ def test_free_ports_get_numbers_that_all_processes_can_listen_on() -> None:
 
 
 def test_the_reserving_socket_gets_no_connections() -> None:
-    with reserved(ServingConfig(port=0)) as config, socket.socket() as client:
-        with pytest.raises(ConnectionRefusedError):
-            client.connect(("127.0.0.1", config.port))
+    with (
+        reserved(ServingConfig(port=0)) as config,
+        socket.socket() as client,
+        pytest.raises(ConnectionRefusedError),
+    ):
+        client.connect(("127.0.0.1", config.port))
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_port_of_another_server_is_refused_by_name(shared: bool) -> None:
     port = free_port()
-    with listening(port, shared=shared):
-        with pytest.raises(OSError, match=f"serving.port = {port} of 127.0.0.1"), reserved(ServingConfig(port=port)):
-            pass
+    with (
+        listening(port, shared=shared),
+        pytest.raises(OSError, match=f"serving.port = {port} of 127.0.0.1"),
+        reserved(ServingConfig(port=port)),
+    ):
+        pass
     with reserved(ServingConfig(port=port)) as config:
         assert config.port == port

@@ -14,7 +14,7 @@ some_texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size
 @given(some_texts, st.data())
 def test_it_is_read_as_an_array_of_strings_is(texts: list[str], data: st.DataObject) -> None:
     array = np.array(texts, object)
-    column = pickle.loads(pickle.dumps(Texts.of(array)))
+    column = pickle.loads(pickle.dumps(Texts.of(array)))  # noqa: S301 - it was written here
     rows = np.array(data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=12)), np.int64)
     assert len(column) == len(texts)
     assert column.shape == array.shape

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import faiss
 import numpy as np
 import pytest
@@ -76,7 +78,7 @@ def test_the_lists_are_mapped(store: Store) -> None:
     found, _ = opened(load_bundle(BundleLog(store), "v0"), SharedArrays(), MappedArrays())
     assert isinstance(found.index, AnnIndex)
     address = int(faiss.rev_swig_ptr(found.index.index.invlists.get_codes(0), 1).ctypes.data)
-    ranges = [line.split() for line in open("/proc/self/maps")]
+    ranges = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
     [name] = [line[-2] for line in ranges if int(line[0].split("-")[0], 16) <= address < int(line[0].split("-")[1], 16)]
     assert "memfd:weir-" in name
     assert isinstance(found.rows.ids.base, Texts)
