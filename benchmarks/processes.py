@@ -6,9 +6,11 @@
 It starts ``weir serve`` with one process and with several, and asks both in turn as `benchmarks.serving` does: with 64
 calls under way for each process, by eight connections a client process. Printed is the median of the rounds. Then it
 starts the server of several processes alone, and as many servers with one each, asks them for a while, and prints the
-proportional set size (PSS, ``/proc/PID/smaps_rollup``) of all processes of each: what they share counts once.
+proportional set size (PSS, ``/proc/PID/smaps_rollup``) of all processes of each: what they share counts once. Last, it
+prints the CPU of sharing a version: the first, and a next one, of which only the index is another.
 """
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack
@@ -31,7 +33,10 @@ from benchmarks.serving import (
     requests_for,
     served,
 )
-from contracts import BundleLog, Store
+from contracts import BundleFile, BundleLog, Store
+from serving.loading import load_bundle
+from serving.processes.arrays import MappedArrays, SharedArrays
+from serving.processes.version import SharedVersion
 
 app = command_line(__doc__)
 CALLS: Final = 64
@@ -55,6 +60,21 @@ def load(
             show_load(store, clients, (1, processes), rounds, seconds)
             print(flush=True)
             show_memory(store, clients, processes, seconds)
+            show_sharing(BundleLog(store))
+
+
+def show_sharing(log: BundleLog) -> None:
+    """Print the CPU of writing a version to memory, and of opening it."""
+    bundle, arrays, reader = load_bundle(log, str(log.current()), places=True), SharedArrays(), MappedArrays()
+    tower = log.read(bundle.manifest, BundleFile.TOWER)
+    for name in ("the first version", "a next one"):
+        started = time.process_time()
+        package = arrays.package(SharedVersion.of(bundle, tower, arrays))
+        written = time.process_time()
+        reader.open(package).opened(1)
+        opened = time.process_time()
+        bundle = arrays.mapped.open(package).kept(bundle)
+        print(f"{name}: written in {written - started:.3f} CPU-seconds, opened in {opened - written:.3f}", flush=True)
 
 
 def show_load(store: Store, clients: Executor, counts: Sequence[int], rounds: int, seconds: float) -> None:

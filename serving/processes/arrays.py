@@ -67,18 +67,9 @@ class MappedArrays:
     def open(self, package: Package) -> Any:
         """Return the thing; of its arrays nothing is read, and none can be written to."""
         files = {file.number: file for file in package.files}
-        views = self.views
-
-        class Unpickler(pickle.Unpickler):
-            def persistent_load(self, pid: Any) -> Any:
-                kind, number = pid
-                if kind == "file":
-                    return StoredFile(number, files[number].path)
-                return views.setdefault(number, files[number].mapped()) if number not in views else views[number]
-
-        thing = Unpickler(io.BytesIO(package.pickle.mapped().tobytes())).load()
-        for number in views.keys() - files.keys():
-            del views[number]
+        thing = _Unpickler(package.pickle, files, self.views).load()
+        for number in self.views.keys() - files.keys():
+            del self.views[number]
         return thing
 
 
@@ -98,28 +89,12 @@ class SharedArrays:
 
     def package(self, thing: object) -> Package:
         """Return a thing for its readers; files that it does not name are closed here."""
-        numbers = {id(view): number for number, view in self.mapped.views.items()}
-        used, written = set[int](), list[Array]()
-        outer, out = self, io.BytesIO()
-
-        class Pickler(pickle.Pickler):
-            def persistent_id(self, obj: Any) -> tuple[str, int] | None:
-                if isinstance(obj, StoredFile):
-                    used.add(obj.number)
-                    return "file", obj.number
-                if not isinstance(obj, np.ndarray) or obj.dtype.hasobject or obj.nbytes < _LARGE:
-                    return None
-                if id(obj) not in numbers:
-                    numbers[id(obj)] = outer._write(obj)
-                    written.append(obj)  # another array must not get its id meanwhile
-                used.add(numbers[id(obj)])
-                return "array", numbers[id(obj)]
-
-        Pickler(out, pickle.HIGHEST_PROTOCOL).dump(thing)
+        out = io.BytesIO()
+        pickler = _Pickler(out, {id(view): number for number, view in self.mapped.views.items()}, self._write)
+        pickler.dump(thing)
         number = self._write(np.frombuffer(out.getbuffer(), np.uint8))
-        self._close(self._files.keys() - used - {number})
-        files = tuple(self._files[each] for each in sorted(used))
-        return Package(self._files[number], files)
+        self._close(self._files.keys() - pickler.used - {number})
+        return Package(self._files[number], tuple(self._files[each] for each in sorted(pickler.used)))
 
     def _write(self, array: Array) -> int:
         file = self._new(array.dtype.str, array.shape)
@@ -137,3 +112,40 @@ class SharedArrays:
     def _close(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             os.close(self._files.pop(number).descriptor)
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out large arrays and stored files: `numbers` are those of arrays by id, and `write` gives one a number."""
+
+    def __init__(self, out: io.BytesIO, numbers: dict[int, int], write: Callable[[Array], int]) -> None:
+        super().__init__(out, pickle.HIGHEST_PROTOCOL)
+        self.used: set[int] = set()
+        self._numbers, self._write = numbers, write
+        self._written: list[Array] = []
+
+    def persistent_id(self, obj: Any) -> tuple[str, int] | None:
+        if isinstance(obj, StoredFile):
+            self.used.add(obj.number)
+            return "file", obj.number
+        if not isinstance(obj, np.ndarray) or obj.dtype.hasobject or obj.nbytes < _LARGE:
+            return None
+        number = self._numbers.get(id(obj))
+        if number is None:
+            number = self._numbers[id(obj)] = self._write(obj)
+            self._written.append(obj)  # another array must not get its id meanwhile
+        self.used.add(number)
+        return "array", number
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: MemoryFile, files: dict[int, MemoryFile], views: dict[int, Array]) -> None:
+        super().__init__(io.BytesIO(file.mapped().tobytes()))
+        self._files, self._views = files, views
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, number = pid
+        if kind == "file":
+            return StoredFile(number, self._files[number].path)
+        if number not in self._views:
+            self._views[number] = self._files[number].mapped()
+        return self._views[number]

@@ -26,7 +26,7 @@ from serving.config import ServingConfig
 from serving.daemon import in_daemon
 from serving.followers import forever
 from serving.in_place import DeltaPolicy
-from serving.memory import Memory
+from serving.memory import Memory, give_back
 from serving.metrics import BundleMetrics, ProcessMetrics
 from serving.processes.channel import Channel
 from serving.processes.crew import Crew, Seat
@@ -121,7 +121,9 @@ class Parent:
         await forever(refresh, self.config.poll_seconds)
 
     def _refresh(self) -> None:
-        self.watcher.refresh()
+        if self.watcher.refresh():
+            # What was read is garbage by now: the processes, this one included, map what was made of it.
+            give_back()
 
     async def _keep(self, number: int, config: ServingConfig, joined: asyncio.Event) -> None:
         """Keep a process running; returns an error where it ends before it has answered anything."""
