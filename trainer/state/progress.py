@@ -35,7 +35,8 @@ class Progress(NamedTuple):
             del position["attempt"]
         recent = [evaluation.model_dump(mode="json") for evaluation in self.recent]
         stretches = [stretch.model_dump(mode="json") for stretch in self.stretches]
-        progress = {"position": position, "time_ms": self.time_ms, "recent": recent, "stretches": stretches}
+        noted = {"stretches": stretches} if stretches else {}
+        progress = {"position": position, "time_ms": self.time_ms, "recent": recent, **noted}
         return torch.frombuffer(bytearray(json.dumps(progress).encode()), dtype=torch.uint8)
 
     @classmethod
