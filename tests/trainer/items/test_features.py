@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from contracts import FeatureNames, hash_id
 from contracts.features import MAX_DENSE
-from trainer.items.features import FeatureTable, Moments
+from contracts.feature_weights import Moments
+from trainer.items.features import FeatureTable
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.towers.item import FeatureInputs
 
