@@ -108,10 +108,10 @@ def test_each_stage_runs_with_what_its_image_holds(tmp_path: Path) -> None:
             assert said(tmp_path / "monitor.log", r"window (\S+): model")
         finally:
             watcher.terminate()
-            watcher.wait(timeout=30)
+            watcher.wait(timeout=120)
     finally:
         server.terminate()
-        assert server.wait(timeout=30) == 0
+        assert server.wait(timeout=120) == 0
 
 
 def test_what_an_image_does_not_hold_would_be_missed(tmp_path: Path) -> None:
