@@ -75,6 +75,10 @@ class Catalogue:
         features = rows.drop_columns(CATALOGUE_SCHEMA.names).take(pa.array(kept))
         return cls(ids.take(pa.array(kept)), tags, offsets, numbers, starts, ends, features, refused, problem)
 
+    def keys(self, secret: str) -> ItemKeys:
+        """Return the key of each entry, (n,), in a store with this secret."""
+        return _keys(self, secret)
+
     def entries(self, secret: str) -> ItemRows:
         """Return the entry of each item key, in a store with this secret."""
         return _entries(self, secret)
@@ -96,8 +100,13 @@ class Catalogue:
 
 
 @lru_cache(maxsize=1)
+def _keys(catalogue: Catalogue, secret: str) -> ItemKeys:
+    return ItemKeys(hash_ids(catalogue.ids, secret))
+
+
+@lru_cache(maxsize=1)
 def _entries(catalogue: Catalogue, secret: str) -> ItemRows:
-    return ItemRows.of(ItemKeys(hash_ids(catalogue.ids, secret)))
+    return ItemRows.of(_keys(catalogue, secret))
 
 
 def _last_of_each(ids: pa.Array) -> Int64:

@@ -43,8 +43,8 @@ class CatalogueError(UserError):
 def decode_catalogue(url: str, data: bytes, features: FeatureNames = NO_FEATURES) -> Catalogue:
     """Return the catalogue that a file holds; its format follows from its name, and `features` names its features.
 
-    Rows without a usable item id, with tags that are no strings, with times that cannot be read or with features of other kinds
-    are left out and counted. Raises `CatalogueError` where nothing of the file can be used.
+    Rows without a usable item id, with tags that are no strings, with times that cannot be read or with features of
+    other kinds are left out and counted. Raises `CatalogueError` where nothing of the file can be used.
     """
     name = url.lower().partition("?")[0]
     if name.endswith(".gz"):
@@ -144,7 +144,7 @@ def _row(found: Any, features: FeatureNames) -> tuple[str | None, list[str] | No
     if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
         raise ValueError("tags are no list of strings")
     item, start, end = (_text(found.get(name)) for name in (columns.ITEM_ID, *_TIMES))
-    lists = [_values(found.get(name), name) for name in features.categorical]
+    lists: list[Any] = [_values(found.get(name), name) for name in features.categorical]
     for text in (item, *(tags or ()), *(value for values in lists for value in values or ())):
         if text is not None:
             text.encode()  # JSON can escape half a character
@@ -154,7 +154,7 @@ def _row(found: Any, features: FeatureNames) -> tuple[str | None, list[str] | No
 def _values(value: object, name: str) -> list[str] | None:
     if value is None:
         return None
-    values = value if isinstance(value, list) else [value]
+    values: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str) for one in values):
         raise ValueError(f"{name} is neither a string nor a list of strings")
     return values

@@ -7,7 +7,7 @@ without a row is what its features say.
 import io
 import json
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from contracts.features import MAX_DENSE, FeatureNames
 from contracts.keys import hash_ids
 
-__all__ = ["FeatureWeights", "Moments", "buckets_of", "known"]
+__all__ = ["FeatureWeights", "Moments", "buckets_of"]
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -126,18 +126,6 @@ class FeatureWeights:
             total[there] += self.values[column[there]]
         mean: Floats = total / np.maximum((buckets >= 0).sum(1, keepdims=True), 1).astype(np.float32)
         return mean
-
-
-def known(features: pa.Table) -> npt.NDArray[np.bool_]:
-    """Return which of n items anything is known of, (n,)."""
-    found = np.zeros(len(features), np.bool_)
-    for name in features.column_names:
-        column: Any = _one(features, name)
-        if pa.types.is_list(column.type):
-            found |= pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False) > 0
-        else:
-            found |= np.isfinite(column.to_numpy(zero_copy_only=False).astype(np.float64))
-    return found
 
 
 def _one(features: pa.Table, name: str) -> pa.Array:
