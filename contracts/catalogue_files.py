@@ -245,7 +245,8 @@ def _dense(rows: pa.Table, name: str) -> tuple[pa.Array, Any]:
         values = [None if text is None else _float(text) for text in texts]
         column = pa.array(values, DENSE_TYPE)
     column = column.cast(DENSE_TYPE)
-    bad = ~np.isfinite(pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False).astype(np.float32))
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False).astype(np.float32))
     return column, bad
 
 
