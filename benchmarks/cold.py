@@ -3,11 +3,11 @@
     python -m benchmarks.cold quality [--seeds 3]
     python -m benchmarks.cold cost          # what they add to a search, CPU of this process, one thread
 
-*quality*: a generated log: users keep to their taste, a genre and a level of prices, nine times in ten, and take any of its items
-alike; every window brings new items, which stay. A tenth of all items is held back: the model never sees an event of
-theirs, only the catalogue names them with genre and price. Asked are the events of the last window, which the model
-has not seen either, on items of the windows before it, with each user's history of other items. Within a taste there
-is nothing to know, and a taste has eighteen items, so recall@20 is at most about .9.
+*quality*: in a generated log, users keep to their taste, a genre and a level of prices, nine times in ten, and take
+any of its items alike; every window brings new items, which stay. A tenth of all items is held back: the model never
+sees an event of theirs, only the catalogue names them with genre and price. Asked are the events of the last window,
+which the model has not seen either, on items of the windows before it, with each user's history of other items. Within
+a taste there is nothing to know, and a taste has eighteen items, so recall@20 is at most about .9.
 
 Rows: the server with the held-back items as cold ones; the same model without them; and a model that has seen their
 events in the windows before the last one. Recall is apart for events of held-back and of other items; *share* is that
