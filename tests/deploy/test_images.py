@@ -20,7 +20,7 @@ IMAGES = sorted((DEPLOY / "images").glob("*.Dockerfile"))
 JARS = {"kafka.Dockerfile", "flink.Dockerfile"}
 """They hold no weir, only jars."""
 OURS = [file for file in IMAGES if file.name not in JARS]
-EXTRAS = {"pipeline": "pipeline", "trainer": "trainer,cpu", "serving": "serving,redis,cpu"}
+EXTRAS = {"pipeline": "pipeline,avro", "trainer": "trainer,cpu", "serving": "serving,redis,cpu"}
 
 
 @pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.stem)
