@@ -72,6 +72,7 @@ class CountMinSketch(FrequencyEstimator):
         self._quantum = _FINEST_QUANTUM[conservative]
         self._total = Total()
         self._peak = 0  # no cell is above it; kept by linear updates to skip looking for overflow
+        self._used: Slots | None = None  # the cells that are not zero, ascending, as long as they are known
 
     @classmethod
     def sized_for(
@@ -135,6 +136,7 @@ class CountMinSketch(FrequencyEstimator):
         batch, checked = as_batch(keys, weights)
         if batch.size == 0:
             return
+        self._used = None
         if self.conservative:
             self._raise_cells(batch, checked)
         else:
@@ -150,14 +152,19 @@ class CountMinSketch(FrequencyEstimator):
         return self._events(smallest)
 
     def merge(self, other: FrequencyEstimator) -> None:
-        """Add another sketch of the same parameters, cell by cell."""
+        """Add another sketch of the same parameters, cell by cell; costs the cells that the other one uses.
+
+        Its counts are rounded up to quanta of this one. Only where a cell overflows, all are halved: for a sketch that
+        decays between merges, about once in each half-life.
+        """
         theirs = combinable(self, other)
-        quantum = max(self._quantum, theirs._quantum)
-        cells = self._in_quanta(quantum, up=True) + theirs._in_quanta(quantum, up=True)
-        while (peak := int(cells.max())) >= _CELL_LIMIT:
-            _halve(cells, 1)
-            quantum *= 2.0
-        self._cells, self._quantum, self._peak = cells.astype(np.uint32), quantum, peak
+        used = theirs._positions()
+        added = theirs._in_quanta_of(self, used)
+        while (peak := (self._cells[used] + added).max(initial=0.0)) >= _CELL_LIMIT:
+            self._coarsen(_excess_bits(peak))
+            added = theirs._in_quanta_of(self, used)
+        self._cells[used] += added.astype(np.uint32)
+        self._peak, self._used = max(self._peak, int(peak)), None
         self._total.merge(theirs._total)
 
     def subtract(self, other: FrequencyEstimator) -> None:
@@ -173,13 +180,12 @@ class CountMinSketch(FrequencyEstimator):
         if self.conservative:
             raise ValueError("a conservative sketch cannot be subtracted (its cells are no sums): build it linear")
         quantum = max(self._quantum, theirs._quantum)
-        mine = self._in_quanta(quantum, up=True).view(np.int64)
-        cells = mine - theirs._in_quanta(quantum, up=False).view(np.int64)
+        cells = np.ceil(self._cells * (self._quantum / quantum)) - np.floor(theirs._cells * (theirs._quantum / quantum))
         # Cells that were halved at different times may be one rounding apart.
         allowed = 0 if self._quantum == theirs._quantum else 2
         if (missing := np.count_nonzero(cells < -allowed)) > 0:
             raise ValueError(f"subtracting would leave {missing} cells negative: the other sketch holds other events")
-        self._cells, self._quantum = np.maximum(cells, 0).astype(np.uint32), quantum
+        self._cells, self._quantum, self._used = np.maximum(cells, 0).astype(np.uint32), quantum, None
         self._peak = int(self._cells.max())
         self._total.subtract(theirs._total)
 
@@ -202,11 +208,11 @@ class CountMinSketch(FrequencyEstimator):
         """See `FrequencyEstimator.from_bytes`."""
         frame = decode(data, kind=Kind.COUNT_MIN, hash_name=HASH_NAME)
         width, depth, conservative, seed, quantum, total = frame.unpack(_PARAMS)
-        cells = unpack_cells(frame, width * depth)
+        used, values = unpack_cells(frame, width * depth)
         sketch = cls(width, depth, conservative=bool(conservative), seed=seed)
-        sketch._cells = cells
-        sketch._quantum, sketch._total = quantum, Total.from_bytes(total)
-        sketch._peak = int(sketch._cells.max())
+        sketch._cells[used] = values
+        sketch._quantum, sketch._total, sketch._used = quantum, Total.from_bytes(total), used
+        sketch._peak = int(values.max(initial=0))
         return sketch
 
     def _events(self, cells: npt.NDArray[np.uint32]) -> Floats:
@@ -258,13 +264,13 @@ class CountMinSketch(FrequencyEstimator):
         _halve(self._cells, min(bits, 31))
         self._quantum *= 2.0 ** min(bits, 31)
 
-    def _in_quanta(self, quantum: float, *, up: bool) -> npt.NDArray[np.uint64]:
-        """Cells in units of another, coarser quantum, rounded upwards or downwards."""
-        if quantum == self._quantum:
-            return self._cells.astype(np.uint64)
-        scaled = self._cells * (self._quantum / quantum)
-        rounded: Floats = np.ceil(scaled) if up else np.floor(scaled)
-        return rounded.astype(np.uint64)
+    def _positions(self) -> Slots:
+        return np.flatnonzero(self._cells) if self._used is None else self._used
+
+    def _in_quanta_of(self, other: Self, cells: Slots) -> Floats:
+        """Return what some cells (n,) hold in quanta of another sketch, rounded upwards."""
+        counts: Floats = np.ceil(self._cells[cells] * (self._quantum / other._quantum))
+        return counts
 
 
 def _excess_bits(peak: float) -> int:

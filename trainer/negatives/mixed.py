@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trainer.config import NegativesConfig
+from trainer.items.rows import RowValues
 from trainer.losses import mixture_log_q
 from trainer.negatives.in_batch import InBatch
 from trainer.negatives.sampler import Draw, Pool, Sampler, below_one
@@ -56,7 +57,7 @@ class Mixed:
         return mixture_log_q(log_q, log_uniform, self.in_batch.size(pool), self.uniform.count)
 
 
-def shared_pool(config: NegativesConfig, stream_log_q: Tensor, live: Tensor) -> Sampler:
+def shared_pool(config: NegativesConfig, stream_log_q: RowValues, live: Tensor) -> Sampler:
     """Return the sampler of the negatives that all rows share.
 
     Parameters
@@ -64,7 +65,7 @@ def shared_pool(config: NegativesConfig, stream_log_q: Tensor, live: Tensor) -> 
     config
         Which sources are used; without any, the pool is empty.
     stream_log_q
-        Log-probability that the stream carries each item, by table row, (capacity,).
+        Log-probability that the stream carries each item, by table row.
     live
         Rows that items own, (V,).
     """

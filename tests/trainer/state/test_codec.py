@@ -59,6 +59,9 @@ def test_an_old_checkpoint_is_restored_bit_for_bit(old: tuple[Store, str], kind:
     sizes, data = (found.pop(f"table.id_{part}").numpy() for part in ("sizes", "bytes"))
     assert unpack_ids(sizes, data)[sizes >= 0].tolist() == ids
     assert unpack_ids(sizes, data)[state.table.live].tolist() == ids
+    # So are the counts of rows: they were in the sketches alone.
+    for name in [name for name in found if name.startswith("counts.")]:
+        del found[name]
     # The order of names is part of it: the files hold one tensor after another.
     assert list(found) == list(stored)
     assert same_tensors(found, stored) == []
