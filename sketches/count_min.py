@@ -68,11 +68,11 @@ class CountMinSketch(FrequencyEstimator):
     def __init__(self, width: int, depth: int = 4, *, conservative: bool = True, seed: int = 0) -> None:
         self._hash = RowHash(width, depth, seed)
         self.width, self.depth, self.conservative, self.seed = width, depth, conservative, seed
-        self._cells = np.zeros(width * depth, dtype=np.uint32)
+        self._table = np.zeros(width * depth, dtype=np.uint32)
+        self._read: tuple[Slots, npt.NDArray[np.uint32]] | None = None
         self._quantum = _FINEST_QUANTUM[conservative]
         self._total = Total()
         self._peak = 0  # no cell is above it; kept by linear updates to skip looking for overflow
-        self._used: Slots | None = None  # the cells that are not zero, ascending, as long as they are known
 
     @classmethod
     def sized_for(
@@ -120,7 +120,7 @@ class CountMinSketch(FrequencyEstimator):
     @property
     def nbytes(self) -> int:
         """Bytes of the cells."""
-        return self._cells.nbytes
+        return self._table.nbytes
 
     @property
     def fill(self) -> float:
@@ -136,7 +136,6 @@ class CountMinSketch(FrequencyEstimator):
         batch, checked = as_batch(keys, weights)
         if batch.size == 0:
             return
-        self._used = None
         if self.conservative:
             self._raise_cells(batch, checked)
         else:
@@ -158,13 +157,13 @@ class CountMinSketch(FrequencyEstimator):
         decays between merges, about once in each half-life.
         """
         theirs = combinable(self, other)
-        used = theirs._positions()
-        added = theirs._in_quanta_of(self, used)
+        used, values = theirs._in_use()
+        added = np.ceil(values * (theirs._quantum / self._quantum))
         while (peak := (self._cells[used] + added).max(initial=0.0)) >= _CELL_LIMIT:
             self._coarsen(_excess_bits(peak))
-            added = theirs._in_quanta_of(self, used)
+            added = np.ceil(values * (theirs._quantum / self._quantum))
         self._cells[used] += added.astype(np.uint32)
-        self._peak, self._used = max(self._peak, int(peak)), None
+        self._peak = max(self._peak, int(peak))
         self._total.merge(theirs._total)
 
     def subtract(self, other: FrequencyEstimator) -> None:
@@ -185,7 +184,7 @@ class CountMinSketch(FrequencyEstimator):
         allowed = 0 if self._quantum == theirs._quantum else 2
         if (missing := np.count_nonzero(cells < -allowed)) > 0:
             raise ValueError(f"subtracting would leave {missing} cells negative: the other sketch holds other events")
-        self._cells, self._quantum, self._used = np.maximum(cells, 0).astype(np.uint32), quantum, None
+        self._table, self._quantum = np.maximum(cells, 0).astype(np.uint32), quantum
         self._peak = int(self._cells.max())
         self._total.subtract(theirs._total)
 
@@ -210,10 +209,25 @@ class CountMinSketch(FrequencyEstimator):
         width, depth, conservative, seed, quantum, total = frame.unpack(_PARAMS)
         used, values = unpack_cells(frame, width * depth)
         sketch = cls(width, depth, conservative=bool(conservative), seed=seed)
-        sketch._cells[used] = values
-        sketch._quantum, sketch._total, sketch._used = quantum, Total.from_bytes(total), used
+        sketch._read = used, values
+        sketch._quantum, sketch._total = quantum, Total.from_bytes(total)
         sketch._peak = int(values.max(initial=0))
         return sketch
+
+    @property
+    def _cells(self) -> npt.NDArray[np.uint32]:
+        """All cells; those of a sketch that was read take no memory before somebody asks for them."""
+        if self._read is not None:
+            used, values = self._read
+            self._table[used], self._read = values, None
+        return self._table
+
+    def _in_use(self) -> tuple[Slots, npt.NDArray[np.uint32]]:
+        """Return the positions of the cells that are not zero, ascending, and what they hold."""
+        if self._read is not None:
+            return self._read
+        used = np.flatnonzero(self._table)
+        return used, self._table[used]
 
     def _events(self, cells: npt.NDArray[np.uint32]) -> Floats:
         return cells.astype(np.float64) * self._quantum
@@ -263,14 +277,6 @@ class CountMinSketch(FrequencyEstimator):
         """Divide every cell by ``2**bits``, upwards, and multiply the quantum by as much."""
         _halve(self._cells, min(bits, 31))
         self._quantum *= 2.0 ** min(bits, 31)
-
-    def _positions(self) -> Slots:
-        return np.flatnonzero(self._cells) if self._used is None else self._used
-
-    def _in_quanta_of(self, other: Self, cells: Slots) -> Floats:
-        """Return what some cells (n,) hold in quanta of another sketch, rounded upwards."""
-        counts: Floats = np.ceil(self._cells[cells] * (self._quantum / other._quantum))
-        return counts
 
 
 def _excess_bits(peak: float) -> int:

@@ -55,8 +55,7 @@ class RowCounts:
         shape = len(weight), len(view.half_lives)
         self._units = torch.zeros(shape, dtype=torch.float64, device=weight.device)
         self._chosen = torch.zeros(len(weight), dtype=torch.int8, device=weight.device)
-        self._since_ms = self._chosen_ms = view.time_ms
-        self.recount()
+        self.read_all()
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Return the counts of the items of rows, as events of the longest half-life, float64 of the rows' shape."""
@@ -109,8 +108,7 @@ class RowCounts:
 
     def read_all(self) -> None:
         """Read the counts of all rows from the sketch, as where they are not known yet."""
-        live = self._table.live
-        capacity = self._table.capacity
+        live, capacity = self._table.live, self._table.capacity
         self._units = self._units.new_zeros(capacity, self._units.shape[1])
         self._chosen = self._chosen.new_zeros(capacity)
         self._since_ms = self._chosen_ms = self._view.time_ms

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from contracts import Store
+from contracts import ItemKeys, Store
 from contracts.checkpoint import CheckpointMark, read_checkpoint_mark
 from tests.trainer.support import same_tensors
 from trainer.config import TrainerConfig
@@ -93,5 +93,7 @@ def test_an_old_checkpoint_keeps_position_evaluations_and_frequencies(old: tuple
     # Two windows of 200 events, about an hour apart.
     longest = state.frequencies.half_lives[-1]
     assert state.frequencies.total == pytest.approx(200 + 200 * 0.5 ** (3600 / longest), rel=0.01)
+    counts = state.frequencies.counts(ItemKeys(state.table.keys[state.table.live]))
+    torch.testing.assert_close(state.counts[state.live], torch.from_numpy(counts))
     assert (state.cache is not None, state.featured is not None) == (kind == "cache", kind == "cache")
     assert (state.users is not None) == (kind == "users")
