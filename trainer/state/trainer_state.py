@@ -248,7 +248,7 @@ class TrainerState:
         if "counts" in saved:
             state.counts.recount()
         else:
-            # Formats 2 and 3 have none.
+            # Formats before 4 have none.
             state.counts.read_all()
         return state
 
