@@ -46,15 +46,16 @@ def main(
     touched: Annotated[int, typer.Option(help="items of a window")] = 20_000,
     new: Annotated[int, typer.Option(help="new items of a window")] = 2_000,
     windows: Annotated[int | None, typer.Option(help="windows; default: until all items are touched")] = None,
+    width: Annotated[int, typer.Option(help="cells in each of the four rows of a sketch")] = 1 << 16,
 ) -> None:
     """Print the table."""
     torch.set_num_threads(1)
     head("items", *(f"{part}, s" for part in PARTS), "longest checkpoint, s", "written, MB", "memory, MB", "restore, s")
     for size in items or (200_000, 2_000_000):
-        measure(size, touched, new, windows or max(12, size // touched))
+        measure(size, touched, new, windows or max(12, size // touched), width)
 
 
-def measure(known: int, touched: int, new: int, windows: int) -> None:
+def measure(known: int, touched: int, new: int, windows: int, width: int) -> None:
     """Print the row of one size."""
     config, draw = TrainerConfig(device="cpu", tower=TowerConfig(kind="mean_pooling")), np.random.default_rng(0)
     state, keys = TrainerState.fresh(config), keys_of(0, known)
@@ -69,7 +70,7 @@ def measure(known: int, touched: int, new: int, windows: int) -> None:
         for number in range(windows):
             some = ItemKeys(np.concatenate([draw.choice(keys, touched - new, replace=False), keys_of(known, new)]))
             shown = ItemKeys(draw.choice(some, (EVENTS, HISTORY)))
-            changing = Window(state, some, ids_of(known, new), number)
+            changing = Window(state, some, ids_of(known, new), number, width)
             calls = [lambda: state.table.rows(shown), changing.change]  # noqa: B023 - called at once
             calls += [changing.frequencies, save(state, log, some)]
             for part, call in zip(PARTS, calls, strict=True):
@@ -98,9 +99,11 @@ def measure(known: int, touched: int, new: int, windows: int) -> None:
 class Window:
     """A window's items, of which the last ones, as many as `ids`, are new."""
 
-    def __init__(self, state: TrainerState, keys: ItemKeys, ids: npt.NDArray[np.object_], number: int) -> None:
+    def __init__(
+        self, state: TrainerState, keys: ItemKeys, ids: npt.NDArray[np.object_], number: int, width: int
+    ) -> None:
         self.state, self.keys, self.ids, self.number = state, keys, ids, number
-        sketch = CountMinSketch(1 << 16)
+        sketch = CountMinSketch(width)
         sketch.update(np.resize(keys, EVENTS))
         self.sketch = sketch.to_bytes()
 

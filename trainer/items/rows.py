@@ -1,15 +1,14 @@
 """Rows of the item table, and which of them have changed."""
 
 from enum import IntEnum
-from typing import Final, NewType, Protocol
+from typing import Final, NewType
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from contracts.ascending import ascending
 
-__all__ = ["FIRST_ITEM", "PADDING", "SHARED", "Reader", "RowValues", "TableRows", "TouchedRows", "no_rows"]
+__all__ = ["FIRST_ITEM", "PADDING", "SHARED", "Reader", "TableRows", "TouchedRows", "no_rows"]
 
 TableRows = NewType("TableRows", npt.NDArray[np.int64])
 """Rows of the item table, of any shape; the rows of an index are others (`contracts.IndexRows`)."""
@@ -26,14 +25,6 @@ FIRST_ITEM: Final = 2
 def no_rows() -> TableRows:
     """Return no rows, (0,)."""
     return TableRows(np.empty(0, np.int64))
-
-
-class RowValues(Protocol):
-    """A number for each row of the table: a tensor (capacity,), or what computes those that are asked for."""
-
-    def __getitem__(self, rows: Tensor, /) -> Tensor:
-        """Return the numbers of rows, of their shape."""
-        ...
 
 
 class Reader(IntEnum):

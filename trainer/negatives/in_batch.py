@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.items.rows import RowValues
-from trainer.negatives.sampler import Draw, Pool, below_one
+from trainer.negatives.sampler import Draw, Pool, RowValues, below_one
 
 __all__ = ["InBatch"]
 

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from trainer.config import NegativesConfig
-from trainer.items.rows import RowValues
 from trainer.losses import mixture_log_q
 from trainer.negatives.in_batch import InBatch
-from trainer.negatives.sampler import Draw, Pool, Sampler, below_one
+from trainer.negatives.sampler import Draw, Pool, RowValues, Sampler, below_one
 from trainer.negatives.uniform import Uniform
 
 __all__ = ["Mixed", "shared_pool"]

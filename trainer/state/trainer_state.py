@@ -17,7 +17,7 @@ from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
-from trainer.items.rows import FIRST_ITEM, Reader, RowValues, TableRows, no_rows
+from trainer.items.rows import FIRST_ITEM, Reader, TableRows, no_rows
 from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
@@ -84,12 +84,12 @@ class TrainerState:
         return torch.from_numpy(self.table.live).to(self.device)
 
     @property
-    def item_counts(self) -> RowValues:
+    def item_counts(self) -> RowCounts:
         """Decayed occurrences of the item of each row, float64."""
         return self.counts
 
     @property
-    def log_q(self) -> RowValues:
+    def log_q(self) -> LogQ:
         """Log-probability that the stream carries each item, by row; of the embeddings' type."""
         return LogQ(self.counts)
 

@@ -7,8 +7,8 @@ from torch import Tensor, optim
 
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
-from trainer.items.rows import RowValues
 from trainer.losses import ItemCache
+from trainer.negatives import RowValues
 from trainer.towers import Tower
 
 __all__ = ["Model", "Position", "Totals"]
