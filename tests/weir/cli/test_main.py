@@ -42,6 +42,7 @@ COMMANDS = [
         "forget",
         "migrate",
         "rebuild",
+        "replay-bundle",
         "generate",
         "produce",
         "replay",
@@ -74,6 +75,7 @@ ARGUMENTS = {
     "click": ["anna-0", "jazz-000"],
     "replay": ["log.jsonl"],
     "rebuild": ["--from", "old", "--to", "new"],
+    "replay-bundle": ["00000000-0000000001-00000000"],
 }
 
 
