@@ -43,6 +43,7 @@ COMMANDS = [
         "migrate",
         "rebuild",
         "replay-bundle",
+        "replay-worker",
         "generate",
         "produce",
         "replay",
@@ -76,6 +77,7 @@ ARGUMENTS = {
     "replay": ["log.jsonl"],
     "rebuild": ["--from", "old", "--to", "new"],
     "replay-bundle": ["00000000-0000000001-00000000"],
+    "replay-worker": ["00000000-0000000001-00000000", "--result", "result.json"],
 }
 
 
