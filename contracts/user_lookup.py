@@ -116,17 +116,22 @@ class UserTable:
     def gather(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
         """Return what lies in files from bytes `starts` (n,) on, one after the other; `numbers` (n,) say which files.
 
-        The kernel maps a page with its 15 neighbours: of many pieces, only those of a block are mapped at a time.
+        Pieces of various `sizes` are of seen items. The kernel maps a page with its 15 neighbours: of many pieces, only
+        those of a block are mapped at a time.
         """
         if len(numbers) < _MANY:
             return self._read(numbers, starts, sizes)
         self._read_ahead(numbers, starts, starts + sizes)
-        found = []
+        if not isinstance(sizes, int):
+            # As many pieces of one item each.
+            places, _ = segments(starts // _ITEM, sizes // _ITEM)
+            numbers, starts, sizes = np.repeat(numbers, sizes // _ITEM), places * _ITEM, _ITEM
+        found = np.empty(len(numbers), f"V{sizes}")
         for block in (slice(at, at + _BLOCK) for at in range(0, len(numbers), _BLOCK)):
-            found.append(self._read(numbers[block], starts[block], sizes if isinstance(sizes, int) else sizes[block]))
+            found[block] = np.frombuffer(self._read(numbers[block], starts[block], sizes), found.dtype)
             for number in np.flatnonzero(np.bincount(numbers[block])).tolist():
                 self.files[number].release()
-        return b"".join(found)
+        return found.data.cast("B")
 
     def _read_ahead(self, numbers: Int64, starts: Int64, ends: Int64) -> None:
         """Ask for the pages of all pieces that are not empty."""
@@ -138,22 +143,16 @@ class UserTable:
     def _read(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
         """Return the same as slices of bytes, or by numpy, which has to be called for each file.
 
-        That pays where many pieces are asked of a file.
+        That pays where many pieces of one size are asked of a file.
         """
-        if len(numbers) > _PIECES * len(self.files):
+        if isinstance(sizes, int) and len(numbers) > _PIECES * len(self.files):
             return self._taken(numbers, starts, sizes)
         files = [file.data for file in self.files]
         pieces = zip(numbers.tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True)
         return b"".join([files[number][start:stop] for number, start, stop in pieces])
 
-    def _taken(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> memoryview:
-        """Return the same; those of various `sizes` are items."""
-        if isinstance(sizes, int):
-            size = sizes
-        else:
-            size = _ITEM
-            places, _ = segments(starts // size, sizes // size)
-            numbers, starts = np.repeat(numbers, sizes // size), places * size
+    def _taken(self, numbers: Int64, starts: Int64, size: int) -> memoryview:
+        """Return the same for pieces of one size, at multiples of four bytes."""
         found = np.empty(len(numbers), f"V{size}")
         order = np.argsort(numbers, kind="stable")
         edges = np.searchsorted(numbers[order], np.arange(len(self.files) + 1)).tolist()
