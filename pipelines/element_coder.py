@@ -4,6 +4,7 @@ import pickle
 from typing import Protocol, TypeVar
 
 import apache_beam as beam
+from apache_beam.coders.typecoders import registry
 
 __all__ = ["ElementCoder", "large"]
 
@@ -39,5 +40,5 @@ class ElementCoder(beam.coders.Coder):
 
 def large(cls: type[T]) -> type[T]:
     """Have Beam use `ElementCoder` for this type where a collection is declared to hold it; decorates the class."""
-    beam.coders.registry.register_coder(cls, ElementCoder)
+    registry.register_coder(cls, ElementCoder)
     return cls
