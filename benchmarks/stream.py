@@ -126,7 +126,7 @@ class Run:
         before, started = self._cpu(), time.monotonic()
         job = self.submit()
         self._wait(self.events)
-        python, jvm = (after - at for after, at in zip(self._cpu(), before, strict=True))
+        python, jvm = _spent(before, self._cpu())
         wall = time.monotonic() - started
         job.cancel()
         return python, jvm, wall
@@ -137,7 +137,7 @@ class Run:
         self._wait(self.events // 4)
         before, done = self._cpu(), self._done()
         self._wait(self.events)
-        python, jvm = (after - at for after, at in zip(self._cpu(), before, strict=True))
+        python, jvm = _spent(before, self._cpu())
         job.cancel()
         return self.events - done, python, jvm
 
@@ -147,10 +147,10 @@ class Run:
             assert time.monotonic() - started < _WAIT_SECONDS, f"{self._done()} events"  # noqa: S101 - nothing is measured
             time.sleep(0.1)
 
-    def _cpu(self) -> tuple[float, float]:
-        """Return the CPU seconds of the workers and of the TaskManager."""
+    def _cpu(self) -> list[dict[int, float]]:
+        """Return the CPU seconds of each process of the worker pool, and of the TaskManager."""
         services = self.stream.services
-        return tuple(sum(map(_cpu_of, services[name].processes())) for name in ("worker-pool", "taskmanager"))
+        return [{pid: _cpu_of(pid) for pid in services[name].processes()} for name in ("worker-pool", "taskmanager")]
 
     def _done(self) -> int:
         if self.what == "commits":
@@ -188,6 +188,13 @@ def _here(what: str, events: int, read: Callable[[], int], alone: float | None =
 def _figures(events: int, python: float, alone: float | None, jvm: float = 0.0) -> list[str]:
     rate = events / python
     return [f"{python:.1f}", f"{jvm:.1f}", f"{rate:,.0f}", "" if alone is None else f"{rate / alone:.2f}"]
+
+
+def _spent(before: list[dict[int, float]], after: list[dict[int, float]]) -> list[float]:
+    """Return what processes have spent meanwhile; those that have ended are the workers of the job before."""
+    return [
+        sum(seconds - old.get(pid, 0.0) for pid, seconds in new.items()) for old, new in zip(before, after, strict=True)
+    ]
 
 
 def _cpu_of(pid: int) -> float:
