@@ -59,6 +59,8 @@ class RowCounts:
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Return the counts of the items of rows, as events of the longest half-life, float64 of the rows' shape."""
+        if len(self._scales) == 1:
+            return self._units[rows, 0] * self._scales[0]
         chosen = self._chosen[rows].long()
         return self._units[rows].gather(-1, chosen[..., None])[..., 0] * self._scales[chosen]
 
