@@ -12,6 +12,7 @@ from contracts.artefacts import MANIFEST
 from contracts.documents import Document
 from contracts.errors import CorruptArtefactError
 from contracts.models import StoredModel
+from contracts.recipe import Recipe
 from contracts.storage import FileEntry
 
 __all__ = [
@@ -144,6 +145,7 @@ class BundleManifest(Document):
         description="share of items that are new or off by more than the bound since they were last published; none: "
         "there was no bundle to compare with",
     )
+    recipe: Recipe | None = Field(default=None, description="what `weir replay-bundle` makes it again by")
     files: tuple[FileEntry, ...]
 
     @property

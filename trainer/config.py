@@ -1,7 +1,7 @@
 """The trainer's settings: one frozen, documented model."""
 
 from itertools import pairwise
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,6 +32,9 @@ _OPERATIONAL: Final = frozenset(
         "metrics_port",
     }
 )
+
+_OF_BUNDLES: Final = frozenset({"index", "nprobe", "publish_bound"})
+"""Those of them that show in a bundle."""
 
 _Positive = Annotated[float, Field(gt=0)]
 
@@ -166,6 +169,10 @@ class TrainerConfig(FrozenModel):
             )
         if self.loss.needs.user_counts and ranks > 1:
             raise ValueError(f"loss.kind = {self.loss.kind} is a loss of the whole batch: train it with one rank")
+
+    def recipe(self) -> dict[str, Any]:
+        """Return the settings that decide what a bundle holds, as they are written: others stay at their defaults."""
+        return self.model_dump(mode="json", exclude=set(_OPERATIONAL - _OF_BUNDLES))
 
     def defining(self) -> dict[str, object]:
         """Return the settings that decide what is trained, flat (``tower.dimension``), as JSON values.

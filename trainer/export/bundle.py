@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
+from contracts.recipe import Recipe
 from trainer.export.cases import Cases, RecentCases
 from trainer.export.draft import Complete, Delta
 from trainer.export.errors import ExportError
@@ -141,6 +142,7 @@ class _Export:
             verdict="",
             software_version=version("weir"),
             moved=draft.moved,
+            recipe=Recipe(settings=self.state.config.recipe(), stretches=self.state.stretches),
             files=(),
         )
         if isinstance(draft, Complete):

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from contracts.recipe import Stretch
 from trainer.state.evaluation import Evaluation
 from trainer.step.model import Position
 
@@ -16,11 +17,15 @@ _STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequen
 
 
 class Progress(NamedTuple):
-    """The position, the newest event time that frequencies have seen, in milliseconds, and the newest evaluations."""
+    """The position, the newest event time that frequencies have seen, in milliseconds, and the newest evaluations.
+
+    `stretches` say by what the steps so far were trained.
+    """
 
     position: Position
     time_ms: int
     recent: tuple[Evaluation, ...]
+    stretches: tuple[Stretch, ...] = ()
 
     def encoded(self) -> Tensor:
         """Return it as JSON text, one byte an element."""
@@ -29,7 +34,9 @@ class Progress(NamedTuple):
             # Between windows, earlier versions can read it.
             del position["attempt"]
         recent = [evaluation.model_dump(mode="json") for evaluation in self.recent]
-        progress = {"position": position, "time_ms": self.time_ms, "recent": recent}
+        stretches = [stretch.model_dump(mode="json") for stretch in self.stretches]
+        noted = {"stretches": stretches} if stretches else {}
+        progress = {"position": position, "time_ms": self.time_ms, "recent": recent, **noted}
         return torch.frombuffer(bytearray(json.dumps(progress).encode()), dtype=torch.uint8)
 
     @classmethod
@@ -37,4 +44,7 @@ class Progress(NamedTuple):
         """Return what `encoded` had encoded."""
         progress, names = json.loads(stored.numpy().tobytes()), {stored: name for name, stored in _STORED.items()}
         position = Position(**{names.get(name, name): value for name, value in progress["position"].items()})
-        return cls(position, progress["time_ms"], tuple(map(Evaluation.model_validate, progress["recent"])))
+        recent = tuple(map(Evaluation.model_validate, progress["recent"]))
+        # Earlier versions note none.
+        stretches = tuple(map(Stretch.model_validate, progress.get("stretches", ())))
+        return cls(position, progress["time_ms"], recent, stretches)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from contracts import BundleManifest, ItemKeys, UserKeys, WindowManifest
 from contracts.ascending import ascending
+from contracts.recipe import Stretch
 from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
@@ -38,7 +39,7 @@ class TrainerState:
     """The model, its optimisers, the item table, the frequencies and the position in the stream.
 
     `saved` is the newest checkpoint of it, which the next one may continue. `published` is the bundle since which the
-    touched rows are known; None after a start: no checkpoint holds it.
+    touched rows are known; None after a start: no checkpoint holds it. `stretches` say by what it was trained.
     """
 
     config: TrainerConfig
@@ -49,6 +50,7 @@ class TrainerState:
     frequencies: FrequencyView
     position: Position = field(default_factory=Position)
     recent: deque[Evaluation] = field(default_factory=deque)
+    stretches: tuple[Stretch, ...] = ()
     users: Users | None = None
     cache: ItemCache | None = None
     featured: FeaturedItems | None = None
@@ -218,7 +220,7 @@ class TrainerState:
         return Layout(self.table.capacity, {name: (line.dtype, tuple(line.shape)) for name, line in lines.items()})
 
     def _progress(self) -> Tensor:
-        return Progress(self.position, self.frequencies.time_ms, tuple(self.recent)).encoded()
+        return Progress(self.position, self.frequencies.time_ms, tuple(self.recent), self.stretches).encoded()
 
     @classmethod
     def restore(
@@ -265,7 +267,7 @@ class TrainerState:
                 part.load_state_dict(arrays)
 
     def _load_progress(self, stored: Tensor) -> None:
-        self.position, self.frequencies.time_ms, recent = Progress.decoded(stored)
+        self.position, self.frequencies.time_ms, recent, self.stretches = Progress.decoded(stored)
         self.recent.clear()
         self.recent.extend(recent)
 

@@ -15,7 +15,7 @@ from trainer.step.step import train_step
 from trainer.stream.ingest import ingest
 from trainer.stream.prequential import evaluate
 from trainer.stream.progress import ProgressObserver
-from trainer.stream.windows import StopSignal
+from trainer.stream.windows import Stop
 
 __all__ = ["Learner"]
 
@@ -32,7 +32,7 @@ class Learner:
     state: TrainerState
     log: WindowLog
     workers: Workers
-    stop: StopSignal
+    stop: Stop
     observer: ProgressObserver
     checkpoints: CheckpointLog
     review: Callable[[WindowManifest, Positives], None] | None = None

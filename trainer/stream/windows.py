@@ -7,16 +7,24 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from contracts import RetiredError, WindowLog, WindowManifest
 from trainer.ranks.workers import Workers
 
-__all__ = ["StopSignal", "windows"]
+__all__ = ["Stop", "StopSignal", "windows"]
 
 logger = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stop(Protocol):
+    """Says whether training is to stop after the next step."""
+
+    @property
+    def requested(self) -> bool:
+        """Whether it is."""
 
 
 class StopSignal(AbstractContextManager["StopSignal"]):

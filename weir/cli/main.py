@@ -22,6 +22,7 @@ from weir.cli import (
     histories,
     inspect,
     rebuild,
+    replay_bundle,
     retire,
     settings,
     stages,
@@ -62,15 +63,16 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         stages.monitor,
     ),
     _INSPECT: (store.verify,),
-    "Maintain a store": (retire.retire, forget.forget, store.migrate, rebuild.rebuild),
+    "Maintain a store": (retire.retire, forget.forget, store.migrate, rebuild.rebuild, replay_bundle.replay_bundle),
     _LOGS: (data.generate, data.produce, data.replay),
     _EVALUATE: (evaluate.evaluate,),
 }
 
 for _panel, _functions in _PANELS.items():
     for _function in _functions:
-        app.command(_function.__name__, rich_help_panel=_panel)(command(_function))
+        app.command(_function.__name__.replace("_", "-"), rich_help_panel=_panel)(command(_function))
 app.command("train-worker", hidden=True)(command(stages.train_worker))
+app.command("replay-worker", hidden=True)(command(replay_bundle.replay_worker))
 app.add_typer(datasets.app, name="data", rich_help_panel=_LOGS)
 app.add_typer(bench.app, name="bench", rich_help_panel=_EVALUATE)
 app.add_typer(inspect.app, name="inspect", rich_help_panel=_INSPECT)

@@ -2,18 +2,14 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-import os
-import signal
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.command import DEBUGGING
 from weir.cli.logs import set_up_logging
 from weir.cli.options import JsonOutput, StoreOptions
+from weir.cli.ranks import arguments_of, is_first_rank, run_in_ranks
 from weir.cli.tables import print_facts
-from weir.errors import CommandError
 from weir.session import Session
 from weir.text import plain
 
@@ -123,66 +119,9 @@ def train(
         if ranks == 1:
             train_worker(follow=follow, options=options, json=json)
         else:
-            _train_in_ranks(session, ranks, restarts, options, follow=follow, json=json)
-
-
-def _train_in_ranks(
-    session: Session, ranks: int, restarts: int, options: StoreOptions, *, follow: bool, json: bool
-) -> None:
-    set_up_logging(session.notes)
-    arguments = [
-        *(("--follow",) if follow else ()),
-        *(("--json",) if json else ()),
-        *(("--debug",) if DEBUGGING.get() else ()),
-    ]
-    for name, value in (("--config", options.config), ("--store", session.settings.store)):
-        arguments += [name, str(value)] if value is not None else []
-    for pair in options.assign or ():
-        arguments += ["--set", pair]
-    _launch(ranks, restarts, ["-m", "weir", "train-worker", *arguments])
-
-
-def _launch(ranks: int, restarts: int, command: list[str]) -> None:
-    """Do what torchrun does, in this process: start the ranks, restart all when one fails, stop with them.
-
-    The launcher and the ranks meet in files of a private folder: torchrun itself opens a port on all interfaces,
-    without authentication.
-    """
-    import tempfile
-    import uuid
-
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from trainer.ranks.workers import RENDEZVOUS
-
-    with tempfile.TemporaryDirectory(prefix="weir-ranks-") as folder:
-        os.environ[RENDEZVOUS] = f"{folder}/ranks"
-        # The launcher would open a port to share its store with the ranks.
-        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        launch = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=ranks,
-            run_id=str(uuid.uuid4()),
-            rdzv_backend="c10d",
-            rdzv_endpoint=f"{folder}/launcher",
-            # Nobody waits for the heartbeats, and each would make the file longer.
-            rdzv_configs={"store_type": "file", "keep_alive_interval": 86400},
-            local_addr="127.0.0.1",
-            max_restarts=restarts,
-            monitor_interval=0.2,
-        )
-        try:
-            elastic_launch(launch, sys.executable)(*command)
-        except SignalException as stopped:
-            raise typer.Exit(0 if stopped.sigval == signal.SIGTERM else 130) from None
-        except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
-            code = failure.exitcode
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-            raise CommandError(f"rank {rank} {how}, after {restarts} restarts; its last lines are above") from error
+            set_up_logging(session.notes)
+            flags = [*(("--follow",) if follow else ()), *(("--json",) if json else ())]
+            run_in_ranks(ranks, restarts, ["train-worker", *flags, *arguments_of(options, session.settings.store)])
 
 
 def train_worker(
@@ -192,13 +131,8 @@ def train_worker(
     json: JsonOutput = False,
 ) -> None:
     """Run one rank of a training run."""
-    if "RANK" in os.environ:
-        from weir.up.supervisor.parent import die_with_parent
-
-        # A rank without its launcher would wait for its peers forever.
-        die_with_parent(signal.SIGKILL)
+    first = is_first_rank()
     session = options.open()
-    first = os.environ.get("RANK", "0") == "0"
     set_up_logging(session.notes)
     from trainer.export.tracing import tracing_of
 

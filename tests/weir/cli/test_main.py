@@ -42,6 +42,8 @@ COMMANDS = [
         "forget",
         "migrate",
         "rebuild",
+        "replay-bundle",
+        "replay-worker",
         "generate",
         "produce",
         "replay",
@@ -74,6 +76,8 @@ ARGUMENTS = {
     "click": ["anna-0", "jazz-000"],
     "replay": ["log.jsonl"],
     "rebuild": ["--from", "old", "--to", "new"],
+    "replay-bundle": ["00000000-0000000001-00000000"],
+    "replay-worker": ["00000000-0000000001-00000000", "--result", "result.json"],
 }
 
 

@@ -95,6 +95,18 @@ def test_a_checkpoint_can_be_exported_again(config: Path) -> None:
     assert json.loads(exported.stdout)["version"] in BundleLog(store).versions()
 
 
+def test_a_bundle_is_made_again_by_as_many_ranks_as_trained_it(config: Path) -> None:
+    log = BundleLog(Store(str(config.parent / "store")))
+    version = log.versions()[-1]
+    found = weir(config, "replay-bundle", version, "--json")
+    assert found.returncode == 0, found.stderr
+    facts = json.loads(found.stdout)
+    assert (facts["version"], facts["windows"], facts["differences"]) == (version, 3, [])
+    assert facts["items"] == log.manifest(version).items
+    shown = weir(config, "replay-bundle", "nobody")
+    assert (shown.returncode, "has no bundle nobody" in shown.stderr) == (1, True)
+
+
 def test_an_older_bundle_can_be_promoted_and_stays(config: Path) -> None:
     bundles = BundleLog(Store(json.loads(weir(config, "config", "show", "--json").stdout)["store"]))
     newest, oldest = bundles.current(), bundles.versions()[0]

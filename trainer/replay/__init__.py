@@ -1,0 +1,1 @@
+"""A bundle made again from its windows, and compared with what is stored."""

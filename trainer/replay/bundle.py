@@ -1,0 +1,77 @@
+"""A kept bundle, made again: training repeated by its recipe, and compared with what is stored."""
+
+from collections.abc import Callable
+
+from pydantic import Field
+
+from contracts import BundleLog, BundleManifest, LogState, Store
+from contracts.models import FrozenModel
+from contracts.recipe import Recipe
+from trainer.ranks.workers import Workers, deterministic
+from trainer.replay.compare import differences
+from trainer.replay.retrained import ReplayError, recipe_of, retrained
+from trainer.state.stretches import software
+from trainer.stream.progress import TrainProgress
+
+__all__ = ["Replay", "replay_bundle"]
+
+
+class Replay(FrozenModel):
+    """What came out: without `differences` the bundle is the same bit for bit; `reasons` may explain them."""
+
+    version: str
+    windows: int = Field(description="windows trained on again")
+    steps: int
+    items: int
+    differences: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], None] | None = None) -> Replay | None:
+    """Make a bundle again, with as many ranks as this process has; None on all ranks but the first.
+
+    Raises
+    ------
+    ReplayError
+        If it cannot be made again.
+    FileNotFoundError
+        If there is no such bundle.
+    CorruptArtefactError
+        If the bundle or a window is damaged.
+    """
+    manifest = BundleLog(store).manifest(wanted)
+    recipe = recipe_of(manifest)
+    first = recipe.stretches[0]
+    with deterministic(), Workers.from_environment(first.device) as workers:
+        if workers.world_size != first.ranks:
+            raise ReplayError(f"{wanted} was trained by {first.ranks} ranks, here are {workers.world_size}")
+        state = retrained(store, manifest, recipe, workers, report)
+        if not workers.is_first:
+            return None
+        found = differences(BundleLog(store), manifest, state)
+        return Replay(
+            version=wanted,
+            windows=state.position.trained_sequence - first.sequence + 1,
+            steps=state.position.step,
+            items=len(state.table),
+            differences=tuple(found),
+            reasons=_reasons(store, manifest, recipe) if found else (),
+        )
+
+
+def _reasons(store: Store, manifest: BundleManifest, recipe: Recipe) -> tuple[str, ...]:
+    """Say what is not as it was when the bundle was made."""
+    here = software()
+    found = [
+        f"{name} is {here.get(name, 'not here')}, from step {one.step} on it was {then}"
+        for one in recipe.stretches
+        for name, then in sorted(one.software.items())
+        if here.get(name) != then
+    ]
+    if LogState.open(store).redacted_at > manifest.created_at:
+        found.append("users were forgotten since: the windows hold less now")
+    if any(one.device == "cuda" for one in recipe.stretches):
+        found.append("it was trained on a GPU, where the order of some sums is not fixed")
+    if recipe.settings.get("publish_bound"):
+        found.append("publish_bound lets rows be off by a bound since they were last published")
+    return tuple(found)

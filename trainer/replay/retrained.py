@@ -1,0 +1,119 @@
+"""The state that a bundle was made of, trained again from the windows."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from contracts import BundleManifest, RetiredError, Store, UserError, WindowLog
+from contracts.recipe import Recipe
+from trainer.config import TrainerConfig
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.trainer_state import TrainerState
+from trainer.step.model import Position
+from trainer.stream.learner import Learner
+from trainer.stream.metrics import TrainerMetrics
+from trainer.stream.progress import ProgressObserver, TrainProgress
+
+__all__ = ["ReplayError", "recipe_of", "retrained"]
+
+_NEVER: Final = 2**62
+
+
+class ReplayError(UserError):
+    """A bundle cannot be made again; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class _Until:
+    """Asks training to stop once so many steps are done: a bundle may be of the middle of a window."""
+
+    position: Position
+    steps: int
+
+    @property
+    def requested(self) -> bool:
+        return self.position.step + 1 >= self.steps
+
+
+def _step_of(manifest: BundleManifest) -> int:
+    """Return the steps after which a bundle was made; raises `ReplayError` for a name that no trainer gives."""
+    parts = manifest.version.split("-")
+    if len(parts) != 3 or not parts[1].isdigit():
+        raise ReplayError(f"{manifest.version} is no name that the trainer gives; expected <window>-<step>-<digest>")
+    return int(parts[1])
+
+
+def recipe_of(manifest: BundleManifest) -> Recipe:
+    """Return how a bundle was made.
+
+    Raises
+    ------
+    ReplayError
+        If nobody noted it, or not from the start, or ranks came and went: then the order of sums is not known.
+    """
+    recipe = manifest.recipe
+    if recipe is None or not recipe.stretches or recipe.stretches[0].step:
+        raise ReplayError(f"{manifest.version} was trained, in part at least, by a version that did not note how")
+    if len({one.ranks for one in recipe.stretches}) > 1:
+        counts = ", ".join(f"{one.ranks} from step {one.step}" for one in recipe.stretches)
+        raise ReplayError(f"{manifest.version} was trained by different numbers of ranks ({counts}): not repeatable")
+    return recipe
+
+
+def retrained(
+    store: Store,
+    manifest: BundleManifest,
+    recipe: Recipe,
+    workers: Workers,
+    report: Callable[[TrainProgress], None] | None = None,
+) -> TrainerState:
+    """Train again to where a bundle was made; the store is only read.
+
+    Raises
+    ------
+    ReplayError
+        If windows have retired, this version does not know the settings, or training does not come to that place.
+    """
+    steps, first = _step_of(manifest), recipe.stretches[0].sequence
+    try:
+        config = TrainerConfig.model_validate(recipe.settings | {"checkpoint_every_steps": _NEVER})
+    except ValidationError as error:
+        raise ReplayError(f"{manifest.version}: this version does not know its settings: {error}") from error
+    state = TrainerState.fresh(config, workers.device)
+    state.position.sequence = first
+    with tempfile.TemporaryDirectory(prefix="weir-replay-") as folder:
+        scratch = Store(folder)
+        observer = ProgressObserver(scratch, TrainerMetrics(), workers.is_first, report)
+        until = _Until(state.position, steps)
+        learner = Learner(state, WindowLog(store), workers, until, observer, CheckpointLog(scratch))
+        _learn(learner, first, manifest)
+    at = state.position
+    if (at.trained_sequence, at.step) != (manifest.trained_sequence, steps):
+        raise ReplayError(
+            f"{manifest.version}: training comes to step {at.step} of window {at.trained_sequence}, not to step "
+            f"{steps} of window {manifest.trained_sequence}: the windows are others now"
+        )
+    return state
+
+
+def _learn(learner: Learner, first: int, manifest: BundleManifest) -> None:
+    """Take the windows from the first to the bundle's."""
+    after = first - 1
+    while after < manifest.trained_sequence:
+        try:
+            found = learner.log.next(after)
+        except RetiredError as error:
+            raise ReplayError(
+                f"{manifest.version} was trained from window {first} on, and those before "
+                f"{error.horizon.sequence} have retired: it cannot be made again"
+            ) from error
+        if not found:
+            return
+        for window in found:
+            if window.sequence <= manifest.trained_sequence:
+                learner.process_window(window)
+        after = found[-1].sequence
