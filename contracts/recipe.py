@@ -10,17 +10,19 @@ __all__ = ["Recipe", "Stretch"]
 
 
 class Stretch(StoredModel):
-    """Steps that were trained by the same number of ranks, on the same kind of device, with the same libraries."""
+    """Steps that were trained by as many ranks and threads, on the same kind of device, with the same libraries."""
 
     sequence: int = Field(ge=0, description="the window in which it starts")
     step: int = Field(ge=0, description="steps before it")
     ranks: int = Field(ge=1, description="processes that shared each step")
+    threads: int = Field(ge=1, description="threads of each; sums are cut into as many parts")
     device: Literal["cpu", "cuda"]
     software: dict[str, str] = Field(description="library -> version")
 
     def is_like(self, other: "Stretch") -> bool:
         """Say whether another stretch was trained by the same."""
-        return (self.ranks, self.device, self.software) == (other.ranks, other.device, other.software)
+        here, there = (one.model_dump(exclude={"sequence", "step"}) for one in (self, other))
+        return here == there
 
 
 class Recipe(StoredModel):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from pydantic import Field
 
 from contracts import BundleLog, BundleManifest, LogState, Store
@@ -45,6 +46,7 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
     with deterministic(), Workers.from_environment(first.device) as workers:
         if workers.world_size != first.ranks:
             raise ReplayError(f"{wanted} was trained by {first.ranks} ranks, here are {workers.world_size}")
+        torch.set_num_threads(first.threads)
         state = retrained(store, manifest, recipe, workers, report)
         if not workers.is_first:
             return None

@@ -53,14 +53,16 @@ def recipe_of(manifest: BundleManifest) -> Recipe:
     Raises
     ------
     ReplayError
-        If nobody noted it, or not from the start, or ranks came and went: then the order of sums is not known.
+        If nobody noted it, or not from the start, or ranks or threads came and went: then the order of sums is not known.
     """
     recipe = manifest.recipe
     if recipe is None or not recipe.stretches or recipe.stretches[0].step:
         raise ReplayError(f"{manifest.version} was trained, in part at least, by a version that did not note how")
-    if len({one.ranks for one in recipe.stretches}) > 1:
-        counts = ", ".join(f"{one.ranks} from step {one.step}" for one in recipe.stretches)
-        raise ReplayError(f"{manifest.version} was trained by different numbers of ranks ({counts}): not repeatable")
+    if len({(one.ranks, one.threads) for one in recipe.stretches}) > 1:
+        counts = ", ".join(f"{one.ranks} x {one.threads} from step {one.step}" for one in recipe.stretches)
+        raise ReplayError(
+            f"{manifest.version} was trained by other numbers of ranks x threads ({counts}): not repeatable"
+        )
     return recipe
 
 

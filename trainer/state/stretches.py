@@ -18,6 +18,7 @@ def continued(stretches: Sequence[Stretch], position: Position, workers: Workers
         sequence=position.sequence,
         step=position.step,
         ranks=workers.world_size,
+        threads=torch.get_num_threads(),
         device="cuda" if workers.device.type == "cuda" else "cpu",
         software=software(),
     )

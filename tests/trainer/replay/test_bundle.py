@@ -71,7 +71,7 @@ def test_what_differs_is_said_and_why(store: Store, config: TrainerConfig) -> No
     [
         ([], "by a version that did not note how"),
         ([(5, 1)], "by a version that did not note how"),
-        ([(0, 1), (7, 2)], r"by different numbers of ranks \(1 from step 0, 2 from step 7\)"),
+        ([(0, 1), (7, 2)], r"of ranks x threads \(1 x 1 from step 0, 2 x 1 from step 7\)"),
         ([(0, 2)], "was trained by 2 ranks, here are 1"),
     ],
 )
@@ -81,7 +81,8 @@ def test_what_cannot_be_made_again_is_refused(
     newest, log = trained(store, config)[-1], BundleLog(store)
     manifest = log.manifest(newest)
     noted = tuple(
-        Stretch(sequence=0, step=step, ranks=ranks, device="cpu", software=software()) for step, ranks in stretches
+        Stretch(sequence=0, step=step, ranks=ranks, threads=1, device="cpu", software=software())
+        for step, ranks in stretches
     )
     recipe = Recipe(settings=config.recipe(), stretches=noted)
     log.commit(manifest.model_copy(update={"recipe": recipe}))
