@@ -24,6 +24,7 @@ class TowerClass(NamedTuple):
 
 
 TOWERS: Final = {
+    "recency": TowerClass("recency:Recency"),
     "sasrec": TowerClass("sasrec:SasRec"),
     "esasrec": TowerClass("esasrec:ESasRec"),
     "mean_pooling": TowerClass("mean_pooling:MeanPooling"),
