@@ -14,7 +14,7 @@ of every prefix:
 """
 
 import math
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,8 @@ class Recency(Tower):
         heads = [_OF_HEADS[head % len(_OF_HEADS)] for head in range(config.heads)]
         self.distances = nn.Parameter(_fading(heads, length))
         self.decays = nn.Parameter(_fading(_OF_MEANS, length))
-        self.mix = nn.Parameter(torch.eye(dimension).repeat(1, means) / means)
+        # As long as what the norm returns, if items have length 1.
+        self.mix = nn.Parameter(torch.eye(dimension).repeat(1, means) * (dimension**0.5 / means))
         self.cold_start = nn.Parameter(torch.randn(dimension) / dimension**0.5)
         self.blocks = nn.ModuleList(AttentionBlock(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(dimension)
@@ -92,7 +93,7 @@ class Recency(Tower):
     def _means(self, history: Tensor, logits: Tensor) -> Tensor:
         """Return the mixture (B, Q, d) of the means of `history` (B, L, d) by `logits` (B, K, Q, L)."""
         means = torch.softmax(logits, -1) @ history[:, None]
-        return self.dropout(means.transpose(1, 2).flatten(2)) @ self.mix.T
+        return cast(Tensor, self.dropout(means.transpose(1, 2).flatten(2)) @ self.mix.T)
 
 
 def _fading(half_lives: tuple[float, ...] | list[float], length: int) -> Tensor:
