@@ -1,7 +1,7 @@
-"""Events per CPU-second from a Kafka topic: into Arrow alone, and through the whole bounded driver, beside files.
+"""Events per CPU-second from a Kafka topic: into Arrow, by format, and through the whole bounded driver, beside files.
 
-``python -m benchmarks.kafka [--events N]`` runs a broker of its own (`make tools` fetches it). All three read the same
-rows in one process, one after the other; CPU time is that of this process with its threads, so without the broker.
+``python -m benchmarks.kafka [--events N]`` runs a broker of its own (`make tools` fetches it). All of them read the
+same rows in one process, one after the other; CPU time is that of this process with its threads, so without the broker.
 """
 
 import json
@@ -9,12 +9,14 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import typer
 from confluent_kafka import Producer
+from fastavro import parse_schema, schemaless_writer
 from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import head, row, zipf_ranks
@@ -27,12 +29,23 @@ from pipelines.kafka.client import TopicClient
 from pipelines.kafka.consume import RangeReader
 from pipelines.kafka.ranges import plan_ranges
 from pipelines.plan import Seen
-from tests.integration.kafka_broker import kafka
+from tests.integration.kafka_broker import Broker, kafka
+from tests.pipelines.kafka.schema_registry import schema_registry
+from weir.log.v1.interaction_pb2 import Interaction
 
 _TOPIC: Final = "events"
 PARTITIONS: Final = 4
 FAST: Final[dict[str, str | int]] = {"queue.buffering.max.messages": 200_000, "compression.type": "lz4"}
 _ORIGIN: Final = 1_700_000_000
+_AVRO: Final = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": name, "type": "long" if name == "timestamp" else "string"}
+        for name in ("user_id", "item_id", "timestamp", "event_id")
+    ],
+}
+_PARSED: Final = parse_schema(_AVRO)
 
 
 def main(events: Annotated[int, typer.Option(min=1000, help="number of events")] = 1_000_000) -> None:
@@ -49,9 +62,38 @@ def main(events: Annotated[int, typer.Option(min=1000, help="number of events")]
         head("from", "to", "CPU s", "events per CPU-second")
         _measure("topic", "rows as they are", events, lambda: consume(topic, validate=False))
         _measure("topic", "Arrow", events, lambda: consume(topic, validate=True))
+        _measure_formats(broker, topic, lines)
         from_files = _measure("JSON Lines file", "committed windows", events, lambda: _ingest(files, folder / "files"))
         from_topic = _measure("topic", "committed windows", events, lambda: _ingest(topic, folder / "topic"))
         print(f"\nwhole driver, topic / file: {from_topic / from_files:.2f}")
+
+
+def _measure_formats(broker: Broker, topic: PipelineConfig, lines: list[bytes]) -> None:
+    """Print a row for each format that is spelled as JSON first."""
+    rows = [json.loads(line) for line in lines]
+    with schema_registry() as registry:
+        number = registry.register(_TOPIC, {"schema": json.dumps(_AVRO)})
+        formats = {
+            "protobuf": ([_protobuf(one) for one in rows], {"format": "protobuf"}),
+            "avro": ([_avro(one, number) for one in rows], {"format": "avro", "registry": {"url": registry.url}}),
+        }
+        for name, (values, settings) in formats.items():
+            broker.create(name, PARTITIONS)
+            load(broker.producer(**FAST), name, values)
+            plain = topic.model_dump() | {"log": broker.url(name), "kafka": settings}
+            config = PipelineConfig.model_validate(plain)
+            _measure(f"topic of {name}", "Arrow", len(values), lambda config=config: consume(config, validate=True))
+
+
+def _protobuf(event: dict[str, Any]) -> bytes:
+    fields = {name: value for name, value in event.items() if name != "timestamp"}
+    return Interaction(timestamp_ms=1000 * event["timestamp"], **fields).SerializeToString()
+
+
+def _avro(event: dict[str, Any], number: int) -> bytes:
+    content = BytesIO()
+    schemaless_writer(content, _PARSED, event)
+    return b"\0" + number.to_bytes(4, "big") + content.getvalue()
 
 
 def _folder(*parts: str) -> Path:

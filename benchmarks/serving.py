@@ -26,7 +26,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -117,10 +117,8 @@ def measured(
     bundle: LoadedBundle, server: "Server", clients: Executor, calls: int, seconds: float
 ) -> tuple[object, ...]:
     """Return the cells of one row."""
-    histories = np.random.default_rng(0).integers(0, bundle.items, (REQUESTS, HISTORY))
-    asks = [by_history([item_id(item) for item in history], K) for history in histories.tolist()]
-    queries = [pb.RetrieveRequest(queries=[query]).SerializeToString() for query in asks]
-    asked = loaded(server, clients, Calls(RETRIEVE, queries, calls), seconds)
+    histories = random_histories(bundle.items)
+    asked = loaded(server, clients, Calls(RETRIEVE, requests_for(histories), calls), seconds)
     empty = loaded(server, clients, Calls(CHECK, [EMPTY], calls), seconds)
     batch = max(1, round(asked.batch))
     tower, search = alone(bundle, bundle.item_rows.keys[histories], batch, seconds / 2)
@@ -134,12 +132,24 @@ def measured(
     )
 
 
+def random_histories(items: int) -> npt.NDArray[np.int64]:
+    """Return item numbers, (requests, history)."""
+    return np.random.default_rng(0).integers(0, items, (REQUESTS, HISTORY))
+
+
+def requests_for(histories: npt.NDArray[np.int64]) -> list[bytes]:
+    """Return a serialised request for each history."""
+    asks = [by_history([item_id(item) for item in history], K) for history in histories.tolist()]
+    return [pb.RetrieveRequest(queries=[query]).SerializeToString() for query in asks]
+
+
 class Calls(NamedTuple):
-    """A gRPC method, serialised requests for it, and the number in flight."""
+    """A gRPC method, serialised requests for it, the number in flight, and the connections of a client process."""
 
     method: str
     requests: list[bytes]
     in_flight: int
+    connections: int = 1
 
 
 class Load(NamedTuple):
@@ -185,20 +195,22 @@ def call(target: str, calls: Calls, begin: float, end: float) -> npt.NDArray[np.
 
     async def run() -> list[float]:
         found: list[float] = []
-        async with channel_to(target) as channel:
-            method: Callable[[bytes], Any] = channel.unary_unary(calls.method)
-            await asyncio.gather(*(caller(method, seed, found) for seed in range(calls.in_flight)))
+        async with AsyncExitStack() as stack:
+            channels = [await stack.enter_async_context(channel_to(target)) for _ in range(calls.connections)]
+            methods: list[Callable[[bytes], Any]] = [channel.unary_unary(calls.method) for channel in channels]
+            seeds = range(calls.in_flight)
+            await asyncio.gather(*(caller(methods[seed % len(methods)], seed, found) for seed in seeds))
         return found
 
     return np.array(asyncio.run(run()))
 
 
 def channel_to(target: str) -> grpc.aio.Channel:
-    """Return a channel as the settings of clients say."""
-    config = load_settings().client
+    """Return a channel as the settings of clients say, with a connection of its own."""
+    config, options = load_settings().client, (("grpc.use_local_subchannel_pool", 1),)
     if not config.tls:
-        return grpc.aio.insecure_channel(target)
-    return grpc.aio.secure_channel(target, credentials_of(config, SentToken.of(config)))
+        return grpc.aio.insecure_channel(target, options)
+    return grpc.aio.secure_channel(target, credentials_of(config, SentToken.of(config)), options)
 
 
 def alone(bundle: LoadedBundle, histories: npt.NDArray[np.int64], batch: int, seconds: float) -> tuple[float, float]:
@@ -235,10 +247,12 @@ class Server:
 
 
 @contextmanager
-def served(store: Store) -> Iterator[Server]:
-    """Run ``weir serve`` on a store; it answers correctly when this returns."""
+def served(store: Store, *settings: str) -> Iterator[Server]:
+    """Run ``weir serve`` on a store, with settings (``name=value``); it answers correctly when this returns."""
     port, metrics_port = free_port(), free_port()
-    arguments = ["--store", store.url, "--port", str(port), "--set", f"serving.metrics_port={metrics_port}"]
+    arguments = ["--store", store.url, "--port", str(port)]
+    for setting in (f"serving.metrics_port={metrics_port}", *settings):
+        arguments += ["--set", setting]
     process = subprocess.Popen([sys.executable, "-m", "weir", "serve", *arguments], stderr=subprocess.DEVNULL)
     try:
         server = Server(process.pid, f"127.0.0.1:{port}", metrics_port)

@@ -19,7 +19,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 __all__ = ["main", "of_packages", "refused"]
 
 ROOT: Final = Path(__file__).parents[1]
-SHIPPED: Final = ("all", "bench", "redis", "s3")
+SHIPPED: Final = ("all", "avro", "bench", "redis", "s3")
 """Not `gcs`, `azure` and `gpu`: the environment of developers does not have them."""
 _BESIDE: Final = Path(sys.executable).parent
 

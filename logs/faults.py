@@ -19,6 +19,7 @@ class Reason(StrEnum):
     MALFORMED_JSON = "malformed_json"
     MALFORMED_ROW = "malformed_row"
     MALFORMED_PROTOBUF = "malformed_protobuf"
+    MALFORMED_AVRO = "malformed_avro"
     NOT_UTF8 = "not_utf8"
     NOT_AN_OBJECT = "not_an_object"
     LINE_TOO_LONG = "line_too_long"

@@ -89,6 +89,13 @@ class ServingConfig(FrozenModel):
     threads: int = Field(
         default=1, ge=1, description="threads per tower run or search; more replicas scale better than more threads"
     )
+    processes: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="processes that answer on the same port, one for each core; they share one bundle in memory, which "
+        "a further one builds. Limits of queues, connections and callers hold for each. Searches run on the CPU",
+    )
     max_batch_queries: int = Field(default=256, ge=1, description="largest number of queries answered together")
     max_batch_cost: int = Field(
         default=20_000,

@@ -8,20 +8,30 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from serving.bundle import LoadedBundle
 from serving.catalogue import LOOK_SECONDS, CatalogueFollower, Takedown
 from serving.daemon import in_daemon
 from serving.histories import FollowedHistories
 from serving.problems import Problems
-from serving.watcher import BundleWatcher
 
 if TYPE_CHECKING:
     from serving.shared.reader import SharedHistories
 
-__all__ = ["Followers"]
+__all__ = ["Bundles", "Followers", "forever"]
 
 log = logging.getLogger(__name__)
+
+
+class Bundles(Protocol):
+    """Keeps the bundle to answer from; None: there is none."""
+
+    bundle: LoadedBundle | None
+    promoted: str | None
+
+    def refresh(self) -> object:
+        """Look once whether there is another one."""
 
 
 @dataclass
@@ -34,14 +44,17 @@ class Followers:
         Between two looks.
     ready
         Awaited when there is a bundle to serve, and when there is none any more.
+    pushed
+        Whether bundles come by themselves, so that a look at them waits for the next one.
     """
 
     seconds: float
     histories: "FollowedHistories | SharedHistories"
-    watcher: BundleWatcher
+    watcher: Bundles
     catalogue: CatalogueFollower
     takedown: Takedown
     ready: Callable[[bool], Awaitable[None]]
+    pushed: bool = False
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,7 +76,7 @@ class Followers:
             for size, large in (("small", False), ("large", True)):
                 steps[f"fetching {size} history files"] = partial(self._fetch, self.histories, large=large)
         for name, step in steps.items():
-            self._follow(name, step, self.seconds)
+            self._follow(name, step, 0.0 if self.pushed and step == self.refresh_bundle else self.seconds)
         if self.takedown.is_named:
             self._follow("following the items taken down", self._refresh_takedown, min(self.seconds, LOOK_SECONDS))
 

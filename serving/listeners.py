@@ -39,7 +39,7 @@ def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInte
             ("grpc.max_concurrent_streams", config.max_streams_per_connection),
             ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
             ("grpc.max_receive_message_length", config.max_request_bytes),
-            ("grpc.so_reuseport", 0),  # a second server on the port must fail, not share it
+            _sharing(config),
             # What no handler has taken yet: gRPC refuses further calls itself, which costs a fifth of what Python takes
             # for it, and drops those whose deadline has passed.
             ("grpc.server.max_pending_requests", config.queue_calls),
@@ -64,8 +64,13 @@ async def open_to_probes(
     """Answer health checks, and nothing else, on a plain-text port of their own; the text says where."""
     if config.health_port is None:
         return None, ""
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *_BOUNDED])
+    server = grpc.aio.server(options=[_sharing(config), *_BOUNDED])
     health_pb2_grpc.add_HealthServicer_to_server(service, server)
     port = server.add_insecure_port(f"{config.host}:{config.health_port}")
     await server.start()
     return server, f"health on {config.host}:{port}, "
+
+
+def _sharing(config: ServingConfig) -> tuple[str, int]:
+    """Share the port with the other processes of a server alone: a second server on it must fail."""
+    return "grpc.so_reuseport", int(config.processes > 1)

@@ -25,7 +25,7 @@ from serving.memory import bundle_bytes
 from serving.popular import Popular
 from serving.tower import Tower
 
-__all__ = ["Route", "assembled", "load_bundle"]
+__all__ = ["Route", "assembled", "load_bundle", "warm_users"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -166,19 +166,16 @@ def assembled(
         key_secret=found.key_secret if (found := read_format(files.log.store)) else "",
     )
     for batch in (1, 2):
-        users = _warm_users(files, bundle, batch)
+        users: Floats = files.guarded(BundleFile.TOWER, partial(warm_users, bundle, batch))
+        good = users.shape == (batch, files.manifest.dimension) and bool(np.isfinite(users).all())
+        problem = f"gives vectors of shape {users.shape} or values that are not finite"
+        files.require(BundleFile.TOWER, good, problem)
         if search and bundle.items:
             bundle.index.search(users, 1)
     return bundle
 
 
-def _warm_users(files: BundleFiles, bundle: LoadedBundle, batch: int) -> Floats:
-    """Run the tower on the first items that the base of the bundle has; raises `IncompatibleBundleError`."""
-    manifest = bundle.manifest
-    known = bundle.item_rows.keys[: manifest.history_length]
-    history = ItemKeys(np.broadcast_to(known, (batch, len(known))))
-    users: Floats = files.guarded(BundleFile.TOWER, partial(bundle.users, history))
-    good = users.shape == (batch, manifest.dimension) and bool(np.isfinite(users).all())
-    problem = f"gives vectors of shape {users.shape} or values that are not finite"
-    files.require(BundleFile.TOWER, good, problem)
-    return users
+def warm_users(bundle: LoadedBundle, batch: int) -> Floats:
+    """Run the tower, for so many users, on the first items that the base of the bundle has."""
+    known = bundle.item_rows.keys[: bundle.manifest.history_length]
+    return bundle.users(ItemKeys(np.broadcast_to(known, (batch, len(known)))))

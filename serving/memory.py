@@ -1,13 +1,15 @@
 """How much memory the process may use, and what a bundle takes of it, roughly."""
 
+import ctypes
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 from contracts import BundleManifest
 
-__all__ = ["Memory", "bundle_bytes", "index_bytes", "reading_bytes"]
+__all__ = ["Memory", "bundle_bytes", "give_back", "index_bytes", "reading_bytes"]
 
 _OWN: Final = 256 << 20
 """The process without a bundle, and what its queue holds."""
@@ -33,6 +35,10 @@ class Memory:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return cls(min([machine, *_groups(root)]))
 
+    def shared_by(self, processes: int) -> "Memory":
+        """Return what is left for what processes share, where each takes some memory of its own."""
+        return Memory(self.limit - (processes - 1) * _OWN)
+
     def holds(self, *sizes: int) -> bool:
         """Say whether the process has room for things of these sizes together."""
         return _OWN + sum(sizes) <= self.limit
@@ -52,6 +58,12 @@ def reading_bytes(manifest: BundleManifest) -> int:
 def index_bytes(index: Any) -> int:
     """Estimate what a FAISS index with lists takes in memory."""
     return int(index.ntotal * (index.code_size + _PER_PLACE))
+
+
+def give_back() -> None:
+    """Return freed memory to the system: glibc keeps what lies between things that are still in use."""
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _groups(root: Path) -> list[int]:

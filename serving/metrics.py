@@ -9,7 +9,15 @@ from serving.bundle import LoadedBundle
 from serving.errors import RequestError
 from serving.spans import exemplar
 
-__all__ = ["BundleMetrics", "CatalogueMetrics", "HistoryMetrics", "RequestMetrics", "RpcMetrics", "ServedMetrics"]
+__all__ = [
+    "BundleMetrics",
+    "CatalogueMetrics",
+    "HistoryMetrics",
+    "ProcessMetrics",
+    "RequestMetrics",
+    "RpcMetrics",
+    "ServedMetrics",
+]
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -258,3 +266,13 @@ class BundleMetrics:
         self.swaps.inc()
         if before is not None and bundle.manifest.created_at < before.manifest.created_at:
             self.rollbacks.inc()
+
+
+class ProcessMetrics:
+    """The processes that answer, where there are several."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.running = Gauge("weir_server_processes", "Processes that answer on the server's port.", registry=registry)
+        self.restarts = Counter(
+            "weir_server_process_restarts", "Processes that ended and were started again.", registry=registry
+        )

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Final
 
 import faiss
@@ -196,11 +197,17 @@ class _Batch:
                 found = [self.popular(plan) for plan in chosen]
             else:
                 found = self.search(chosen, vectors[[plan.place for plan in chosen]])
-            for number, plan, (scores, rows) in zip(numbers, chosen, found, strict=True):
+            for number, plan, (scores, _), ids in zip(numbers, chosen, found, self.ids(found), strict=True):
                 vector = vectors[plan.place] if plan.place >= 0 else None
-                ids, complete = self.bundle.ids[rows].tolist(), not plan.task.find or self.complete(plan)
+                complete = not plan.task.find or self.complete(plan)
                 hits[number] = Hits(ids, scores.tolist(), plan.missing, vector, plan.seen_bounded, complete)
         return [hits[number] for number in range(len(plans))]
+
+    def ids(self, found: Sequence[Ranked]) -> Iterator[list[str]]:
+        """Yield the ids of the items found for each plan; they are looked up together."""
+        ids: list[str] = self.bundle.ids[np.concatenate([rows for _, rows in found])].tolist()
+        ends = np.cumsum([len(rows) for _, rows in found]).tolist()
+        return (ids[start:end] for start, end in pairwise([0, *ends]))
 
     def complete(self, plan: Plan) -> bool:
         """Say whether there are k items that a plan may return."""

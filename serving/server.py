@@ -7,10 +7,13 @@ loop parses and answers; one thread (`serving.batcher`) runs tower and search; o
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
+from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc.aio
 import uvloop
@@ -28,7 +31,7 @@ from serving.batcher import Batcher
 from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
 from serving.config import ServingConfig
 from serving.decoding import DecodingInterceptor
-from serving.followers import Followers
+from serving.followers import Bundles, Followers
 from serving.histories import FollowedHistories
 from serving.http.gateway import Gateway
 from serving.in_place import DeltaPolicy
@@ -46,15 +49,17 @@ from serving.retriever import Retriever
 from serving.served.lists import ServedLists
 from serving.served.writer import ServedWriter
 from serving.service import RetrievalService
+from serving.stopping import stop_signal
 from serving.watcher import BundleWatcher
 from serving.wrapping import AroundInterceptor
 from weir.retrieval.v1 import retrieval_pb2, retrieval_pb2_grpc
 
 if TYPE_CHECKING:
+    from serving.processes.member import Member
     from serving.shared.reader import SharedHistories
     from serving.tracing import Traces
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "prepare", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -83,22 +88,43 @@ _STATUS = health_pb2.HealthCheckResponse
 
 
 def serve(store: Store, config: ServingConfig, files: CatalogueFiles | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return; `files` say what is known of items beside the store."""
+    """Serve until SIGTERM or SIGINT, then drain and return; `files` say what is known of items beside the store.
+
+    With `config.processes` above 1, others answer (`serving.processes.parent`). Raises `ValueError` where these would
+    have to share a GPU.
+    """
+    files = files or CatalogueFiles()
+    warn_of_old_kernel()
+    if config.processes == 1:
+        prepare(config)
+        uvloop.run(Server(store, config, files=files).run())
+        return
+    from serving.processes.parent import Parent  # noqa: PLC0415 - it imports this module for the others
+
+    if config.device == "gpu":
+        raise ValueError(f"{config.processes} processes cannot search on one GPU: set device = 'cpu' or processes = 1")
+    uvloop.run(Parent(store, config.model_copy(update={"device": "cpu"}), files).run())
+
+
+def prepare(config: ServingConfig) -> None:
+    """Set up the process that is to answer."""
     pick_gpu(config.device)
     allow_files(config.max_connections + _OTHER_FILES)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    warn_of_old_kernel()
-    uvloop.run(Server(store, config, files=files or CatalogueFiles()).run())
 
 
 @dataclass
 class Server:
-    """The parts of one process; `run` starts and ends them."""
+    """The parts of one process that answers; `run` starts and ends them.
+
+    One of several is a `member`: it gets its bundles from their parent, which also shows its metrics.
+    """
 
     store: Store
     config: ServingConfig
     registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True))
     files: CatalogueFiles = field(default_factory=CatalogueFiles)
+    member: "Member | None" = None
 
     def __post_init__(self) -> None:
         config = self.config
@@ -117,7 +143,7 @@ class Server:
         self.writer = ServedWriter(self.store, config.served, self.served, kept)
         self.health = health.aio.HealthServicer()
         self._ill = ""
-        self._where = ""
+        self._where = f"gRPC on {config.host}:{config.port}"
         self.batcher: Batcher[Task, Answer] = Batcher(
             Retriever(self.histories, config.threads, takedown.keys),
             self.metrics,
@@ -126,7 +152,23 @@ class Server:
             limit=config.queue_queries,
             retry_after=config.retry_after_seconds,
         )
-        self.watcher = BundleWatcher(
+        self.watcher = self._bundles(catalogue)
+        self.followers = Followers(
+            config.poll_seconds,
+            self.histories,
+            self.watcher,
+            catalogue,
+            takedown,
+            self._announce,
+            pushed=self.member is not None,
+        )
+
+    def _bundles(self, catalogue: CatalogueFollower) -> Bundles:
+        config = self.config
+        if self.member is not None:
+            self.member.describe = catalogue.describe
+            return self.member
+        return BundleWatcher(
             self.store,
             BundleMetrics(self.registry),
             config.device,
@@ -134,9 +176,6 @@ class Server:
             DeltaPolicy(config.deltas, Memory.found(config.memory_bytes)),
             self.batcher.between,
             catalogue.describe,
-        )
-        self.followers = Followers(
-            config.poll_seconds, self.histories, self.watcher, catalogue, takedown, self._announce
         )
 
     def _histories(self) -> "FollowedHistories | SharedHistories":
@@ -156,26 +195,19 @@ class Server:
 
     async def run(self) -> None:
         """Listen, follow the store, and shut down in order on a signal."""
-        stopped = _stop_signal()
+        # Ctrl-C reaches all processes of a terminal; a member is told by its parent.
+        stopped = stop_signal(signal.SIGTERM) if self.member else stop_signal()
         await self._healthy(_STATUS.NOT_SERVING)
         await self.health.set(LIVENESS, _STATUS.SERVING)
         # Metrics first, which fail in one line: a gRPC server dropped before its loop ends logs much more.
-        with exposed(self.registry, self.config.metrics_host, self.config.metrics_port) as metrics:
-            server, gateway = self._fronts()
-            port = listen(server, self.config)
-            http = await gateway.start()
-            await server.start()
-            probed, probes = await open_to_probes(self.config, self.health)
-            self._where = f"gRPC on {self.config.host}:{port}, {http}{probes}metrics on {metrics}"
-            log.info("listening, without a bundle yet: %s", self._where)
-            self.followers.start()
-            self.writer.start()
+        with self._shown() as metrics:
             watching = asyncio.create_task(self._watch_over())
             try:
-                await stopped.wait()
-                await self._drain(server, gateway)
-                if probed is not None:
-                    await probed.stop(None)
+                if self.member is not None:
+                    self.followers.start()
+                    await _either(stopped.wait(), self.member.may_listen())
+                if not stopped.is_set():
+                    await self._answer(stopped, metrics)
             finally:
                 await _ended([watching, *self.followers.tasks])
                 await asyncio.to_thread(self.batcher.close)
@@ -185,6 +217,32 @@ class Server:
                 if self.lines is not None:
                     await asyncio.to_thread(self.lines.close)
         log.info("stopped")
+
+    def _shown(self) -> AbstractContextManager[str]:
+        """Show the metrics while inside; those of a member are shown by its parent."""
+        if self.member is not None:
+            return nullcontext("the port of the parent")
+        return exposed(self.registry, self.config.metrics_host, self.config.metrics_port)
+
+    async def _answer(self, stopped: asyncio.Event, metrics: str) -> None:
+        """Listen until a signal, and drain."""
+        server, gateway = self._fronts()
+        port = listen(server, self.config)
+        http = await gateway.start()
+        await server.start()
+        probed, probes = await open_to_probes(self.config, self.health)
+        self._where = f"gRPC on {self.config.host}:{port}, {http}{probes}metrics on {metrics}"
+        if self.watcher.bundle is None:
+            log.info("listening, without a bundle yet: %s", self._where)
+        if self.member is None:
+            self.followers.start()
+        else:
+            self.member.listens()
+        self.writer.start()
+        await stopped.wait()
+        await self._drain(server, gateway)
+        if probed is not None:
+            await probed.stop(None)
 
     def _fronts(self) -> tuple[grpc.aio.Server, Gateway]:
         config = self.config
@@ -239,6 +297,8 @@ class Server:
     async def _watch_over(self) -> None:
         """Update the health of the process every second."""
         while True:
+            if self.member is not None:
+                self.member.link.beat()
             await self.look_after()
             await asyncio.sleep(1)
 
@@ -248,6 +308,9 @@ class Server:
         ill = "; ".join([*([stuck] if stuck else []), *self.followers.ended()])
         if bool(ill) != bool(self._ill):
             log.log(logging.ERROR if ill else logging.INFO, "liveness: %s", ill or "well again")
+            if ill and self.member is not None:
+                # Only a restart helps, and the parent sees to it; the thread that hangs would not let this one end.
+                os._exit(1)
             await self.health.set(LIVENESS, _STATUS.NOT_SERVING if ill else _STATUS.SERVING)
         self._ill = ill
         if not isinstance(self.histories, FollowedHistories):
@@ -284,11 +347,12 @@ class Server:
         await stopping
 
 
-def _stop_signal() -> asyncio.Event:
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    return stopped
+async def _either(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of these is over, and cancel the others."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in others:
+        task.cancel()
 
 
 async def _ended(tasks: list[asyncio.Task[None]]) -> None:

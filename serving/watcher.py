@@ -28,7 +28,9 @@ class BundleWatcher:
     """Holds the served bundle in `bundle`; readers take the reference once per request. `promoted` is the one to serve.
 
     `between` runs a change while nothing is searched (`serving.batcher.Batcher.between`). `describe` prepares a version
-    that follows another one before it answers (`serving.catalogue.CatalogueFollower.describe`).
+    that follows another one before it answers (`serving.catalogue.CatalogueFollower.describe`). Where other processes
+    answer (`serving.processes`), `share` brings a version to them and returns it as they have it, and `drop` takes it
+    from them.
 
     One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
     rewritten, so it would fail again. A store that cannot be read is asked again at the next call.
@@ -41,6 +43,8 @@ class BundleWatcher:
     policy: DeltaPolicy = field(default_factory=lambda: DeltaPolicy("auto", Memory.found()))
     between: Callable[[Callable[[], LoadedBundle]], LoadedBundle] = lambda change: change()
     describe: Callable[[LoadedBundle, LoadedBundle | None], None] = lambda _, __: None
+    share: Callable[[LoadedBundle], LoadedBundle] = lambda bundle: bundle
+    drop: Callable[[], None] = lambda: None
     bundle: LoadedBundle | None = None
     promoted: str | None = None
     _refused: str | None = field(default=None, init=False)
@@ -72,7 +76,7 @@ class BundleWatcher:
         if before is not None and route.served is None and not self._fits(route, before):
             self._drop(route, before)
             return False
-        loaded = self._reached(route)
+        loaded = self._shared(self._reached(route))
         seconds = time.perf_counter() - start
         self._refused = None
         self.metrics.load_seconds.observe(seconds)
@@ -94,6 +98,15 @@ class BundleWatcher:
         if route.served is not None:
             self.metrics.deltas.labels("clone" if start is None else "in_place").inc()
         return loaded
+
+    def _shared(self, loaded: LoadedBundle) -> LoadedBundle:
+        """Bring a version to the other processes; where that fails, the next refresh reads it as at the start."""
+        try:
+            self.bundle = self.share(loaded)
+        except Exception:
+            self.bundle = None
+            raise
+        return self.bundle
 
     def _take(self, change: Change) -> LoadedBundle:
         """Change the served index, and swap, between two batches."""
@@ -129,6 +142,7 @@ class BundleWatcher:
 
     def _serve_nothing(self) -> None:
         self.bundle = None
+        self.drop()
         self.metrics.nothing()
 
     def _happened(self, event_ms: int) -> float:

@@ -13,7 +13,7 @@ WORKDIR /src
 COPY . .
 RUN python -m venv /opt/weir \
     && pip install --no-cache-dir --require-hashes --requirement requirements-uv.txt \
-    && deploy/install.sh /opt/weir/bin/python "pipeline,${STORES}" \
+    && deploy/install.sh /opt/weir/bin/python "pipeline,avro,${STORES}" \
     && uv pip install --no-deps --no-build-isolation --compile-bytecode . \
     && pip uninstall --yes uv setuptools pip
 

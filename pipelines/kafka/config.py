@@ -6,6 +6,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from contracts.models import FrozenModel
+from pipelines.kafka.registry_config import RegistryConfig
 
 __all__ = ["KEY_PASSWORD", "PASSWORD", "KafkaConfig"]
 
@@ -37,10 +38,14 @@ _OURS: Final = {
 class KafkaConfig(FrozenModel):
     """How a topic is read, where the log is one."""
 
-    format: Literal["json", "protobuf"] = Field(
-        default="json", description="what the messages are: JSON objects, or weir.log.v1.Interaction"
+    format: Literal["json", "protobuf", "avro"] = Field(
+        default="json",
+        description="what the messages are: JSON objects, weir.log.v1.Interaction, or records whose schema is in "
+        "the registry",
     )
-
+    registry: RegistryConfig = Field(
+        default_factory=RegistryConfig, description="where the schemas are, with format = avro"
+    )
     start: Literal["earliest", "latest", "committed"] | datetime = Field(
         default="earliest",
         description="where a topic that no commit names is read from: earliest, latest, a time (RFC 3339), "
@@ -100,6 +105,12 @@ class KafkaConfig(FrozenModel):
             if name in _OURS:
                 raise ValueError(f"{name} is not for options, it is set by {_OURS[name]}")
         return value
+
+    @model_validator(mode="after")
+    def _names_registry(self) -> Self:
+        if (self.format == "avro") != (self.registry.url is not None):
+            raise ValueError("format = avro and registry.url belong together: give both, or neither")
+        return self
 
     @model_validator(mode="after")
     def _names_group(self) -> Self:

@@ -14,6 +14,7 @@ from logs import Block, BlockId, Int64, Lines
 from pipelines.config import PipelineConfig
 from pipelines.kafka.client import TopicClient
 from pipelines.kafka.connection import connected
+from pipelines.kafka.errors import BrokerAwayError
 from pipelines.kafka.lines import MessageLines
 from pipelines.kafka.ranges import OffsetRange
 
@@ -34,7 +35,8 @@ class RangeReader:
     """Reads a range; afterwards `reached` is the offset up to which it was read, `skipped` counts what had no value.
 
     Offsets without a message (compaction, transactions) are no holes. It ends early, at a place between two messages,
-    where the range has more bytes than it may have, where no broker answers, and where the topic is another one now.
+    where the range has more bytes than it may have, where no broker or no schema registry answers, and where the topic
+    is another one now.
     """
 
     wanted: OffsetRange
@@ -57,9 +59,13 @@ class RangeReader:
                 lines, skipped = self._next(connection.consumer)
                 if not self._is_same(connection.topic):
                     return
+                try:
+                    lines, faults = self._spelling.spelled(lines)
+                except BrokerAwayError as error:
+                    logger.warning("%s; what was read is read again", error)
+                    return
                 start, self.reached = self.reached, self._at
                 self.skipped += skipped
-                lines, faults = self._spelling.spelled(lines)
                 yield Block(BlockId(partition.key, start), lines, faults, stop=self.reached)
 
     def _is_same(self, topic: TopicClient) -> bool:

@@ -6,7 +6,7 @@ __all__ = ["BrokerAwayError", "KafkaSettingsError", "StoppedPartitionError", "To
 
 
 class BrokerAwayError(UserError):
-    """No broker answers, or one refuses to."""
+    """No broker, or no schema registry, answers, or one refuses to."""
 
 
 class KafkaSettingsError(UserError):

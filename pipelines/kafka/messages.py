@@ -19,6 +19,10 @@ ToLine = Callable[[bytes], bytes | Fault]
 
 def to_line(config: PipelineConfig) -> ToLine | None:
     """Return what turns values into lines; None where they are lines."""
+    if config.kafka.format == "avro":
+        from pipelines.kafka.avro import AvroLines  # noqa: PLC0415 - fastavro and the registry's client are an extra
+
+        return AvroLines(config)
     return None if config.kafka.format == "json" else line_of_protobuf(config.columns)
 
 

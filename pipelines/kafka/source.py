@@ -15,6 +15,7 @@ from pipelines.config import PipelineConfig
 from pipelines.kafka.address import Topic
 from pipelines.kafka.client import KafkaPartition, TopicClient
 from pipelines.kafka.errors import BrokerAwayError, StoppedPartitionError
+from pipelines.kafka.messages import to_line
 from pipelines.kafka.metrics import TopicMetrics
 from pipelines.kafka.ranges import plan_ranges
 from pipelines.kafka.read import ReadRange
@@ -46,6 +47,7 @@ class TopicSource(LogSource[KafkaPartition]):
     @classmethod
     def open(cls, config: PipelineConfig, metrics: TopicMetrics) -> "TopicSource":
         """Return the topic with a new client; raises `KafkaSettingsError`."""
+        to_line(config)  # whatever is wrong with the settings shows before anything is read
         return cls(config, metrics, TopicClient(Topic.parse(config.log), config.kafka))
 
     @property
@@ -109,7 +111,7 @@ class TopicSource(LogSource[KafkaPartition]):
             seconds = self.config.kafka.timeout_seconds
             raise BrokerAwayError(
                 f"{self.config.log}: not read to its end: the brokers sent nothing for {seconds:g} s, or have deleted "
-                "messages meanwhile; run it again"
+                "messages meanwhile, or no schema registry answered; run it again"
             )
 
     @contextmanager

@@ -99,6 +99,7 @@ class Gateway:
             self._config.host,
             self._config.http_port,
             ssl=secure,
+            reuse_port=self._config.processes > 1,
             ssl_handshake_timeout=_HANDSHAKE_SECONDS if secure else None,
         )
         return f"{'HTTPS' if secure else 'HTTP'} on {self._config.host}:{self._listener.sockets[0].getsockname()[1]}, "

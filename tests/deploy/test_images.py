@@ -20,7 +20,7 @@ IMAGES = sorted((DEPLOY / "images").glob("*.Dockerfile"))
 JARS = {"kafka.Dockerfile", "flink.Dockerfile"}
 """They hold no weir, only jars."""
 OURS = [file for file in IMAGES if file.name not in JARS]
-EXTRAS = {"pipeline": "pipeline", "trainer": "trainer,cpu", "serving": "serving,redis,cpu"}
+EXTRAS = {"pipeline": "pipeline,avro", "trainer": "trainer,cpu", "serving": "serving,redis,cpu"}
 
 
 @pytest.mark.parametrize("file", IMAGES, ids=lambda file: file.stem)
@@ -108,10 +108,10 @@ def test_each_stage_runs_with_what_its_image_holds(tmp_path: Path) -> None:
             assert said(tmp_path / "monitor.log", r"window (\S+): model")
         finally:
             watcher.terminate()
-            watcher.wait(timeout=30)
+            watcher.wait(timeout=120)
     finally:
         server.terminate()
-        assert server.wait(timeout=30) == 0
+        assert server.wait(timeout=120) == 0
 
 
 def test_what_an_image_does_not_hold_would_be_missed(tmp_path: Path) -> None:

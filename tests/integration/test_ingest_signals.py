@@ -42,7 +42,7 @@ def test_a_signal_ends_following_after_the_run(tmp_path: Path, number: signal.Si
             time.sleep(0.1)
             metrics = urllib.request.urlopen(f"http://localhost:{port[1]}/metrics").read().decode()
         process.send_signal(number)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert output == "30\n"
     assert "Traceback" not in errors

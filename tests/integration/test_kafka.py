@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from prometheus_client import CollectorRegistry
 
 from contracts import CommitLog, LogState, Store
@@ -21,6 +24,7 @@ from pipelines.kafka.config import PASSWORD as PASSWORD_VARIABLE
 from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, StoppedPartitionError, TopicMissingError
 from tests.integration.kafka_broker import PASSWORD, USER, Broker, ends
 from tests.pipelines import support
+from tests.pipelines.kafka.schema_registry import schema_registry
 from tests.pipelines.kafka.support import config, line, new_topic, now, once, spans, values
 from tests.pipelines.support import ORIGIN, Event
 from weir.log.v1.interaction_pb2 import Interaction
@@ -392,6 +396,38 @@ def test_protobuf_is_the_same_log(tmp_path: Path, broker: Broker) -> None:
     assert support.stored_events(store) == support.expected_events(events)
     letters = [(one.position, one.reason) for one in support.dead_letters(store)]
     assert letters == [(10, "malformed_protobuf"), (11, "malformed_protobuf"), (12, "missing_field")]
+
+
+def test_avro_is_the_same_log_and_waits_for_its_registry(tmp_path: Path, broker: Broker) -> None:
+    topic, store = new_topic(broker), at(tmp_path)
+    events = [Event("u", f"i{n}", n, event_id=f"e{n}") for n in range(30)]
+    texts = ("user_id", "item_id", "event_id", "event_type")
+    fields = [*({"name": name, "type": "string"} for name in texts), {"name": "timestamp", "type": "long"}]
+    with schema_registry() as registry:
+        write = AvroSerializer(
+            SchemaRegistryClient({"url": registry.url}),
+            json.dumps({"type": "record", "name": "Click", "fields": fields}),
+            lambda event, _: {
+                "user_id": event.user,
+                "item_id": event.item,
+                "timestamp": 1000 * (ORIGIN + event.second),
+                "event_id": event.event_id,
+                "event_type": event.type,
+            },
+        )
+        context = SerializationContext(topic, MessageField.VALUE)
+        messages = [write(event, context) or b"" for event in events]
+        broker.send(topic, [*messages[:10], b"{}", b"\0\0\0\0\x09unknown", *messages[10:]])
+        kafka = {"format": "avro", "registry": {"url": registry.url}}
+        settings = config(tmp_path, broker, topic, kafka=kafka)
+        registry.status = 503
+        with pytest.raises(BrokerAwayError, match="no schema registry answered"):
+            once(store, settings)
+        registry.status = 200
+        assert once(store, settings).valid == 30
+    assert support.stored_events(store) == support.expected_events(events)
+    letters = [(one.position, one.reason) for one in support.dead_letters(store)]
+    assert letters == [(10, "malformed_avro"), (11, "malformed_avro")]
 
 
 def test_json_is_decoded_as_in_files(tmp_path: Path, broker: Broker) -> None:

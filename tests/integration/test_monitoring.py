@@ -17,10 +17,10 @@ from deploy.monitoring.prometheus import HERE, JOBS, is_installed, running
 pytestmark = pytest.mark.skipif(not is_installed(), reason="there is no prometheus to start: apt install prometheus")
 
 
-def wait(condition: Callable[[], object], what: str) -> None:
+def wait(condition: Callable[[], object], what: str, log: Path) -> None:
     end = time.monotonic() + 200
     while not condition():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, f"{what}; {log.name} ends: {log.read_text()[-2000:]}"
         time.sleep(0.5)
 
 
@@ -34,9 +34,10 @@ def test_every_query_of_the_dashboards_has_data(tmp_path: Path) -> None:
         weir_up(tmp_path, 12_000, "--demo", "--seconds", "60") as ports,
         running(tmp_path / "prometheus", ports, speed=60) as prometheus,
     ):
-        wait(lambda: prometheus.targets_up() == set(JOBS), "a target is not up")
-        wait(lambda: not prometheus.unhealthy_rules(), "a rule was not evaluated")
-        wait(lambda: not empty_queries(prometheus, start, 1), "a query has no data")
+        log = tmp_path / "weir.log"
+        wait(lambda: prometheus.targets_up() == set(JOBS), "a target is not up", log)
+        wait(lambda: not prometheus.unhealthy_rules(), "a rule was not evaluated", log)
+        wait(lambda: not empty_queries(prometheus, start, 1), "a query has no data", log)
         for path in BOARDS:
             dashboard = json.loads(path.read_text())
             figure = draw(prometheus, dashboard, start, time.time())

@@ -50,7 +50,8 @@ def soon(said: Callable[[], bool], within: float = 10) -> None:
         time.sleep(0.02)
 
 
-def test_tags_hold_through_swaps_and_deltas_under_load(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_tags_hold_through_swaps_and_deltas_under_load(store: Store, tmp_path: Path, processes: int) -> None:
     """Every answer has the tag that was asked for, and is complete, whatever is promoted meanwhile."""
     catalogue, path = Catalogue.random(items=300), tmp_path / "items.jsonl"
     manifest = write_bundle(store, "v0", catalogue, index="IVF8,SQfp16", parameters={"nprobe": 8})
@@ -71,7 +72,7 @@ def test_tags_hold_through_swaps_and_deltas_under_load(store: Store, tmp_path: P
                 if len(hits.item_ids) != 20 or not hits.complete or {genre(item) for item in hits.item_ids} != {wanted}:
                     wrong.append(f"{wanted}: {hits.item_ids}")
 
-    with ServerProcess(store, CatalogueFiles(str(path)), deltas="in_place") as server:
+    with ServerProcess(store, CatalogueFiles(str(path)), deltas="in_place", processes=processes) as server:
         server.serving("v0")
         threads = [threading.Thread(target=ask, args=(server.target, name)) for name in GENRES]
         for thread in threads:
@@ -96,7 +97,8 @@ def test_tags_hold_through_swaps_and_deltas_under_load(store: Store, tmp_path: P
     assert min(asked.values()) > 20
 
 
-def test_an_item_taken_down_is_gone_within_a_second_under_load(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_item_taken_down_is_gone_within_a_second_under_load(store: Store, tmp_path: Path, processes: int) -> None:
     catalogue, takedown = Catalogue.random(items=300), tmp_path / "takedown.txt"
     write_bundle(store, "v1", catalogue, index="IVF8,Flat", parameters={"nprobe": 8})
     best = catalogue.top(catalogue.user(["item-1", "item-4"]), 20)
@@ -109,7 +111,7 @@ def test_an_item_taken_down_is_gone_within_a_second_under_load(store: Store, tmp
                 sent = time.monotonic()
                 answers.append((sent, client.retrieve(QUERY).hits[0].item_ids))
 
-    with ServerProcess(store, CatalogueFiles(takedown=str(takedown)), poll_seconds=5) as server:
+    with ServerProcess(store, CatalogueFiles(takedown=str(takedown)), poll_seconds=5, processes=processes) as server:
         server.serving("v1")
         threads = [threading.Thread(target=ask, args=(server.target,)) for _ in range(4)]
         for thread in threads:

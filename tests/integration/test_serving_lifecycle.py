@@ -108,10 +108,11 @@ def refusal(ask: "grpc.UnaryUnaryMultiCallable[bytes, bytes]") -> dict[str, obje
     }
 
 
-def test_a_click_changes_the_answer(store: Store, catalogue: Catalogue) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_click_changes_the_answer(store: Store, catalogue: Catalogue, processes: int) -> None:
     write_bundle(store, "v1", catalogue)
     write_window(store, 0, [Event("ann", "item-1", T)])
-    with ServerProcess(store) as server, RetrievalClient(server.target) as client:
+    with ServerProcess(store, processes=processes) as server, RetrievalClient(server.target) as client:
         server.serving("v1")
         assert client.retrieve([by_user("ann")]).hits[0].item_ids == catalogue.top(catalogue.user(["item-1"]), 10)
         write_window(store, 1, [Event("ann", "item-2", T + 1)])

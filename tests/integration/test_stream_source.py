@@ -26,6 +26,7 @@ from pipelines.stream.source import PartitionSource
 from pipelines.stream.start import commit_starts, sources
 from tests.integration.kafka_broker import Broker, ends, kafka
 from tests.integration.test_kafka import COMPACTED
+from tests.pipelines.kafka.schema_registry import schema_registry
 from tests.pipelines.kafka.support import config, new_topic, now, values
 from tests.pipelines.support import ORIGIN
 
@@ -379,3 +380,22 @@ def test_the_watermark_starts_at_the_end_of_the_newest_window(tmp_path: Path, br
     )
     [again] = sources([source.reading.partition], state, settings, StreamConfig(), EventClock())
     assert again.reading.watermark_ms == 20_000
+
+
+def test_while_a_schema_registry_is_away_nothing_is_judged_and_no_window_closes(tmp_path: Path, broker: Broker) -> None:
+    topic = new_topic(broker)
+    with schema_registry() as registry:
+        number = registry.register(topic, {"schema": '"string"'})
+        broker.send(topic, [b"\0" + number.to_bytes(4, "big") + b"\x02a"] * 3)
+        kafka_settings = {"format": "avro", "registry": {"url": registry.url}}
+        [source] = begin(tmp_path, config(tmp_path, broker, topic, **SMALL, kafka=kafka_settings))
+        engine, registry.status = Engine(source), 503
+        engine.wait_for(lambda: registry.asked > 5)
+        before = engine.watermark_ms
+        time.sleep(2 * SMALL["idle_seconds"])
+        assert not engine.step()
+        assert engine.watermark_ms == before
+        registry.status = 200
+        engine.wait_for(lambda: bool(engine.batches))
+    assert sum(len(one.letters) for one in engine.batches) == 3
+    assert {letter.reason for one in engine.batches for letter in one.letters} == {"not_an_object"}

@@ -4,7 +4,9 @@ WEIR_EVENTS sets how many of the 1,000,209 events are taken, oldest first; the f
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,17 +25,22 @@ EVENTS = int(os.environ.get("WEIR_EVENTS", "80000"))
 WEEK_MS = 7 * 86_400_000
 
 
-def commit_weeks(store: Store, events: int) -> None:
+def commit_weeks(store: Store, events: int, weights: Mapping[int, float] = MappingProxyType({})) -> None:
+    """Commit the oldest events in weekly windows; `weights` by place in time, 1 for all others."""
     table = pq.read_table(DATA, columns=["user_id", "item_id", "timestamp"])
     order = np.argsort(table["timestamp"].to_numpy(), kind="stable")[:events]
     users, items = (np.array([str(raw) for raw in table[name].to_pylist()], object) for name in ("user_id", "item_id"))
     times = table["timestamp"].to_numpy()[order] * 1000
     week = (times - times[0]) // WEEK_MS
+    weight = np.ones(events, np.float32)
+    weight[list(weights)] = list(weights.values())
     writer = WindowWriter(store, history_length=50, width=1 << 14)
     for number in np.unique(week):
-        rows = order[week == number]
+        own = week == number
+        rows = order[own]
         start = int(times[0] + number * WEEK_MS)
-        writer.commit(list(users[rows]), list(items[rows]), times[week == number], span=(start, start + WEEK_MS))
+        span = (start, start + WEEK_MS)
+        writer.commit(list(users[rows]), list(items[rows]), times[own], span=span, weights=weight[own])
 
 
 def over_last_tenth(store: Store) -> dict[str, float]:

@@ -127,7 +127,7 @@ def test_ranks_of_one_machine_listen_on_loopback_only(tmp_path: Path) -> None:
         assert wait_until(lambda: trained(2, 2), process, 120), (tmp_path / "log").read_text()
         assert beyond() == {}
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0, (tmp_path / "log").read_text()
+        assert process.wait(timeout=120) == 0, (tmp_path / "log").read_text()
     finally:
         if process.poll() is None:
             process.kill()

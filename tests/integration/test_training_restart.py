@@ -114,7 +114,7 @@ def test_a_follower_asked_to_stop_saves_exports_and_ends_well(tmp_path: Path) ->
     synthetic(writer, windows=1, seed=5, step_ms=7_200_000)
     assert wait_until(lambda: step_reached(notes) == 50, process), (notes / "log").read_text()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     summary = TrainSummary.model_validate_json((notes / "0.summary").read_text())
     assert (summary.windows, summary.stopped) == (2, True)
     assert summary.bundle is not None
@@ -130,6 +130,6 @@ def test_a_batch_that_the_ranks_cannot_share_ends_the_run_with_a_reason(tmp_path
     settings = TrainerConfig.model_validate({**CONFIG.model_dump(), "batch_size": size}).model_dump_json()
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [sys.executable, *launcher, str(WORKER), store.url, settings, str(notes), "bounded"]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert f"batch_size = {size} does not divide by the 2 ranks" in done.stderr

@@ -59,3 +59,12 @@ def test_a_wanted_limit_is_taken_and_the_process_itself_counts() -> None:
     assert memory.limit == GIB
     assert memory.holds(GIB // 4, GIB // 4)
     assert not memory.holds(GIB // 2, GIB // 2)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 5])
+def test_processes_share_what_they_leave_each_other(processes: int) -> None:
+    """What fits into the shared part fits beside all of them, where each alone has room for nothing in `alone`."""
+    alone = max(size for size in range(0, GIB, 1 << 20) if not Memory(size).holds(0)) + (1 << 20)
+    limit = 8 * GIB
+    assert Memory(limit).shared_by(processes).holds(limit - processes * alone)
+    assert not Memory(limit).shared_by(processes).holds(limit - processes * alone + 1)

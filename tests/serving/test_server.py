@@ -1,9 +1,11 @@
 import asyncio
 import gc
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing import Pipe
 
 import faiss
 import numpy as np
@@ -18,6 +20,9 @@ from serving.cost import parts_of
 from serving.errors import NoBundleError
 from serving.histories import FollowedHistories
 from serving.index import AnnIndex, Found
+from serving.processes.channel import Channel
+from serving.processes.link import ParentLink
+from serving.processes.member import Member
 from serving.queries import ByEmbedding, Query, Task
 from serving.server import LIVENESS, SERVICE, Server, serve
 from tests.serving.deltas import Change, changed, write_delta
@@ -224,3 +229,21 @@ def test_a_server_whose_index_is_damaged_is_not_ready_until_it_has_read_the_bund
         "not ready, there is no bundle to serve",
         "ready",
     ]
+
+
+def test_one_of_several_ends_where_only_a_restart_helps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    member = Member(Channel.pair()[0], ParentLink(Pipe()[0]))
+    server = Server(store, ServingConfig(port=0, processes=2), member.link.registry, member=member)
+    asyncio.run(server.look_after())
+    assert statuses == []
+    monkeypatch.setattr(server.batcher, "problem", lambda _: "a batch has been running for 31 s")
+    asyncio.run(server.look_after())
+    assert statuses == [1]
+    server.batcher.close()
+
+
+def test_several_processes_are_refused_a_gpu(store: Store) -> None:
+    with pytest.raises(ValueError, match="2 processes cannot search on one GPU"):
+        serve(store, ServingConfig(device="gpu", processes=2, port=0, metrics_port=0))

@@ -2,6 +2,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -328,3 +329,56 @@ def test_without_room_for_two_the_served_bundle_goes_before_another_complete_one
     assert follower.refresh()
     assert follower.bundle.version == "v4"
     assert registry.get_sample_value("weir_bundle_dropped_total") == 1
+
+
+def test_other_processes_get_each_version_and_what_they_have_is_kept(store: Store, catalogue: Catalogue) -> None:
+    with_delta(store, catalogue)
+    follower, registry = watcher(store)
+    shared: list[LoadedBundle] = []
+
+    def share(bundle: LoadedBundle) -> LoadedBundle:
+        # They may serve it before it counts as served here.
+        assert registry.get_sample_value("weir_bundle_swaps_total") == len(shared)
+        shared.append(replace(bundle, servable_at=0.0))
+        return shared[-1]
+
+    follower.share = share
+    assert follower.refresh()
+    BundleLog(store).promote("v2")
+    assert follower.refresh()
+    assert [bundle.version for bundle in shared] == ["v1", "v2"]
+    assert follower.bundle is shared[-1]
+    assert registry.get_sample_value("weir_bundle_deltas_total", {"how": "in_place"}) == 1
+
+
+def test_a_version_that_the_others_cannot_get_is_tried_again(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_delta(store, catalogue)
+    follower, _ = watcher(store)
+    follower.refresh()
+    BundleLog(store).promote("v2")
+
+    def full(_: LoadedBundle) -> LoadedBundle:
+        raise OSError("no memory for it")
+
+    follower.share, before = full, follower.share
+    assert not follower.refresh()
+    assert "no memory for it" in caplog.text
+    follower.share = before
+    assert follower.refresh()
+    assert follower.bundle is not None
+    assert follower.bundle.version == "v2"
+
+
+def test_a_bundle_is_taken_from_the_others_before_there_is_room_for_the_next(
+    store: Store, catalogue: Catalogue
+) -> None:
+    write_bundle(store, "v1", catalogue)
+    follower = BundleWatcher(store, BundleMetrics(CollectorRegistry()), policy=policy("auto", 1 << 20))
+    drops: list[LoadedBundle | None] = []
+    follower.drop = lambda: drops.append(follower.bundle)
+    assert follower.refresh()
+    write_bundle(store, "v2", catalogue)
+    assert not follower.refresh()
+    assert drops == [None]

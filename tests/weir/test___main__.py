@@ -38,7 +38,7 @@ def test_ctrl_c_while_a_server_is_waited_for(tmp_path: Path, command: list[str])
         connection, _ = silent.accept()
         with connection:
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=60)
+            _, told = process.communicate(timeout=120)
     assert (process.returncode, told) == (130, b"")
 
 

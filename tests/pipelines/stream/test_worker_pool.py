@@ -89,10 +89,10 @@ def test_workers_connect_and_a_stopped_one_is_gone_while_the_others_go_on() -> N
     with engine() as (served, control), pool() as (process, stub):
         for name in ("one", "two"):
             begin(stub, control, name)
-        assert {served.workers.get(timeout=60) for _ in range(2)} == {"one", "two"}
+        assert {served.workers.get(timeout=120) for _ in range(2)} == {"one", "two"}
         before = children(process.pid)
         stub.StopWorker(api.StopWorkerRequest(worker_id="one"))
-        assert served.ended.get(timeout=60) == "one"
+        assert served.ended.get(timeout=120) == "one"
         await_true(lambda: len(children(process.pid)) == len(before) - 1)
         stub.StopWorker(api.StopWorkerRequest(worker_id="never seen"))
         assert served.ended.empty()
@@ -101,22 +101,22 @@ def test_workers_connect_and_a_stopped_one_is_gone_while_the_others_go_on() -> N
 def test_a_killed_worker_leaves_the_pool_and_the_next_one_starts(tmp_path: Path) -> None:
     with engine() as (served, control), pool(tmp_path / "log") as (_, stub):
         begin(stub, control, "one")
-        served.workers.get(timeout=60)
+        served.workers.get(timeout=120)
         [pid] = re.findall(r"worker one started, process (\d+)", (tmp_path / "log").read_text())
         os.kill(int(pid), signal.SIGKILL)
-        assert served.ended.get(timeout=60) == "one"
+        assert served.ended.get(timeout=120) == "one"
         begin(stub, control, "two")
-        assert served.workers.get(timeout=60) == "two"
+        assert served.workers.get(timeout=120) == "two"
 
 
 def test_workers_end_with_a_pool_that_is_killed() -> None:
     with engine() as (served, control), pool() as (process, stub):
         for name in ("one", "two"):
             begin(stub, control, name)
-        assert {served.workers.get(timeout=60) for _ in range(2)} == {"one", "two"}
+        assert {served.workers.get(timeout=120) for _ in range(2)} == {"one", "two"}
         family = children(process.pid)
         process.kill()
-        assert {served.ended.get(timeout=60) for _ in range(2)} == {"one", "two"}
+        assert {served.ended.get(timeout=120) for _ in range(2)} == {"one", "two"}
         await_true(lambda: not any(is_alive(pid) for pid in family))
 
 
@@ -135,6 +135,6 @@ def test_the_pool_listens_on_loopback_only_and_says_when_its_port_is_taken() -> 
         host, _, port = address.rpartition(":")
         assert host.strip("[]").removeprefix("::ffff:") == "127.0.0.1"
         again = [sys.executable, "-m", "pipelines.stream.worker_pool", f"127.0.0.1:{port}"]
-        done = subprocess.run(again, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(again, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode != 0
         assert port in done.stderr

@@ -6,12 +6,18 @@ import pytrec_eval
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torchmetrics.functional import retrieval
 
-from tests.trainer.ranking.ranked import lists, ranked_at_random
+from tests.trainer.ranking.ranked import lists, random_cases, random_scores, ranked_at_random
 from trainer.ranking import Cases, Lists, MetricSums, Ranked, coverage, means, ndcg, per_case, precision, rank, recall
 
 CUTOFFS = (1, 5, 10, 30)
 TREC = {"recall": "recall", "ndcg": "ndcg_cut", "precision": "P"}
+TORCHMETRICS = {
+    "recall": retrieval.retrieval_recall,
+    "ndcg": retrieval.retrieval_normalized_dcg,
+    "precision": retrieval.retrieval_precision,
+}
 
 
 @given(st.integers(0, 10_000), st.integers(1, 45))
@@ -25,6 +31,22 @@ def test_metrics_of_each_case_are_those_of_trec_eval(seed: int, most: int) -> No
         kind, k = name.split("@")
         expected = [oracle[str(case)][f"{TREC[kind]}_{k}"] for case in range(len(ranked.cases))]
         np.testing.assert_allclose(values, expected, atol=1e-12)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 45))
+def test_metrics_of_each_case_are_those_of_torchmetrics(seed: int, most: int) -> None:
+    draw = np.random.default_rng(seed)
+    scores, cases = random_scores(draw, 8, 60), random_cases(draw, 8, 60, most)
+    relevant = torch.zeros(8, 60, dtype=torch.long)
+    for case, own in enumerate(lists(cases)):
+        relevant[case, own] = 1
+    found = per_case(rank(cases, lambda block: scores[block], 60, depth=50), CUTOFFS)
+    positive = scores.exp()  # that library takes what is not above 0 for not retrieved
+    for name, values in found.items():
+        kind, k = name.split("@")
+        expected = [float(TORCHMETRICS[kind](*pair, top_k=int(k))) for pair in zip(positive, relevant, strict=True)]
+        # That library computes in float32; all digits that weir prints are far above.
+        np.testing.assert_allclose(values, expected, rtol=2e-6, atol=0)
 
 
 def by_hand() -> Ranked:

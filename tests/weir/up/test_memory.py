@@ -1,7 +1,6 @@
-import os
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
@@ -13,17 +12,15 @@ PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HOLD!r
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of memory on Linux only")
 def test_grandchildren_count() -> None:
-    before = tree_memory(os.getpid())
     process = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    grown = tree_memory(os.getpid()) - before
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    family, alone = tree_memory(process.pid), [tree_memory(int(child)) for child in children]
     process.communicate(timeout=30)
-    assert 64 << 20 < grown < 256 << 20
-    deadline = time.monotonic() + 10
-    while tree_memory(os.getpid()) - before > 32 << 20 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert tree_memory(os.getpid()) - before < 32 << 20
+    assert len(alone) == 1
+    assert 64 << 20 < alone[0] < family < 256 << 20
+    assert tree_memory(process.pid) == 0
 
 
 def test_a_process_that_is_gone_takes_nothing() -> None:

@@ -179,7 +179,7 @@ def test_however_the_supervisor_ends_no_child_is_left(tmp_path: Path, number: si
         time.sleep(0.02)
     child = int(note.read_text())
     process.send_signal(number)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert ("clean" in output) == clean
     while alive(child) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,0 +1,41 @@
+"""``python -m serving.processes.main``: one of the processes that answer; its parent starts it, nobody else.
+
+Its arguments are the descriptors of two sockets, of a `Channel` and of a `ParentLink`.
+"""
+
+import logging
+import signal
+import socket
+import sys
+from multiprocessing.connection import Connection
+
+import uvloop
+
+from serving.processes.channel import Channel
+from serving.processes.link import ParentLink
+from serving.processes.member import Member
+from serving.server import Server, prepare
+
+__all__ = ["main"]
+
+log = logging.getLogger(__name__)
+
+
+def main(channel: int, link: int) -> None:
+    """Answer until SIGTERM."""
+    # Ctrl-C reaches all processes of a terminal: the parent tells this one when to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = ParentLink(Connection(link))
+    try:
+        store, config, files = parent.receive_start().arguments
+        parent.patience = config.max_batch_seconds
+        prepare(config)
+        member = Member(Channel(socket.socket(fileno=channel)), parent, config.threads)
+        uvloop.run(Server(store, config, registry=parent.registry, files=files, member=member).run())
+    except Exception:
+        log.exception("this process ends")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""Strings in two arrays, which processes can map: an array of Python's own strings belongs to one process."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["Texts"]
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """A column of strings, which is read as an array of objects is: `offsets` (n + 1,) into the UTF-8 `data`."""
+
+    offsets: npt.NDArray[np.int64]
+    data: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, texts: npt.NDArray[np.object_]) -> Self:
+        """Return the strings of an array (n,)."""
+        _, offsets, data = pa.array(texts, pa.large_string()).buffers()
+        found = np.frombuffer(offsets, np.int64, len(texts) + 1) if offsets else np.zeros(1, np.int64)
+        return cls(found, np.frombuffer(data or b"", np.uint8)[: found[-1]])
+
+    @property
+    def dtype(self) -> np.dtype[np.object_]:
+        """The type of what indexing returns."""
+        return np.dtype(object)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """How many there are."""
+        return (len(self.offsets) - 1,)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Return the strings of rows of any shape, or of one row."""
+        if np.ndim(rows) == 0:
+            return self._column[int(rows)].as_py()
+        found = self._column.take(pa.array(np.ravel(rows))).to_numpy(zero_copy_only=False)
+        return found.reshape(np.shape(rows))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[np.object_]:
+        """Return all of them as an array of objects."""
+        return np.asarray(self._column.to_numpy(zero_copy_only=False), dtype)
+
+    def __getstate__(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        return self.offsets, self.data
+
+    def __setstate__(self, state: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]) -> None:
+        object.__setattr__(self, "offsets", state[0])
+        object.__setattr__(self, "data", state[1])
+
+    @cached_property
+    def _column(self) -> Any:
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.LargeStringArray.from_buffers(len(self), *buffers[1:], buffers[0])

@@ -1,0 +1,135 @@
+"""A version as its builder shares it, and as a process that answers opens it: all that is large is mapped."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from contracts import BundleManifest
+from contracts.bundle_rows import BundleRows
+from contracts.layers import Layers
+from serving.bundle import LoadedBundle
+from serving.index import AnnIndex, Index
+from serving.layered import exact_index
+from serving.loading import warm_users
+from serving.popular import Popular
+from serving.processes.arrays import SharedArrays, StoredFile
+from serving.processes.texts import Texts
+from serving.tower import Tower
+
+__all__ = ["SharedIndex", "SharedVersion"]
+
+_faiss: Any = faiss  # its stubs lack these
+_NO_MAP = _faiss.DirectMap.NoMap
+
+
+@dataclass(frozen=True)
+class SharedIndex:
+    """A FAISS index: where it is written, and what `serving.index.AnnIndex` needs to search it."""
+
+    file: StoredFile
+    parameters: Mapping[str, int | float]
+    lists: int
+    graph: bool
+    assigned: Layers[np.int32] | None
+
+    @classmethod
+    def of(cls, index: AnnIndex, arrays: SharedArrays) -> Self:
+        """Write an index on the CPU to a file in memory."""
+        return cls(
+            arrays.store(lambda path: _write(index.index, path)),
+            index.parameters,
+            index.lists,
+            index.graph,
+            index.assigned,
+        )
+
+    def opened(self) -> AnnIndex:
+        """Map it: the lists of an IVF index are not read, and cost this process no memory."""
+        index = faiss.read_index(self.file.path, _faiss.IO_FLAG_MMAP_IFC)
+        space = faiss.ParameterSpace()
+        return AnnIndex(index, self.parameters, space, lists=self.lists, graph=self.graph, assigned=self.assigned)
+
+
+@dataclass(frozen=True)
+class SharedVersion:
+    """What a `serving.bundle.LoadedBundle` is made of; `index` is None where the rows are searched."""
+
+    manifest: BundleManifest
+    tower: npt.NDArray[np.uint8]
+    rows: BundleRows
+    popular: Popular
+    index: SharedIndex | None
+    key_secret: str
+    size: int
+    servable_at: float
+
+    @classmethod
+    def of(cls, bundle: LoadedBundle, tower: bytes, arrays: SharedArrays) -> Self:
+        """Take a bundle apart, whose tower is `tower`, and write its index."""
+        index = bundle.index
+        return cls(
+            manifest=bundle.manifest,
+            tower=np.frombuffer(tower, np.uint8),
+            rows=_mappable(bundle.rows),
+            popular=bundle.popular,
+            index=SharedIndex.of(index, arrays) if isinstance(index, AnnIndex) else None,
+            key_secret=bundle.key_secret,
+            size=bundle.size,
+            servable_at=bundle.servable_at,
+        )
+
+    def opened(self, threads: int) -> LoadedBundle:
+        """Put the version together, and run tower and search once."""
+        exact = exact_index(self.rows.vectors)
+        index: Index = exact if self.index is None else self.index.opened()
+        bundle = LoadedBundle(
+            manifest=self.manifest,
+            tower=Tower(self.tower.tobytes(), threads),
+            index=index,
+            exact=exact,
+            rows=self.rows,
+            popular=self.popular,
+            key_secret=self.key_secret,
+            size=self.size,
+            servable_at=self.servable_at,
+        )
+        for batch in (1, 2):
+            users = warm_users(bundle, batch)
+            if bundle.items:
+                bundle.index.search(users, 1)
+        return bundle
+
+    def kept(self, bundle: LoadedBundle) -> LoadedBundle:
+        """Return the bundle that this is, with these arrays for its own, and its index as it is."""
+        exact = exact_index(self.rows.vectors)
+        index: Index = exact
+        if isinstance(bundle.index, AnnIndex) and self.index is not None:
+            index = replace(bundle.index, assigned=self.index.assigned)
+        return replace(bundle, rows=self.rows, popular=self.popular, exact=exact, index=index)
+
+
+def _mappable(rows: BundleRows) -> BundleRows:
+    """Return rows whose ids lie in arrays that can be mapped; those that came by deltas are few, and stay."""
+    ids = rows.ids
+    if isinstance(ids.base, Texts):
+        return rows
+    column = cast("npt.NDArray[np.object_]", Texts.of(ids.base))
+    return replace(rows, ids=Layers(column, ids.over, ids.gone, ids.count))
+
+
+def _write(index: Any, path: str) -> None:
+    """Write an index without the places of its rows: only who changes it needs them, and they cannot be mapped."""
+    inverted = faiss.try_extract_index_ivf(index)
+    if inverted is None:
+        faiss.write_index(index, path)
+        return
+    places, kind = inverted.direct_map, inverted.direct_map.type
+    places.type = _NO_MAP
+    try:
+        faiss.write_index(index, path)
+    finally:
+        places.type = kind

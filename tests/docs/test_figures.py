@@ -1,0 +1,87 @@
+"""Every table of measured figures names the command that prints it, and every command that a page names exists."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from typing import Final
+
+import pytest
+import typer
+
+from benchmarks.change import SAVED, by_part, print_table
+from weir.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+STARTS: Final = ("python -m", "make", "weir", "pytest")
+FIGURE: Final = re.compile(r"\|\s*[-+<]?\d*\.\d+")
+"""A cell that holds a number with a fraction: nobody sets such a number, somebody measured it."""
+ELSEWHERE: Final = "](#where-the-figures-come-from)"
+"""A page may have one table of commands for all of its sections."""
+
+
+def commands(text: str) -> list[list[str]]:
+    """Return the words of all commands in the code of a text, without what is set or prompted before them."""
+    fences = re.findall(r"^```.*?\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    rest = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", rest)]
+    blocks = re.findall(r"^ {4,}(.+)$", rest, flags=re.MULTILINE)
+    code = [*spans, *blocks, *(line for fence in fences for line in fence.splitlines())]
+    lines = [part.strip() for one in code for part in re.split(r"&&|\s#\s|\|", one)]
+    plain = [re.sub(r"^(?:\$ )?(?:\w+=\S*\s+)*(?:\.venv/bin/)?", "", line) for line in lines]
+    return [_words(line) for line in plain if line.startswith(tuple(f"{start} " for start in STARTS))]
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:  # a quote that goes on in the next line
+        return line.split()
+
+
+def problem(words: list[str]) -> str | None:
+    """Return what is wrong with a command that a page names."""
+    if words[:2] == ["python", "-m"]:
+        is_there = importlib.util.find_spec(words[2]) is not None
+    elif words[0] == "make":
+        is_there = re.search(rf"^{re.escape(words[1])}:", (ROOT / "Makefile").read_text(), re.MULTILINE) is not None
+    elif words[0] == "pytest":
+        paths = [word.split("::")[0] for word in words[1:] if word.startswith("tests/")]
+        is_there = all((ROOT / path).exists() for path in paths)
+    else:
+        root = typer.main.get_command(app)
+        is_general = not words[1].isalpha() or words[1].isupper()
+        is_there = is_general or words[1] in getattr(root, "commands", {})
+    return None if is_there else " ".join(words)
+
+
+def sections(page: Path) -> list[str]:
+    """Return the sections of a page, each with the introductions of those that it belongs to."""
+    found: list[str] = []
+    above: dict[int, str] = {}
+    for part in re.split(r"^(?=#+ )", page.read_text(), flags=re.MULTILINE):
+        level = len(part) - len(part.lstrip("#"))
+        above = {depth: text for depth, text in above.items() if depth < level} | {level: part}
+        found.append("".join(above.values()))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_exist(page: Path) -> None:
+    assert [wrong for words in commands(page.read_text()) if (wrong := problem(words))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_table_of_figures_names_what_prints_it(page: Path) -> None:
+    silent = [
+        section.rsplit("\n#", 1)[-1].splitlines()[0]
+        for section in sections(page)
+        if len(FIGURE.findall(section)) > 3 and not commands(section) and ELSEWHERE not in section
+    ]
+    assert silent == []
+
+
+def test_the_table_of_what_changes_cost_is_what_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(by_part(ROOT / SAVED))
+    assert capsys.readouterr().out in (ROOT / "docs" / "sizing.md").read_text()
