@@ -93,7 +93,7 @@ class Recency(Tower):
     def _means(self, history: Tensor, logits: Tensor) -> Tensor:
         """Return the mixture (B, Q, d) of the means of `history` (B, L, d) by `logits` (B, K, Q, L)."""
         # One product for all means: a broadcast one would copy the history for each.
-        means = (torch.softmax(logits, -1).flatten(1, 2) @ history).unflatten(1, logits.shape[1:3])
+        means = (torch.softmax(logits, -1).flatten(1, 2) @ history).view(*logits.shape[:3], -1)
         return cast(Tensor, self.dropout(means.transpose(1, 2).flatten(2)) @ self.mix.T)
 
 
