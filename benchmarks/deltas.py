@@ -127,7 +127,7 @@ class Stream:
         self.topic = np.append(self.topic, 0)
         self.vector = self.world.noise(1, self.world.topics.shape[1])[0]
         self.state.embeddings.weight[self.state.live[-1]] = torch.from_numpy(self.vector)
-        self.state.refresh_frequencies()
+        self.state.counts.read_all()
 
     def export(self, topics: I64) -> tuple[BundleManifest, float]:
         """Publish the items, judged by events of these topics; return the bundle and the CPU-seconds."""

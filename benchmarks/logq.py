@@ -26,13 +26,14 @@ import torch
 import typer
 
 from benchmarks.harness import DATA, F64, I64, Data, command_line, head, median_seconds, row, zipf_ranks
-from benchmarks.states import admit, filled
-from contracts import Keys, Label, UserKeys, UserTable, columns, hash_ids
+from benchmarks.states import admit, count, filled
+from contracts import ItemKeys, Keys, Label, UserKeys, UserTable, columns, hash_ids
 from pipelines.user_state import TouchedUsers
-from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView, GapEstimator
+from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from sketches.view import DecayedSketch
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
-from trainer.items.table import FIRST_ITEM
+from trainer.items.rows import no_rows
+from trainer.items.table import FIRST_ITEM, RowChanges
 from trainer.negatives import Pool, shared_pool
 from trainer.ranking import gain
 from trainer.ranks.workers import Workers, deterministic
@@ -122,7 +123,7 @@ def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
     started = time.process_time()
     estimator, config = ESTIMATORS[name](), settings(name, seed)
     state = TrainerState.fresh(config)
-    state.frequencies = FrequencyView(config.half_life_seconds, memories=[DecayedSketch(1.0, estimator, 0.0)])
+    state.frequencies.memories = [DecayedSketch(1.0, estimator, 0.0)]
     first_test, ranks = round((1 - TEST_SHARE) * len(stream.keys)), []
     with deterministic(), Workers.from_environment("cpu") as workers:
         for number, first in enumerate(range(0, len(stream.keys), WINDOW)):
@@ -166,7 +167,7 @@ def ingest(state: TrainerState, estimator: FrequencyEstimator, stream: Stream, p
     estimator.update(stream.keys[part])
     keys, first = np.unique(stream.keys[part], return_index=True)
     admit(state, keys, stream.ids[part][first], number)
-    state.refresh_frequencies()
+    state.counts.read_all()
 
 
 def deciles(keys: Keys) -> I64:
@@ -244,8 +245,8 @@ def step(
 ) -> None:
     """Print what log Q costs in a training step, and when a window arrives.
 
-    A step only reads log Q of its rows from a table (the gather) and mixes the sources of negatives (the density). The
-    table is computed again from the sketches when a window arrives: the refresh.
+    A step computes log Q of its rows from their counts (the gather) and mixes the sources of negatives (the density).
+    Counts are read from the sketches when a window arrives: the refresh, here with all items in the window.
     """
     head("tower", "batch", "half-lives", "step, ms", "gather and density, ms", "share", "refresh per window, ms")
     for kind, size in (("sasrec", 512), ("mean_pooling", 512), ("mean_pooling", 4096)):
@@ -257,7 +258,8 @@ def step(
             step = median_seconds(lambda: train_step(state, batch, Workers()), steps)  # noqa: B023 - called at once
             used = torch.cat([batch.positives, batch.histories.flatten()]).unique()
             gather = median_seconds(lambda: log_q_of(state, used), 10 * steps)  # noqa: B023
-            refresh = median_seconds(lambda: arrive(state, sketch), 3)  # noqa: B023
+            keys = ItemKeys(state.table.keys[state.table.live])
+            refresh = median_seconds(lambda: arrive(state, sketch, keys), 3)  # noqa: B023
             count = len(state.frequencies.half_lives)
             times = (f"{1e3 * step:.1f}", f"{1e3 * gather:.3f}", f"{gather / step:.2%}", f"{1e3 * refresh:.0f}")
             row(kind, size, count, *times)
@@ -282,10 +284,9 @@ def log_q_of(state: TrainerState, rows: torch.Tensor) -> None:
     shared_pool(state.config.negatives, state.log_q, state.live).log_q(rows, Pool(size, size))
 
 
-def arrive(state: TrainerState, sketch: bytes) -> None:
-    """Add the frequencies of a further window."""
-    state.frequencies.add(sketch, state.frequencies.time_ms + 3_600_000)
-    state.refresh_frequencies()
+def arrive(state: TrainerState, sketch: bytes, keys: ItemKeys) -> None:
+    """Add the frequencies of a further window that has all items."""
+    count(state, sketch, keys, state.frequencies.time_ms + 3_600_000, RowChanges(no_rows(), no_rows()))
 
 
 if __name__ == "__main__":

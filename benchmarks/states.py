@@ -4,9 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import I64
-from contracts import Keys, hash_ids
+from contracts import ItemKeys, hash_ids
 from sketches import CountMinSketch
 from trainer.config import TrainerConfig
+from trainer.items.table import RowChanges, TableRows
 from trainer.state.trainer_state import TrainerState
 from trainer.step.seeds import Purpose, generator
 
@@ -26,13 +27,20 @@ def filled(config: TrainerConfig, items: int, events: I64 | None = None) -> tupl
     sketch.update(keys if events is None else keys[events])
     admit(state, keys, ids, 0)
     state.frequencies.add(sketch.to_bytes(), 0)
-    state.refresh_frequencies()
+    state.counts.read_all()
     state.position.trained_sequence = 0
     return state, sketch.to_bytes()
 
 
-def admit(state: TrainerState, keys: Keys, ids: npt.NDArray[np.object_], sequence: int) -> None:
-    """Give rows and fresh embeddings to the items that have none."""
+def count(state: TrainerState, sketch: bytes, keys: ItemKeys, event_ms: int, changes: RowChanges) -> None:
+    """Take in the sketch of a window with the items `keys`, which all have rows."""
+    state.frequencies.add(sketch, event_ms)
+    state.counts.follow(state.table.rows(keys), state.frequencies.estimates(keys), changes)
+
+
+def admit(state: TrainerState, keys: ItemKeys, ids: npt.NDArray[np.object_], sequence: int) -> TableRows:
+    """Give rows and fresh embeddings to the items that have none; return these rows."""
     admitted = state.table.admit(keys, ids, sequence)
     state.embeddings.grow(state.table.capacity)
     state.embeddings.initialise(admitted, generator(state.config.seed, Purpose.ROWS, sequence))
+    return admitted

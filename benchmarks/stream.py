@@ -88,6 +88,8 @@ def throughput(
             "ratio",
             "wall s",
         )
+        # The first job loads classes and modules, which the others find loaded.
+        Run(stream, events, stream.settings, "nothing").measure()
         alone = Run(stream, events, stream.settings, "nothing").on_flink()
         for degree in parallelism or [1, 2, 4]:
             settings = stream.settings.model_copy(update={"parallelism": degree})
@@ -123,18 +125,32 @@ class Run:
         """Return the CPU seconds of Python and of the TaskManager, and the wall time."""
         before, started = self._cpu(), time.monotonic()
         job = self.submit()
-        while self._done() < self.events:
-            assert time.monotonic() - started < _WAIT_SECONDS, f"{self._done()} events"  # noqa: S101 - nothing is measured
-            time.sleep(0.5)
-        python, jvm = (after - at for after, at in zip(self._cpu(), before, strict=True))
+        self._wait(self.events)
+        python, jvm = _spent(before, self._cpu())
         wall = time.monotonic() - started
         job.cancel()
         return python, jvm, wall
 
-    def _cpu(self) -> tuple[float, float]:
-        """Return the CPU seconds of the workers and of the TaskManager."""
+    def steady(self) -> tuple[int, float, float]:
+        """Return how many events were read after the first quarter, with the same CPU seconds: without any start."""
+        job = self.submit()
+        self._wait(self.events // 4)
+        before, done = self._cpu(), self._done()
+        self._wait(self.events)
+        python, jvm = _spent(before, self._cpu())
+        job.cancel()
+        return self.events - done, python, jvm
+
+    def _wait(self, events: int) -> None:
+        started = time.monotonic()
+        while self._done() < events:
+            assert time.monotonic() - started < _WAIT_SECONDS, f"{self._done()} events"  # noqa: S101 - nothing is measured
+            time.sleep(0.1)
+
+    def _cpu(self) -> list[dict[int, float]]:
+        """Return the CPU seconds of each process of the worker pool, and of the TaskManager."""
         services = self.stream.services
-        return tuple(sum(map(_cpu_of, services[name].processes())) for name in ("worker-pool", "taskmanager"))
+        return [{pid: _cpu_of(pid) for pid in services[name].processes()} for name in ("worker-pool", "taskmanager")]
 
     def _done(self) -> int:
         if self.what == "commits":
@@ -172,6 +188,13 @@ def _here(what: str, events: int, read: Callable[[], int], alone: float | None =
 def _figures(events: int, python: float, alone: float | None, jvm: float = 0.0) -> list[str]:
     rate = events / python
     return [f"{python:.1f}", f"{jvm:.1f}", f"{rate:,.0f}", "" if alone is None else f"{rate / alone:.2f}"]
+
+
+def _spent(before: list[dict[int, float]], after: list[dict[int, float]]) -> list[float]:
+    """Return what processes have spent meanwhile; those that have ended are the workers of the job before."""
+    return [
+        sum(seconds - old.get(pid, 0.0) for pid, seconds in new.items()) for old, new in zip(before, after, strict=True)
+    ]
 
 
 def _cpu_of(pid: int) -> float:

@@ -6,7 +6,7 @@
 Each window has 100,000 events of 20,000 items, drawn from all items each time, which is the worst case for a chain of
 checkpoints; some items are new, and as many of earlier windows expire. There are so many windows that all items are
 touched about once: whole checkpoints are in the mean as often as they are due. Columns are means over all windows:
-CPU-seconds and bytes written; memory is by how much the windows raise the peak. Earlier versions run this file, too.
+CPU-seconds and bytes written; memory is by how much the windows raise the peak.
 """
 
 import tempfile
@@ -22,10 +22,11 @@ import torch
 import typer
 
 from benchmarks.harness import I64, head, row, status
-from benchmarks.states import admit, item_id
+from benchmarks.states import admit, count, item_id
 from contracts import ItemKeys, Store, hash_ids
 from sketches import CountMinSketch
 from trainer.config import TowerConfig, TrainerConfig
+from trainer.items.table import RowChanges
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
@@ -36,7 +37,7 @@ EVENTS: Final = 100_000
 HISTORY: Final = 10
 LASTING: Final = 1_000_000
 """Event time at which the table was filled; new items come in late panes, so that they expire and the others do not."""
-PARTS: Final = ("frequencies", "look-up", "admission, eviction", "checkpoint")
+PARTS: Final = ("look-up", "admission, eviction", "frequencies", "checkpoint")
 
 
 @app.command()
@@ -45,19 +46,21 @@ def main(
     touched: Annotated[int, typer.Option(help="items of a window")] = 20_000,
     new: Annotated[int, typer.Option(help="new items of a window")] = 2_000,
     windows: Annotated[int | None, typer.Option(help="windows; default: until all items are touched")] = None,
+    width: Annotated[int, typer.Option(help="cells in each of the four rows of a sketch")] = 1 << 16,
 ) -> None:
     """Print the table."""
     torch.set_num_threads(1)
     head("items", *(f"{part}, s" for part in PARTS), "longest checkpoint, s", "written, MB", "memory, MB", "restore, s")
-    for count in items or (200_000, 2_000_000):
-        measure(count, touched, new, windows or max(12, count // touched))
+    for size in items or (200_000, 2_000_000):
+        measure(size, touched, new, windows or max(12, size // touched), width)
 
 
-def measure(count: int, touched: int, new: int, windows: int) -> None:
+def measure(known: int, touched: int, new: int, windows: int, width: int) -> None:
     """Print the row of one size."""
     config, draw = TrainerConfig(device="cpu", tower=TowerConfig(kind="mean_pooling")), np.random.default_rng(0)
-    state, keys = TrainerState.fresh(config), keys_of(0, count)
-    admit(state, keys, ids_of(0, count), LASTING)
+    state, keys = TrainerState.fresh(config), keys_of(0, known)
+    admit(state, keys, ids_of(0, known), LASTING)
+    state.counts.read_all()
     with tempfile.TemporaryDirectory() as folder:
         store, spent, written = Store(folder), defaultdict[str, list[float]](list), []
         log = CheckpointLog(store)
@@ -65,10 +68,11 @@ def measure(count: int, touched: int, new: int, windows: int) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
         held = status("VmRSS")
         for number in range(windows):
-            some = ItemKeys(np.concatenate([draw.choice(keys, touched - new, replace=False), keys_of(count, new)]))
+            some = ItemKeys(np.concatenate([draw.choice(keys, touched - new, replace=False), keys_of(known, new)]))
             shown = ItemKeys(draw.choice(some, (EVENTS, HISTORY)))
-            calls = [frequencies(state, some, number), lambda: state.table.rows(shown)]  # noqa: B023 - called at once
-            calls += [change(state, some, ids_of(count, new), number), save(state, log, some)]
+            changing = Window(state, some, ids_of(known, new), number, width)
+            calls = [lambda: state.table.rows(shown), changing.change]  # noqa: B023 - called at once
+            calls += [changing.frequencies, save(state, log, some)]
             for part, call in zip(PARTS, calls, strict=True):
                 before = store.find("checkpoints").keys()
                 started = time.process_time()
@@ -76,7 +80,7 @@ def measure(count: int, touched: int, new: int, windows: int) -> None:
                 spent[part].append(time.process_time() - started)
                 added = store.find("checkpoints")
             written.append(sum(stat.size for name, stat in added.items() if name not in before))
-            count += new
+            known += new
         memory = (status("VmHWM") - held) / 1e6
         started = time.process_time()
         log.load(config, Workers())
@@ -92,28 +96,27 @@ def measure(count: int, touched: int, new: int, windows: int) -> None:
     )
 
 
-def frequencies(state: TrainerState, keys: ItemKeys, number: int) -> Callable[[], object]:
-    """Return what adds a window's sketch."""
-    sketch = CountMinSketch(1 << 16)
-    sketch.update(np.resize(keys, EVENTS))
-    data = sketch.to_bytes()
+class Window:
+    """A window's items, of which the last ones, as many as `ids`, are new."""
 
-    def call() -> None:
-        state.frequencies.add(data, number * 60_000)
-        state.refresh_frequencies()
+    def __init__(
+        self, state: TrainerState, keys: ItemKeys, ids: npt.NDArray[np.object_], number: int, width: int
+    ) -> None:
+        self.state, self.keys, self.ids, self.number = state, keys, ids, number
+        sketch = CountMinSketch(width)
+        sketch.update(np.resize(keys, EVENTS))
+        self.sketch = sketch.to_bytes()
 
-    return call
+    def change(self) -> None:
+        """See the items, take rows and give them to the new ones."""
+        self.state.table.touch(self.keys, LASTING + self.number)
+        evicted = self.state.table.expire(self.number - 2)
+        admitted = admit(self.state, ItemKeys(self.keys[-len(self.ids) :]), self.ids, self.number)
+        self.changes = RowChanges(admitted, evicted)
 
-
-def change(state: TrainerState, keys: ItemKeys, ids: npt.NDArray[np.object_], number: int) -> Callable[[], object]:
-    """Return what sees a window's items, takes rows and gives them to the last of its items, which are new."""
-
-    def call() -> None:
-        state.table.touch(keys, LASTING + number)
-        state.table.expire(number - 2)
-        admit(state, ItemKeys(keys[-len(ids) :]), ids, number)
-
-    return call
+    def frequencies(self) -> None:
+        """Add the sketch."""
+        count(self.state, self.sketch, self.keys, self.number * 60_000, self.changes)
 
 
 def save(state: TrainerState, log: CheckpointLog, keys: ItemKeys) -> Callable[[], object]:

@@ -15,9 +15,12 @@ MANIFEST = "MANIFEST.json"
 
 
 def write_table(store: Store, name: str, table: pa.Table) -> FileEntry:
-    """Write `table` as Parquet (zstd; no dictionary: fixed-size lists of keys do not gain from it)."""
+    """Write `table` as Parquet (zstd).
+
+    No dictionary: fixed-size lists of keys do not gain from it. No statistics: files are read whole.
+    """
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
+    pq.write_table(table, buffer, compression="zstd", use_dictionary=False, write_statistics=False)
     return store.write(name, buffer.getvalue(), rows=table.num_rows)
 
 

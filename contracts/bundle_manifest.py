@@ -62,6 +62,9 @@ class BundleFile:
     Where the index has inverted lists, ``lists.npy`` int32 (m,) are those of the rows, and ``centroids.npy`` float32
     (c, dimension) the centroids of lists that the delta appends, which have the next numbers.
 
+    Where windows have item features, ``features.npz`` says what these add to an item's embedding, in complete bundles
+    and in deltas (`contracts.feature_weights`): an item without a row can be answered from its features.
+
     A compacted bundle has the files of a complete one, and the rows of the delta that it stands for. So a row may hold
     no item: ``items.parquet`` does not name it, the index does not find it, and its vectors are zeros.
     """
@@ -74,6 +77,7 @@ class BundleFile:
     LISTS: Final = "lists.npy"
     REMOVED: Final = "removed.npy"
     CENTROIDS: Final = "centroids.npy"
+    FEATURES: Final = "features.npz"
 
 
 class IndexFit(StoredModel):

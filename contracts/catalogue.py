@@ -39,8 +39,9 @@ class Catalogue:
     """The items of a catalogue, each once: n entries.
 
     `ids` (n,) are strings. Entry i has the tags ``tags[numbers[offsets[i]:offsets[i + 1]]]``, each once, and is
-    available from `starts[i]` until before `ends[i]`, milliseconds since 1970. `tags` ascend. `refused` counts the rows
-    that were left out, and `problem` says what was wrong with the first of them.
+    available from `starts[i]` until before `ends[i]`, milliseconds since 1970. `tags` ascend. `features` has a row for
+    each entry, with columns as `contracts.features.FeatureNames.fields`. `refused` counts the rows that were left out,
+    and `problem` says what was wrong with the first of them.
     """
 
     ids: pa.Array
@@ -49,6 +50,7 @@ class Catalogue:
     numbers: Int64
     starts: Int64
     ends: Int64
+    features: pa.Table
     refused: int = 0
     problem: str = ""
 
@@ -59,6 +61,8 @@ class Catalogue:
     def of(cls, rows: pa.Table, refused: int = 0, problem: str = "") -> "Catalogue":
         """Return the catalogue of rows with `CATALOGUE_SCHEMA`; of several rows with an id the last one counts.
 
+        Further columns are features.
+
         A tag that is empty or longer than an id may be is left out.
         """
         ids = rows[columns.ITEM_ID].combine_chunks()
@@ -68,7 +72,12 @@ class Catalogue:
             rows[name].fill_null(missing).to_numpy()[kept]
             for name, missing in zip((columns.AVAILABLE_FROM, columns.AVAILABLE_UNTIL), ALWAYS, strict=True)
         )
-        return cls(ids.take(pa.array(kept)), tags, offsets, numbers, starts, ends, refused, problem)
+        features = rows.drop_columns(CATALOGUE_SCHEMA.names).take(pa.array(kept))
+        return cls(ids.take(pa.array(kept)), tags, offsets, numbers, starts, ends, features, refused, problem)
+
+    def keys(self, secret: str) -> ItemKeys:
+        """Return the key of each entry, (n,), in a store with this secret."""
+        return _keys(self, secret)
 
     def entries(self, secret: str) -> ItemRows:
         """Return the entry of each item key, in a store with this secret."""
@@ -91,8 +100,13 @@ class Catalogue:
 
 
 @lru_cache(maxsize=1)
+def _keys(catalogue: Catalogue, secret: str) -> ItemKeys:
+    return ItemKeys(hash_ids(catalogue.ids, secret))
+
+
+@lru_cache(maxsize=1)
 def _entries(catalogue: Catalogue, secret: str) -> ItemRows:
-    return ItemRows.of(ItemKeys(hash_ids(catalogue.ids, secret)))
+    return ItemRows.of(_keys(catalogue, secret))
 
 
 def _last_of_each(ids: pa.Array) -> Int64:

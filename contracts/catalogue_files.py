@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from contracts import columns
 from contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
 from contracts.errors import UserError
+from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE, MAX_VALUES, FeatureNames
 from contracts.interaction import MAX_ID_BYTES
 
 __all__ = ["CatalogueError", "decode_catalogue"]
@@ -29,6 +30,7 @@ __all__ = ["CatalogueError", "decode_catalogue"]
 _TIMES: Final = (columns.AVAILABLE_FROM, columns.AVAILABLE_UNTIL)
 _TEXTS: Final = {columns.ITEM_ID: pa.string(), **dict.fromkeys(_TIMES, pa.string())}
 _BETWEEN_TAGS: Final = "|"
+NO_FEATURES: Final = FeatureNames()
 _EARLIEST: Final = -(10**15)
 _LATEST: Final = 10**15
 """Milliseconds since 1970 that an integer may mean: until the year 33658."""
@@ -38,11 +40,11 @@ class CatalogueError(UserError):
     """A file that is no catalogue; the message names it and says why."""
 
 
-def decode_catalogue(url: str, data: bytes) -> Catalogue:
-    """Return the catalogue that a file holds; its format follows from its name.
+def decode_catalogue(url: str, data: bytes, features: FeatureNames = NO_FEATURES) -> Catalogue:
+    """Return the catalogue that a file holds; its format follows from its name, and `features` names its features.
 
-    Rows without a usable item id, with tags that are no strings or with times that cannot be read are left out and
-    counted. Raises `CatalogueError` where nothing of the file can be used.
+    Rows without a usable item id, with tags that are no strings, with times that cannot be read or with features of
+    other kinds are left out and counted. Raises `CatalogueError` where nothing of the file can be used.
     """
     name = url.lower().partition("?")[0]
     if name.endswith(".gz"):
@@ -53,10 +55,10 @@ def decode_catalogue(url: str, data: bytes) -> Catalogue:
     if not data:
         raise CatalogueError(f"{url}: is empty")
     try:
-        rows, problems = read(data)
+        rows, problems = read(data, features)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise CatalogueError(f"{url}: {' '.join(str(error).split())}") from None
-    found = _checked(rows, problems)
+    found = _checked(rows, problems, features)
     if found.refused and not len(found):
         raise CatalogueError(f"{url}: none of its {found.refused} rows can be used: {found.problem}")
     return found
@@ -69,12 +71,12 @@ def _unzipped(url: str, data: bytes) -> bytes:
         raise CatalogueError(f"{url}: {error}") from None
 
 
-def _read_parquet(data: bytes) -> tuple[pa.Table, list[str]]:
-    file = pq.ParquetFile(io.BytesIO(data))
-    return file.read(columns=[name for name in CATALOGUE_SCHEMA.names if name in file.schema_arrow.names]), []
+def _read_parquet(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]:
+    file, wanted = pq.ParquetFile(io.BytesIO(data)), [*CATALOGUE_SCHEMA.names, *features.all]
+    return file.read(columns=[name for name in wanted if name in file.schema_arrow.names]), []
 
 
-def _read_csv(data: bytes) -> tuple[pa.Table, list[str]]:
+def _read_csv(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]:
     problems: list[str] = []
 
     def skip(row: Any) -> str:
@@ -85,8 +87,8 @@ def _read_csv(data: bytes) -> tuple[pa.Table, list[str]]:
         io.BytesIO(data),
         parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
         convert_options=pyarrow.csv.ConvertOptions(
-            column_types={**_TEXTS, columns.TAGS: pa.string()},
-            include_columns=CATALOGUE_SCHEMA.names,
+            column_types={**_TEXTS, columns.TAGS: pa.string(), **dict.fromkeys(features.all, pa.string())},
+            include_columns=[*CATALOGUE_SCHEMA.names, *features.all],
             include_missing_columns=True,
             strings_can_be_null=True,
             null_values=[""],
@@ -95,42 +97,75 @@ def _read_csv(data: bytes) -> tuple[pa.Table, list[str]]:
     return table, problems
 
 
-def _read_lines(data: bytes) -> tuple[pa.Table, list[str]]:
+def _read_lines(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]:
     schema = pa.schema({**_TEXTS, columns.TAGS: CATALOGUE_SCHEMA.field(columns.TAGS).type})
+    # A file has either strings or lists of them, as a rule: its first line tells which.
+    first = data.lstrip().partition(b"\n")[0]
+    for name in features.categorical:
+        schema = schema.append(pa.field(name, CATEGORICAL_TYPE if _has_list(first, name) else pa.string()))
+    for name in features.dense:
+        schema = schema.append(pa.field(name, DENSE_TYPE))
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
         table = pyarrow.json.read_json(io.BytesIO(data), parse_options=options)
         table.validate(full=True)
     except pa.ArrowException:
-        return _read_line_by_line(data)
+        return _read_line_by_line(data, features)
     return table, []
 
 
-def _read_line_by_line(data: bytes) -> tuple[pa.Table, list[str]]:
+def _has_list(line: bytes, name: str) -> bool:
+    try:
+        return isinstance(json.loads(line)[name], list)
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return False
+
+
+def _read_line_by_line(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]:
     rows, problems = [], []
     for number, line in enumerate(data.splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            rows.append(_row(json.loads(line)))
+            rows.append(_row(json.loads(line), features))
         except (ValueError, RecursionError) as error:
             problems.append(f"line {number}: {error}")
     texts = [pa.array([row[place] for row in rows], pa.string()) for place in (0, 2, 3)]
     tags = pa.array([row[1] for row in rows], CATALOGUE_SCHEMA.field(columns.TAGS).type)
-    return pa.table([texts[0], tags, *texts[1:]], names=CATALOGUE_SCHEMA.names), problems
+    said = [pa.array([row[4][place] for row in rows], field.type) for place, field in enumerate(features.fields)]
+    names = [*CATALOGUE_SCHEMA.names, *features.all]
+    return pa.table([texts[0], tags, *texts[1:], *said], names=names), problems
 
 
-def _row(found: Any) -> tuple[str | None, list[str] | None, str | None, str | None]:
+def _row(found: Any, features: FeatureNames) -> tuple[str | None, list[str] | None, str | None, str | None, list[Any]]:
     if not isinstance(found, dict):
         raise ValueError(f"is a {type(found).__name__}, not an object")
     tags = found.get(columns.TAGS)
     if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
         raise ValueError("tags are no list of strings")
     item, start, end = (_text(found.get(name)) for name in (columns.ITEM_ID, *_TIMES))
-    for text in (item, *(tags or ())):
+    lists: list[Any] = [_values(found.get(name), name) for name in features.categorical]
+    for text in (item, *(tags or ()), *(value for values in lists for value in values or ())):
         if text is not None:
             text.encode()  # JSON can escape half a character
-    return item, tags, start, end
+    return item, tags, start, end, lists + [_number(found.get(name), name) for name in features.dense]
+
+
+def _values(value: object, name: str) -> list[str] | None:
+    if value is None:
+        return None
+    values: list[Any] = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, str) for one in values):
+        raise ValueError(f"{name} is neither a string nor a list of strings")
+    return values
+
+
+def _number(value: object, name: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is no number")
+    return float(value)
 
 
 def _text(value: object) -> str | None:
@@ -141,7 +176,7 @@ def _text(value: object) -> str | None:
     raise ValueError(f"{value!r} is neither a string nor an integer")
 
 
-_READERS: Final[dict[str, Callable[[bytes], tuple[pa.Table, list[str]]]]] = {
+_READERS: Final[dict[str, Callable[[bytes, FeatureNames], tuple[pa.Table, list[str]]]]] = {
     ".parquet": _read_parquet,
     ".jsonl": _read_lines,
     ".ndjson": _read_lines,
@@ -150,7 +185,7 @@ _READERS: Final[dict[str, Callable[[bytes], tuple[pa.Table, list[str]]]]] = {
 }
 
 
-def _checked(rows: pa.Table, problems: list[str]) -> Catalogue:
+def _checked(rows: pa.Table, problems: list[str], features: FeatureNames) -> Catalogue:
     """Give rows the types of a catalogue, and leave out those that do not fit."""
     problems = list(problems)
     ids = _column(rows, columns.ITEM_ID, pa.string())
@@ -164,7 +199,19 @@ def _checked(rows: pa.Table, problems: list[str]) -> Catalogue:
         problems += [f"{name} is no time: {texts[place]}" for place in np.flatnonzero(bad & good)]
         good &= ~bad
         times.append(found)
-    table = pa.table([ids, _tag_lists(rows), *times], schema=CATALOGUE_SCHEMA)
+    said = []
+    for name in features.categorical:
+        found, bad = _categorical(rows, name)
+        problems += [f"{name} has no strings, or more than {MAX_VALUES}"] * int((bad & good).sum())
+        good &= ~bad
+        said.append(found)
+    for name in features.dense:
+        found, bad = _dense(rows, name)
+        problems += [f"{name} is no finite number"] * int((bad & good).sum())
+        good &= ~bad
+        said.append(found)
+    schema = pa.schema([*CATALOGUE_SCHEMA, *features.fields])
+    table = pa.table([ids, _tag_lists(rows, columns.TAGS), *times, *said], schema=schema)
     return Catalogue.of(table.filter(pa.array(good)), len(problems), problems[0] if problems else "")
 
 
@@ -175,9 +222,44 @@ def _column(rows: pa.Table, name: str, kind: pa.DataType | None) -> pa.Array:
     return column if kind is None else column.cast(kind)
 
 
-def _tag_lists(rows: pa.Table) -> pa.Array:
+def _categorical(rows: pa.Table, name: str) -> tuple[pa.Array, Any]:
+    """Return lists of strings, and which hold nulls or too many of them."""
+    column = _column(rows, name, None)
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
+    if name not in rows.column_names or pa.types.is_null(column.type):
+        return pa.nulls(len(rows), CATEGORICAL_TYPE), np.zeros(len(rows), np.bool_)
+    lists = _tag_lists(rows.set_column(rows.column_names.index(name), name, column), name)
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    places = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+    nulls = places[lists.flatten().is_null().to_numpy(zero_copy_only=False)]
+    bad = (counts > MAX_VALUES) | (np.bincount(nulls, minlength=len(rows)) > 0)
+    return lists, bad
+
+
+def _dense(rows: pa.Table, name: str) -> tuple[pa.Array, Any]:
+    """Return doubles, and which are no finite numbers."""
+    column = _column(rows, name, None)
+    if pa.types.is_string(column.type):
+        texts = column.to_pylist()
+        values = [None if text is None else _float(text) for text in texts]
+        column = pa.array(values, DENSE_TYPE)
+    column = column.cast(DENSE_TYPE)
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False).astype(np.float32))
+    return column, bad
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _tag_lists(rows: pa.Table, name: str) -> pa.Array:
     kind = CATALOGUE_SCHEMA.field(columns.TAGS).type
-    tags = _column(rows, columns.TAGS, None)
+    tags = _column(rows, name, None)
     if pa.types.is_string(tags.type) or pa.types.is_large_string(tags.type):
         tags = pc.split_pattern(tags, _BETWEEN_TAGS)
     return tags.cast(kind)

@@ -34,7 +34,7 @@ __all__ = [
 CHECKPOINT_MARK: Final = "CHECKPOINT.json"
 """A directory without it is incomplete and is never read."""
 
-CURRENT_FORMAT: Final = 3
+CURRENT_FORMAT: Final = 4
 
 _BYTES: Final = {
     "bool": 1,
@@ -78,8 +78,9 @@ class CheckpointMark(Document):
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
-    format: Literal[2, 3] = Field(
-        default=3, description="how the files hold the tensors; 2: no parent, ids as JSON; readers refuse any other"
+    format: Literal[2, 3, 4] = Field(
+        default=4,
+        description="what the files hold; 2: no parent, ids as JSON; below 4: no counts of rows; others are refused",
     )
     step: int = Field(ge=0, description="steps since the beginning of training")
     sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")

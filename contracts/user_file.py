@@ -38,6 +38,8 @@ FEW: Final = 10
 _MAGIC: Final = b"WEIRUSER"
 _VERSION: Final = 1
 _PAGE: Final = 4096
+_GAP: Final = 8
+"""Pages that are no further apart are asked for together, with those between them: all, where that is the mean."""
 _FIELDS: Final = struct.Struct("<8s7q")
 _SUM: Final = struct.Struct("<Q")
 _RANGE: Final = struct.Struct("<2I")
@@ -160,9 +162,11 @@ class UserFile:
 
         A page that is missing when a piece is read costs a wait, and several times the CPU.
         """
-        pages = np.unique(np.concatenate([starts // _PAGE, (ends - 1) // _PAGE]))
-        edges = np.flatnonzero(np.diff(pages) > 1)
-        first, last = pages[np.append(0, edges + 1)], pages[np.append(edges, len(pages) - 1)]
+        first, last = starts.min(keepdims=True) // _PAGE, (ends.max(keepdims=True) - 1) // _PAGE
+        if last[0] - first[0] > _GAP * len(starts):
+            pages = np.unique(np.concatenate([starts // _PAGE, (ends - 1) // _PAGE]))
+            edges = np.flatnonzero(np.diff(pages) > _GAP)
+            first, last = pages[np.append(0, edges + 1)], pages[np.append(edges, len(pages) - 1)]
         for start, length in zip((_PAGE * first).tolist(), (_PAGE * (last + 1 - first)).tolist(), strict=True):
             self.data.madvise(mmap.MADV_WILLNEED, start, length)
 

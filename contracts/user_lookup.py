@@ -7,7 +7,7 @@ users in many files costs a few slices for each user and file, and some dozens o
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from contracts.user_rows import (
 
 __all__ = ["UserTable"]
 
+Hits: TypeAlias = tuple[Int64, Int64, Int64]
+"""Of each hit, of a user the oldest first: the row of the user, the place in its file, and the file's number."""
+
 _BLOCK: Final = 1 << 11
 """Users that are searched for at once, or pieces that are read: their pages are in memory."""
 _MANY: Final = 1 << 9
@@ -39,10 +42,15 @@ _SINGLY: Final = 16
 """Up to so many users, plain Python is faster than numpy."""
 _FACTS: Final = ("shift", "count", "pairs", "ranges_at", "users_at", "rows_at", "heads_at", "items_at")
 _NEAR: Final = np.arange(FEW)
+_NOWHERE: Final = np.empty(0, np.int64)
 _PIECES: Final = 32
 """From so many pieces of each file on, a numpy call for each file is faster than a slice for each piece."""
 _WORD: Final = 4
 """What lies in a file starts at multiples of so many bytes."""
+_ITEM: Final = 8
+"""Bytes of a seen item."""
+_DENSE: Final = 8
+"""Where `_MANY` users and at least one of so many in a file are searched for, all keys of the file are read."""
 
 
 @dataclass(frozen=True)
@@ -69,52 +77,68 @@ class UserTable:
         """
         if len(users) <= _SINGLY:
             return FewUsers.find(self.by_shard, self.length, users)
-        starts = range(0, len(users), _BLOCK)
-        parts = [self._find(UserKeys(users[start : start + _BLOCK])) for start in starts]
-        rows = np.concatenate([start + part[0] for start, part in zip(starts, parts, strict=True)])
-        return _ManyUsers(self, users, rows, *(np.concatenate([part[at] for part in parts]) for at in (1, 2)))
+        owner = shards_of(users, self.shards)
+        held = np.bincount(owner, minlength=self.shards)[self.owners]
+        is_dense = (held >= _MANY) & (_DENSE * held >= self.facts["count"])
+        starts = range(0, len(users) if not is_dense.all() else 0, _BLOCK)
+        parts = [self._find(users, owner, np.arange(len(users))[start : start + _BLOCK], ~is_dense) for start in starts]
+        parts += [self._find_densely(users, owner, number) for number in np.flatnonzero(is_dense).tolist()]
+        rows, places, numbers = (np.concatenate([_NOWHERE, *(part[at] for part in parts)]) for at in range(3))
+        order = np.argsort(numbers, kind="stable")
+        return _ManyUsers(self, users, rows[order], places[order], numbers[order])
 
     def stretch(self, users: UserKeys, start: int) -> FoundUsers:
         """Return the `users` (n,) that follow each other from a place on, in a table of one file."""
         rows = np.arange(len(users))
         return _ManyUsers(self, users, rows, start + rows, np.zeros(len(users), np.int64))
 
-    def _find(self, users: UserKeys) -> tuple[Int64, Int64, Int64]:
-        """Return the row of the user, the place and the number of the file of each hit, of a user the oldest first."""
-        owner = shards_of(users, self.shards)
-        held = np.bincount(owner, minlength=self.shards)
-        counts = held[self.owners]
+    def _find(self, users: UserKeys, owner: Int64, block: Int64, wanted: Bool) -> Hits:
+        """Search for the users at the rows `block`, of the shards `owner` (n,), in the files that are `wanted` (f,)."""
+        held = np.bincount(owner[block], minlength=self.shards)
+        counts = np.where(wanted, held[self.owners], 0)
         at, _ = segments((np.cumsum(held) - held)[self.owners], counts)
-        rows = np.argsort(owner, kind="stable")[at]
+        rows = block[np.argsort(owner[block], kind="stable")][at]
         search = _Search(self, UserKeys(users[rows]), np.repeat(np.arange(len(self.files)), counts))
         places = search.places()
         hit = np.flatnonzero(places >= 0)
         return rows[hit], places[hit], search.numbers[hit]
 
+    def _find_densely(self, users: UserKeys, owner: Int64, number: int) -> Hits:
+        """Search for all users of a file's shard among all keys of the file."""
+        file = self.files[number]
+        keys, rows = file.users(0, file.count), np.flatnonzero(owner == self.owners[number])
+        if not (keys[1:] > keys[:-1]).all():
+            raise CorruptArtefactError(str(file.path), DAMAGED_ORDER)
+        places = np.searchsorted(keys, users[rows])
+        hit = np.flatnonzero(keys[np.minimum(places, file.count - 1)] == users[rows])
+        return rows[hit], places[hit], np.full(len(hit), number)
+
     def gather(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
         """Return what lies in files from bytes `starts` (n,) on, one after the other; `numbers` (n,) say which files.
 
-        The kernel maps a page with its 15 neighbours: of many pieces, only those of a block are mapped at a time.
+        Pieces of various `sizes` are of seen items. The kernel maps a page with its 15 neighbours: of many pieces, only
+        those of a block are mapped at a time.
         """
         if len(numbers) < _MANY:
             return self._read(numbers, starts, sizes)
-        touched = self._read_ahead(numbers, starts, starts + sizes)
-        found = []
+        self._read_ahead(numbers, starts, starts + sizes)
+        if not isinstance(sizes, int):
+            # As many pieces of one item each.
+            places, _ = segments(starts // _ITEM, sizes // _ITEM)
+            numbers, starts, sizes = np.repeat(numbers, sizes // _ITEM), places * _ITEM, _ITEM
+        found = np.empty(len(numbers), f"V{sizes}")
         for block in (slice(at, at + _BLOCK) for at in range(0, len(numbers), _BLOCK)):
-            found.append(self._read(numbers[block], starts[block], sizes if isinstance(sizes, int) else sizes[block]))
-            for file in touched:
-                file.release()
-        return b"".join(found)
+            found[block] = np.frombuffer(self._read(numbers[block], starts[block], sizes), found.dtype)
+            for number in np.flatnonzero(np.bincount(numbers[block])).tolist():
+                self.files[number].release()
+        return found.data.cast("B")
 
-    def _read_ahead(self, numbers: Int64, starts: Int64, ends: Int64) -> list[UserFile]:
-        """Ask for the pages of all pieces that are not empty; return the files that have any."""
-        touched = []
+    def _read_ahead(self, numbers: Int64, starts: Int64, ends: Int64) -> None:
+        """Ask for the pages of all pieces that are not empty."""
         for number, file in enumerate(self.files):
             mine = (numbers == number) & (starts < ends)
             if mine.any():
                 file.read_ahead(starts[mine], ends[mine])
-                touched.append(file)
-        return touched
 
     def _read(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
         """Return the same as slices of bytes, or by numpy, which has to be called for each file.

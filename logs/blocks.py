@@ -66,6 +66,11 @@ class Lines:
         latest = None if self.latest_ms is None else self.latest_ms[start:stop]
         return Lines(self.lines[start:stop], self.positions[start:stop], latest, self.header)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the lines."""
+        return sum(map(len, self.lines))
+
 
 @dataclass(frozen=True)
 class TableRows:
@@ -82,6 +87,11 @@ class TableRows:
         """Return the rows from the one numbered `start` up to `stop`."""
         return TableRows(self.table[start:stop], self.positions[start:stop], self.others)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.table.nbytes)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -96,6 +106,11 @@ class Block:
     faults: tuple[tuple[int, Fault, bytes], ...] = ()
     stop: int = 0
     latest_ms: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return self.content.nbytes if self.content else 0
 
 
 @dataclass(frozen=True)

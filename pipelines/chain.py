@@ -1,15 +1,14 @@
 """The chain of transforms, from what is to be read to committed windows; it knows nothing of the driver.
 
-Elements are Arrow record batches and tables, never single rows. Batches carry the time of their window, and the
-grouping by window is Beam's own, so that it means the same in a batch and in a streaming runner.
+Elements are Arrow record batches and tables, never single rows. The rows of a shard travel once, and all that is made
+of them is made where they are.
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from typing import Any, Final
 
 import apache_beam as beam
-from apache_beam.transforms.window import FixedWindows, GlobalWindows
+import pyarrow as pa
 
 from contracts import Commit, HistoryFiles, Store
 from pipelines.config import PipelineConfig
@@ -21,7 +20,7 @@ from pipelines.transforms.dead_letters import WriteDeadLetters
 from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
 from pipelines.transforms.histories import DELTAS, AttachHistories
 from pipelines.transforms.read import PROGRESS, ListChunks, ReadChunk
-from pipelines.transforms.split import OPEN, Locate, MergeProgress, Release, Reopen
+from pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Piece, Release, Reopen
 from pipelines.transforms.validate import DEAD, Validate
 from pipelines.transforms.write import WriteShards
 
@@ -51,34 +50,25 @@ class ReadBlocks(beam.PTransform[Any, Any]):
 class RowsToWindows(beam.PTransform[Any, Any]):
     """Valid interactions to the commit of the run, if it has anything to commit.
 
-    They come as a dict: `ROWS`, what was seen under `PROGRESS`, and collections of dead letters under `DEAD`.
-    `together` makes the windowing under which the windows of a run meet, for the histories of a shard and for the
-    order of commits: the end of the input for a bounded run. An unbounded driver gives a trigger. `before` are the
-    files of histories before the run.
+    They come as a dict: `ROWS`, what was seen under `PROGRESS`, and collections of dead letters under `DEAD`. `before`
+    are the files of histories before the run.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        run: Run,
-        config: PipelineConfig,
-        before: HistoryFiles,
-        together: Callable[[], Any] | None = None,
-    ) -> None:
+    def __init__(self, store: Store, run: Run, config: PipelineConfig, before: HistoryFiles) -> None:
         super().__init__()
         self._store, self._run, self._config = store, run, config
-        self._together = together or partial(beam.WindowInto, GlobalWindows())
         self._before = before
 
     def expand(self, read: Any) -> Any:
         """Add the transforms."""
         store, run, config = self._store, self._run, self._config
-        located = read[ROWS] | "Locate" >> beam.ParDo(Locate(store, run)).with_outputs(PROGRESS, main="keyed")
+        locate = beam.ParDo(Locate(store, run)).with_output_types(Keyed)
+        located = read[ROWS] | "Locate" >> locate.with_outputs(PROGRESS, main="keyed")
         seen = (read[PROGRESS], located[PROGRESS]) | "All progress" >> beam.Flatten()
         progress = beam.pvalue.AsSingleton(seen | "Merge progress" >> beam.CombineGlobally(MergeProgress()))  # type: ignore[no-untyped-call]
-        released = self._with_rows_in_hand(located.keyed, progress) | "Release" >> beam.ParDo(
-            Release(store, run, config), progress
-        ).with_outputs(OPEN, DEAD, main="pieces")
+        release = beam.ParDo(Release(store, run, config), progress).with_output_types(tuple[int, Piece])
+        rows = self._with_rows_in_hand(located.keyed, progress)
+        released = rows | "Release" >> release.with_outputs(OPEN, DEAD, main="pieces")
         letters = (
             (*read[DEAD], released[DEAD])
             | "All dead letters" >> beam.Flatten()
@@ -86,7 +76,6 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         )
         shards = (
             released.pieces
-            | "Window" >> beam.WindowInto(FixedWindows(config.window_seconds))
             | "Group by shard" >> beam.GroupByKey()
             | "De-duplicate" >> beam.ParDo(Deduplicate(store, run))
         )
@@ -112,24 +101,17 @@ class RowsToWindows(beam.PTransform[Any, Any]):
     def _write(self, shards: Any) -> tuple[Any, Any]:
         """Add what writes the examples, and the files of users; return the reports of both."""
         store, run, config = self._store, self._run, self._config
-        attached = (
-            shards
-            | "Together" >> self._together()
-            | "Key by shard" >> beam.Map(_by_shard)
-            | "Group windows" >> beam.GroupByKey()
-            | "Attach histories"
-            >> beam.ParDo(AttachHistories(store, run, config, self._before)).with_outputs(DELTAS, main="windows")
-        )
+        attach = beam.ParDo(AttachHistories(store, run, config, self._before)).with_output_types(ShardWindow)
+        attached = shards | "Attach histories" >> attach.with_outputs(DELTAS, main="windows")
         written = attached.windows | "Write shards" >> beam.ParDo(WriteShards(store, run, config.history_length))
         return written, attached[DELTAS]
 
     def _count(self, shards: Any) -> Any:
         return (
             shards
-            | "Items and users" >> beam.Map(lambda shard: (shard.items, shard.users))
-            | "Count" >> beam.CombineGlobally(CountItemsAndUsers(self._config.sketch)).without_defaults()
-            | "Name the window" >> beam.Map(_of_window)
-            | "Sketches together" >> self._together()
+            | "Items and users" >> beam.FlatMap(_items_and_users)
+            | "Count" >> beam.CombinePerKey(CountItemsAndUsers(self._config.sketch))
+            | "Name the window" >> beam.MapTuple(lambda start_ms, counted: WindowSketches(start_ms, *counted))
         )
 
 
@@ -143,13 +125,10 @@ class BlocksToWindows(RowsToWindows):
         return super().expand({ROWS: validated[ROWS], DEAD: letters, PROGRESS: read[PROGRESS]})
 
 
-def _by_shard(window: ShardWindow) -> tuple[int, ShardWindow]:
-    return window.shard, window
+def _items_and_users(shard: tuple[int, list[ShardWindow]]) -> Iterator[tuple[int, tuple[pa.Table, pa.Table]]]:
+    for window in shard[1]:
+        yield window.name.start_ms, (window.items, window.users)
 
 
 def _to_one(part: Made) -> tuple[int, Made]:
     return 0, part
-
-
-def _of_window(sketches: tuple[bytes, bytes], window: Any = beam.DoFn.WindowParam) -> WindowSketches:
-    return WindowSketches(window.start.micros // 1000, *sketches)

@@ -244,8 +244,13 @@ class _Driver:
             self._in_hand.take_in(outcome)
             self._unread |= any(reading.partition.key not in outcome.read for reading in plan.readings)
         self._tidy()
-        for commit in self._state.catch_up(self._commits):
+        found = list(self._state.catch_up(self._commits))
+        for commit in found:
             self.metrics.observe(self.store, commit, self._state, started)
+        if any(commit.writer != plan.run.id and commit.sources for commit in found):
+            # A run without a commit of its own is not told so: what it keeps in hand may be in theirs.
+            self._start_from_commits()
+            return False
         self._state.save(self._commits)
         self.histories.keep()
         self._report(IngestSummary.of(outcome.commit, time.monotonic() - clock), outcome.commit)

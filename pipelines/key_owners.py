@@ -11,7 +11,7 @@ the lowest check, whatever the order of reading: each claims the key.
 import hashlib
 import logging
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
@@ -25,7 +25,7 @@ import pyarrow as pa
 from contracts import CorruptArtefactError, Keys, Store, WindowLog, columns
 from contracts.documents import seal, unseal
 from logs import BlockId, DeadLetter, Fault, Int64, Letters, Reason
-from pipelines.progress import Claims
+from pipelines.progress import Claims, Owners
 
 __all__ = ["KeyOwners", "checks_of", "claimed", "letters_of", "new_claims", "of_others", "owners"]
 
@@ -98,17 +98,17 @@ class KeyOwners:
             except CorruptArtefactError as error:
                 logger.warning("its items own no keys: %s", error)
             else:
-                self._add(items[columns.ITEM_KEY].to_numpy(), checks_of(items[columns.ITEM_ID].to_pylist()))
+                self._add(items)
             self.sequence = pane.sequence
         if self.sequence - self._saved >= _PANES_BETWEEN_SAVES:
             self.save()
 
-    def _add(self, keys: Keys, checks: Int64) -> None:
-        place = np.flatnonzero(self.is_unknown(keys))
-        new, first = np.unique(keys[place], return_index=True)
+    def _add(self, items: pa.Table) -> None:
+        items = items.filter(pa.array(self.is_unknown(items[columns.ITEM_KEY].to_numpy())))
+        new, first = np.unique(items[columns.ITEM_KEY].to_numpy(), return_index=True)
         at = np.searchsorted(self.keys, new)
         self.keys = np.insert(self.keys, at, new)
-        self.checks = np.insert(self.checks, at, checks[place][first])
+        self.checks = np.insert(self.checks, at, checks_of(items[columns.ITEM_ID].take(pa.array(first)).to_pylist()))
 
     def save(self) -> None:
         """Keep them in the store: they outlive the windows that they come from."""
@@ -143,35 +143,30 @@ def owners(store: Store, sequence: int) -> KeyOwners:
         return found
 
 
-def new_claims(rows: pa.RecordBatch, known: KeyOwners) -> Iterator[Claims]:
-    """Yield the claims of keyed rows on keys that nobody owns; ids of one key are in different ones."""
-    ids, keys, _ = _distinct(rows.take(pa.array(_with_ids(rows))))
+def new_claims(rows: pa.RecordBatch, known: KeyOwners) -> Claims:
+    """Return the claims of keyed rows on keys that nobody owns, each id's once."""
+    ids, keys, _ = _distinct(rows)
     new = np.flatnonzero(known.is_unknown(keys))
-    checks = checks_of([ids[place] for place in new.tolist()])
-    left, keys = np.arange(len(new)), keys[new]
-    while len(left):
-        _, first = np.unique(keys[left], return_index=True)
-        yield dict(zip(keys[left[first]].tolist(), checks[left[first]].tolist(), strict=True))
-        left = np.delete(left, first)
+    return np.stack([keys[new], checks_of(ids.take(pa.array(new)).to_pylist())], axis=1)
 
 
-def claimed(rows: pa.RecordBatch, known: KeyOwners) -> Claims:
+def claimed(rows: pa.RecordBatch, known: KeyOwners) -> Owners:
     """Return the claims of keyed rows that have been accepted: each key has one id."""
-    return next(new_claims(rows, known), {})
+    return dict(new_claims(rows, known).tolist())
 
 
 def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int]) -> Bool:
     """Mark the keyed rows (n,) whose item key belongs to another id, or is claimed by another."""
-    named = _with_ids(rows)
-    ids, keys, of_row = _distinct(rows.take(pa.array(named)))
-    checks = checks_of(ids)
-    wrong = known.is_disputed(keys, checks)
+    ids, keys, of_row = _distinct(rows)
+    # Of the others, whoever has them is right.
+    asked = np.flatnonzero(~known.is_unknown(keys) | np.isin(keys, np.fromiter(claims, np.int64, len(claims))))
+    checks = checks_of(ids.take(pa.array(asked)).to_pylist())
+    pairs = zip(keys[asked].tolist(), checks.tolist(), strict=True)
+    wrong = np.zeros(len(keys) + 1, np.bool_)
+    wrong[asked] = known.is_disputed(keys[asked], checks)
     if claims:
-        pairs = zip(keys.tolist(), checks.tolist(), strict=True)
-        wrong |= np.array([claims.get(key, check) != check for key, check in pairs], np.bool_)
-    marked = np.zeros(rows.num_rows, np.bool_)
-    marked[named] = wrong[of_row]
-    return marked
+        wrong[asked] |= np.array([claims.get(key, check) != check for key, check in pairs], np.bool_)
+    return wrong[of_row]
 
 
 def letters_of(partition: str, rows: pa.RecordBatch, fault: Fault = COLLISION) -> Letters:
@@ -181,15 +176,13 @@ def letters_of(partition: str, rows: pa.RecordBatch, fault: Fault = COLLISION) -
     return Letters(BlockId(partition, letters[0].position), letters)
 
 
-def _distinct(rows: pa.RecordBatch) -> tuple[list[str], Int64, Int64]:
-    """Return the distinct item ids (d), their keys (d,), and for each row the place of its id (n,)."""
+def _distinct(rows: pa.RecordBatch) -> tuple[pa.Array, Int64, Int64]:
+    """Return the distinct item ids (d), their keys (d,), and for each row the place of its id (n,).
+
+    Windows name only the items of positives: -1 is the place of an id that is not known.
+    """
     encoded = rows.column(columns.ITEM_ID).dictionary_encode()
-    of_row = encoded.indices.to_numpy().astype(np.int64)
-    _, first = np.unique(of_row, return_index=True)
-    return encoded.dictionary.to_pylist(), rows.column(columns.ITEM_KEY).to_numpy()[first], of_row
-
-
-def _with_ids(rows: pa.RecordBatch) -> Int64:
-    """Return the places of the rows whose item id is known: windows name only the items of positives."""
-    places: Int64 = np.flatnonzero(rows.column(columns.ITEM_ID).is_valid().to_numpy(zero_copy_only=False))
-    return places
+    of_row = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    keys = np.empty(len(encoded.dictionary) + 1, np.int64)
+    keys[of_row] = rows.column(columns.ITEM_KEY).to_numpy()
+    return encoded.dictionary, keys[:-1], of_row

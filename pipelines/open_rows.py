@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import Store, UserKeys, columns
-from pipelines.progress import Claims
+from pipelines.progress import Owners
 
 __all__ = ["OpenRows", "claims_in_hand", "open_files_of", "read_open_rows", "write_open_rows"]
 
@@ -38,7 +38,7 @@ class OpenRows:
 
 
 def write_open_rows(
-    store: Store, folder: str, partition: str, start_ms: int, rows: pa.RecordBatch, *, claims: Claims
+    store: Store, folder: str, partition: str, start_ms: int, rows: pa.RecordBatch, *, claims: Owners
 ) -> OpenRows:
     """Write keyed rows of one partition and window as an Arrow file."""
     sink = pa.BufferOutputStream()
@@ -51,14 +51,14 @@ def write_open_rows(
     return OpenRows(partition, start_ms, name, pc.min(rows.column(columns.POSITION)).as_py(), bool(claims))
 
 
-def claims_in_hand(store: Store, kept: OpenRows) -> Claims:
+def claims_in_hand(store: Store, kept: OpenRows) -> Owners:
     """Return the claims of a file of rows; a process reads them once. Raises `FileNotFoundError`."""
     return _claims(store, kept.name) if kept.has_claims else {}
 
 
 @lru_cache(maxsize=4096)
-def _claims(store: Store, name: str) -> Claims:
-    return msgspec.json.decode(store.read(f"{name}{_CLAIMS}"), type=Claims)
+def _claims(store: Store, name: str) -> Owners:
+    return msgspec.json.decode(store.read(f"{name}{_CLAIMS}"), type=Owners)
 
 
 def open_files_of(store: Store, users: UserKeys) -> list[str]:

@@ -4,14 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from apache_beam.runners.worker.statecache import CacheAware
 
-from contracts import LetterFile
+from contracts import Keys, LetterFile
 
-__all__ = ["Claims", "LettersWritten", "PartitionProgress", "Progress"]
+__all__ = ["Claims", "LettersWritten", "Owners", "PartitionProgress", "Progress"]
 
-Claims = dict[int, int]
-"""Item key -> check of the id that claims it (`pipelines.key_owners`)."""
+Claims = Keys
+"""(n, 2): item keys, each with the check of an id that claims it (`pipelines.key_owners`)."""
+
+Owners = dict[int, int]
+"""Item key -> check of the id that owns it."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,15 @@ class PartitionProgress:
 class Progress(CacheAware):
     """What a run has seen of the whole log; `max_event_ms` is the newest event, -1 where there was none.
 
-    `claims` are those on keys that nobody owned before, `contested` the keys that several ids claim. `wanted` is the
-    position up to which a partition was to be read, where reading may end before.
+    `claims` are those on keys that nobody owned before, batch by batch; of keys that several ids claim, `contested` has
+    the owner once all claims are settled. `wanted` is the position up to which a partition was to be read, where
+    reading may end before.
     """
 
     max_event_ms: int = -1
     partitions: dict[str, PartitionProgress] = field(default_factory=dict)
-    claims: Claims = field(default_factory=dict)
-    contested: set[int] = field(default_factory=set)
+    claims: list[Claims] = field(default_factory=list)
+    contested: Owners = field(default_factory=dict)
     wanted: dict[str, int] = field(default_factory=dict)
 
     def get_referents_for_cache(self) -> list[Any]:
@@ -72,14 +77,18 @@ class Progress(CacheAware):
             self.max_event_ms = max(self.max_event_ms, other.max_event_ms)
             for key, seen in other.partitions.items():
                 self.partitions.setdefault(key, PartitionProgress()).add(seen)
-            self._claim(other.claims)
-            self.contested |= other.contested
+            self.claims += other.claims
             self.wanted |= other.wanted
         return self
 
-    def _claim(self, claims: Claims) -> None:
-        for key, check in claims.items():
-            before = self.claims.setdefault(key, check)
-            if before != check:
-                self.contested.add(key)
-                self.claims[key] = min(before, check)
+    def settle(self) -> "Progress":
+        """Find out who owns the contested keys, drop the claims, and return this: all of them must be here."""
+        keys, checks = np.concatenate([np.empty((0, 2), np.int64), *self.claims]).T
+        order = np.lexsort((checks, keys))
+        keys, checks = keys[order], checks[order]
+        is_first = np.diff(keys, prepend=~keys[:1]) != 0
+        lowest = checks[is_first][np.cumsum(is_first) - 1]
+        lost = checks != lowest
+        self.contested = dict(zip(keys[lost].tolist(), lowest[lost].tolist(), strict=True))
+        self.claims = []
+        return self

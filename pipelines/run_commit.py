@@ -145,14 +145,13 @@ class RunCommit:
         return write_table(self.store, f"{pane.name.folder(self.run.id)}/{WindowName.items()}", items)
 
     def _write_sketches(self, pane: _Pane) -> list[FileEntry]:
-        empty = SketchCoder().encode(empty_sketch(self.config.sketch))
-        found = pane.sketches or WindowSketches(pane.name.start_ms, empty, empty)
-        encoded = {WindowName.sketch(): found.items, WindowName.user_sketch(): found.users}
+        if (found := pane.sketches) is not None:
+            items, users = map(SketchCoder.decompressed, (found.items, found.users))
+        else:
+            items = users = empty_sketch(self.config.sketch).to_bytes()
         folder = pane.name.folder(self.run.id)
-        return [
-            self.store.write(f"{folder}/{name}", SketchCoder().decode(data).to_bytes())
-            for name, data in encoded.items()
-        ]
+        named = {WindowName.sketch(): items, WindowName.user_sketch(): users}
+        return [self.store.write(f"{folder}/{name}", data) for name, data in named.items()]
 
 
 def _required(panes: list[_Pane], spans: dict[str, SourceSpan]) -> list[str]:

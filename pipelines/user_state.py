@@ -191,20 +191,31 @@ class TouchedUsers:
 
     def delta(self, bound: int) -> UserRows:
         """Return the complete records, and what the events add to the seen items: at most `bound` of each user."""
-        known = self.found.seen(np.arange(len(self.users)))
-        owners = np.concatenate([np.repeat(np.arange(len(self.users)), np.diff(known.offsets)), *self._owners])
-        items = np.concatenate([known.items, *self._items])
+        owners, items = np.concatenate(self._owners), np.concatenate(self._items)
+        known = self._known(owners, items)
+        owners, items = np.concatenate([known[0], owners]), np.concatenate([known[1], items])
         order = np.lexsort((items, owners))
         is_first = np.ones(len(order), np.bool_)
         is_first[1:] = (owners[order][1:] != owners[order][:-1]) | (items[order][1:] != items[order][:-1])
         # The sort is stable: of equal pairs the first is the one that came first.
         new = np.sort(order[is_first])
-        new = new[new >= len(known.items)]
+        new = new[new >= len(known[0])]
         new = new[np.argsort(owners[new], kind="stable")]
         counts = np.bincount(owners[new], minlength=len(self.users))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         news = SeenItems(ItemKeys(items[new]), offsets, np.zeros(len(self.users), np.bool_))
         return UserRows(self.users, self.records, unite([news], bound))
+
+    def _known(self, owners: Int64, items: Int64) -> tuple[Int64, Int64]:
+        """Return the owners and items (m,) of what was seen before, as far as it may be among the given pairs (n,)."""
+        seen = self.found.seen(np.arange(len(self.users)))
+        before = np.repeat(np.arange(len(self.users)), np.diff(seen.offsets))
+        # Most pairs differ from all others in the low bits of this sum; the rest is compared.
+        mask = (1 << (8 * len(items)).bit_length()) - 1
+        among = np.zeros(mask + 1, np.bool_)
+        among[(items + owners) & mask] = True
+        places = np.flatnonzero(among[(seen.items + before) & mask])
+        return before[places], seen.items[places]
 
 
 def write_delta(store: Store, name: str, shard: int, rows: UserRows, bound: int) -> HistoryFile:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from contracts import BundleManifest, IndexRows, ItemKeys
 from contracts.bundle_rows import BundleRows
+from contracts.feature_weights import FeatureWeights
 from contracts.index_delta import keeps_places
 from contracts.item_rows import ItemRows, tower_rows
 from contracts.layers import Layers
@@ -57,7 +58,8 @@ class LoadedBundle:
     """One version, ready to answer; `items` counts the items that it can return.
 
     `popular` ranks its rows by popularity. `key_secret` is the store's (`contracts.keys`).
-    `size` estimates its memory in bytes.
+    `size` estimates its memory in bytes. `features` says what item features add to an item, if the model knows any. Its
+    last `cold` rows are items that it does not have (`serving.cold`).
     """
 
     manifest: BundleManifest
@@ -68,6 +70,8 @@ class LoadedBundle:
     popular: Popular
     key_secret: str = ""
     size: int = 0
+    features: FeatureWeights | None = None
+    cold: int = 0
     servable_at: float = field(default_factory=time.time)
     handover: Handover = field(default_factory=Handover)
     shelf: Shelf = field(default_factory=Shelf)
@@ -80,7 +84,7 @@ class LoadedBundle:
     @property
     def items(self) -> int:
         """How many items can be returned."""
-        return self.manifest.items
+        return self.manifest.items + self.cold
 
     @property
     def ids(self) -> Layers[np.object_]:

@@ -7,19 +7,22 @@ taken down are followed by themselves, so that neither a large catalogue nor the
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from contracts import ItemKeys, hash_ids
+from contracts.catalogue import Catalogue
 from contracts.catalogue_files import decode_catalogue
+from contracts.features import FeatureNames
 from contracts.watched_file import WatchedFile
 from serving.bundle import LoadedBundle
+from serving.cold import ColdItems, absent_entries, still_absent
 from serving.metrics import CatalogueMetrics
 from serving.problems import Problems
-from serving.tagged import TaggedRows
+from serving.tagged import TaggedRows, moved_rows
 
 __all__ = ["LOOK_SECONDS", "CatalogueFiles", "CatalogueFollower", "Takedown"]
 
@@ -33,10 +36,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CatalogueFiles:
-    """Paths or URLs of the catalogue and of the list of items taken down; None: there is none."""
+    """Paths or URLs of the catalogue and of the list of items taken down; None: there is none.
+
+    `features` names the item features among the catalogue's columns.
+    """
 
     catalogue: str | None = None
     takedown: str | None = None
+    features: FeatureNames = field(default_factory=FeatureNames)
 
 
 @dataclass
@@ -87,9 +94,10 @@ class CatalogueFollower:
     `look` is called by one thread, `describe` also by the one that loads bundles.
     """
 
-    def __init__(self, url: str | None, metrics: CatalogueMetrics) -> None:
-        self._metrics = metrics
-        self._file = _Followed(url, lambda data: decode_catalogue(url, data)) if url else None
+    def __init__(self, files: CatalogueFiles, metrics: CatalogueMetrics, most_cold: int = 0) -> None:
+        url, features = files.catalogue, files.features
+        self._metrics, self._most_cold = metrics, most_cold
+        self._file = _Followed(url, lambda data: decode_catalogue(url, data, features)) if url else None
 
     @property
     def is_named(self) -> bool:
@@ -119,10 +127,30 @@ class CatalogueFollower:
         if catalogue is None or ((known := bundle.shelf.tagged) is not None and known.catalogue is catalogue):
             return
         known = before.shelf.tagged if before is not None and _same_base(before, bundle) else None
-        if before is not None and known is not None and known.catalogue is catalogue:
-            bundle.shelf.tagged = known.moved(before.rows, bundle.rows)
+        if known is not None and known.catalogue is not catalogue:
+            known = None
+        cold = self._cold(bundle, catalogue, before, known)
+        rows = bundle.rows if cold is None else cold.rows
+        if before is not None and known is not None:
+            tagged = known.moved(before.rows if known.cold is None else known.cold.rows, rows)
         else:
-            bundle.shelf.tagged = TaggedRows.of(catalogue, bundle.rows, bundle.key_secret)
+            tagged = TaggedRows.of(catalogue, rows, bundle.key_secret)
+        bundle.shelf.tagged = replace(tagged, cold=cold)
+        self._metrics.cold.set(0 if cold is None else len(cold))
+        self._metrics.cold_left_out.set(0 if cold is None else cold.left_out)
+
+    def _cold(
+        self, bundle: LoadedBundle, catalogue: Catalogue, before: LoadedBundle | None, known: TaggedRows | None
+    ) -> ColdItems | None:
+        if not self._most_cold or bundle.features is None or not catalogue.features.column_names:
+            return None
+        if before is not None and known is not None and known.cold is not None:
+            moved = moved_rows(before.rows, bundle.rows)
+            gone = ItemKeys(before.rows.keys[moved[moved < len(before.rows)]])
+            absent = still_absent(catalogue, bundle, known.cold.absent, gone)
+        else:
+            absent = absent_entries(catalogue, bundle)
+        return ColdItems.of(bundle, catalogue, absent, self._most_cold)
 
 
 class Takedown:

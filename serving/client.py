@@ -7,7 +7,7 @@ to several replicas share the load (``dns:///name:port`` with a headless service
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self, TypedDict, Unpack
@@ -68,7 +68,8 @@ class Hits:
     """The items found for one query, best first, with their scores (items,); `fallback`: they are only popular items.
 
     `seen_bounded`: not all that the user has seen is known, so that seen items may be among them. `complete`: there
-    are k items that the request lets pass.
+    are k items that the request lets pass. `cold`: for each item, whether it is answered from its features alone,
+    because nobody has clicked it; empty where that is true of none.
     """
 
     item_ids: list[str]
@@ -77,6 +78,7 @@ class Hits:
     fallback: bool
     seen_bounded: bool = False
     complete: bool = True
+    cold: list[bool] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +194,7 @@ def retrieval_of(answer: pb.RetrieveResponse) -> Retrieval:
                 fallback=h.fallback,
                 seen_bounded=h.seen_bounded,
                 complete=h.complete,
+                cold=list(h.cold),
             )
             for h in answer.hits
         ],

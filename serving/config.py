@@ -160,6 +160,12 @@ class ServingConfig(FrozenModel):
     cache_bytes: int = Field(
         default=64 << 30, ge=1 << 20, description="most bytes of fetched files that are kept on this machine's disk"
     )
+    cold_items: int = Field(
+        default=10_000,
+        ge=0,
+        description="most items of the catalogue that are answered from their features, because the bundle does not "
+        "have them; of more, the last ones in the catalogue. Each search compares all of them. 0: none",
+    )
     histories: str = Field(
         default="files",
         pattern=r"^(files$|rediss?://|unix://)",

@@ -8,8 +8,8 @@ fetched that is not used, and `k` rows are found wherever so many exist.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import faiss
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import IndexRows
-from serving.index import AnnIndex, Exact, Found
+from serving.index import AnnIndex, Exact, Found, best
 from serving.sieve import Passing
 from serving.visits import COMPARED, GATHERED, LEAST, Depth, Lists, Visit, nothing
 
@@ -51,12 +51,14 @@ it is, one for each row wanted, and one for the root of rows wanted times lists.
 class FilteredSearch:
     """Searches the rows of one version that pass a filter.
 
-    `index` has lists that can be chosen (`AnnIndex.chooses_lists`); None: all passing rows are compared.
+    `index` has lists that can be chosen (`AnnIndex.chooses_lists`); None: all passing rows are compared. Rows from
+    `cold_from` on are in no list (`serving.cold`).
     """
 
     index: AnnIndex | None
     exact: Exact
     passing: Passing
+    cold_from: int | None = None
 
     def search(self, queries: Floats, k: int, nprobe: int = 0, excluded: Sequence[IndexRows] = ()) -> Found:
         """Return the best `k` passing rows for each of `queries` (n, dimension), or all where there are fewer.
@@ -71,6 +73,8 @@ class FilteredSearch:
             return nothing(len(queries), most)
         if self.index is None or len(self.passing) <= _FEW:
             return self._compared(queries, most)
+        if self.cold_from is not None:
+            return best(self._apart(self.cold_from, queries, k, nprobe, excluded), most)
         lists = Lists.of(self.index, self.passing)
         lowest, rows = (nprobe, np.full(len(queries), k)) if nprobe else lists.depth(self.index, queries, k)
         depth = Depth(lowest, rows + left_out)
@@ -81,16 +85,20 @@ class FilteredSearch:
             return visit.search(queries, most, depth)
         return visit.one_by_one(queries, np.minimum(k, len(self.passing) - left_out), depth, excluded)
 
+    def _apart(self, row: int, queries: Floats, k: int, nprobe: int, excluded: Sequence[IndexRows]) -> Iterator[Found]:
+        """Search the rows before one in their lists, and compare those from it on."""
+        listed, cold = self.passing.split(row)
+        before = [IndexRows(rows[rows < row]) for rows in excluded]
+        yield replace(self, passing=listed, cold_from=None).search(queries, k, nprobe, before)
+        behind = [IndexRows(rows[rows >= row]) for rows in excluded]
+        yield replace(self, index=None, passing=cold, cold_from=None).search(queries, k, excluded=behind)
+
     def _compared(self, queries: Floats, k: int) -> Found:
         """Compare all passing rows, a block at a time."""
         rows = self.passing.array
         blocks = (IndexRows(rows[at : at + _BLOCK]) for at in range(0, len(rows), _BLOCK))
         found = [self.exact.search_among(queries, k, block) for block in blocks]
-        if len(found) == 1:
-            return found[0]
-        scores, found_rows = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        return Found(np.take_along_axis(scores, best, 1), IndexRows(np.take_along_axis(found_rows, best, 1)))
+        return found[0] if len(found) == 1 else best(found, k)
 
     def _exact_cost(self, queries: int) -> float:
         each = _MULTIPLIED if queries >= _MANY else COMPARED

@@ -5,7 +5,7 @@ belongs to one thread (see `serving.batcher`). Rows are index rows; a row of -1 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -18,7 +18,18 @@ from contracts import IndexRows
 from contracts.index_delta import takes_deltas
 from contracts.layers import Layers
 
-__all__ = ["COMPARED_BY_MATRIX", "AnnIndex", "Device", "Exact", "ExactIndex", "Found", "Index", "on_device", "pick_gpu"]
+__all__ = [
+    "COMPARED_BY_MATRIX",
+    "AnnIndex",
+    "Device",
+    "Exact",
+    "ExactIndex",
+    "Found",
+    "Index",
+    "best",
+    "on_device",
+    "pick_gpu",
+]
 
 Floats = npt.NDArray[np.float32]
 Device = Literal["auto", "cpu", "gpu"]
@@ -190,6 +201,13 @@ class AnnIndex:
         if nprobe != self._nprobe and "nprobe" in self.parameters:
             self.space.set_index_parameter(self.index, "nprobe", nprobe)
             self._nprobe = nprobe
+
+
+def best(parts: Iterable[Found], k: int) -> Found:
+    """Return the best `k` of what was found in several parts, whose rows differ."""
+    scores, rows = (np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return Found(np.take_along_axis(scores, order, 1), IndexRows(np.take_along_axis(rows, order, 1)))
 
 
 def pick_gpu(device: Device) -> bool:

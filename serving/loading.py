@@ -17,6 +17,7 @@ from contracts import BundleFile, BundleLog, ItemKeys, read_format
 from contracts.bundle_delta import BundleDelta
 from contracts.bundle_files import BundleFiles
 from contracts.bundle_rows import BundleRows
+from contracts.feature_weights import FeatureWeights
 from contracts.index_delta import apply_delta, keep_places, with_row_ids
 from serving.bundle import LoadedBundle
 from serving.index import AnnIndex, Device, Exact, Index, on_device, pick_gpu
@@ -164,6 +165,7 @@ def assembled(
         rows=rows,
         popular=Popular.of(rows.popularity, before),
         key_secret=found.key_secret if (found := read_format(files.log.store)) else "",
+        features=_features(files),
     )
     for batch in (1, 2):
         users: Floats = files.guarded(BundleFile.TOWER, partial(warm_users, bundle, batch))
@@ -173,6 +175,15 @@ def assembled(
         if search and bundle.items:
             bundle.index.search(users, 1)
     return bundle
+
+
+def _features(files: BundleFiles) -> FeatureWeights | None:
+    if not files.has(BundleFile.FEATURES):
+        return None
+    found: FeatureWeights = files.decode(BundleFile.FEATURES, FeatureWeights.decode)
+    width, wanted = len(found.dense), files.manifest.dimension
+    files.require(BundleFile.FEATURES, width == wanted, f"is about vectors of {width} dimensions, not {wanted}")
+    return found
 
 
 def warm_users(bundle: LoadedBundle, batch: int) -> Floats:

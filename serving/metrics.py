@@ -77,6 +77,7 @@ class RequestMetrics:
         for reason in ("cancelled", "deadline"):
             self.gone.labels(reason)
         self.fallbacks = Counter("weir_fallbacks", "Queries answered with popular items.", registry=registry)
+        self.cold = Counter("weir_cold_hits", "Items returned that no bundle has had.", registry=registry)
 
     def batch(self, queries: int) -> None:
         """Count a batch."""
@@ -175,6 +176,14 @@ class CatalogueMetrics:
             "weir_catalogue_read_seconds", "Seconds that reading the catalogue took.", registry=registry
         )
         self.takedowns = Gauge("weir_takedown_items", "Items that are taken down.", registry=registry)
+        self.cold = Gauge(
+            "weir_cold_items",
+            "Items that the bundle does not have and that are answered from features.",
+            registry=registry,
+        )
+        self.cold_left_out = Gauge(
+            "weir_cold_items_left_out", "Further ones, beyond serving.cold_items.", registry=registry
+        )
         self.unusable = Gauge(
             "weir_catalogue_unusable",
             "1 while the newest catalogue, or list of items taken down, cannot be read: the one before stays in use.",

@@ -102,7 +102,7 @@ class Hits:
     """The answer to one query; `vector` is None where the bundle knows nothing of the query's items.
 
     `seen_bounded`: not all that the user has seen is stored, and seen items may be among the answer. `complete`: there
-    are k items that the request lets pass.
+    are k items that the request lets pass. `cold` says which items no bundle has had; empty: none.
     """
 
     ids: list[str]
@@ -111,6 +111,7 @@ class Hits:
     vector: Floats | None
     seen_bounded: bool = False
     complete: bool = True
+    cold: list[bool] = field(default_factory=list)
 
     @property
     def fallback(self) -> bool:

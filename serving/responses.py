@@ -31,6 +31,7 @@ def retrieve_response(
                 fallback=found.fallback,
                 seen_bounded=found.seen_bounded,
                 complete=found.complete,
+                cold=found.cold,
             )
             for found in hits
         ],

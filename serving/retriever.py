@@ -22,6 +22,7 @@ from pyroaring import BitMap
 from contracts import IndexRows, ItemKeys, SeenItems, UserKeys
 from contracts.ascending import ascending
 from serving.bundle import LoadedBundle
+from serving.cold import WithCold
 from serving.filtered import FilteredSearch
 from serving.index import AnnIndex, Found
 from serving.known_users import Histories, KnownUsers, nothing_known
@@ -31,6 +32,7 @@ from serving.rowsets import rows_in, rowset
 from serving.sieve import NO_TAGS, Passing, Sieve
 from serving.spans import BatchTimes
 from serving.spread import Ranked, Spread
+from serving.tagged import TaggedRows
 from serving.vectors import QueryVectors
 
 __all__ = ["Retriever"]
@@ -70,13 +72,16 @@ class Retriever:
         bundles = [task.answering() for task in tasks]
         for numbers in _grouped(range(len(tasks)), lambda number: id(bundles[number])):
             group = [tasks[number] for number in numbers]
-            bundle = bundles[numbers[0]]
-            answers.update(zip(numbers, _Batch(bundle, self.histories, self._sieve(bundle)).answer(group), strict=True))
+            bundle, tagged = bundles[numbers[0]], bundles[numbers[0]].shelf.tagged
+            if tagged is not None and tagged.cold is not None and len(tagged.cold):
+                bundle = tagged.cold.beside(bundle)
+            batch = _Batch(bundle, self.histories, self._sieve(bundle, tagged))
+            answers.update(zip(numbers, batch.answer(group), strict=True))
         return [answers[number] for number in range(len(tasks))]
 
-    def _sieve(self, bundle: LoadedBundle) -> Sieve:
+    def _sieve(self, bundle: LoadedBundle, tagged: TaggedRows | None) -> Sieve:
         """Return what may be returned of a bundle now."""
-        shelf, tagged, down, now = bundle.shelf, bundle.shelf.tagged, self.taken_down(bundle.key_secret), time.time()
+        shelf, down, now = bundle.shelf, self.taken_down(bundle.key_secret), time.time()
         if shelf.sieve is None or not shelf.sieve.holds(tagged, down, now):
             shelf.sieve = Sieve.of(bundle.rows, tagged, down, now)
         return shelf.sieve
@@ -95,7 +100,21 @@ class _Batch:
     def listed(self) -> AnnIndex | None:
         """The bundle's index, if it can be told which lists to visit."""
         index = self.bundle.index
+        if isinstance(index, WithCold):
+            index = index.inner
         return index if isinstance(index, AnnIndex) and index.chooses_lists else None
+
+    @cached_property
+    def cold_from(self) -> int | None:
+        """The first row of the cold items, if there are any."""
+        return len(self.bundle.rows) - self.bundle.cold if self.bundle.cold else None
+
+    def cold(self, rows: IndexRows) -> list[bool]:
+        """Say which rows are those of cold items; nothing where none is."""
+        if self.cold_from is None:
+            return []
+        found = rows >= self.cold_from
+        return found.tolist() if found.any() else []
 
     def answer(self, tasks: list[Task]) -> list[Answer]:
         start = time.monotonic()
@@ -197,10 +216,12 @@ class _Batch:
                 found = [self.popular(plan) for plan in chosen]
             else:
                 found = self.search(chosen, vectors[[plan.place for plan in chosen]])
-            for number, plan, (scores, _), ids in zip(numbers, chosen, found, self.ids(found), strict=True):
+            for number, plan, (scores, rows), ids in zip(numbers, chosen, found, self.ids(found), strict=True):
                 vector = vectors[plan.place] if plan.place >= 0 else None
                 complete = not plan.task.find or self.complete(plan)
-                hits[number] = Hits(ids, scores.tolist(), plan.missing, vector, plan.seen_bounded, complete)
+                hits[number] = Hits(
+                    ids, scores.tolist(), plan.missing, vector, plan.seen_bounded, complete, self.cold(rows)
+                )
         return [hits[number] for number in range(len(plans))]
 
     def ids(self, found: Sequence[Ranked]) -> Iterator[list[str]]:
@@ -255,7 +276,7 @@ class _Batch:
         ]
 
     def filtered(self, task: Task, passing: Passing) -> FilteredSearch:
-        return FilteredSearch(None if task.exact else self.listed, self.bundle.exact, passing)
+        return FilteredSearch(None if task.exact else self.listed, self.bundle.exact, passing, self.cold_from)
 
     def again(self, plan: Plan, query: Floats, left: BitMap, count: int) -> Ranked:
         """Search once more, among the rows that are left."""

@@ -136,7 +136,7 @@ class Server:
         self.traces = self._traces()
         self.lines = AccessLog(self.rpcs.unwritten) if config.access_log else None
         about_items = CatalogueMetrics(self.registry)
-        catalogue = CatalogueFollower(self.files.catalogue, about_items)
+        catalogue = CatalogueFollower(self.files, about_items, config.cold_items)
         takedown = Takedown(self.files.takedown, about_items)
         kept = ServedMetrics(self.registry)
         self.served = ServedLists(config.served, kept)

@@ -73,6 +73,14 @@ class Passing:
         """A bit for each row of the version, the lowest one first."""
         return bits_of(self.array, self.size)
 
+    def split(self, row: int) -> "tuple[Passing, Passing]":
+        """Return the rows before one and those from it on, the same objects at each call."""
+        if "split" not in self.kept:
+            before = BitMap(range(row)) & self.rows
+            self.kept["split"] = Passing(before, self.size), Passing(self.rows - before, self.size)
+        found: tuple[Passing, Passing] = self.kept["split"]
+        return found
+
     @contextmanager
     def without(self, rows: IndexRows) -> Iterator[None]:
         """Leave some rows, which may repeat, out of `bits` while inside; the rows that pass stay the same."""

@@ -7,7 +7,7 @@ version's bitmaps are those of the version before with these rows changed.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from contracts.ascending import ascending
 from contracts.bundle_rows import BundleRows
 from contracts.catalogue import ALWAYS, Catalogue
 from serving.rowsets import NO_ROWS, rowset
+
+if TYPE_CHECKING:
+    from serving.cold import ColdItems
 
 __all__ = ["Limited", "TaggedRows", "moved_rows"]
 
@@ -50,7 +53,8 @@ class Limited(NamedTuple):
 class TaggedRows:
     """The rows of one version: `live` are those that hold an item, `tags` those that have each tag.
 
-    Nothing of it is ever changed. Items that the catalogue does not name have no tags and are always available.
+    Nothing of it is ever changed. Items that the catalogue does not name have no tags and are always available. `cold`
+    has the items among them that the bundle does not have.
     """
 
     catalogue: Catalogue
@@ -58,6 +62,7 @@ class TaggedRows:
     live: BitMap
     tags: Mapping[str, BitMap]
     limited: Limited
+    cold: "ColdItems | None" = None
 
     @classmethod
     def of(cls, catalogue: Catalogue, rows: BundleRows, secret: str) -> "TaggedRows":

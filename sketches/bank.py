@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from sketches.codec import Frame, Kind, decode, encode
 from sketches.count_min import CountMinSketch
-from sketches.half_lives import agreed_counts
+from sketches.half_lives import agreed
 from sketches.hashing import HASH_NAME
 from sketches.protocol import FrequencyEstimator, combinable, log_probability
 
@@ -138,5 +138,6 @@ class FrequencyBank(FrequencyEstimator):
 
     def _counts(self, keys: Keys, *, own: float) -> Floats:
         """Rates of the chosen half-lives as counts of the longest."""
-        squares = [_SPREAD * sketch.total for sketch in self._sketches]
-        return agreed_counts(keys, self._sketches, squares, own)
+        counts = [np.maximum(sketch.estimate(keys) - own, 0.0) for sketch in self._sketches]
+        totals = [sketch.total for sketch in self._sketches]
+        return agreed(counts, totals, [_SPREAD * total for total in totals])

@@ -105,16 +105,18 @@ def pack_cells(cells: npt.NDArray[np.uint32]) -> bytes:
     return used.astype("<u4").tobytes() + cells[used].astype("<u4", copy=False).tobytes()
 
 
-def unpack_cells(frame: Frame, size: int) -> npt.NDArray[np.uint32]:
-    """Read `size` cells from a payload of `pack_cells`, or raise `ValueError`."""
+def unpack_cells(frame: Frame, size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint32]]:
+    """Read the cells in use of `size` from a payload of `pack_cells`: positions, ascending, and values, (n,) each.
+
+    Raises `ValueError` for any other payload.
+    """
     if len(frame.payload) >= 4 * size or len(frame.payload) % 8:
-        return np.frombuffer(frame.require_payload(4 * size), dtype="<u4").astype(np.uint32)
+        cells = np.frombuffer(frame.require_payload(4 * size), dtype="<u4").astype(np.uint32)
+        return np.flatnonzero(cells), cells[cells != 0]
     used, values = np.frombuffer(frame.payload, dtype="<u4").reshape(2, -1)
     if used.size and (used[-1] >= size or (used[1:] <= used[:-1]).any()):
         raise ValueError(f"{frame.kind.name} payload names cells that are out of order or not below {size}")
-    cells = np.zeros(size, dtype=np.uint32)
-    cells[used] = values
-    return cells
+    return used.astype(np.intp), values.astype(np.uint32)
 
 
 def _known(code: int) -> Kind:

@@ -68,7 +68,8 @@ class CountMinSketch(FrequencyEstimator):
     def __init__(self, width: int, depth: int = 4, *, conservative: bool = True, seed: int = 0) -> None:
         self._hash = RowHash(width, depth, seed)
         self.width, self.depth, self.conservative, self.seed = width, depth, conservative, seed
-        self._cells = np.zeros(width * depth, dtype=np.uint32)
+        self._table = np.zeros(width * depth, dtype=np.uint32)
+        self._read: tuple[Slots, npt.NDArray[np.uint32]] | None = None
         self._quantum = _FINEST_QUANTUM[conservative]
         self._total = Total()
         self._peak = 0  # no cell is above it; kept by linear updates to skip looking for overflow
@@ -119,7 +120,7 @@ class CountMinSketch(FrequencyEstimator):
     @property
     def nbytes(self) -> int:
         """Bytes of the cells."""
-        return self._cells.nbytes
+        return self._table.nbytes
 
     @property
     def fill(self) -> float:
@@ -150,14 +151,19 @@ class CountMinSketch(FrequencyEstimator):
         return self._events(smallest)
 
     def merge(self, other: FrequencyEstimator) -> None:
-        """Add another sketch of the same parameters, cell by cell."""
+        """Add another sketch of the same parameters, cell by cell; costs the cells that the other one uses.
+
+        Its counts are rounded up to quanta of this one. Only where a cell overflows, all are halved: for a sketch that
+        decays between merges, about once in each half-life.
+        """
         theirs = combinable(self, other)
-        quantum = max(self._quantum, theirs._quantum)
-        cells = self._in_quanta(quantum, up=True) + theirs._in_quanta(quantum, up=True)
-        while (peak := int(cells.max())) >= _CELL_LIMIT:
-            _halve(cells, 1)
-            quantum *= 2.0
-        self._cells, self._quantum, self._peak = cells.astype(np.uint32), quantum, peak
+        used, values = theirs._in_use()
+        added = np.ceil(values * (theirs._quantum / self._quantum))
+        while (peak := (self._cells[used] + added).max(initial=0.0)) >= _CELL_LIMIT:
+            self._coarsen(_excess_bits(peak))
+            added = np.ceil(values * (theirs._quantum / self._quantum))
+        self._cells[used] += added.astype(np.uint32)
+        self._peak = max(self._peak, int(peak))
         self._total.merge(theirs._total)
 
     def subtract(self, other: FrequencyEstimator) -> None:
@@ -173,13 +179,12 @@ class CountMinSketch(FrequencyEstimator):
         if self.conservative:
             raise ValueError("a conservative sketch cannot be subtracted (its cells are no sums): build it linear")
         quantum = max(self._quantum, theirs._quantum)
-        mine = self._in_quanta(quantum, up=True).view(np.int64)
-        cells = mine - theirs._in_quanta(quantum, up=False).view(np.int64)
+        cells = np.ceil(self._cells * (self._quantum / quantum)) - np.floor(theirs._cells * (theirs._quantum / quantum))
         # Cells that were halved at different times may be one rounding apart.
         allowed = 0 if self._quantum == theirs._quantum else 2
         if (missing := np.count_nonzero(cells < -allowed)) > 0:
             raise ValueError(f"subtracting would leave {missing} cells negative: the other sketch holds other events")
-        self._cells, self._quantum = np.maximum(cells, 0).astype(np.uint32), quantum
+        self._table, self._quantum = np.maximum(cells, 0).astype(np.uint32), quantum
         self._peak = int(self._cells.max())
         self._total.subtract(theirs._total)
 
@@ -202,12 +207,27 @@ class CountMinSketch(FrequencyEstimator):
         """See `FrequencyEstimator.from_bytes`."""
         frame = decode(data, kind=Kind.COUNT_MIN, hash_name=HASH_NAME)
         width, depth, conservative, seed, quantum, total = frame.unpack(_PARAMS)
-        cells = unpack_cells(frame, width * depth)
+        used, values = unpack_cells(frame, width * depth)
         sketch = cls(width, depth, conservative=bool(conservative), seed=seed)
-        sketch._cells = cells
+        sketch._read = used, values
         sketch._quantum, sketch._total = quantum, Total.from_bytes(total)
-        sketch._peak = int(sketch._cells.max())
+        sketch._peak = int(values.max(initial=0))
         return sketch
+
+    @property
+    def _cells(self) -> npt.NDArray[np.uint32]:
+        """All cells; those of a sketch that was read take no memory before somebody asks for them."""
+        if self._read is not None:
+            used, values = self._read
+            self._table[used], self._read = values, None
+        return self._table
+
+    def _in_use(self) -> tuple[Slots, npt.NDArray[np.uint32]]:
+        """Return the positions of the cells that are not zero, ascending, and what they hold."""
+        if self._read is not None:
+            return self._read
+        used = np.flatnonzero(self._table)
+        return used, self._table[used]
 
     def _events(self, cells: npt.NDArray[np.uint32]) -> Floats:
         return cells.astype(np.float64) * self._quantum
@@ -257,14 +277,6 @@ class CountMinSketch(FrequencyEstimator):
         """Divide every cell by ``2**bits``, upwards, and multiply the quantum by as much."""
         _halve(self._cells, min(bits, 31))
         self._quantum *= 2.0 ** min(bits, 31)
-
-    def _in_quanta(self, quantum: float, *, up: bool) -> npt.NDArray[np.uint64]:
-        """Cells in units of another, coarser quantum, rounded upwards or downwards."""
-        if quantum == self._quantum:
-            return self._cells.astype(np.uint64)
-        scaled = self._cells * (self._quantum / quantum)
-        rounded: Floats = np.ceil(scaled) if up else np.floor(scaled)
-        return rounded.astype(np.uint64)
 
 
 def _excess_bits(peak: float) -> int:

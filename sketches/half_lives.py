@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from sketches.arrays import Floats, Keys
-from sketches.protocol import FrequencyEstimator
+from sketches.arrays import Floats
 
-__all__ = ["agreed_counts", "longest_agreeing"]
+__all__ = ["Choice", "agreed", "choose", "longest_agreeing", "to_longest"]
+
+Choice = npt.NDArray[np.int8]
 
 _TOLERANCE: Final = 1.5
 """Standard deviations by which two rates may differ and still agree; measured, flat between 1 and 2."""
@@ -22,33 +24,35 @@ _NO_EVENTS: Final = 1e-100
 """Replaces a total of 0, whose square is divided by. All counts are 0 then, and so are the rates."""
 
 
-def agreed_counts(
-    keys: Keys, sketches: Sequence[FrequencyEstimator], squares: Sequence[float], own: float = 0.0
-) -> Floats:
-    """Return the counts of keys (n,) under their chosen half-lives, as events of the longest: (n,).
+def agreed(counts: Sequence[Floats], totals: Sequence[float], squares: Sequence[float]) -> Floats:
+    """Return the counts of keys (n,) under the half-lives that `choose` takes, as events of the longest."""
+    scaled = [count * scale for count, scale in zip(counts, to_longest(totals), strict=True)]
+    found: Floats = np.choose(choose(counts, totals, squares), scaled)
+    return found
+
+
+def to_longest(totals: Sequence[float]) -> list[float]:
+    """Return what counts under each half-life are multiplied by to become events of the longest one."""
+    return [1.0 if total == totals[-1] else totals[-1] / max(total, _NO_EVENTS) for total in totals]
+
+
+def choose(counts: Sequence[Floats], totals: Sequence[float], squares: Sequence[float]) -> Choice:
+    """Return the number of the half-life that each key takes, (n,).
 
     Parameters
     ----------
-    keys
-        int64, shape (n,).
-    sketches
-        Decayed counts, from the shortest half-life to the longest, at least one.
-    squares
-        For each sketch, the sum of the squared weights of its events, which gives the noise of its counts.
-    own
-        Events to subtract from each count.
+    counts
+        The keys' counts under each half-life, (n,) each, from the shortest to the longest.
+    totals, squares
+        For each half-life, the sum of the weights of all its events, and of their squares.
     """
-    counts = [np.maximum(sketch.estimate(keys) - own, 0.0) for sketch in sketches]
-    if len(counts) == 1:
-        return counts[0]
-    totals = [max(sketch.total, _NO_EVENTS) for sketch in sketches]
-    rates = [count / total for count, total in zip(counts, totals, strict=True)]
-    noises = [square / total**2 for square, total in zip(squares, totals, strict=True)]
-    return longest_agreeing(rates, noises) * totals[-1]
+    held = [max(total, _NO_EVENTS) for total in totals]
+    rates = [count / total for count, total in zip(counts, held, strict=True)]
+    return longest_agreeing(rates, [square / total**2 for square, total in zip(squares, held, strict=True)])
 
 
-def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Floats:
-    """Return for each key the rate under the longest memory that agrees with all shorter ones.
+def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Choice:
+    """Return for each key the number of the longest memory whose rate agrees with those of all shorter ones, (n,).
 
     Parameters
     ----------
@@ -58,11 +62,11 @@ def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Floats
         For each memory, the variance of a rate divided by the rate: for counts of Poisson events of weight w each,
         ``sum(w**2) / sum(w)**2``. Rates agree within 1.5 standard deviations of their difference.
     """
-    chosen = rates[0].copy()
+    chosen = np.zeros(rates[0].size, dtype=np.int8)
     for longer in range(1, len(rates)):
         agrees = np.ones(chosen.size, dtype=np.bool_)
         for shorter in range(longer):
             variance = np.maximum(rates[longer], rates[shorter]) * (noises[longer] + noises[shorter])
             agrees &= (rates[longer] - rates[shorter]) ** 2 <= _TOLERANCE**2 * variance
-        np.copyto(chosen, rates[longer], where=agrees)
+        chosen[agrees] = longer
     return chosen

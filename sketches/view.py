@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sketches.arrays import Floats, Keys
-from sketches.half_lives import agreed_counts
+from sketches.half_lives import Choice, agreed, choose, to_longest
 from sketches.loading import load
-from sketches.protocol import FrequencyEstimator, log_probability
+from sketches.protocol import FrequencyEstimator
 
 __all__ = ["DecayedSketch", "FrequencyView", "merge_fading"]
 
@@ -83,26 +83,35 @@ class FrequencyView:
 
     def counts(self, keys: Keys) -> Floats:
         """Return the estimated decayed counts of keys, (n,), as events of the longest half-life."""
-        if not self.memories:
-            return np.zeros(len(keys))
-        sketches, squares = zip(*((memory.sketch, memory.squares) for memory in self.memories), strict=True)
-        return agreed_counts(keys, sketches, squares)
+        return self.agreed(self.estimates(keys))
 
-    def log_q(self, keys: Keys) -> Floats:
-        """Return the log-probability of each key among the keys given, (n,).
+    def estimates(self, keys: Keys) -> Floats:
+        """Return the estimated decayed counts of keys under each half-life, (n, half-lives)."""
+        found = np.zeros((len(keys), len(self.half_lives)))
+        for number, memory in enumerate(self.memories):
+            found[:, number] = memory.sketch.estimate(keys)
+        return found
 
-        It is normalised over them, not over all events: the trainer draws only items of its table, and with the mass of
-        other items in it, the correction "improved" would weight rows wrongly. It is below 0 for a single item too.
-        """
-        return self.log_q_of(self.counts(keys))
+    def agreed(self, estimates: Floats) -> Floats:
+        """Return the `counts` of the keys that have these `estimates`, (n,)."""
+        return agreed(list(estimates.T), self._totals, self._squares)
 
-    def log_q_of(self, counts: Floats) -> Floats:
-        """Return `log_q` of the keys that have these `counts`, (n,)."""
-        if not len(counts):
-            return np.zeros(0)
-        raw = log_probability(counts, self.total, 0.5)
-        normalised: Floats = np.minimum(raw - np.logaddexp.reduce(raw), -1e-6)
-        return normalised
+    def choose(self, estimates: Floats) -> Choice:
+        """Return the number of the half-life that each key takes, (n,), given its `estimates`."""
+        return choose(list(estimates.T), self._totals, self._squares)
+
+    @property
+    def to_longest(self) -> list[float]:
+        """What counts under each half-life are multiplied by to become events of the longest one."""
+        return to_longest(self._totals)
+
+    @property
+    def _totals(self) -> list[float]:
+        return [memory.sketch.total for memory in self.memories] or [0.0] * len(self.half_lives)
+
+    @property
+    def _squares(self) -> list[float]:
+        return [memory.squares for memory in self.memories] or [0.0] * len(self.half_lives)
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return the counts as arrays; `time_ms` is not among them."""

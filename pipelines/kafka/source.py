@@ -9,7 +9,7 @@ from typing import Any, Final
 import apache_beam as beam
 
 from contracts import LogState, SourceSpan, Store
-from logs import generation
+from logs import Block, generation
 from pipelines.chain import BlocksToWindows
 from pipelines.config import PipelineConfig
 from pipelines.kafka.address import Topic
@@ -99,7 +99,9 @@ class TopicSource(LogSource[KafkaPartition]):
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Read, validate and commit; a topic as a whole has no dead letters."""
         spread = readings | "Spread" >> beam.Reshuffle()
-        read = spread | "Read" >> beam.ParDo(ReadRange(self.config)).with_outputs(DEAD, PROGRESS, main="blocks")
+        read = spread | "Read" >> beam.ParDo(ReadRange(self.config)).with_output_types(Block).with_outputs(
+            DEAD, PROGRESS, main="blocks"
+        )
         blocks = {"blocks": read.blocks, DEAD: read[DEAD], PROGRESS: read[PROGRESS]}
         return blocks | "Windows" >> BlocksToWindows(store, plan.run, self.config, plan.histories)
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from logs import DeadLetter, Int64
+from pipelines.element_coder import large
 
 __all__ = ["Batch"]
 
 
+@large
 @dataclass(frozen=True)
 class Batch:
     """Positions [start, stop) of a partition: valid rows (`INTERACTION_SCHEMA`), dead letters, and nothing else.
@@ -29,3 +31,8 @@ class Batch:
     rows: pa.RecordBatch
     letters: tuple[DeadLetter, ...]
     skipped: Int64
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.rows.nbytes)

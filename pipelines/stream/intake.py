@@ -3,20 +3,19 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from apache_beam.transforms.window import IntervalWindow
-from apache_beam.utils.timestamp import Timestamp
 
 from contracts import HistoryFile, HistoryFiles, Store, columns
 from logs import BlockId, DeadLetter, Fault, Letters
 from pipelines.config import PipelineConfig
 from pipelines.key_owners import COLLISION, new_claims, of_others, owners
 from pipelines.positions import Run
-from pipelines.progress import Claims, LettersWritten, Progress
+from pipelines.progress import LettersWritten, Progress
 from pipelines.run_commit import Made, WindowSketches
 from pipelines.stream.slices import Slice
 from pipelines.transforms.count import CountKeys
@@ -47,9 +46,9 @@ class Intake:
         found = _by_partition(slices)
         letters = {key: _dead(ones, self.run.base.sources[key].resume) for key, ones in found.items()}
         fresh = self._accepted([self._fresh(key, ones) for key, ones in found.items()], letters)
-        windows = list(self._windows(fresh))
-        yield from self._counted(windows)
-        yield from self._written(windows)
+        shards = self._shards(fresh)
+        yield from self._counted(shards)
+        yield from self._written(shards)
         for key, ones in sorted(letters.items()):
             yield from self._letters(key, ones)
 
@@ -70,28 +69,26 @@ class Intake:
             late = before_retention(horizon)
             fresh = [_refused(one, one.windows < horizon.ms, late, letters) for one in fresh]
         known = owners(self.store, base.cursor.sequence - 1)
-        seen = Progress().add(Progress(claims=some) for one in fresh for some in new_claims(one.rows, known))
-        claims: Claims = {key: seen.claims[key] for key in seen.contested}
-        return [_refused(one, of_others(one.rows, known, claims), COLLISION, letters) for one in fresh]
+        seen = Progress(claims=[new_claims(one.rows, known) for one in fresh]).settle()
+        return [_refused(one, of_others(one.rows, known, seen.contested), COLLISION, letters) for one in fresh]
 
-    def _windows(self, fresh: list[Keyed]) -> Iterator[ShardWindow]:
-        """Yield the panes' shards, each event once, in order of time and shard."""
-        pieces = defaultdict[tuple[int, int], list[Piece]](list)
+    def _shards(self, fresh: list[Keyed]) -> list[tuple[int, list[ShardWindow]]]:
+        """Return the shards in order, with the windows of each in order of time, each event once."""
+        pieces = defaultdict[int, list[Piece]](list)
         for one in fresh:
-            for start_ms, shard, piece in by_shard(one, np.arange(len(one.windows)), self.config.user_shards):
-                pieces[start_ms, shard].append(piece)
+            for shard, piece in by_shard(one, np.arange(len(one.windows)), self.config.user_shards):
+                pieces[shard].append(piece)
         transform = Deduplicate(self.store, self.run)
         transform.setup()
-        for (start_ms, shard), some in sorted(pieces.items(), key=lambda pair: pair[0]):
-            yield from transform.process((shard, some), _window(start_ms, self.run.window_ms))
+        return [found for one in sorted(pieces.items(), key=itemgetter(0)) for found in transform.process(one)]
 
-    def _counted(self, windows: list[ShardWindow]) -> Iterator[WindowSketches]:
+    def _counted(self, shards: list[tuple[int, list[ShardWindow]]]) -> Iterator[WindowSketches]:
         by_start = defaultdict[int, list[ShardWindow]](list)
-        for window in windows:
+        for window in (window for _, windows in shards for window in windows):
             by_start[window.name.start_ms].append(window)
-        for start_ms, shards in by_start.items():
-            items = self._sketch(columns.ITEM_KEY, [shard.items for shard in shards])
-            yield WindowSketches(start_ms, items, self._sketch(columns.USER_KEY, [shard.users for shard in shards]))
+        for start_ms, windows in by_start.items():
+            items = self._sketch(columns.ITEM_KEY, [window.items for window in windows])
+            yield WindowSketches(start_ms, items, self._sketch(columns.USER_KEY, [window.users for window in windows]))
 
     def _sketch(self, column: str, tables: list[pa.Table]) -> bytes:
         counter = CountKeys(self.config.sketch, column)
@@ -100,14 +97,11 @@ class Intake:
             found = counter.add_input(found, table)
         return counter.extract_output(found)
 
-    def _written(self, windows: list[ShardWindow]) -> Iterator[Made]:
-        by_shard = defaultdict[int, list[ShardWindow]](list)
-        for window in windows:
-            by_shard[window.shard].append(window)
+    def _written(self, shards: list[tuple[int, list[ShardWindow]]]) -> Iterator[Made]:
         attach = AttachHistories(self.store, self.run, self.config, self.before)
         write = WriteShards(self.store, self.run, self.config.history_length)
-        for shard, some in sorted(by_shard.items()):
-            for made in attach.process((shard, some)):
+        for shard in shards:
+            for made in attach.process(shard):
                 if isinstance(made, beam.pvalue.TaggedOutput):
                     delta: HistoryFile = made.value
                     yield delta
@@ -139,7 +133,3 @@ def _refused(rows: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault, letters: d
     for one in tagged:
         letters[rows.partition] += one.value.letters
     return kept
-
-
-def _window(start_ms: int, length_ms: int) -> IntervalWindow:
-    return IntervalWindow(Timestamp(micros=1000 * start_ms), Timestamp(micros=1000 * (start_ms + length_ms)))

@@ -11,6 +11,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from contracts import Store, columns, read_format
 from logs import DeadLetter, Int64
+from pipelines.element_coder import large
 from pipelines.stream.batch import Batch
 from pipelines.transforms.split import keyed, runs_of
 
@@ -32,6 +33,7 @@ class Tile:
     skipped: Int64
 
 
+@large
 @dataclass(frozen=True)
 class Slice:
     """Keyed rows of a batch, of the window in which it comes and, where they are late, of earlier ones.
@@ -45,6 +47,11 @@ class Slice:
     stop: int
     rows: pa.RecordBatch
     tile: Tile | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.rows.nbytes)
 
 
 class Scatter(beam.DoFn):

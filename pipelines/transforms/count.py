@@ -33,8 +33,18 @@ class SketchCoder(beam.coders.Coder):
 
     def decode(self, encoded: bytes) -> FrequencyEstimator:
         """Return the sketch."""
+        return sketches.load(self.decompressed(encoded))
+
+    @staticmethod
+    def decompressed(encoded: bytes) -> bytes:
+        """Return what `FrequencyEstimator.to_bytes` gave."""
         size = int.from_bytes(encoded[:8], "little")
-        return sketches.load(pa.decompress(encoded[8:], size, codec="zstd", asbytes=True))
+        found: bytes = pa.decompress(encoded[8:], size, codec="zstd", asbytes=True)
+        return found
+
+    def estimate_size(self, value: FrequencyEstimator) -> int:
+        """Return the bytes of the cells, compressed or not: Beam asks after each step."""
+        return value.nbytes
 
     def is_deterministic(self) -> bool:
         """Say that equal sketches have equal bytes."""

@@ -1,20 +1,21 @@
 """De-duplicate: the pieces of one window and user shard to one table in order of time, each event once."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from contracts import CommitLog, Label, Store, WindowCounts, WindowLog, WindowName, columns
 from contracts.log_state import Panes
 from contracts.redacted_panes import as_redacted
 from pipelines.committed_panes import panes_before, redacted_before
+from pipelines.element_coder import large
 from pipelines.item_features import observed
 from pipelines.positions import Run
 from pipelines.transforms.split import Piece
@@ -25,6 +26,7 @@ _IDENTITY: Final = [columns.USER_KEY, columns.EVENT_KEY]
 _NOBODY: Final = pa.table({name: pa.array([], pa.int64()) for name in _IDENTITY})
 
 
+@large
 @dataclass(frozen=True)
 class ShardWindow:
     """The events of one user shard in one pane of a window, in order of time; ignored ones are only counted.
@@ -43,9 +45,14 @@ class ShardWindow:
     min_event_ms: int
     max_event_ms: int
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.rows.nbytes)
+
 
 class Deduplicate(beam.DoFn):
-    """(shard, `Piece`s) of a window to `ShardWindow`.
+    """(shard, its `Piece`s) to (shard, its `ShardWindow`s, in order of time).
 
     Events of a user with one `event_id` count once per window, also across panes: the first in order of
     (time, partition, position) stays. An event without one is never a duplicate.
@@ -59,16 +66,19 @@ class Deduplicate(beam.DoFn):
         """Open the committed windows."""
         self._log, self._commits = WindowLog(self._store), CommitLog(self._store)
 
-    def process(
-        self, element: tuple[int, Iterable[Piece]], window: Any = beam.DoFn.WindowParam
-    ) -> Iterator[ShardWindow]:
-        """Merge the pieces of one window and shard."""
+    def process(self, element: tuple[int, Iterable[Piece]]) -> Iterator[tuple[int, list[ShardWindow]]]:
+        """Merge the pieces of one shard, window by window."""
         shard, pieces = element
-        start = window.start.micros // 1000
+        of_window = defaultdict[int, list[Piece]](list)
+        for piece in pieces:
+            of_window[piece.start_ms].append(piece)
+        yield shard, [self._merged(shard, start, of_window[start]) for start in sorted(of_window)]
+
+    def _merged(self, shard: int, start: int, pieces: list[Piece]) -> ShardWindow:
         panes = panes_before(self._store, self._run.base.cursor, start)
         name = self._run.name(start, panes)
         rows = _in_order(pieces)
-        kept = rows.take(pa.array(np.flatnonzero(self._first_of_each(rows, panes, start, shard))))
+        kept = _where(rows, self._first_of_each(rows, panes, start, shard))
         labels = kept[columns.LABEL].to_numpy()
         times = rows[columns.TIMESTAMP].to_numpy()
         counts = WindowCounts(
@@ -79,13 +89,12 @@ class Deduplicate(beam.DoFn):
             duplicates=len(rows) - len(kept),
             late=int((labels != Label.IGNORE).sum()) if name.pane else 0,
         )
-        events = kept.take(pa.array(np.flatnonzero(labels != Label.IGNORE)))
+        events, positive = _where(kept, labels != Label.IGNORE), _where(kept, labels == Label.POSITIVE)
         examples = events.drop_columns(
             [name for name in (columns.ITEM_ID, columns.FEATURES) if name in events.column_names]
         )
-        positive = events.filter(pc.equal(events[columns.LABEL], int(Label.POSITIVE)))
         items, users, features = _items(positive), _users(positive), observed(positive)
-        yield ShardWindow(name, shard, examples, items, users, features, counts, int(times.min()), int(times.max()))
+        return ShardWindow(name, shard, examples, items, users, features, counts, int(times.min()), int(times.max()))
 
     def _first_of_each(self, rows: pa.Table, panes: Panes, start_ms: int, shard: int) -> npt.NDArray[np.bool_]:
         identified = np.flatnonzero(rows[columns.EVENT_KEY].is_valid().to_numpy())
@@ -129,16 +138,22 @@ def _is_first(identities: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     return first
 
 
+def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Table:
+    """Return the rows that are wanted (n,): as a rule all, and then none is copied."""
+    return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
 def _items(positive: pa.Table) -> pa.Table:
-    # Shards of a window are small: starting threads would take longer than the work.
-    grouped = positive.group_by(columns.ITEM_KEY, use_threads=False)
-    items = grouped.aggregate([(columns.ITEM_ID, "min"), (columns.ITEM_KEY, "count")])
-    return items.rename_columns([columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT])
+    keys, first, counts = np.unique(positive[columns.ITEM_KEY].to_numpy(), return_index=True, return_counts=True)
+    # Rows of one key have one id, or they would have been refused.
+    found = [keys, positive[columns.ITEM_ID].take(pa.array(first)), counts]
+    return pa.table(found, names=[columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT])
 
 
 def _users(positive: pa.Table) -> pa.Table:
-    grouped = positive.group_by(columns.USER_KEY, use_threads=False)
-    return grouped.aggregate([(columns.USER_KEY, "count")]).rename_columns([columns.USER_KEY, columns.COUNT])
+    return pa.table(
+        np.unique(positive[columns.USER_KEY].to_numpy(), return_counts=True), names=[columns.USER_KEY, columns.COUNT]
+    )
 
 
 def _in_order(pieces: Iterable[Piece]) -> pa.Table:

@@ -9,15 +9,15 @@ import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from apache_beam.transforms.window import TimestampedValue
 
 from contracts import Horizon, Store, UserKeys, columns, hash_ids, shards_of
 from logs import Fault, Int64, Reason, ValidatedBlock
 from pipelines.config import PipelineConfig
+from pipelines.element_coder import large
 from pipelines.key_owners import COLLISION, KeyOwners, claimed, letters_of, new_claims, of_others, owners
 from pipelines.open_rows import OpenRows, claims_in_hand, read_open_rows, write_open_rows
 from pipelines.positions import Run
-from pipelines.progress import Claims, PartitionProgress, Progress
+from pipelines.progress import Owners, PartitionProgress, Progress
 from pipelines.transforms.read import PROGRESS
 from pipelines.transforms.validate import DEAD
 
@@ -42,6 +42,7 @@ OPEN: Final = "open"
 _KEYED: Final = (columns.ITEM_ID, columns.TIMESTAMP, columns.LABEL, columns.WEIGHT, columns.ATTRIBUTION_TOKEN)
 
 
+@large
 @dataclass(frozen=True)
 class Keyed:
     """Interactions of a partition that have not been counted, with keys; `windows` (n,) are window starts in ms."""
@@ -50,13 +51,25 @@ class Keyed:
     windows: Int64
     rows: pa.RecordBatch
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.rows.nbytes)
 
+
+@large
 @dataclass(frozen=True)
 class Piece:
-    """The rows of `Keyed` that belong to one window and one user shard."""
+    """The rows of `Keyed` that belong to the window that starts at `start_ms`, and to one user shard."""
 
     partition: str
+    start_ms: int
     rows: pa.RecordBatch
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.rows.nbytes)
 
 
 class Locate(beam.DoFn):
@@ -86,7 +99,7 @@ class Locate(beam.DoFn):
         if len(fresh):
             rows = keyed(element.rows.take(pa.array(fresh)), self._run.secret)
             known = owners(self._store, base.cursor.sequence - 1)
-            progress.add(Progress(claims=claims) for claims in new_claims(rows, known))
+            progress.claims.append(new_claims(rows, known))
             yield Keyed(key, windows, rows)
         yield beam.pvalue.TaggedOutput(PROGRESS, progress)
 
@@ -122,7 +135,7 @@ class MergeProgress(beam.CombineFn):
 
     def extract_output(self, accumulator: Progress) -> Progress:
         """Return what was seen in all."""
-        return accumulator
+        return accumulator.settle()
 
 
 class Reopen(beam.DoFn):
@@ -140,7 +153,7 @@ class Reopen(beam.DoFn):
 
 
 class Release(beam.DoFn):
-    """`Keyed` to (shard, `Piece`), at the time of the piece's window.
+    """`Keyed` to (shard, `Piece`).
 
     Rows of windows still open leave by the tag `OPEN`; the letters of rows before the horizon, and of items that do not
     own their key, by `DEAD`.
@@ -162,9 +175,9 @@ class Release(beam.DoFn):
         yield from found
         yield from self._cut(element, progress, known)
 
-    def _claims(self, progress: Progress) -> Claims:
+    def _claims(self, progress: Progress) -> Owners:
         """Return the claims that decide over keys without an owner: those in hand come before those of the run."""
-        found = {key: progress.claims[key] for key in progress.contested}
+        found = dict(progress.contested)
         for rows in reversed(self._run.open_rows):
             found |= claims_in_hand(self._store, rows)
         return found
@@ -172,8 +185,7 @@ class Release(beam.DoFn):
     def _cut(self, element: Keyed, progress: Progress, known: KeyOwners) -> Iterator[Any]:
         closed = element.windows + self._run.window_ms <= self._run.watermark_ms(progress)
         yield from self._kept(element, np.flatnonzero(~closed), known)
-        for window, shard, piece in by_shard(element, np.flatnonzero(closed), self._shards):
-            yield TimestampedValue((shard, piece), window / 1000)
+        yield from by_shard(element, np.flatnonzero(closed), self._shards)
 
     def _kept(self, element: Keyed, rows: Int64, known: KeyOwners) -> Iterator[Any]:
         order = rows[np.argsort(element.windows[rows], kind="stable")]
@@ -185,16 +197,16 @@ class Release(beam.DoFn):
             yield beam.pvalue.TaggedOutput(OPEN, found)
 
 
-def by_shard(element: Keyed, rows: Int64, shards: int) -> Iterator[tuple[int, int, Piece]]:
-    """Yield window start (ms), user shard and piece of the rows at some places (n,), in order of window and shard."""
+def by_shard(element: Keyed, rows: Int64, shards: int) -> Iterator[tuple[int, Piece]]:
+    """Yield user shard and piece of the rows at some places (n,), in order of window and shard."""
     windows = element.windows[rows]
     of_row = shards_of(UserKeys(element.rows.column(columns.USER_KEY).to_numpy()[rows]), shards)
     order = np.lexsort((of_row, windows))
     windows, of_row, rows = windows[order], of_row[order], rows[order]
     for start, stop in runs_of(windows, of_row):
         # take, not slice: a slice would carry its whole parent between workers.
-        piece = Piece(element.partition, element.rows.take(pa.array(rows[start:stop])))
-        yield int(windows[start]), int(of_row[start]), piece
+        piece = Piece(element.partition, int(windows[start]), element.rows.take(pa.array(rows[start:stop])))
+        yield int(of_row[start]), piece
 
 
 def before_retention(horizon: Horizon) -> Fault:

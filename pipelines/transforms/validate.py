@@ -6,8 +6,11 @@ from typing import Any, Final
 import apache_beam as beam
 
 from logs import Block, LogConfig, Validator
+from pipelines.element_coder import large
 
 __all__ = ["DEAD", "Validate"]
+
+large(Block)
 
 DEAD: Final = "dead"
 """The tag of the dead letters (`Letters`)."""

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from multiprocessing.connection import Connection
+from typing import Final
 
 import uvloop
 
@@ -20,6 +21,9 @@ __all__ = ["main"]
 
 log = logging.getLogger(__name__)
 
+_LEAST_PATIENCE: Final = 10.0
+"""Seconds that the event loop may not have run, at least: it says every second that it does."""
+
 
 def main(channel: int, link: int) -> None:
     """Answer until SIGTERM."""
@@ -28,7 +32,7 @@ def main(channel: int, link: int) -> None:
     parent = ParentLink(Connection(link))
     try:
         store, config, files = parent.receive_start().arguments
-        parent.patience = config.max_batch_seconds
+        parent.patience = max(config.max_batch_seconds, _LEAST_PATIENCE)
         prepare(config)
         member = Member(Channel(socket.socket(fileno=channel)), parent, config.threads)
         uvloop.run(Server(store, config, registry=parent.registry, files=files, member=member).run())

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from contracts import BundleManifest
 from contracts.bundle_rows import BundleRows
+from contracts.feature_weights import FeatureWeights
 from contracts.layers import Layers
 from serving.bundle import LoadedBundle
 from serving.index import AnnIndex, Index
@@ -66,6 +67,7 @@ class SharedVersion:
     key_secret: str
     size: int
     servable_at: float
+    features: FeatureWeights | None
 
     @classmethod
     def of(cls, bundle: LoadedBundle, tower: bytes, arrays: SharedArrays) -> Self:
@@ -80,6 +82,7 @@ class SharedVersion:
             key_secret=bundle.key_secret,
             size=bundle.size,
             servable_at=bundle.servable_at,
+            features=bundle.features,
         )
 
     def opened(self, threads: int) -> LoadedBundle:
@@ -96,6 +99,7 @@ class SharedVersion:
             key_secret=self.key_secret,
             size=self.size,
             servable_at=self.servable_at,
+            features=self.features,
         )
         for batch in (1, 2):
             users = warm_users(bundle, batch)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import MAX_ID_BYTES
+from contracts import MAX_ID_BYTES, FeatureNames
 from contracts.catalogue import ALWAYS, Catalogue
 from contracts.catalogue_files import CatalogueError, decode_catalogue
+from contracts.features import MAX_VALUES
 from contracts.watched_file import WatchedFile
 
 EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
@@ -188,3 +189,97 @@ def test_a_watched_file_has_another_stamp_when_it_changes(tmp_path: Path) -> Non
     other.replace(path)
     assert file.stamp() != first
     assert file.read() == b"two"
+
+
+FEATURES = FeatureNames(categorical=("genre", "artist"), dense=("price",))
+texts = st.text("abcäö ", min_size=1, max_size=4).map(str.strip).filter(bool)
+told = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "genre": st.lists(texts, max_size=3) | texts,
+            "artist": st.lists(texts, max_size=3),
+            "price": st.floats(-1e6, 1e6, width=32) | st.integers(-1000, 1000),
+        },
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def features_in(catalogue: Catalogue) -> list[dict[str, object]]:
+    assert catalogue.features.schema.equals(pa.schema(FEATURES.fields))
+    return [{name: value for name, value in row.items() if value is not None} for row in catalogue.features.to_pylist()]
+
+
+def wanted(row: dict[str, object]) -> dict[str, object]:
+    lists = {name: [value] if isinstance(value, str) else value for name, value in row.items() if name != "price"}
+    return lists | ({"price": float(row["price"])} if "price" in row else {})  # type: ignore[arg-type]
+
+
+@given(told)
+def test_features_of_json_lines_are_read_as_strings_lists_and_numbers(rows: list[dict[str, object]]) -> None:
+    lines = "".join(json.dumps({"item_id": f"i{place}", **row}) + "\n" for place, row in enumerate(rows))
+    found = decode_catalogue("items.jsonl", lines.encode(), FEATURES)
+    assert found.refused == 0
+    assert features_in(found) == [wanted(row) for row in rows]
+
+
+@given(told)
+def test_features_of_parquet_and_csv_are_those_of_json_lines(rows: list[dict[str, object]]) -> None:
+    lists = [wanted(row) for row in rows]
+    ids = [f"i{place}" for place in range(len(rows))]
+    table = pa.table(
+        [ids, *([row.get(name) for row in lists] for name in FEATURES.all)], names=["item_id", *FEATURES.all]
+    )
+    table = table.cast(pa.schema([pa.field("item_id", pa.string()), *FEATURES.fields]))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    assert features_in(decode_catalogue("items.parquet", buffer.getvalue(), FEATURES)) == lists
+    flat = pa.table(
+        {
+            "item_id": ids,
+            "genre": ["|".join(row.get("genre", ())) for row in lists],  # type: ignore[arg-type]
+            "price": pa.array([row.get("price") for row in lists], pa.float64()),
+        }
+    )
+    buffer = io.BytesIO()
+    pyarrow.csv.write_csv(flat, buffer)
+    found = features_in(decode_catalogue("items.csv", buffer.getvalue(), FEATURES))
+    assert [row.get("price") for row in found] == [row.get("price") for row in lists]
+    assert [row.get("genre", []) for row in found] == [row.get("genre", []) for row in lists]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"genre": 7},
+        {"genre": ["a", None]},
+        {"genre": [["a"]]},
+        {"genre": ["a"] * (MAX_VALUES + 1)},
+        {"price": "dear"},
+        {"price": True},
+        {"price": 1e300},
+        {"genre": "half a \ud800 character"},
+    ],
+)
+def test_rows_with_features_of_other_kinds_are_left_out_and_counted(bad: dict[str, object]) -> None:
+    good = [{"item_id": "a", "genre": ["jazz"], "price": 2}, {"item_id": "c", "genre": "blues"}]
+    lines = [good[0], {"item_id": "b", **bad}, good[1]]
+    found = decode_catalogue("items.jsonl", "\n".join(map(json.dumps, lines)).encode(), FEATURES)
+    assert found.ids.to_pylist() == ["a", "c"]
+    assert found.refused == 1
+    assert features_in(found) == [wanted({name: row[name] for name in row if name != "item_id"}) for row in good]
+
+
+def test_a_price_in_csv_that_is_no_number_costs_its_row_alone() -> None:
+    found = decode_catalogue("items.csv", b"item_id,price,genre\na,3.5,jazz|new\nb,dear,jazz\nc,,\n", FEATURES)
+    assert found.ids.to_pylist() == ["a", "c"]
+    assert (found.refused, found.problem) == (1, "price is no finite number")
+    assert features_in(found)[0] == {"price": 3.5, "genre": ["jazz", "new"]}
+
+
+def test_columns_that_no_feature_is_named_after_are_not_kept() -> None:
+    found = decode_catalogue("items.jsonl", b'{"item_id": "a", "genre": 7, "price": "dear"}\n')
+    assert found.ids.to_pylist() == ["a"]
+    assert found.features.column_names == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -79,6 +79,8 @@ def add(log: Path, kind: str, number: int, batch: list[Event]) -> None:
         support.write_lines(log / kind, [event.line() for event in batch])
 
 
+# Another writer commits what this one keeps in hand, and this one has nothing to commit.
+@example([("a.jsonl", [with_features(Event("ann", "item-0", 0))]), ("again", True), ("run", False)], 60, 0)
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps, st.sampled_from([60, 200, 10_000]), st.integers(0, 2))
 def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(

@@ -26,7 +26,8 @@ from serving.shared.config import FollowerConfig
 
 _SERVE = (
     "from functools import partial; from serving.server import serve; from serving.catalogue import CatalogueFiles; "
-    "from serving.config import ServingConfig as Config; run = partial(serve, files={files!r})"
+    "from serving.config import ServingConfig as Config; from contracts import FeatureNames; "
+    "run = partial(serve, files={files!r})"
 )
 _MONITOR = "from serving.monitor.loop import monitor as run; from serving.monitor.config import MonitorConfig as Config"
 _FOLLOW = (

@@ -32,6 +32,7 @@ from contracts import (
     hash_id,
 )
 from contracts.artefacts import write_table
+from contracts.feature_weights import FeatureWeights
 from contracts.window import ITEMS_SCHEMA
 from serving.histories import FollowedHistories
 from serving.metrics import HistoryMetrics
@@ -119,6 +120,7 @@ def write_bundle(
     trained_sequence: int = 0,
     max_event_ms: int = 1_700_000_000_000,
     promote: bool = True,
+    features: FeatureWeights | None = None,
 ) -> BundleManifest:
     """Write, commit and promote a bundle through the contracts."""
     count, dimension = catalogue.vectors.shape
@@ -142,6 +144,8 @@ def write_bundle(
         store.write(f"{folder}/{BundleFile.VECTORS}", _npy(catalogue.vectors)),
         store.write(f"{folder}/{BundleFile.TOWER}", tower or mean_tower()),
     )
+    if features is not None:
+        files += (store.write(f"{folder}/{BundleFile.FEATURES}", features.encode()),)
     manifest = BundleManifest(
         version=version,
         created_at=time.time(),

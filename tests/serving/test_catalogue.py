@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, Store, hash_id
-from serving.catalogue import CatalogueFollower, Takedown
+from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
 from serving.loading import load_bundle
 from serving.metrics import CatalogueMetrics
 from serving.rowsets import rows_in
@@ -36,7 +36,7 @@ def test_a_catalogue_describes_the_served_bundle_and_is_read_again_when_it_chang
 ) -> None:
     write_bundle(store, "v1", Catalogue.random(items=20))
     bundle, path = load_bundle(BundleLog(store), "v1"), tmp_path / "items.jsonl"
-    follower = CatalogueFollower(str(path), metrics)
+    follower = CatalogueFollower(CatalogueFiles(str(path)), metrics)
     follower.look(bundle)
     assert bundle.shelf.tagged is None
     assert registry.get_sample_value("weir_catalogue_unusable", {"file": "catalogue"}) == 1
@@ -64,7 +64,7 @@ def test_what_cannot_be_read_changes_nothing_and_is_said_once(
 ) -> None:
     write_bundle(store, "v1", Catalogue.random(items=20))
     bundle, path = load_bundle(BundleLog(store), "v1"), tmp_path / "items.csv"
-    follower = CatalogueFollower(str(path), metrics)
+    follower = CatalogueFollower(CatalogueFiles(str(path)), metrics)
     replace(path, "item_id,tags\nitem-3,jazz\n")
     follower.look(bundle)
     good = bundle.shelf.tagged
@@ -92,7 +92,7 @@ def test_a_new_version_is_described_by_what_has_moved(
     path = tmp_path / "items.csv"
     replace(path, "item_id,tags\nitem-3,jazz\nitem-5,jazz|new\nfresh,jazz\n")
     before = load_bundle(BundleLog(store), "v0")
-    follower = CatalogueFollower(str(path), metrics)
+    follower = CatalogueFollower(CatalogueFiles(str(path)), metrics)
     follower.look(before)
     change = Change([1], {3: "fresh"}, [5])
     write_delta(store, "v1", manifest, changed(catalogue, change), change)
@@ -123,7 +123,7 @@ def test_a_version_that_was_swapped_in_meanwhile_is_described_at_the_next_look(
     write_bundle(store, "v1", Catalogue.random(items=20))
     path = tmp_path / "items.csv"
     replace(path, "item_id,tags\nitem-3,jazz\n")
-    follower = CatalogueFollower(str(path), metrics)
+    follower = CatalogueFollower(CatalogueFiles(str(path)), metrics)
     follower.look(None)
     bundle = load_bundle(BundleLog(store), "v1")
     follower.describe(bundle)
@@ -139,7 +139,7 @@ def test_a_version_that_was_swapped_in_meanwhile_is_described_at_the_next_look(
 def test_without_a_catalogue_there_is_nothing_to_describe(store: Store, metrics: CatalogueMetrics) -> None:
     write_bundle(store, "v1", Catalogue.random(items=20))
     bundle = load_bundle(BundleLog(store), "v1")
-    CatalogueFollower(None, metrics).look(bundle)
+    CatalogueFollower(CatalogueFiles(), metrics).look(bundle)
     assert bundle.shelf.tagged is None
 
 

@@ -18,6 +18,8 @@ from serving.sieve import NO_TAGS, TagFilter
 from serving.spread import TagCap
 from serving.tagged import TaggedRows
 from tests.serving import deltas
+from tests.serving.colds import cold_of, with_cold, write_warm
+from tests.serving.colds import described as about_all
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
 from tests.serving.tagging import WAYS, Described, search_by
 from tests.serving.users import Event
@@ -39,17 +41,23 @@ def keys(*ids: str) -> ItemKeys:
 
 @pytest.fixture(scope="module")
 def catalogue() -> Catalogue:
-    return Catalogue.random()
+    return with_cold(Catalogue.random())
 
 
-@pytest.fixture(scope="module", params=["Flat", "IVF4,Flat", "HNSW16"])
+@pytest.fixture(scope="module", params=["Flat", "IVF4,Flat", "HNSW16", "Flat, cold", "IVF4,Flat, cold"])
 def bundle(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, catalogue: Catalogue
 ) -> LoadedBundle:
     store = Store(str(tmp_path_factory.mktemp("store")))
-    parameters = {"IVF4,Flat": {"nprobe": 4}, "HNSW16": {"efSearch": 400}}.get(request.param, {})
-    write_bundle(store, "v1", catalogue, index=request.param, parameters=parameters)
-    return load_bundle(BundleLog(store), "v1")
+    kind, _, cold = request.param.partition(", ")
+    parameters = {"IVF4,Flat": {"nprobe": 4}, "HNSW16": {"efSearch": 400}}.get(kind, {})
+    if not cold:
+        write_bundle(store, "v1", catalogue, index=kind, parameters=parameters)
+        return load_bundle(BundleLog(store), "v1")
+    write_warm(store, "v1", catalogue, kind, **parameters)
+    bundle, about = load_bundle(BundleLog(store), "v1"), about_all(catalogue)
+    there = cold_of(bundle, about)
+    return replace(bundle, shelf=Shelf(replace(TaggedRows.of(about, there.rows, ""), cold=there)))
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +73,10 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def described(bundle: LoadedBundle, says: Described) -> LoadedBundle:
-    """Return the bundle with a catalogue of its own."""
-    return replace(bundle, shelf=Shelf(TaggedRows.of(says.catalogue(), bundle.rows, "")))
+    """Return the bundle with a catalogue of its own, and the cold items that it has."""
+    cold = bundle.shelf.tagged.cold if bundle.shelf.tagged else None
+    rows = bundle.rows if cold is None else cold.rows
+    return replace(bundle, shelf=Shelf(replace(TaggedRows.of(says.catalogue(), rows, ""), cold=cold)))
 
 
 def one(retriever: Retriever, task: Task) -> Hits:

@@ -253,3 +253,16 @@ def test_slots_never_change(conservative: bool) -> None:
     sketch = CountMinSketch(8, 2, conservative=conservative, seed=42)
     sketch.update(np.array([1, 2, 3, 1, -5]))
     assert sketch.cell_counts().tolist() == [[0, 1, 2, 1, 0, 0, 1, 0], [0, 2, 1, 1 + (not conservative), 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("conservative", [True, False])
+def test_fading_and_merging_for_ever_rounds_up_and_by_no_more_than_the_resolution(*, conservative: bool) -> None:
+    faded, truth = CountMinSketch(64, 2, conservative=conservative), 0.0
+    for number in range(1, 200):
+        window = CountMinSketch(64, 2, conservative=conservative)
+        window.update(np.repeat(np.array([7]), 1 + 1000 * (number % 3)))
+        faded.decay(0.3)
+        faded.merge(CountMinSketch.from_bytes(window.to_bytes()))
+        truth = 0.3 * truth + 1 + 1000 * (number % 3)
+        assert truth * (1 - 1e-12) <= faded.estimate(np.array([7]))[0] <= truth * (1 + 1e-7)
+    assert faded.total == pytest.approx(truth, rel=1e-9)

@@ -98,16 +98,16 @@ class Content:
             columns.ROW: rows.astype(np.int32),
             columns.ITEM_ID: table.ids[places].tolist(),
             columns.ITEM_KEY: table.keys[places],
-            columns.POPULARITY: self.state.counts[places],
+            columns.POPULARITY: self.state.counts[torch.from_numpy(places)].cpu().numpy(),
         }
         return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)
 
     def _digest(self) -> str:
         state, digest = self.state, xxhash.xxh3_128()
         settings = state.config.defining() | {"index": state.config.index, "nprobe": state.config.nprobe}
-        # Counts follow from keys and frequencies.
-        numbers = {"items": self.fingerprint.value, "time_ms": state.frequencies.time_ms}
-        digest.update(json.dumps(settings | numbers, sort_keys=True).encode())
+        # Their sum tells counts apart that were read at other times.
+        counted = {"time_ms": state.frequencies.time_ms, "log_total": state.counts.log_total}
+        digest.update(json.dumps(settings | counted | {"items": self.fingerprint.value}, sort_keys=True).encode())
         parts = flatten({"tower": state.tower, "frequencies": state.frequencies})
         for name, value in sorted(parts.items()):
             digest.update(name.encode())

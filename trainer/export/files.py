@@ -1,6 +1,7 @@
 """The files of a bundle."""
 
 import io
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -31,14 +32,17 @@ def write_complete(store: Store, manifest: BundleManifest, draft: Complete) -> t
         write_table(store, f"{folder}/{BundleFile.ITEMS}", content.items(every, every)),
         _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings),
         _write(store, f"{folder}/{BundleFile.VECTORS}", content.vectors),
-        _write_tower(store, folder, content),
+        *_write_model(store, folder, content),
     )
 
 
 def write_compacted(
-    store: Store, manifest: BundleManifest, rows: BundleRows, index: Any, tower: bytes
+    store: Store, manifest: BundleManifest, rows: BundleRows, index: Any, model: Mapping[str, bytes]
 ) -> tuple[FileEntry, ...]:
-    """Write the files of a compacted bundle, whose rows are merged (`BundleRows.merged`)."""
+    """Write the files of a compacted bundle, whose rows are merged (`BundleRows.merged`); `model` are those of a delta.
+
+    These are its tower and, if there is one, its ``features.npz``, by name.
+    """
     folder, items, live = manifest.folder, BUNDLE_ITEMS_SCHEMA, rows.live
     blocks = [_items(rows, live[first : first + _BLOCK]) for first in range(0, len(live), _BLOCK)]
     return (
@@ -46,7 +50,7 @@ def write_compacted(
         write_table(store, f"{folder}/{BundleFile.ITEMS}", pa.Table.from_batches(blocks, items).combine_chunks()),
         _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", rows.embeddings.base),
         _write(store, f"{folder}/{BundleFile.VECTORS}", rows.vectors.base),
-        store.write(f"{folder}/{BundleFile.TOWER}", tower),
+        *(store.write(f"{folder}/{name}", data) for name, data in model.items()),
     )
 
 
@@ -70,7 +74,7 @@ def write_delta(store: Store, manifest: BundleManifest, draft: Delta) -> tuple[F
         _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings[embedded]),
         _write(store, f"{folder}/{BundleFile.VECTORS}", content.vectors[items]),
         _write(store, f"{folder}/{BundleFile.REMOVED}", draft.removed.astype(np.int32)),
-        _write_tower(store, folder, content),
+        *_write_model(store, folder, content),
     ]
     if draft.placed is not None:
         lists = draft.placed.assigned.lists[items]
@@ -80,9 +84,12 @@ def write_delta(store: Store, manifest: BundleManifest, draft: Delta) -> tuple[F
     return tuple(files)
 
 
-def _write_tower(store: Store, folder: str, content: Content) -> FileEntry:
+def _write_model(store: Store, folder: str, content: Content) -> Iterator[FileEntry]:
+    """Write the user tower and, where there are item features, what these say of an item."""
     tower = tower_to_onnx(content.state.tower, content.state.config.tower)
-    return store.write(f"{folder}/{BundleFile.TOWER}", tower)
+    yield store.write(f"{folder}/{BundleFile.TOWER}", tower)
+    if (featured := content.state.featured) is not None:
+        yield store.write(f"{folder}/{BundleFile.FEATURES}", featured.weights.encode())
 
 
 def _write(store: Store, name: str, array: npt.NDArray[np.float32] | npt.NDArray[np.int32]) -> FileEntry:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from contracts import WindowManifest
+from contracts.feature_weights import FeatureWeights
 from trainer.items.features import FeatureTable
 from trainer.items.table import RowChanges, TableRows
 from trainer.towers.item import FeatureInputs, ItemFeatures
@@ -45,6 +46,12 @@ class FeaturedItems:
         """Return embeddings (n, d) of `rows` (n,) with what the features add; differentiable."""
         composed: Tensor = self.tower(vectors, self._inputs.take(rows))
         return composed
+
+    @property
+    def weights(self) -> FeatureWeights:
+        """What makes an item of its features alone."""
+        values, dense = (one.weight.detach().float().cpu().numpy() for one in (self.tower.values, self.tower.dense))
+        return FeatureWeights(self.table.names, values, dense, self.table.moments)
 
     def ingest_window(
         self, manifest: WindowManifest, rows: TableRows, items: pa.Table | None, changes: RowChanges, capacity: int

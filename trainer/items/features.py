@@ -12,49 +12,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
-from contracts import FeatureNames, hash_ids
+from contracts import FeatureNames
+from contracts.feature_weights import Moments, buckets_of
 from contracts.features import MAX_DENSE
 from trainer.items.table import FIRST_ITEM, TableRows
 from trainer.towers.item import FeatureInputs
 
-__all__ = ["FeatureTable", "Moments"]
-
-Floats = npt.NDArray[np.float64]
+__all__ = ["FeatureTable"]
 
 _NEVER: Final = np.iinfo(np.int64).min
-_LARGEST: Final = 5.0
-"""Standard deviations; values further out are cut to this."""
-
-
-class Moments:
-    """Count, mean and sum of squared deviations of all numbers seen, merged window by window.
-
-    Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979, eq. 2.1.
-    """
-
-    def __init__(self, count: float = 0.0, mean: float = 0.0, squares: float = 0.0) -> None:
-        self.count, self.mean, self.squares = count, mean, squares
-
-    def add(self, values: Floats) -> None:
-        """Add values (n,)."""
-        if not len(values):
-            return
-        total, mean = self.count + len(values), float(values.mean())
-        shift = mean - self.mean
-        self.squares += float(np.square(values - mean).sum()) + shift**2 * self.count * len(values) / total
-        self.mean += shift * len(values) / total
-        self.count = total
-
-    def standardised(self, values: Floats) -> Floats:
-        """Return values less the mean, in standard deviations, cut at 5; unknown ones (NaN) and a lone one are 0."""
-        deviation = (self.squares / max(self.count, 1)) ** 0.5
-        if not deviation:
-            return np.zeros_like(values)
-        scaled: Floats = np.clip((values - self.mean) / deviation, -_LARGEST, _LARGEST)
-        return np.nan_to_num(scaled)
 
 
 @dataclass
@@ -108,6 +76,11 @@ class FeatureTable:
         """The features seen so far, in order of their first appearance."""
         return FeatureNames(categorical=tuple(self._categorical), dense=tuple(self._dense))
 
+    @property
+    def moments(self) -> tuple[Moments, ...]:
+        """Those of each dense feature, in the order of `names`."""
+        return tuple(self._moments[name] for name in self._dense)
+
     def grow(self, capacity: int) -> None:
         """Append empty rows up to `capacity`."""
         self.capacity = capacity
@@ -141,7 +114,8 @@ class FeatureTable:
         for name in names.categorical:
             column = self._categorical.setdefault(name, self._column(-1, np.int32))
             known = np.flatnonzero((rows >= FIRST_ITEM) & items[name].is_valid().to_numpy())
-            column.set(TableRows(rows[known]), self._hashed(name, items[name].take(pa.array(known))), event_ms)
+            lists = items[name].take(pa.array(known)).combine_chunks()
+            column.set(TableRows(rows[known]), buckets_of(name, lists, self.buckets), event_ms)
         for name in names.dense:
             column = self._dense.setdefault(name, self._column(np.nan, np.float64))
             values = items[name].to_numpy()
@@ -219,15 +193,3 @@ class FeatureTable:
     def _column(self, unknown: float, kind: type[np.generic]) -> _Column:
         values = np.full((self.capacity, 1), unknown, kind)
         return _Column(unknown, values, np.full(self.capacity, _NEVER))
-
-    def _hashed(self, name: str, lists: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-        """Return the buckets of lists of values (n, longest), -1 where there is none."""
-        lists = lists.combine_chunks()
-        place = pc.list_parent_indices(lists).to_numpy()
-        counts = np.bincount(place, minlength=len(lists))
-        within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
-        found = np.full((len(lists), max(counts.max(initial=0), 1)), -1, np.int32)
-        # The name is part of what is hashed: a value means something else under another name.
-        spelled = pc.binary_join_element_wise(name, lists.flatten(), "\0")
-        found[place, within] = hash_ids(spelled).view(np.uint64) % self.buckets
-        return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.negatives.sampler import Draw, Pool, below_one
+from trainer.negatives.sampler import Draw, Pool, RowValues, below_one
 
 __all__ = ["InBatch"]
 
@@ -21,7 +21,7 @@ class InBatch:
     Parameters
     ----------
     stream_log_q
-        Log-probability that the stream carries each item, by table row, (capacity,).
+        Log-probability that the stream carries each item, by table row.
     limit
         Negatives at most, drawn from the pool without replacement; None: all.
     deduplicate
@@ -30,7 +30,7 @@ class InBatch:
         bias.
     """
 
-    stream_log_q: Tensor
+    stream_log_q: RowValues
     limit: int | None = None
     deduplicate: bool = False
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Draw", "Pool", "Sampler", "accidental_hits", "below_one"]
+__all__ = ["Draw", "Pool", "RowValues", "Sampler", "accidental_hits", "below_one"]
 
 _BELOW_ONE: Final = -1e-6
 
@@ -37,6 +37,14 @@ class Draw(NamedTuple):
 
     items: Tensor
     real: Tensor
+
+
+class RowValues(Protocol):
+    """A number for each row of the table: a tensor (capacity,), or what computes those that are asked for."""
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        """Return the numbers of rows, of their shape."""
+        ...
 
 
 class Sampler(Protocol):

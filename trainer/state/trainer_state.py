@@ -17,8 +17,9 @@ from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
-from trainer.items.rows import Reader, TableRows, no_rows
+from trainer.items.rows import FIRST_ITEM, Reader, TableRows, no_rows
 from trainer.items.table import ItemTable, RowChanges
+from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
 from trainer.state.codec import OptimizerState, Stateful, StatefulRows, flatten, group
@@ -53,15 +54,13 @@ class TrainerState:
     featured: FeaturedItems | None = None
     saved: SavedChain | None = None
     published: BundleManifest | None = None
-    counts: npt.NDArray[np.float64] = field(init=False)
-    item_counts: Tensor = field(init=False)
-    log_q: Tensor = field(init=False)
+    counts: RowCounts = field(init=False)
 
     def __post_init__(self) -> None:
         if self.users is None and self.config.loss.needs.user_counts:
             self.users = Users(FrequencyView(self.config.half_life_seconds))
         self.recent = deque(self.recent, maxlen=self.config.gate_windows)
-        self.refresh_frequencies()
+        self.counts = RowCounts(self.frequencies, self.table, self.embeddings.weight)
 
     @classmethod
     def fresh(
@@ -83,6 +82,16 @@ class TrainerState:
     def live(self) -> Tensor:
         """The table rows that items own, (V,)."""
         return torch.from_numpy(self.table.live).to(self.device)
+
+    @property
+    def item_counts(self) -> RowCounts:
+        """Decayed occurrences of the item of each row, float64."""
+        return self.counts
+
+    @property
+    def log_q(self) -> LogQ:
+        """Log-probability that the stream carries each item, by row; of the embeddings' type."""
+        return LogQ(self.counts)
 
     @property
     def totals(self) -> Totals:
@@ -135,13 +144,16 @@ class TrainerState:
         if self.config.item_ttl_seconds is not None:
             evicted = self.table.expire(round(self.frequencies.time_ms - 1000 * self.config.item_ttl_seconds))
         # A late pane counts little in the decayed view, yet what it holds has certainly been seen.
-        seen = np.maximum(self.frequencies.counts(keys), occurrences) >= self.config.admit_after
+        estimates = self.frequencies.estimates(keys)
+        seen = np.maximum(self.frequencies.agreed(estimates), occurrences) >= self.config.admit_after
         admitted = self.table.admit(ItemKeys(keys[seen]), ids[seen], manifest.max_event_ms)
         self.embeddings.grow(self.table.capacity)
         self.embeddings.initialise(admitted, generator(self.config.seed, Purpose.ROWS, manifest.sequence))
-        self.refresh_frequencies()
-        self._renew_cache(admitted, evicted)
         changes = RowChanges(admitted, evicted)
+        rows = self.table.rows(keys)
+        known = rows >= FIRST_ITEM
+        self.table.touched.mark(self.counts.follow(TableRows(rows[known]), estimates[known], changes))
+        self._renew_cache(admitted, evicted)
         self._ingest_features(manifest, keys, features, changes)
         return changes
 
@@ -174,18 +186,6 @@ class TrainerState:
         self.cache.restore(torch.from_numpy(admitted))
         # A row that changed hands within the window has a new item, which the cache must not mistake for the old one.
         self.cache.remove(torch.from_numpy(np.setdiff1d(evicted, admitted)))
-
-    def refresh_frequencies(self) -> None:
-        """Recompute counts and log Q of every table row, so that a step only gathers from them."""
-        live = self.table.live
-        counts = self.frequencies.counts(ItemKeys(self.table.keys[live]))
-        self.counts = np.zeros(self.table.capacity)
-        self.counts[live] = counts
-        # Rows that no item owns are never drawn; any value below 0 does for them.
-        log_q = torch.full((self.table.capacity,), -1.0, dtype=self.embeddings.weight.dtype)
-        log_q[live] = torch.from_numpy(self.frequencies.log_q_of(counts)).to(log_q.dtype)
-        self.log_q = log_q.to(self.device)
-        self.item_counts = torch.from_numpy(self.counts).to(self.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything as one flat mapping of tensors."""
@@ -245,7 +245,11 @@ class TrainerState:
         for delta in deltas:
             state._load_rows(delta)
         state.clear_touched(Reader.CHECKPOINT)
-        state.refresh_frequencies()
+        if "counts" in saved:
+            state.counts.recount()
+        else:
+            # Formats before 4 have none.
+            state.counts.read_all()
         return state
 
     def _load_rows(self, flat: dict[str, Tensor]) -> None:
@@ -273,6 +277,7 @@ class TrainerState:
             "embeddings": self.embeddings,
             "table": self.table,
             "frequencies": self.frequencies,
+            "counts": self.counts,
             "users": self.users,
             "cache": self.cache,
             "features": self.featured,

@@ -8,6 +8,7 @@ from torch import Tensor, optim
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.losses import ItemCache
+from trainer.negatives import RowValues
 from trainer.towers import Tower
 
 __all__ = ["Model", "Position", "Totals"]
@@ -48,8 +49,6 @@ class Model(Protocol):
     optimizer: optim.AdamW
     embeddings: Embeddings
     position: Position
-    log_q: Tensor
-    """Log-probability that the stream carries each item, (capacity,)."""
     cache: ItemCache | None
     """Of `resampled_softmax`; its ids are table rows."""
 
@@ -58,8 +57,12 @@ class Model(Protocol):
         """Rows that items own, (V,)."""
 
     @property
-    def item_counts(self) -> Tensor:
-        """Occurrences of the item of each row, (capacity,)."""
+    def log_q(self) -> RowValues:
+        """Log-probability that the stream carries each item, by row."""
+
+    @property
+    def item_counts(self) -> RowValues:
+        """Occurrences of the item of each row."""
 
     @property
     def totals(self) -> Totals:

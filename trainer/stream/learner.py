@@ -76,7 +76,7 @@ class Learner:
         changes = ingest(self.state, self.log, manifest, found)
         unadmitted = int((self.state.table.rows(found.items) < FIRST_ITEM).sum())
         self.observer.ingested(changes, len(self.state.table), unadmitted)
-        self.observer.frequencies_updated(self.state.frequencies.sketch)
+        self.observer.frequencies_updated(self.state.frequencies.sketch, len(found.items))
 
     def _train(self, manifest: WindowManifest, examples: Examples) -> bool:
         state, config, at = self.state, self.state.config, self.state.position

@@ -17,6 +17,8 @@ __all__ = ["TrainerMetrics"]
 _STEP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _EXPORT_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SERVABLE_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 7200.0)
+_MEASURED_AFTER: Final = 1 / 16
+"""Share of the events in the view that may be new before it is measured again."""
 
 
 @dataclass
@@ -66,6 +68,8 @@ class TrainerMetrics:
         self._add_sketches(registry)
 
     def _add_sketches(self, registry: CollectorRegistry) -> None:
+        self._unmeasured = math.inf  # the first time at once
+
         # The pipeline exports the same metrics of each window's own sketch, with other scopes.
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"weir_sketch_{name}", text, ["scope"], registry=registry)
@@ -171,8 +175,15 @@ class TrainerMetrics:
         self.rows.set(rows)
         self.unadmitted.inc(unadmitted)
 
-    def frequencies_updated(self, frequencies: FrequencyEstimator) -> None:
-        """Measure the view of recent frequencies."""
+    def frequencies_updated(self, frequencies: FrequencyEstimator, events: int) -> None:
+        """Measure the view of recent frequencies after so many events.
+
+        That takes reading all of its cells, so it waits until the events since are a sixteenth of those in the view.
+        """
+        self._unmeasured += events
+        if self._unmeasured < _MEASURED_AFTER * frequencies.total:
+            return
+        self._unmeasured = 0.0
         measured = health(frequencies)
         for name, gauge in self.sketches.items():
             gauge.labels("view").set(getattr(measured, name))

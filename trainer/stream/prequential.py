@@ -62,16 +62,13 @@ def _sample(state: TrainerState, manifest: WindowManifest, found: Positives) -> 
 
 
 def _metric_sums(state: TrainerState, examples: Examples) -> MetricSums:
-    live = state.table.live
-    counts, log_q = state.counts[live], state.log_q.double().cpu().numpy()[live]
-    places = torch.empty(len(live), dtype=torch.int64, device=state.device)
-    places[torch.from_numpy(counts).to(state.device).argsort(descending=True, stable=True)] = torch.arange(
-        1, len(live) + 1, device=state.device
-    )
+    counts, log_q = state.counts[state.live], state.log_q[state.live]
+    places = torch.empty_like(counts, dtype=torch.int64)
+    places[counts.argsort(descending=True, stable=True)] = torch.arange(1, len(counts) + 1, device=state.device)
     sums = MetricSums(state.config.evaluation_k)
     for block in scored_blocks(state, examples):
         sums.add(block.ranks(), block.ranks_in(places))
-        sums.add_recommended(block.best(max(sums.cutoffs)), log_q, counts)
+        sums.add_recommended(block.best(max(sums.cutoffs)), log_q.double().cpu().numpy(), counts.cpu().numpy())
     return sums
 
 

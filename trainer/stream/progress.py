@@ -75,10 +75,10 @@ class ProgressObserver:
         self.unadmitted += unadmitted
         self.metrics.ingested(changes, rows, unadmitted)
 
-    def frequencies_updated(self, frequencies: FrequencyEstimator | None) -> None:
-        """Measure the frequencies behind log Q."""
+    def frequencies_updated(self, frequencies: FrequencyEstimator | None, events: int) -> None:
+        """Measure the frequencies behind log Q, after so many events."""
         if self.is_first and frequencies is not None:
-            self.metrics.frequencies_updated(frequencies)
+            self.metrics.frequencies_updated(frequencies, events)
 
     def window_started(self, window: str, sequence: int, batches: int, batch: int, step: int) -> None:
         """Report that training on a window starts or continues."""

@@ -253,7 +253,11 @@ def serve(
     from serving.server import serve as run
 
     settings = session.settings
-    run(session.store, settings.serving, CatalogueFiles(settings.catalogue, settings.takedown))
+    run(
+        session.store,
+        settings.serving,
+        CatalogueFiles(settings.catalogue, settings.takedown, settings.pipeline.item_features),
+    )
 
 
 def monitor(

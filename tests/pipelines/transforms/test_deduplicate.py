@@ -1,5 +1,4 @@
 import pyarrow as pa
-from apache_beam.transforms.window import IntervalWindow
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,8 +48,9 @@ def merged(found: list[Row], cuts: int) -> ShardWindow:
                 dict(zip(SCHEMA.names, (f"i{time}", time, label, 1.0, None, at, user, time + 1, event), strict=True))
                 for _, at, time, label, event, user in mine[at : at + cuts]
             ]
-            pieces.append(Piece(name, pa.RecordBatch.from_pylist(table, SCHEMA)))
-    [window] = Deduplicate(Store("memory://d"), RUN).process((3, reversed(pieces)), IntervalWindow(0, 10))
+            pieces.append(Piece(name, 0, pa.RecordBatch.from_pylist(table, SCHEMA)))
+    [(shard, [window])] = Deduplicate(Store("memory://d"), RUN).process((3, reversed(pieces)))
+    assert shard == window.shard == 3
     return window
 
 
@@ -76,3 +76,14 @@ def test_the_first_copy_in_order_stays_however_rows_are_cut(found: list[Row], cu
     positives = [time for time, _, label in kept if label == 1]
     items = {row["item_key"]: (row["item_id"], row["count"]) for row in window.items.to_pylist()}
     assert items == {time + 1: (f"i{time}", positives.count(time)) for time in positives}
+    users = {row["user_key"]: row["count"] for row in window.users.to_pylist()}
+    assert sum(users.values()) == len(positives)
+
+
+def test_windows_of_a_shard_come_in_order_of_time() -> None:
+    pieces = []
+    for start in (20_000, 0, 10_000, 20_000):
+        row = dict(zip(SCHEMA.names, ("i", start + 1, 1, 1.0, None, len(pieces), 7, 9, None), strict=True))
+        pieces.append(Piece("a", start, pa.RecordBatch.from_pylist([row], SCHEMA)))
+    [(_, windows)] = Deduplicate(Store("memory://d"), RUN).process((3, pieces))
+    assert [(window.name.start_ms, window.counts.events) for window in windows] == [(0, 1), (10_000, 1), (20_000, 2)]

@@ -75,15 +75,14 @@ def test_every_uncounted_row_is_in_the_piece_of_its_closed_window_and_shard_or_k
     watermark = 10**15 if flush else max(29_000, progress.max_event_ms) - 3000
     released, kept = [], list[OpenRows]()
     for element in keyed:
-        for stamped in Release(store, run, CONFIG).process(element, progress):
-            if isinstance(stamped, TaggedOutput):
-                assert stamped.tag == OPEN
-                kept.append(stamped.value)
+        for found_piece in Release(store, run, CONFIG).process(element, progress):
+            if isinstance(found_piece, TaggedOutput):
+                assert found_piece.tag == OPEN
+                kept.append(found_piece.value)
                 continue
-            shard, piece = stamped.value
-            start = stamped.timestamp.micros // 1000
+            shard, piece = found_piece
             for row in piece.rows.to_pylist():
-                assert row["timestamp"] // 10_000 * 10_000 == start
+                assert row["timestamp"] // 10_000 * 10_000 == piece.start_ms
                 assert row["user_key"] % 2**64 % 3 == shard
                 released.append((row["position"], row["user_key"], row["timestamp"]))
     closed = [(at, hash_id(user), time) for at, user, time in fresh if time // 10_000 * 10_000 + 10_000 <= watermark]

@@ -176,7 +176,7 @@ def test_the_schema_describes_every_path(server: Server) -> None:
 def test_all_fields_of_an_answer_are_there(server: Server) -> None:
     _, found, _ = server.ask("/v1/retrieve", b'{"queries": [{"userId": "stranger", "k": 2}]}')
     (hits,) = found["hits"]
-    assert hits.keys() == {"itemIds", "scores", "missingItemIds", "fallback", "seenBounded", "complete"}
+    assert hits.keys() == {"itemIds", "scores", "missingItemIds", "fallback", "seenBounded", "complete", "cold"}
     assert hits["fallback"]
     assert len(hits["itemIds"]) == 2
 

@@ -35,11 +35,15 @@ NOTHING = {
 }
 """A result that there was before; it must be read first."""
 
+HALF_LIFE = 10_000
+"""Seconds: so short that counts which differ do so by far more than a sketch rounds."""
+
 
 @contextmanager
 def following(store: Store, target: str, **config: object) -> Iterator[tuple[Monitor, CollectorRegistry]]:
     registry = CollectorRegistry()
-    settings = MonitorConfig.model_validate({"target": target, "k": K, "queries_per_request": 7, **config})
+    ours = {"target": target, "k": K, "queries_per_request": 7, "popularity_half_life_seconds": HALF_LIFE}
+    settings = MonitorConfig.model_validate({**ours, **config})
     with RetrievalClient(target, timeout=5) as client:
         yield Monitor(store, settings, client, MonitorMetrics(registry)), registry
 
@@ -102,7 +106,7 @@ def test_figures_agree_with_brute_force(store: Store, catalogue: Catalogue) -> N
 def popular(before: list[list[Event]], window: list[Event]) -> dict[int, float]:
     """The baseline from exact counts; the order among equal counts is the monitor's: that of first sight."""
     counts: dict[str, float] = {}
-    fade = 0.5 ** (3600 / (30 * 86400))
+    fade = 0.5 ** (3600 / HALF_LIFE)
     for one in before:
         counts = {item: fade * count for item, count in counts.items()}
         fresh = [event.item for event in one]

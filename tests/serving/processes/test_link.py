@@ -35,7 +35,7 @@ class Ends:
 
     def __init__(self) -> None:
         one, other = Pipe()
-        self.parent, self.process = ProcessLink(3, one), ParentLink(other)
+        self.parent, self.process = ProcessLink(3, one), ParentLink(other, patience=float("inf"))
         self.kept.append(self)
 
 
@@ -105,7 +105,7 @@ def test_without_its_parent_a_process_ends_in_order(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "kill", lambda _, number: signals.append(number))
     parent, its = Pipe()
     parent.send(Start(0, {}, ()))
-    ParentLink(its).receive_start()
+    ParentLink(its, patience=float("inf")).receive_start()
     parent.close()
     wait_for(lambda: bool(signals))
     assert signals == [signal.SIGTERM]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import BundleFile, BundleLog, Store, WindowLog, hash_id
+from contracts import BundleFile, BundleLog, ItemKeys, Store, WindowLog, hash_id
+from contracts.feature_weights import FeatureWeights
 from tests.trainer.support import absorb, absorbed, batches_of, same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
@@ -187,3 +188,20 @@ def test_features_grow_with_the_table(store: Store, writer: WindowWriter, config
     state = TrainerState.restore(config, state.tensors(), torch.device("cpu"))
     absorb(state, WindowLog(store), writer.commit(["u"], ["one more"], np.array([HOUR]), span=(HOUR, 2 * HOUR)))
     assert (state.item_vectors(state.table.live) != state.embeddings.weight[state.live]).any(1).sum() == 1500
+
+
+def test_the_weights_of_a_bundle_make_an_item_of_its_features_as_the_trainer_does(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    """What a server adds up for an item without a row is what the model adds to the embedding of a row."""
+    synthetic(writer, windows=2)
+    state = taught(store, config)
+    manifest = export_bundle(store, state)
+    weights = FeatureWeights.decode(BundleLog(store).read(manifest, BundleFile.FEATURES))
+    log = WindowLog(store)
+    window = list(log.committed())[-1]
+    rows = torch.from_numpy(state.table.rows(ItemKeys(log.items(window)["item_key"].to_numpy())))
+    nothing = torch.zeros(len(rows), config.tower.dimension, dtype=torch.float64)
+    expected = part(state).compose(nothing, rows).detach().numpy()
+    np.testing.assert_allclose(weights.embeddings(log.item_features(window)), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(expected).max() > 0.1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contracts import FeatureNames, hash_id
 from contracts.features import MAX_DENSE
-from trainer.items.features import FeatureTable, Moments
+from trainer.items.features import FeatureTable
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.towers.item import FeatureInputs
 
@@ -38,28 +38,6 @@ def bags(table: FeatureTable) -> list[dict[int, float]]:
 
 def bag(name: str, *values: str) -> dict[int, float]:
     return {hash_id(f"{name}\0{value}") % 2**64 % BUCKETS: 1 / len(values) for value in values}
-
-
-@given(st.lists(st.lists(floats, max_size=8), max_size=5), st.lists(floats, max_size=5))
-def test_moments_of_parts_are_those_of_the_whole(parts: list[list[float]], asked: list[float]) -> None:
-    moments = Moments()
-    for part in parts:
-        moments.add(np.array(part, np.float64))
-    whole, values = np.array([value for part in parts for value in part]), np.array([*asked, np.nan])
-    found = moments.standardised(values)
-    assert found[-1] == 0
-    if len(whole):
-        np.testing.assert_allclose(moments.mean, whole.mean(), rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(moments.squares, whole.var() * len(whole), rtol=1e-6, atol=1e-3)
-    if len(whole) and whole.std() > 1e-3:
-        expected = np.clip((values[:-1] - whole.mean()) / whole.std(), -5, 5)
-        np.testing.assert_allclose(found[:-1], expected, rtol=1e-3, atol=1e-3)
-
-
-def test_a_number_that_never_varies_says_nothing() -> None:
-    moments = Moments()
-    moments.add(np.full(3, 7.0))
-    assert moments.standardised(np.array([7.0, 9.0])).tolist() == [0, 0]
 
 
 def test_an_item_is_the_mean_of_its_values_and_numbers_are_standardised() -> None:

@@ -55,7 +55,7 @@ def naive_loss(state: TrainerState, batch: Batch, weight: torch.Tensor) -> torch
     columns = [int(row) for row in batch.positives[batch.real]] if config.negatives.in_batch else []
     columns += draw_uniform(live, config.negatives.uniform, draw).tolist()
     pool = Pool.of(batch.positives, batch.real).others
-    density = shared_pool(config.negatives, state.log_q, live).log_q(torch.arange(len(state.log_q)), pool)
+    density = shared_pool(config.negatives, state.log_q, live).log_q(torch.arange(len(weight)), pool)
 
     def item(row: int) -> torch.Tensor:
         return weight[row] / weight[row].norm() if config.tower.normalised else weight[row]

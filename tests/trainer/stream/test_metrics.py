@@ -56,9 +56,24 @@ def test_every_metric_has_the_prefix_and_a_sentence() -> None:
 def test_the_sketch_behind_log_q_is_examined() -> None:
     registry, sketch = CollectorRegistry(), CountMinSketch(256)
     sketch.update(np.arange(400))
-    TrainerMetrics(registry).frequencies_updated(sketch)
+    TrainerMetrics(registry).frequencies_updated(sketch, 1)
     found = health(sketch)
     for name, wanted in {"fill_ratio": found.fill, "distinct_keys": found.distinct}.items():
         assert registry.get_sample_value(f"weir_sketch_{name}", {"scope": "view"}) == wanted
     error = registry.get_sample_value("weir_sketch_log_q_error_nats", {"scope": "view"})
     assert error == found.log_q_error > 0.01
+
+
+def test_the_sketch_is_examined_again_when_a_sixteenth_of_its_events_is_new() -> None:
+    registry, sketch = CollectorRegistry(), CountMinSketch(256)
+    metrics = TrainerMetrics(registry)
+
+    def distinct_after(key: int) -> float | None:
+        sketch.update(np.array([key]))
+        metrics.frequencies_updated(sketch, 1)
+        return registry.get_sample_value("weir_sketch_distinct_keys", {"scope": "view"})
+
+    sketch.update(np.zeros(27, np.int64))
+    first, *measured = [distinct_after(key) for key in range(1, 6)]
+    # Of 29 events, one is new, of 30 two, of 31 one, of 32 two.
+    assert first == measured[0] != measured[1] == measured[2] != measured[3]

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from contracts import BundleLog, Store
+from contracts import BundleLog, FeatureNames, Store
+from serving import server as serving_server
+from serving.catalogue import CatalogueFiles
 from serving.client import RetrievalClient, RetrievalError
+from weir.cli.main import app
 from weir.demo.generator import GeneratorConfig, generate
 
 SMALL = {
@@ -157,3 +161,15 @@ def test_training_on_an_empty_store_says_what_comes_first(config: Path, tmp_path
     trained = weir(config, "train", "--store", str(tmp_path / "empty"))
     assert trained.returncode == 0
     assert "holds no window to train on: `weir ingest` commits them" in trained.stderr
+
+
+def test_the_server_reads_the_features_of_items_that_the_log_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[CatalogueFiles] = []
+    monkeypatch.setattr(serving_server, "serve", lambda _, __, files: served.append(files))
+    names = 'pipeline.item_features={"categorical": ["genre"], "dense": ["price"]}'
+    arguments = ["serve", "--store", str(tmp_path), "--set", "catalogue=items.csv", "--set", names]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert served == [CatalogueFiles("items.csv", None, FeatureNames(categorical=("genre",), dense=("price",)))]

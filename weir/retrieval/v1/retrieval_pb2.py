@@ -27,7 +27,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!weir/retrieval/v1/retrieval.proto\x12\x11weir.retrieval.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x02\n\x0fRetrieveRequest\x12)\n\x07queries\x18\x01 \x03(\x0b\x32\x18.weir.retrieval.v1.Query\x12/\n\x06params\x18\x02 \x01(\x0b\x32\x1f.weir.retrieval.v1.SearchParams\x12)\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x19.weir.retrieval.v1.Filter\x12\x14\n\x0c\x65xclude_seen\x18\x04 \x01(\x08\x12\x19\n\x11\x65xcluded_item_ids\x18\x05 \x03(\t\x12\x16\n\x0e\x62undle_version\x18\x06 \x01(\t\x12/\n\tdiversity\x18\x07 \x01(\x0b\x32\x1c.weir.retrieval.v1.Diversity\x12\r\n\x05probe\x18\x0b \x01(\x08J\x04\x08\x08\x10\x0bR\tnamespaceR\x08\x63rowding\"4\n\tDiversity\x12\x13\n\x0bmax_per_tag\x18\x01 \x01(\r\x12\x12\n\ntag_prefix\x18\x02 \x01(\t\"\xaf\x01\n\x05Query\x12\x11\n\x07user_id\x18\x01 \x01(\tH\x00\x12-\n\x07history\x18\x02 \x01(\x0b\x32\x1a.weir.retrieval.v1.HistoryH\x00\x12\x31\n\tembedding\x18\x03 \x01(\x0b\x32\x1c.weir.retrieval.v1.EmbeddingH\x00\x12\x11\n\x07item_id\x18\x04 \x01(\tH\x00\x12\x0e\n\x01k\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06sourceB\x04\n\x02_k\"\x1b\n\x07History\x12\x10\n\x08item_ids\x18\x01 \x03(\t\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"_\n\x0cSearchParams\x12\r\n\x05\x65xact\x18\x01 \x01(\x08\x12\x0e\n\x06nprobe\x18\x02 \x01(\r\x12\x1c\n\x0fscore_threshold\x18\x03 \x01(\x02H\x00\x88\x01\x01\x42\x12\n\x10_score_threshold\"Y\n\x06\x46ilter\x12\x10\n\x08\x61ny_tags\x18\x01 \x03(\t\x12\x10\n\x08\x61ll_tags\x18\x02 \x03(\t\x12\x11\n\tnone_tags\x18\x03 \x03(\t\x12\x18\n\x10\x61llowed_item_ids\x18\x04 \x03(\t\"\x97\x01\n\x10RetrieveResponse\x12%\n\x04hits\x18\x01 \x03(\x0b\x32\x17.weir.retrieval.v1.Hits\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\x12\x19\n\x11\x61ttribution_token\x18\x03 \x01(\t\x12)\n\x06timing\x18\x04 \x01(\x0b\x32\x19.weir.retrieval.v1.Timing\"|\n\x04Hits\x12\x10\n\x08item_ids\x18\x01 \x03(\t\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x18\n\x10missing_item_ids\x18\x03 \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x04 \x01(\x08\x12\x14\n\x0cseen_bounded\x18\x05 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x06 \x01(\x08\"\xb1\x01\n\x06Timing\x12(\n\x05total\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05tower\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06search\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x0c\x45mbedRequest\x12)\n\x07queries\x18\x01 \x03(\x0b\x32\x18.weir.retrieval.v1.Query\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\"\x83\x01\n\rEmbedResponse\x12/\n\x07vectors\x18\x01 \x03(\x0b\x32\x1e.weir.retrieval.v1.QueryVector\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\x12)\n\x06timing\x18\x03 \x01(\x0b\x32\x19.weir.retrieval.v1.Timing\"I\n\x0bQueryVector\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12\x18\n\x10missing_item_ids\x18\x02 \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x03 \x01(\x08\"\x10\n\x0eGetInfoRequest\"\xd1\x04\n\x0fGetInfoResponse\x12\x16\n\x0e\x62undle_version\x18\x01 \x01(\t\x12\x16\n\x0esketch_version\x18\x02 \x01(\t\x12\x18\n\x10trained_sequence\x18\x03 \x01(\x04\x12\'\n\x05index\x18\x04 \x01(\x0b\x32\x18.weir.retrieval.v1.Index\x12\r\n\x05items\x18\x05 \x01(\x04\x12\x11\n\tdimension\x18\x06 \x01(\r\x12)\n\x06metric\x18\x07 \x01(\x0e\x32\x19.weir.retrieval.v1.Metric\x12\x32\n\x0emax_event_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rservable_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x46\n\nevaluation\x18\n \x03(\x0b\x32\x32.weir.retrieval.v1.GetInfoResponse.EvaluationEntry\x12)\n\x06limits\x18\x0b \x01(\x0b\x32\x19.weir.retrieval.v1.Limits\x12\x18\n\x10software_version\x18\x0c \x01(\t\x12\x1f\n\x17\x62undle_software_version\x18\r \x01(\t\x12\x36\n\rdelta_updates\x18\x0e \x01(\x0e\x32\x1f.weir.retrieval.v1.DeltaUpdates\x1a\x31\n\x0f\x45valuationEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x95\x01\n\x05Index\x12\x0c\n\x04type\x18\x01 \x01(\t\x12<\n\nparameters\x18\x02 \x03(\x0b\x32(.weir.retrieval.v1.Index.ParametersEntry\x12\r\n\x05lists\x18\x03 \x01(\r\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xf9\x01\n\x06Limits\x12\x13\n\x0bmax_queries\x18\x01 \x01(\r\x12\r\n\x05max_k\x18\x02 \x01(\r\x12\x1c\n\x14max_history_item_ids\x18\x03 \x01(\r\x12\x1d\n\x15max_excluded_item_ids\x18\x04 \x01(\r\x12\x1c\n\x14max_allowed_item_ids\x18\x05 \x01(\r\x12\x14\n\x0cmax_id_bytes\x18\x06 \x01(\r\x12\x14\n\x0cmax_item_ids\x18\x07 \x01(\r\x12\x10\n\x08max_cost\x18\x08 \x01(\x04\x12\x19\n\x11max_request_bytes\x18\t \x01(\x04\x12\x17\n\x0fmax_filter_tags\x18\n \x01(\r*c\n\x0c\x44\x65ltaUpdates\x12\x1d\n\x19\x44\x45LTA_UPDATES_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x45LTA_UPDATES_BESIDE\x10\x01\x12\x1a\n\x16\x44\x45LTA_UPDATES_IN_PLACE\x10\x02*M\n\x06Metric\x12\x16\n\x12METRIC_UNSPECIFIED\x10\x00\x12\x18\n\x14METRIC_INNER_PRODUCT\x10\x01\x12\x11\n\rMETRIC_COSINE\x10\x02\x32\xc6\x02\n\x10RetrievalService\x12l\n\x08Retrieve\x12\".weir.retrieval.v1.RetrieveRequest\x1a#.weir.retrieval.v1.RetrieveResponse\"\x17\x82\xd3\xe4\x93\x02\x11\"\x0c/v1/retrieve:\x01*\x12`\n\x05\x45mbed\x12\x1f.weir.retrieval.v1.EmbedRequest\x1a .weir.retrieval.v1.EmbedResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/v1/embed:\x01*\x12\x62\n\x07GetInfo\x12!.weir.retrieval.v1.GetInfoRequest\x1a\".weir.retrieval.v1.GetInfoResponse\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/v1/infob\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!weir/retrieval/v1/retrieval.proto\x12\x11weir.retrieval.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x02\n\x0fRetrieveRequest\x12)\n\x07queries\x18\x01 \x03(\x0b\x32\x18.weir.retrieval.v1.Query\x12/\n\x06params\x18\x02 \x01(\x0b\x32\x1f.weir.retrieval.v1.SearchParams\x12)\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x19.weir.retrieval.v1.Filter\x12\x14\n\x0c\x65xclude_seen\x18\x04 \x01(\x08\x12\x19\n\x11\x65xcluded_item_ids\x18\x05 \x03(\t\x12\x16\n\x0e\x62undle_version\x18\x06 \x01(\t\x12/\n\tdiversity\x18\x07 \x01(\x0b\x32\x1c.weir.retrieval.v1.Diversity\x12\r\n\x05probe\x18\x0b \x01(\x08J\x04\x08\x08\x10\x0bR\tnamespaceR\x08\x63rowding\"4\n\tDiversity\x12\x13\n\x0bmax_per_tag\x18\x01 \x01(\r\x12\x12\n\ntag_prefix\x18\x02 \x01(\t\"\xaf\x01\n\x05Query\x12\x11\n\x07user_id\x18\x01 \x01(\tH\x00\x12-\n\x07history\x18\x02 \x01(\x0b\x32\x1a.weir.retrieval.v1.HistoryH\x00\x12\x31\n\tembedding\x18\x03 \x01(\x0b\x32\x1c.weir.retrieval.v1.EmbeddingH\x00\x12\x11\n\x07item_id\x18\x04 \x01(\tH\x00\x12\x0e\n\x01k\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06sourceB\x04\n\x02_k\"\x1b\n\x07History\x12\x10\n\x08item_ids\x18\x01 \x03(\t\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"_\n\x0cSearchParams\x12\r\n\x05\x65xact\x18\x01 \x01(\x08\x12\x0e\n\x06nprobe\x18\x02 \x01(\r\x12\x1c\n\x0fscore_threshold\x18\x03 \x01(\x02H\x00\x88\x01\x01\x42\x12\n\x10_score_threshold\"Y\n\x06\x46ilter\x12\x10\n\x08\x61ny_tags\x18\x01 \x03(\t\x12\x10\n\x08\x61ll_tags\x18\x02 \x03(\t\x12\x11\n\tnone_tags\x18\x03 \x03(\t\x12\x18\n\x10\x61llowed_item_ids\x18\x04 \x03(\t\"\x97\x01\n\x10RetrieveResponse\x12%\n\x04hits\x18\x01 \x03(\x0b\x32\x17.weir.retrieval.v1.Hits\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\x12\x19\n\x11\x61ttribution_token\x18\x03 \x01(\t\x12)\n\x06timing\x18\x04 \x01(\x0b\x32\x19.weir.retrieval.v1.Timing\"\x8a\x01\n\x04Hits\x12\x10\n\x08item_ids\x18\x01 \x03(\t\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x18\n\x10missing_item_ids\x18\x03 \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x04 \x01(\x08\x12\x14\n\x0cseen_bounded\x18\x05 \x01(\x08\x12\x10\n\x08\x63omplete\x18\x06 \x01(\x08\x12\x0c\n\x04\x63old\x18\x07 \x03(\x08\"\xb1\x01\n\x06Timing\x12(\n\x05total\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05tower\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06search\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x0c\x45mbedRequest\x12)\n\x07queries\x18\x01 \x03(\x0b\x32\x18.weir.retrieval.v1.Query\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\"\x83\x01\n\rEmbedResponse\x12/\n\x07vectors\x18\x01 \x03(\x0b\x32\x1e.weir.retrieval.v1.QueryVector\x12\x16\n\x0e\x62undle_version\x18\x02 \x01(\t\x12)\n\x06timing\x18\x03 \x01(\x0b\x32\x19.weir.retrieval.v1.Timing\"I\n\x0bQueryVector\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12\x18\n\x10missing_item_ids\x18\x02 \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x03 \x01(\x08\"\x10\n\x0eGetInfoRequest\"\xd1\x04\n\x0fGetInfoResponse\x12\x16\n\x0e\x62undle_version\x18\x01 \x01(\t\x12\x16\n\x0esketch_version\x18\x02 \x01(\t\x12\x18\n\x10trained_sequence\x18\x03 \x01(\x04\x12\'\n\x05index\x18\x04 \x01(\x0b\x32\x18.weir.retrieval.v1.Index\x12\r\n\x05items\x18\x05 \x01(\x04\x12\x11\n\tdimension\x18\x06 \x01(\r\x12)\n\x06metric\x18\x07 \x01(\x0e\x32\x19.weir.retrieval.v1.Metric\x12\x32\n\x0emax_event_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rservable_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x46\n\nevaluation\x18\n \x03(\x0b\x32\x32.weir.retrieval.v1.GetInfoResponse.EvaluationEntry\x12)\n\x06limits\x18\x0b \x01(\x0b\x32\x19.weir.retrieval.v1.Limits\x12\x18\n\x10software_version\x18\x0c \x01(\t\x12\x1f\n\x17\x62undle_software_version\x18\r \x01(\t\x12\x36\n\rdelta_updates\x18\x0e \x01(\x0e\x32\x1f.weir.retrieval.v1.DeltaUpdates\x1a\x31\n\x0f\x45valuationEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x95\x01\n\x05Index\x12\x0c\n\x04type\x18\x01 \x01(\t\x12<\n\nparameters\x18\x02 \x03(\x0b\x32(.weir.retrieval.v1.Index.ParametersEntry\x12\r\n\x05lists\x18\x03 \x01(\r\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xf9\x01\n\x06Limits\x12\x13\n\x0bmax_queries\x18\x01 \x01(\r\x12\r\n\x05max_k\x18\x02 \x01(\r\x12\x1c\n\x14max_history_item_ids\x18\x03 \x01(\r\x12\x1d\n\x15max_excluded_item_ids\x18\x04 \x01(\r\x12\x1c\n\x14max_allowed_item_ids\x18\x05 \x01(\r\x12\x14\n\x0cmax_id_bytes\x18\x06 \x01(\r\x12\x14\n\x0cmax_item_ids\x18\x07 \x01(\r\x12\x10\n\x08max_cost\x18\x08 \x01(\x04\x12\x19\n\x11max_request_bytes\x18\t \x01(\x04\x12\x17\n\x0fmax_filter_tags\x18\n \x01(\r*c\n\x0c\x44\x65ltaUpdates\x12\x1d\n\x19\x44\x45LTA_UPDATES_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x45LTA_UPDATES_BESIDE\x10\x01\x12\x1a\n\x16\x44\x45LTA_UPDATES_IN_PLACE\x10\x02*M\n\x06Metric\x12\x16\n\x12METRIC_UNSPECIFIED\x10\x00\x12\x18\n\x14METRIC_INNER_PRODUCT\x10\x01\x12\x11\n\rMETRIC_COSINE\x10\x02\x32\xc6\x02\n\x10RetrievalService\x12l\n\x08Retrieve\x12\".weir.retrieval.v1.RetrieveRequest\x1a#.weir.retrieval.v1.RetrieveResponse\"\x17\x82\xd3\xe4\x93\x02\x11\"\x0c/v1/retrieve:\x01*\x12`\n\x05\x45mbed\x12\x1f.weir.retrieval.v1.EmbedRequest\x1a .weir.retrieval.v1.EmbedResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/v1/embed:\x01*\x12\x62\n\x07GetInfo\x12!.weir.retrieval.v1.GetInfoRequest\x1a\".weir.retrieval.v1.GetInfoResponse\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/v1/infob\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,10 +44,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETRIEVALSERVICE'].methods_by_name['Embed']._serialized_options = b'\202\323\344\223\002\016\"\t/v1/embed:\001*'
   _globals['_RETRIEVALSERVICE'].methods_by_name['GetInfo']._loaded_options = None
   _globals['_RETRIEVALSERVICE'].methods_by_name['GetInfo']._serialized_options = b'\202\323\344\223\002\n\022\010/v1/info'
-  _globals['_DELTAUPDATES']._serialized_start=2718
-  _globals['_DELTAUPDATES']._serialized_end=2817
-  _globals['_METRIC']._serialized_start=2819
-  _globals['_METRIC']._serialized_end=2896
+  _globals['_DELTAUPDATES']._serialized_start=2733
+  _globals['_DELTAUPDATES']._serialized_end=2832
+  _globals['_METRIC']._serialized_start=2834
+  _globals['_METRIC']._serialized_end=2911
   _globals['_RETRIEVEREQUEST']._serialized_start=152
   _globals['_RETRIEVEREQUEST']._serialized_end=468
   _globals['_DIVERSITY']._serialized_start=470
@@ -64,28 +64,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FILTER']._serialized_end=946
   _globals['_RETRIEVERESPONSE']._serialized_start=949
   _globals['_RETRIEVERESPONSE']._serialized_end=1100
-  _globals['_HITS']._serialized_start=1102
-  _globals['_HITS']._serialized_end=1226
-  _globals['_TIMING']._serialized_start=1229
-  _globals['_TIMING']._serialized_end=1406
-  _globals['_EMBEDREQUEST']._serialized_start=1408
-  _globals['_EMBEDREQUEST']._serialized_end=1489
-  _globals['_EMBEDRESPONSE']._serialized_start=1492
-  _globals['_EMBEDRESPONSE']._serialized_end=1623
-  _globals['_QUERYVECTOR']._serialized_start=1625
-  _globals['_QUERYVECTOR']._serialized_end=1698
-  _globals['_GETINFOREQUEST']._serialized_start=1700
-  _globals['_GETINFOREQUEST']._serialized_end=1716
-  _globals['_GETINFORESPONSE']._serialized_start=1719
-  _globals['_GETINFORESPONSE']._serialized_end=2312
-  _globals['_GETINFORESPONSE_EVALUATIONENTRY']._serialized_start=2263
-  _globals['_GETINFORESPONSE_EVALUATIONENTRY']._serialized_end=2312
-  _globals['_INDEX']._serialized_start=2315
-  _globals['_INDEX']._serialized_end=2464
-  _globals['_INDEX_PARAMETERSENTRY']._serialized_start=2415
-  _globals['_INDEX_PARAMETERSENTRY']._serialized_end=2464
-  _globals['_LIMITS']._serialized_start=2467
-  _globals['_LIMITS']._serialized_end=2716
-  _globals['_RETRIEVALSERVICE']._serialized_start=2899
-  _globals['_RETRIEVALSERVICE']._serialized_end=3225
+  _globals['_HITS']._serialized_start=1103
+  _globals['_HITS']._serialized_end=1241
+  _globals['_TIMING']._serialized_start=1244
+  _globals['_TIMING']._serialized_end=1421
+  _globals['_EMBEDREQUEST']._serialized_start=1423
+  _globals['_EMBEDREQUEST']._serialized_end=1504
+  _globals['_EMBEDRESPONSE']._serialized_start=1507
+  _globals['_EMBEDRESPONSE']._serialized_end=1638
+  _globals['_QUERYVECTOR']._serialized_start=1640
+  _globals['_QUERYVECTOR']._serialized_end=1713
+  _globals['_GETINFOREQUEST']._serialized_start=1715
+  _globals['_GETINFOREQUEST']._serialized_end=1731
+  _globals['_GETINFORESPONSE']._serialized_start=1734
+  _globals['_GETINFORESPONSE']._serialized_end=2327
+  _globals['_GETINFORESPONSE_EVALUATIONENTRY']._serialized_start=2278
+  _globals['_GETINFORESPONSE_EVALUATIONENTRY']._serialized_end=2327
+  _globals['_INDEX']._serialized_start=2330
+  _globals['_INDEX']._serialized_end=2479
+  _globals['_INDEX_PARAMETERSENTRY']._serialized_start=2430
+  _globals['_INDEX_PARAMETERSENTRY']._serialized_end=2479
+  _globals['_LIMITS']._serialized_start=2482
+  _globals['_LIMITS']._serialized_end=2731
+  _globals['_RETRIEVALSERVICE']._serialized_start=2914
+  _globals['_RETRIEVALSERVICE']._serialized_end=3240
 # @@protoc_insertion_point(module_scope)

@@ -400,6 +400,7 @@ class Hits(_message.Message):
     FALLBACK_FIELD_NUMBER: _builtins.int
     SEEN_BOUNDED_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
+    COLD_FIELD_NUMBER: _builtins.int
     fallback: _builtins.bool
     """The bundle knows nothing about this user, history or item: these are the popular items."""
     seen_bounded: _builtins.bool
@@ -425,6 +426,12 @@ class Hits(_message.Message):
     def missing_item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the query that the bundle does not know: of its history, or its item_id."""
 
+    @_builtins.property
+    def cold(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """For each item, whether no bundle has had it: nobody has clicked it, and it is answered from its features in the
+        catalogue. Empty where that is true of none.
+        """
+
     def __init__(
         self,
         *,
@@ -434,10 +441,11 @@ class Hits(_message.Message):
         fallback: _builtins.bool = ...,
         seen_bounded: _builtins.bool = ...,
         complete: _builtins.bool = ...,
+        cold: _abc.Iterable[_builtins.bool] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "fallback", b"fallback", "item_ids", b"item_ids", "missing_item_ids", b"missing_item_ids", "scores", b"scores", "seen_bounded", b"seen_bounded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cold", b"cold", "complete", b"complete", "fallback", b"fallback", "item_ids", b"item_ids", "missing_item_ids", b"missing_item_ids", "scores", b"scores", "seen_bounded", b"seen_bounded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

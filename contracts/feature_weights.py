@@ -1,0 +1,132 @@
+"""What a bundle knows of item features: the vectors that make an item of features alone, as the trainer does.
+
+``features.npz`` holds them. The trainer adds them to the embedding of an item's row (`trainer.towers.item`); an item
+without a row is what its features say.
+"""
+
+import io
+import json
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts.features import MAX_DENSE, FeatureNames
+from contracts.keys import hash_ids
+
+__all__ = ["FeatureWeights", "Moments", "buckets_of"]
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+_LARGEST = 5.0
+"""Standard deviations; values further out are cut to this."""
+
+
+class Moments:
+    """Count, mean and sum of squared deviations of all numbers seen, merged window by window.
+
+    Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979, eq. 2.1.
+    """
+
+    def __init__(self, count: float = 0.0, mean: float = 0.0, squares: float = 0.0) -> None:
+        self.count, self.mean, self.squares = count, mean, squares
+
+    def add(self, values: Doubles) -> None:
+        """Add values (n,)."""
+        if not len(values):
+            return
+        total, mean = self.count + len(values), float(values.mean())
+        shift = mean - self.mean
+        self.squares += float(np.square(values - mean).sum()) + shift**2 * self.count * len(values) / total
+        self.mean += shift * len(values) / total
+        self.count = total
+
+    def standardised(self, values: Doubles) -> Doubles:
+        """Return values less the mean, in standard deviations, cut at 5; unknown ones (NaN) and a lone one are 0."""
+        deviation = (self.squares / max(self.count, 1)) ** 0.5
+        if not deviation:
+            return np.zeros_like(values)
+        scaled: Doubles = np.clip((values - self.mean) / deviation, -_LARGEST, _LARGEST)
+        return np.nan_to_num(scaled)
+
+
+def buckets_of(name: str, lists: pa.Array, buckets: int) -> npt.NDArray[np.int32]:
+    """Return the buckets of lists of values of a feature, (n, longest), -1 where there is none."""
+    place = pc.list_parent_indices(lists).to_numpy()
+    counts = np.bincount(place, minlength=len(lists))
+    within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = np.full((len(lists), max(counts.max(initial=0), 1)), -1, np.int32)
+    # The name is part of what is hashed: a value means something else under another name.
+    spelled = pc.binary_join_element_wise(name, lists.flatten(), "\0")
+    found[place, within] = hash_ids(spelled).view(np.uint64) % buckets
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureWeights:
+    """Vectors of hashed values, (buckets, d), and of standardised numbers, `dense` (d, 32), which have `moments`."""
+
+    names: FeatureNames
+    values: Floats
+    dense: Floats
+    moments: tuple[Moments, ...]
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read ``features.npz``; raises `ValueError` or `KeyError` where it is something else."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            names = FeatureNames.model_validate_json(arrays["names"].tobytes())
+            moments = tuple(Moments(*row) for row in arrays["moments"].tolist())
+            found = cls(names, arrays["values"], arrays["dense"], moments)
+        shapes = found.values.shape[1:], found.dense.shape, len(moments)
+        if shapes != (found.dense.shape[:1], (len(found.dense), MAX_DENSE), len(names.dense)):
+            raise ValueError(
+                f"holds arrays of shapes {found.values.shape}, {found.dense.shape} and {len(moments)} moments"
+            )
+        if not (np.isfinite(found.values).all() and np.isfinite(found.dense).all()):
+            raise ValueError("holds NaN or infinite values")
+        return found
+
+    def encode(self) -> bytes:
+        """Return ``features.npz``: equal weights give equal bytes."""
+        out, names = io.BytesIO(), json.dumps(self.names.model_dump()).encode()
+        rows = [(one.count, one.mean, one.squares) for one in self.moments]
+        np.savez(
+            out,
+            names=np.frombuffer(names, np.uint8),
+            values=self.values,
+            dense=self.dense,
+            moments=np.array(rows, np.float64).reshape(-1, 3),
+        )
+        return out.getvalue()
+
+    def embeddings(self, features: pa.Table) -> Floats:
+        """Return what features say of n items, (n, d): of each categorical feature the mean of its values' vectors.
+
+        `features` has columns as `FeatureNames.fields`; one that it lacks is unknown of all items.
+        """
+        found = np.zeros((len(features), len(self.dense)), np.float32)
+        for name in self.names.categorical:
+            if name in features.column_names:
+                found += self._mean(buckets_of(name, _one(features, name), len(self.values)))
+        for number, (name, moments) in enumerate(zip(self.names.dense, self.moments, strict=True)):
+            if name in features.column_names:
+                values = moments.standardised(features[name].to_numpy().astype(np.float64))
+                found += values[:, None].astype(np.float32) * self.dense[:, number]
+        return found
+
+    def _mean(self, buckets: npt.NDArray[np.int32]) -> Floats:
+        total = np.zeros((len(buckets), self.values.shape[1]), np.float32)
+        for column in buckets.T:
+            there = column >= 0
+            total[there] += self.values[column[there]]
+        mean: Floats = total / np.maximum((buckets >= 0).sum(1, keepdims=True), 1).astype(np.float32)
+        return mean
+
+
+def _one(features: pa.Table, name: str) -> pa.Array:
+    return features[name].combine_chunks()

@@ -1,0 +1,176 @@
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import ItemKeys
+from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView
+from trainer.items.rows import TableRows
+from trainer.items.table import ItemTable, RowChanges
+from trainer.log_q.row_counts import LogQ, RowCounts
+
+HOUR = 3_600_000
+STREAM = st.lists(
+    st.tuples(st.lists(st.integers(1, 9), max_size=30), st.integers(0, 200), st.sets(st.integers(1, 9), max_size=2)),
+    min_size=1,
+    max_size=7,
+)
+"""Windows: the keys of their events, their hours in any order, and the keys that lose their rows before."""
+
+
+class Stream:
+    """A table whose items all have rows, and their counts."""
+
+    def __init__(self, half_life: float | tuple[float, ...], capacity: int = 4) -> None:
+        self.view, self.table = FrequencyView(half_life), ItemTable(capacity)
+        self.counts = RowCounts(self.view, self.table, torch.zeros(capacity, 1))
+        self.number = 0
+
+    def window(self, events: Iterable[int], hour: float, leave: Iterable[int] = (), sketch: str = "exact") -> TableRows:
+        """Take in a window, and return what `follow` does."""
+        counter: FrequencyEstimator = ExactCounter() if sketch == "exact" else CountMinSketch(8, 2)
+        found = np.array(sorted(events), np.int64)
+        counter.update(found)
+        self.view.add(counter.to_bytes(), round(hour * HOUR))
+        evicted = self._evict(list(leave))
+        keys = ItemKeys(np.unique(found))
+        admitted = self.table.admit(keys, keys.astype(str).astype(object), self.number)
+        changes = RowChanges(admitted, evicted)
+        return self.counts.follow(self.table.rows(keys), self.view.estimates(keys), changes)
+
+    def _evict(self, keys: list[int]) -> TableRows:
+        self.number += 1
+        self.table.touch(ItemKeys(np.setdiff1d(self.keys, keys)), self.number)
+        return self.table.expire(self.number)
+
+    @property
+    def live(self) -> torch.Tensor:
+        return torch.from_numpy(self.table.live.copy())
+
+    @property
+    def keys(self) -> ItemKeys:
+        return ItemKeys(self.table.keys[self.table.live])
+
+    def restored(self) -> "Stream":
+        """Return what a checkpoint would make of it, with some of the rows from a delta."""
+        other = Stream(self.view.half_life_seconds)
+        other.view.load_state_dict(self.view.state_dict())
+        other.view.time_ms = self.view.time_ms
+        other.table.load_state_dict(self.table.state_dict())
+        whole = {name: value.clone() for name, value in self.counts.state_dict().items()}
+        rows = TableRows(np.arange(0, self.table.capacity, 2))
+        whole["units"][rows] = 7.0
+        other.counts.load_state_dict(whole)
+        other.counts.load_rows(rows, self.counts.state_of(rows))
+        other.counts.recount()
+        other.number = self.number
+        return other
+
+
+@given(STREAM, st.floats(0.5, 100))
+def test_a_row_has_the_decayed_count_of_its_item_and_log_q_its_share(
+    windows: list[tuple[list[int], int, set[int]]], half_life_hours: float
+) -> None:
+    stream = Stream(half_life_hours * 3600)
+    for window in windows:
+        assert len(stream.window(*window)) in {0, len(stream.table)}
+    wanted = stream.view.counts(stream.keys)
+    np.testing.assert_allclose(stream.counts[stream.live].numpy(), wanted, rtol=1e-9, atol=1e-12)
+    found, floored = stream.counts.log_q(stream.live).double().exp().numpy(), np.maximum(wanted, 0.5)
+    if len(floored):
+        np.testing.assert_allclose(found, np.minimum(floored / floored.sum(), 1 - 1e-6), rtol=5e-4)
+        assert found.max() < 1
+
+
+@given(STREAM, st.integers(0, 7), st.sampled_from([3600.0, (3600.0, 36000.0, 900000.0)]))
+def test_a_restored_state_goes_on_bit_for_bit(
+    windows: list[tuple[list[int], int, set[int]]], saved: int, half_life: float | tuple[float, ...]
+) -> None:
+    stream = Stream(half_life)
+    for window in windows[:saved]:
+        stream.window(*window)
+    other = stream.restored()
+    for window in windows[saved:]:
+        assert stream.window(*window).tolist() == other.window(*window).tolist()
+    assert stream.counts.log_total == other.counts.log_total
+    every = torch.arange(stream.table.capacity)
+    assert torch.equal(stream.counts.log_q(every), other.counts.log_q(every))
+    mine, theirs = stream.counts.state_dict(), other.counts.state_dict()
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@given(STREAM)
+def test_a_count_lies_between_the_truth_and_what_the_full_sketch_says_now(
+    windows: list[tuple[list[int], int, set[int]]],
+) -> None:
+    stream, exact = Stream(36_000), FrequencyView(36_000)
+    for events, hour, _ in windows:
+        stream.window(events, hour, sketch="count_min")
+        counter = ExactCounter()
+        counter.update(np.array(events, np.int64))
+        exact.add(counter.to_bytes(), hour * HOUR)
+    found = stream.counts[stream.live].numpy()
+    assert (found >= exact.counts(stream.keys) * (1 - 1e-9)).all()
+    assert (found <= stream.view.counts(stream.keys) * (1 + 1e-9)).all()
+
+
+def test_every_row_takes_the_half_life_that_its_item_takes_now() -> None:
+    stream, draw = Stream((7200.0, 72_000.0, 720_000.0)), np.random.default_rng(0)
+    for hour in range(60):
+        # Half of the items change places half-way; most occur in few windows.
+        rates = np.roll(np.arange(1, 41) ** -1.2, 20 if hour > 30 else 0)
+        stream.window(draw.choice(40, 300, p=rates / rates.sum()).tolist(), hour)
+    wanted = stream.view.counts(stream.keys)
+    np.testing.assert_allclose(stream.counts[stream.live].numpy(), wanted, rtol=1e-9, atol=1e-12)
+    floored = np.maximum(wanted, 0.5)
+    found = stream.counts.log_q(stream.live).double().exp().numpy()
+    np.testing.assert_allclose(found, floored / floored.sum(), rtol=5e-4)
+
+
+def test_an_item_that_is_gone_takes_a_shorter_half_life_within_a_sixteenth_of_the_shortest() -> None:
+    stream = Stream((16 * 3600.0, 1600 * 3600.0))
+    for hour in range(100):
+        stream.window([1] * 30 + [2] * 30, hour)
+    gone = stream.table.rows(ItemKeys(np.array([1])))
+    early, late = stream.window([2] * 2000, 99.5), stream.window([2] * 2000, 100.5)
+    assert (early.tolist(), late.tolist()) == ([], gone.tolist())
+    np.testing.assert_allclose(stream.counts[stream.live].numpy(), stream.view.counts(stream.keys), rtol=1e-9)
+
+
+def test_units_are_made_again_before_they_get_too_small() -> None:
+    stream = Stream(3600)
+    stream.window([1, 1, 2], 0)
+    assert stream.window([2], 64).tolist() == []
+    assert stream.window([2], 70).tolist() == stream.table.live.tolist()
+    assert stream.window([3], 10**6).tolist() == stream.table.live.tolist()
+    np.testing.assert_allclose(stream.counts[stream.live].numpy(), [0, 0, 1], atol=1e-12)
+    assert stream.counts.log_q(stream.live).exp().tolist() == pytest.approx([0.25, 0.25, 0.5], rel=1e-6)
+
+
+def test_counts_that_no_checkpoint_holds_are_read_from_the_sketch() -> None:
+    stream = Stream((3600.0, 36000.0))
+    for hour in range(5):
+        stream.window([1, 1, 2, *([3] * hour)], hour)
+    counts = RowCounts(stream.view, stream.table, torch.zeros(8, 1))
+    np.testing.assert_allclose(counts[stream.live].numpy(), stream.view.counts(stream.keys), rtol=1e-12)
+    assert counts.log_total == pytest.approx(stream.counts.log_total, rel=1e-9)
+
+
+def test_log_q_is_below_0_for_a_single_item_and_before_the_first_window() -> None:
+    stream = Stream(3600)
+    every = torch.arange(4)
+    assert (stream.counts.log_q(every) < 0).all()
+    assert stream.counts[every].tolist() == [0] * 4
+    stream.window([5, 5], 0)
+    assert stream.counts.log_q(stream.live).tolist() == pytest.approx([-1e-6])
+
+
+def test_log_q_has_the_shape_of_the_rows_and_the_type_of_the_embeddings() -> None:
+    table = ItemTable(4)
+    log_q = LogQ(RowCounts(FrequencyView((1.0, 2.0)), table, torch.zeros(4, 1, dtype=torch.float16)))
+    found = log_q[torch.zeros(2, 3, dtype=torch.int64)]
+    assert (found.shape, found.dtype) == ((2, 3), torch.float16)
