@@ -24,6 +24,7 @@ class TowerClass(NamedTuple):
 
 
 TOWERS: Final = {
+    "recency": TowerClass("recency:Recency"),
     "sasrec": TowerClass("sasrec:SasRec"),
     "esasrec": TowerClass("esasrec:ESasRec"),
     "mean_pooling": TowerClass("mean_pooling:MeanPooling"),
@@ -47,10 +48,10 @@ class TowerConfig(FrozenModel):
     """The user tower and the similarity of its output to an item."""
 
     kind: TowerKind = Field(
-        default="sasrec",
-        description="causal self-attention over the history, plain or with gated layers (esasrec); a network over its "
-        "mean; a vector per user, plain or propagated over the graph of interactions (the last two in `weir evaluate` "
-        "and `weir bench` only)",
+        default="recency",
+        description="causal self-attention over the history: by distance and beside means that forget (recency), or by "
+        "place, plain (sasrec) or with gated layers (esasrec); a network over its mean; a vector per user, plain or "
+        "propagated over the graph of interactions (the last two in `weir evaluate` and `weir bench` only)",
     )
     dimension: int = Field(default=64, ge=1, description="length of user and item vectors")
     history_length: int = Field(default=50, ge=1, description="newest items of a history that the tower reads")

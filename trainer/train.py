@@ -20,7 +20,6 @@ from trainer.export.exporter import Exporter
 from trainer.ranks.workers import Workers, deterministic
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.evaluation import mean_metrics
-from trainer.state.stretches import continued
 from trainer.state.trainer_state import TrainerState
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
@@ -62,7 +61,6 @@ def train(
         with scraped if workers.is_first else nullcontext():
             checkpoints = CheckpointLog(store, config.checkpoints_kept)
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device)
-            state.stretches = continued(state.stretches, state.position, workers)
             metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), ProgressObserver(store, metrics, workers.is_first, report)
             exporter = Exporter(store, config, metrics, follow)

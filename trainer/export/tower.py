@@ -63,7 +63,9 @@ def trace_tower(config: TowerConfig) -> bytes:
     return _GRAPHS[config]
 
 
+@torch.no_grad()
 def _traced(config: TowerConfig) -> bytes:
+    # Where gradients of the attention's bias are wanted, tracing and the later translation choose other kernels.
     tower = build_tower(config, 0).eval()
     batch = {0: torch.export.Dim("batch")}
     noisy = logging.getLogger("torch.onnx._internal.exporter._registration")

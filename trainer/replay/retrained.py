@@ -53,7 +53,7 @@ def recipe_of(manifest: BundleManifest) -> Recipe:
     Raises
     ------
     ReplayError
-        If nobody noted it, or not from the start, or ranks or threads came and went: then the order of sums is not known.
+        If nobody noted it, or not from the start, or ranks or threads came and went: sums then have another order.
     """
     recipe = manifest.recipe
     if recipe is None or not recipe.stretches or recipe.stretches[0].step:

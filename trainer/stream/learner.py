@@ -8,6 +8,7 @@ from contracts import WindowLog, WindowManifest
 from trainer.items.table import FIRST_ITEM
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
+from trainer.state.stretches import continued
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples, Positives, batches, read_positives
 from trainer.step.seeds import Purpose, generator
@@ -36,6 +37,9 @@ class Learner:
     observer: ProgressObserver
     checkpoints: CheckpointLog
     review: Callable[[WindowManifest, Positives], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.state.stretches = continued(self.state.stretches, self.state.position, self.workers)
 
     def process_window(self, manifest: WindowManifest) -> bool:
         """Test on a window, ingest it and train on it; return False if a signal came before its end."""

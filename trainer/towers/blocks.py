@@ -35,14 +35,14 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(dimension, 2 * dimension)
         self.out = nn.Linear(dimension, dimension)
 
-    def attend(self, query: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
-        """Return what attention adds to `query` (B, Q, d), given `memory` (B, L, d) and `allowed` (B, Q, L) booleans.
+    def attend(self, query: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Return what attention adds to `query` (B, Q, d), given `memory` (B, L, d), both unnormalised.
 
-        `query` and `memory` enter unnormalised.
+        `bias` (B, 1 or heads, Q, L) is added to the logits, or says as booleans which are allowed.
         """
         key, value = self.key_value(self.norm(memory)).chunk(2, dim=-1)
         attended = functional.scaled_dot_product_attention(
-            self._split(self.query(self.norm(query))), self._split(key), self._split(value), allowed[:, None]
+            self._split(self.query(self.norm(query))), self._split(key), self._split(value), bias
         )
         joined = attended.transpose(1, 2).flatten(2)
         return cast(Tensor, self.dropout(self.out(joined)))
@@ -59,7 +59,7 @@ class AttentionBlock(Attention):
         super().__init__(config)
         self.feed_forward = feed_forward(config)
 
-    def forward(self, query: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
-        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and `allowed` (B, Q, L) booleans."""
-        query = query + self.attend(query, memory, allowed)
+    def forward(self, query: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and the `bias` of attention."""
+        query = query + self.attend(query, memory, bias)
         return cast(Tensor, query + self.feed_forward(query))

@@ -53,9 +53,9 @@ class LigrBlock(Attention):
         self.feed_forward = SwiGlu(config)
         self.feed_forward_gate = nn.Linear(config.dimension, config.dimension)
 
-    def forward(self, query: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
-        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and `allowed` (B, Q, L) booleans."""
-        query = query + torch.sigmoid(self.attention_gate(query)) * self.attend(query, memory, allowed)
+    def forward(self, query: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and the `bias` of attention."""
+        query = query + torch.sigmoid(self.attention_gate(query)) * self.attend(query, memory, bias)
         return cast(Tensor, query + torch.sigmoid(self.feed_forward_gate(query)) * self.feed_forward(query))
 
 

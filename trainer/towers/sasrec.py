@@ -45,7 +45,7 @@ class SasRec(Tower):
         x, allowed = self._enter(history, mask)
         for block in self.blocks[:-1]:
             x = block(x, x, allowed)
-        newest = self.norm(self.blocks[-1](x[:, -1:], x, allowed[:, -1:])[:, 0])
+        newest = self.norm(self.blocks[-1](x[:, -1:], x, allowed[:, :, -1:])[:, 0])
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
@@ -61,8 +61,9 @@ class SasRec(Tower):
         return torch.where(mask.cumsum(1)[..., None] > 0, self.norm(x), self.cold_start)
 
     def _enter(self, history: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the first block reads (B, L, d), and which place may attend to which (B, L, L)."""
+        """Return what the first block reads (B, L, d), and which place may attend to which (B, 1, L, L)."""
         length = history.shape[1]
         x = self.dropout(history + self.positions[-length:])
         # A position always sees itself: a row of padding has something to attend to and cannot become NaN.
-        return x, self.itself[:length, :length] | (self.earlier[:length, :length] & mask[:, None])
+        allowed = self.itself[:length, :length] | (self.earlier[:length, :length] & mask[:, None])
+        return x, allowed[:, None]

@@ -21,7 +21,7 @@ ARCHIVE = Path(__file__).parents[2] / "data" / "checkpoints-2.tar.gz"
 SMALL = {
     "device": "cpu",
     "batch_size": 32,
-    "tower": {"dimension": 8, "history_length": 6, "heads": 2},
+    "tower": {"kind": "sasrec", "dimension": 8, "history_length": 6, "heads": 2},
     "features": {"buckets": 32},
     "negatives": {"uniform": 0},
 }

@@ -32,7 +32,7 @@ def test_one_position_of_the_last_block_equals_the_whole_block(cls: type[SasRec]
     x = history + model.positions
     allowed = (place[:, None] == place) | ((place[:, None] >= place) & mask[:, None])
     for block in model.blocks:
-        x = block(x, x, allowed)
+        x = block(x, x, allowed[:, None])
     torch.testing.assert_close(model(history, mask), model.norm(x)[:, -1], rtol=1e-12, atol=1e-12)
 
 

@@ -9,6 +9,7 @@ from trainer.towers import Tower, build_tower, project, read_out
 from trainer.towers.esasrec import ESasRec
 from trainer.towers.matrix_factorisation import MatrixFactorisation
 from trainer.towers.mean_pooling import MeanPooling
+from trainer.towers.recency import Recency
 from trainer.towers.sasrec import SasRec
 
 READERS = kinds(knows_users=False)
@@ -26,7 +27,7 @@ def test_every_kind_of_the_settings_has_a_tower() -> None:
 
 def test_some_towers_know_users_and_the_others_read_histories() -> None:
     assert kinds(knows_users=True) == ["matrix_factorisation", "lightgcn"]
-    assert READERS == ["sasrec", "esasrec", "mean_pooling"]
+    assert READERS == ["recency", "sasrec", "esasrec", "mean_pooling"]
     assert [kind for kind in TOWERS if TowerConfig(kind=kind).knows_users] == kinds(knows_users=True)
 
 
@@ -50,7 +51,10 @@ def test_users_without_an_item_share_a_vector_that_is_learned(kind: TowerKind) -
     assert any(gradient.any() for gradient in found)
 
 
-@pytest.mark.parametrize(("kind", "cls"), [("sasrec", SasRec), ("esasrec", ESasRec), ("mean_pooling", MeanPooling)])
+@pytest.mark.parametrize(
+    ("kind", "cls"),
+    [("recency", Recency), ("sasrec", SasRec), ("esasrec", ESasRec), ("mean_pooling", MeanPooling)],
+)
 def test_the_configuration_chooses_the_tower_and_the_seed_its_parameters(kind: str, cls: type) -> None:
     config = TowerConfig.model_validate({"kind": kind, "dimension": 8, "layers": 2})
     before = torch.get_rng_state()
@@ -66,7 +70,7 @@ def test_users_with_vectors_of_their_own_need_no_tower_but_the_one_that_hands_th
     assert isinstance(build_tower(TowerConfig.model_validate({"kind": kind}), 1), MatrixFactorisation)
 
 
-@pytest.mark.parametrize("kind", ["sasrec", "mean_pooling"])
+@pytest.mark.parametrize("kind", ["recency", "sasrec", "mean_pooling"])
 def test_the_configuration_sets_the_width_of_the_hidden_layers(kind: str) -> None:
     wide, narrow = (TowerConfig.model_validate({"kind": kind, "dimension": 8, "expansion": width}) for width in (4, 1))
     sizes = [sum(p.numel() for p in build_tower(config, 1).parameters()) for config in (wide, narrow)]
@@ -90,5 +94,7 @@ def test_all_positions_are_read_out_one_row_each_user_by_user(kind: str) -> None
 
 def test_a_tower_without_positions_says_so() -> None:
     tower, history = build_tower(TowerConfig(kind="matrix_factorisation"), 1), torch.randn(2, 1, 8)
-    with pytest.raises(ValueError, match="MatrixFactorisation reads no sequences; allowed are sasrec, esasrec, mean_p"):
+    with pytest.raises(
+        ValueError, match="MatrixFactorisation reads no sequences; allowed are recency, sasrec, esasrec"
+    ):
         read_out(tower, history, torch.ones(2, 1, dtype=torch.bool), every=True)

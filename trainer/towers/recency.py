@@ -1,0 +1,102 @@
+"""Attention by distance, beside means of the history that forget: the newest items count most.
+
+What a user does next depends on what they did last, and every log says how many items lie between, while few say how
+much time. `SasRec` gives each place of the window a vector of its own and must learn each of them from examples at that
+place; on whole histories the newest place, which answers queries, has one example in fifty. Here a place counts only by
+its distance to the item it is read after, so that every position trains what answers, and `every_position` is `forward`
+of every prefix:
+
+- Attention adds a learned number for each distance and head to its logits, as the linear biases of Press et al., "Train
+  Short, Test Long", ICLR 2022, but free to move away from the line after the first step.
+- The result is added to two weighted means of the item vectors, whose weights by distance are learned as well and halve
+  every few items at first. They carry what a linear model with recency decay knows, so that a small log need not teach
+  it to the attention.
+"""
+
+import math
+from typing import Final, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config import TowerConfig
+from trainer.towers.blocks import AttentionBlock
+from trainer.towers.tower import Tower
+
+__all__ = ["Recency"]
+
+_OF_HEADS: Final = (7.0, 1.0)
+"""Half-lives in items of the heads' attention before training, in turn."""
+_OF_MEANS: Final = (2.0, 10.0)
+"""Those of the means."""
+
+
+class Recency(Tower):
+    """User tower."""
+
+    age: Tensor
+    itself: Tensor
+    earlier: Tensor
+
+    def __init__(self, config: TowerConfig) -> None:
+        super().__init__(config)
+        dimension, length, means = config.dimension, config.history_length, len(_OF_MEANS)
+        heads = [_OF_HEADS[head % len(_OF_HEADS)] for head in range(config.heads)]
+        self.distances = nn.Parameter(_fading(heads, length))
+        self.decays = nn.Parameter(_fading(_OF_MEANS, length))
+        # As long as what the norm returns, if items have length 1.
+        self.mix = nn.Parameter(torch.eye(dimension).repeat(1, means) * (dimension**0.5 / means))
+        self.cold_start = nn.Parameter(torch.randn(dimension) / dimension**0.5)
+        self.blocks = nn.ModuleList(AttentionBlock(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(dimension)
+        self.dropout = nn.Dropout(config.dropout)
+        place = torch.arange(length)
+        self.register_buffer("age", (place[:, None] - place).clamp(min=0), persistent=False)
+        self.register_buffer("itself", torch.eye(length, dtype=torch.bool), persistent=False)
+        self.register_buffer("earlier", torch.ones_like(self.itself).tril(-1), persistent=False)
+
+    def forward(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
+
+        L may be shorter than `history_length`; a user without any item gets the learned cold-start vector.
+        """
+        x = self.dropout(history)
+        for block in self.blocks[:-1]:
+            x = block(x, x, self._weigh(self.distances, mask))
+        newest = self.blocks[-1](x[:, -1:], x, self._weigh(self.distances, mask, newest=True))
+        user = self.norm(newest) + self._means(history, self._weigh(self.decays, mask, newest=True))
+        return torch.where(mask.any(1, keepdim=True), user[:, 0], self.cold_start)
+
+    def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return the user vectors (B, L, d) after each position: what `forward` returns for every prefix.
+
+        Places of padding before the first item hold the cold-start vector.
+        """
+        x, distances = self.dropout(history), self._weigh(self.distances, mask)
+        for block in self.blocks:
+            x = block(x, x, distances)
+        users = self.norm(x) + self._means(history, self._weigh(self.decays, mask))
+        return torch.where(mask.cumsum(1)[..., None] > 0, users, self.cold_start)
+
+    def _weigh(self, by_age: Tensor, mask: Tensor, *, newest: bool = False) -> Tensor:
+        """Return logits (B, K, Q, L) of what a place sees, given those `by_age` (K, `history_length`).
+
+        Q is the `newest` place, or all L. Later places and padding have -inf; a place always sees itself, so that a row
+        of padding has something to see and cannot become NaN.
+        """
+        length = mask.shape[1]
+        first = length - 1 if newest else 0
+        age, itself, earlier = (each[first:length, :length] for each in (self.age, self.itself, self.earlier))
+        seen = itself | (earlier & mask[:, None])
+        return torch.where(seen[:, None], by_age[:, age], -torch.inf)
+
+    def _means(self, history: Tensor, logits: Tensor) -> Tensor:
+        """Return the mixture (B, Q, d) of the means of `history` (B, L, d) by `logits` (B, K, Q, L)."""
+        # One product for all means: a broadcast one would copy the history for each.
+        means = (torch.softmax(logits, -1).flatten(1, 2) @ history).view(*logits.shape[:3], -1)
+        return cast(Tensor, self.dropout(means.transpose(1, 2).flatten(2)) @ self.mix.T)
+
+
+def _fading(half_lives: tuple[float, ...] | list[float], length: int) -> Tensor:
+    """Return logits (K, L) by age, whose weights halve every so many items."""
+    return -math.log(2) * torch.arange(length) / torch.tensor(half_lives)[:, None]
