@@ -12,9 +12,8 @@ MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
 	$(BIN)/weir up --demo --once --fresh $(if $(LOG),--log "$(LOG)")
 
-# A process more than there are cores, as many tests wait for others. In the order of their names, the long ones come first.
-test: .venv/dev.stamp  ## all tests, in at most four processes
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $$($(BIN)/python -c "import os; print(min(4, os.cpu_count() + 1))") --dist loadfile --no-loadscope-reorder
+test: .venv/dev.stamp  ## all tests, a process for each core but at most four
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/dev.stamp .venv/buf/node_modules .venv/tools/protoc-gen-openapi  ## style, types, import rules, generated code, the API as clients know it
 	$(BIN)/ruff check .

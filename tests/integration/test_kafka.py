@@ -272,7 +272,7 @@ def test_a_broker_that_is_away_stops_nothing_and_closes_no_window(
     away: Callable[[Broker], AbstractContextManager[None]],
 ) -> None:
     topic, store, registry = new_topic(broker, 2), at(tmp_path), CollectorRegistry()
-    settings = config(tmp_path, broker, topic, idle_seconds=6, kafka={"timeout_seconds": 0.5}, chunk_rows=10)
+    settings = config(tmp_path, broker, topic, idle_seconds=6, kafka={"timeout_seconds": 2}, chunk_rows=10)
     broker.send(topic, values(range(25), "a"), 0)
     with following(store, settings, registry) as stop, caplog.at_level(logging.WARNING):
         wait_until(lambda: LogState.open(store).counts.events > 0)
