@@ -22,7 +22,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_parts_stand_beside_what_no_step_can_do_without(store: str) -> None:
     printed = weir("bench", "step", "--store", store, "--batch", "16", "--batch", "64", "--steps", "4", *SMALL)
     assert printed.exit_code == 0, printed.output
-    for text in ("sasrec, sampled_softmax", "16", "64", "accidental hits", "tower alone", "three products alone"):
+    for text in ("recency, sampled_softmax", "16", "64", "accidental hits", "tower alone", "three products alone"):
         assert text in printed.stdout
     [line] = [line for line in printed.stdout.splitlines() if "step / (tower + products)" in line]
     assert all(float(ratio) > 1 for ratio in line.split()[-2:])
