@@ -1,6 +1,7 @@
 """Quality on real data: MovieLens-1M as a stream of weekly windows, tested on each window before learning it.
 
 WEIR_EVENTS sets how many of the 1,000,209 events are taken, oldest first; the figures of docs/training.md take all.
+WEIR_TOWER sets the tower, by default the trainer's.
 """
 
 import os
@@ -16,12 +17,13 @@ import torch
 from contracts import Store, WindowLog
 from contracts.documents import read_document
 from tests.trainer.windows import WindowWriter
-from trainer.config import TrainerConfig
+from trainer.config import TowerConfig, TrainerConfig
 from trainer.state.evaluation import Evaluation
 from trainer.train import train
 
 DATA = Path(os.environ.get("WEIR_DATA", Path(__file__).parents[3] / "shared/data")) / "ml-1m/interactions.parquet"
 EVENTS = int(os.environ.get("WEIR_EVENTS", "80000"))
+TOWER = TowerConfig.model_validate({"kind": os.environ.get("WEIR_TOWER", TowerConfig().kind)})
 WEEK_MS = 7 * 86_400_000
 
 
@@ -63,7 +65,7 @@ def test_one_pass_finds_twice_what_popularity_finds(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     store = Store(str(tmp_path))
     commit_weeks(store, EVENTS)
-    config = TrainerConfig(device="cpu", metrics_port=0, export_every_windows=1000)
+    config = TrainerConfig(device="cpu", metrics_port=0, export_every_windows=1000, tower=TOWER)
     summary = train(store, config)
     last = over_last_tenth(store)
     print({name: round(value, 4) for name, value in last.items()}, f"{summary.seconds:.0f} s")  # noqa: T201
