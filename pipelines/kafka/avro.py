@@ -13,16 +13,14 @@ from fastavro import schemaless_reader
 
 from logs import Fault, Reason
 from pipelines.config import PipelineConfig
-from pipelines.kafka.registry import registry_of
+from pipelines.kafka.registry import malformed, registry_of
 
 __all__ = ["AvroLines"]
 
 _HEAD: Final = struct.Struct(">bI")
 """A zero, and the number of the schema."""
 
-_NO_RECORD: Final = (
-    *(EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError, struct.error),
-)
+_NO_RECORD: Final = (EOFError, ValueError, LookupError, TypeError, OverflowError, RecursionError, struct.error)
 """What fastavro raises for bytes that are no record of a schema."""
 
 
@@ -39,7 +37,7 @@ class AvroLines:
     def __call__(self, value: bytes) -> bytes | Fault:
         """Return the line that a message means, or what is wrong with it; raises `BrokerAwayError`."""
         if len(value) <= _HEAD.size or value[0]:
-            return _fault(f"{len(value)} bytes that start with {value[:1].hex()}; expected 00 and a schema's number")
+            return malformed(f"{len(value)} bytes that start with {value[:1].hex()}; expected 00 and a schema's number")
         schema = self._registry.schema(_HEAD.unpack_from(value)[1])
         if isinstance(schema, Fault):
             return schema
@@ -47,9 +45,9 @@ class AvroLines:
         try:
             found = schemaless_reader(content, schema, None)
         except _NO_RECORD as error:
-            return _fault(f"no record of its schema: {error or type(error).__name__}")
+            return malformed(f"no record of its schema: {error or type(error).__name__}")
         if rest := len(value) - _HEAD.size - content.tell():
-            return _fault(f"{rest} bytes follow the record; expected none")
+            return malformed(f"{rest} bytes follow the record; expected none")
         return self._line(found)
 
     def _line(self, found: object) -> bytes | Fault:
@@ -60,7 +58,3 @@ class AvroLines:
                 if isinstance(number, float) and not math.isfinite(number):
                     return Fault(reason, f"{name} is {number}; allowed are finite numbers")
         return self._encode(found)
-
-
-def _fault(detail: str) -> Fault:
-    return Fault(Reason.MALFORMED_AVRO, detail)

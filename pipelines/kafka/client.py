@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
@@ -22,6 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from pipelines.kafka.address import Topic
 from pipelines.kafka.config import KEY_PASSWORD, PASSWORD, KafkaConfig
 from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, TopicMissingError
+from pipelines.kafka.passwords import password_of
 
 __all__ = ["Asked", "KafkaPartition", "TopicClient", "client_settings"]
 
@@ -96,23 +96,10 @@ def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
             found["ssl.key.password"] = os.environ[KEY_PASSWORD]
     if config.user is not None:
         found |= {"sasl.mechanism": config.sasl_mechanism, "sasl.username": config.user}
-        found["sasl.password"] = _password(config)
-    return found
-
-
-def _password(config: KafkaConfig) -> str:
-    if config.password_file is not None:
-        try:
-            return Path(config.password_file).read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise KafkaSettingsError(f"pipeline.kafka.password_file: {error}") from error
-    password = os.environ.get(PASSWORD)
-    if not password:
-        raise KafkaSettingsError(
-            f"user {config.user} has no password: "
-            f"set pipeline.kafka.password_file or the environment variable {PASSWORD}"
+        found["sasl.password"] = password_of(
+            f"user {config.user}", config.password_file, "pipeline.kafka.password_file", PASSWORD
         )
-    return password
+    return found
 
 
 class TopicClient:

@@ -4,15 +4,14 @@ Confluent's client asks, tries again and keeps what it was answered; here is wha
 """
 
 import json
-import os
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 from contracts import UserError
 from logs import Fault, Reason
 from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError
+from pipelines.kafka.passwords import password_of
 from pipelines.kafka.registry_config import REGISTRY_PASSWORD, RegistryConfig
 
 try:
@@ -26,7 +25,7 @@ except ImportError as error:
         f"pipeline.kafka.format is avro, but {error.name} is not installed: pip install 'weir[avro]'"
     ) from None
 
-__all__ = ["Registry", "registry_of"]
+__all__ = ["Registry", "malformed", "registry_of"]
 
 _TIMES: Final = frozenset(f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros"))
 """Logical types of numbers that weir takes for times as they are."""
@@ -72,16 +71,16 @@ class Registry:
         except SchemaRegistryError as error:
             if error.http_status_code != _NOT_FOUND:
                 raise BrokerAwayError(f"schema registry {self._url}: {error}") from error
-            return _fault(f"{self._url} has no schema {number}")
+            return malformed(f"{self._url} has no schema {number}")
         except Exception as error:  # what the client's transport raises depends on its release
             problem = str(error) or type(error).__name__
             raise BrokerAwayError(f"schema registry {self._url} does not answer: {problem}") from error
         if schema.schema_type != "AVRO":
-            return _fault(f"schema {number} is of type {schema.schema_type}; allowed is AVRO")
+            return malformed(f"schema {number} is of type {schema.schema_type}; allowed is AVRO")
         try:
             return _parsed(texts)
         except (SchemaParseException, UnknownType, ValueError) as error:
-            return _fault(f"schema {number} cannot be read: {error}")
+            return malformed(f"schema {number} cannot be read: {error}")
 
     def _referred(self, schema: Schema) -> dict[str, None]:
         """Return the schemas that a schema refers to as a set in order, each after those that it refers to itself."""
@@ -104,19 +103,11 @@ def _options(config: RegistryConfig, timeout_seconds: float) -> dict[str, Any]:
     if config.ca_file is not None:
         found["ssl.ca.location"] = config.ca_file
     if config.user is not None:
-        found["basic.auth.user.info"] = f"{config.user}:{_password(config)}"
-    return found
-
-
-def _password(config: RegistryConfig) -> str:
-    if config.password_file is not None:
-        return Path(config.password_file).read_text().rstrip("\r\n")
-    if not (password := os.environ.get(REGISTRY_PASSWORD)):
-        raise KafkaSettingsError(
-            f"user {config.user} of the schema registry has no password: "
-            f"set pipeline.kafka.registry.password_file or the environment variable {REGISTRY_PASSWORD}"
+        who, setting = f"user {config.user} of the schema registry", "pipeline.kafka.registry.password_file"
+        found["basic.auth.user.info"] = (
+            f"{config.user}:{password_of(who, config.password_file, setting, REGISTRY_PASSWORD)}"
         )
-    return password
+    return found
 
 
 def _parsed(texts: list[str]) -> Any:
@@ -135,5 +126,6 @@ def _with_plain_times(schema: Any) -> Any:
     return {name: _with_plain_times(one) for name, one in schema.items() if not (is_time and name == "logicalType")}
 
 
-def _fault(detail: str) -> Fault:
+def malformed(detail: str) -> Fault:
+    """Return the fault of a message that is no record of a schema."""
     return Fault(Reason.MALFORMED_AVRO, detail)

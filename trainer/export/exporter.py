@@ -33,8 +33,9 @@ class Exporter:
     """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
 
     A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
-    never ends does not starve them: they get a third of the time. The first export also waits until the tower has been
-    traced beside the stream. A bounded run exports every window that is asked for.
+    never ends does not starve them: they get a third of the time. The first export waits until the tower has been traced
+    beside the stream, and so does training: what it would take of the cores, the first answer would wait for. A bounded
+    run exports every window that is asked for.
     """
 
     store: Store
@@ -83,8 +84,7 @@ class Exporter:
         if not (self._put_off or self._is_scheduled(state)):
             return False
         may_wait = self.follows and self.clock() - self._last < _PATIENCE * self._seconds
-        is_tracing = self._tracing is not None and self._tracing.running
-        self._put_off = is_tracing or self._keeper.is_awaiting or (may_wait and self._is_behind(state))
+        self._put_off = self._keeper.is_awaiting or (may_wait and self._is_behind(state))
         return not self._put_off
 
     def _is_scheduled(self, state: TrainerState) -> bool:

@@ -27,11 +27,6 @@ class Tracing:
         self._thread = Thread(target=self._trace, name="weir-tower-tracing", daemon=True)
         self._thread.start()
 
-    @property
-    def running(self) -> bool:
-        """Whether it goes on."""
-        return self._thread.is_alive()
-
     def wait(self) -> None:
         """Wait for its end; if it failed, the export traces the tower itself."""
         self._thread.join()

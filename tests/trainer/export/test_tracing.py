@@ -42,21 +42,19 @@ def test_where_that_process_fails_the_export_traces(monkeypatch: pytest.MonkeyPa
     assert traced.tower_to_onnx(build_tower(config, 0).eval(), config)
 
 
-def test_a_follower_trains_while_the_tower_is_traced_and_exports_then(
-    store: Store, writer: WindowWriter, config: TrainerConfig
+def test_the_first_export_of_a_follower_waits_for_the_tower_that_is_traced_beside_it(
+    store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(traced, "_traced", None)
     synthetic(writer, windows=1)
     config = TrainerConfig.model_validate({**config.model_dump(), "tower": {"kind": "mean_pooling", "dimension": 4}})
     state = absorbed(store, config)
     made = Exporter(store, config, TrainerMetrics(CollectorRegistry()), follows=True)
     made.prepare()
     state.position.trained_sequence = 0
-    assert not made.due(state)
+    assert not traced.is_traced(config.tower)
     made.export_if_due(state)
-    assert BundleLog(store).versions() == []
-    assert made._tracing is not None
-    made._tracing.wait()
-    made.export_if_due(state)
+    assert traced.is_traced(config.tower)
     assert len(BundleLog(store).versions()) == 1
 
 
