@@ -171,6 +171,7 @@ class _Driver:
         if self._redaction != self._state.redaction:
             # What is in hand may hold forgotten users, and names files that have been replaced: it is read again.
             self._redaction, self._in_hand = self._state.redaction, InHand()
+        self._in_hand.check(self._state.sources)
         while starts := self.source.starts(partitions, self._state, self._in_hand):
             self._commit(starts)
         found = self.source.identify(partitions, self._state, self._in_hand)
@@ -188,6 +189,7 @@ class _Driver:
         except CommitTakenError:
             self._start_from_commits()
             return
+        self._in_hand.follow(self._state.sources)
         for key, span in starts.items():
             self._in_hand.reached[key] = span.resume
             self._in_hand.pending.pop(key, None)
@@ -208,6 +210,7 @@ class _Driver:
     def step(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> None:
         """Make one run, if there is anything to read or to commit; again where another writer was faster."""
         while True:
+            self._in_hand.check(self._state.sources)
             plan = make_plan(
                 self.store,
                 self.config,
@@ -251,6 +254,7 @@ class _Driver:
             # A run without a commit of its own is not told so: what it keeps in hand may be in theirs.
             self._start_from_commits()
             return False
+        self._in_hand.follow(self._state.sources)
         self._state.save(self._commits)
         self.histories.keep()
         self._report(IngestSummary.of(outcome.commit, time.monotonic() - clock), outcome.commit)

@@ -41,13 +41,25 @@ logger = logging.getLogger(__name__)
 class InHand:
     """What this process has read beyond the commits: it spares work, and a restart does without it.
 
-    `reached` is the position up to which the rows of a partition are committed, or in hand as `open_rows`.
+    `reached` is the position up to which the rows of a partition are committed, or in hand as `open_rows`. It goes on
+    from commits in which reading resumes at the positions `after`: another writer's may have the same rows.
     """
 
     reached: dict[str, int] = field(default_factory=dict)
     pending: dict[str, SourceSpan] = field(default_factory=dict)
     open_rows: tuple[OpenRows, ...] = ()
     newest_ms: int = -1
+    after: dict[str, int] = field(default_factory=dict)
+
+    def follow(self, sources: Mapping[str, SourceSpan]) -> None:
+        """Go on from the positions of this process's own newest commit."""
+        self.after = {key: span.resume for key, span in sources.items()}
+
+    def check(self, sources: Mapping[str, SourceSpan]) -> None:
+        """Start from the commits again, unless they are those that this goes on from."""
+        if self.after != {key: span.resume for key, span in sources.items()}:
+            self.forget()
+            self.follow(sources)
 
     def take_in(self, outcome: RunOutcome) -> None:
         """Remember what a run has read."""

@@ -104,9 +104,8 @@ def _options(config: RegistryConfig, timeout_seconds: float) -> dict[str, Any]:
         found["ssl.ca.location"] = config.ca_file
     if config.user is not None:
         who, setting = f"user {config.user} of the schema registry", "pipeline.kafka.registry.password_file"
-        found["basic.auth.user.info"] = (
-            f"{config.user}:{password_of(who, config.password_file, setting, REGISTRY_PASSWORD)}"
-        )
+        password = password_of(who, config.password_file, setting, REGISTRY_PASSWORD)
+        found["basic.auth.user.info"] = f"{config.user}:{password}"
     return found
 
 

@@ -115,3 +115,19 @@ def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(
         last = len(counts)
         from_zero(store, config, flush=True)
         assert len(support.committed(store)) == last
+
+
+def test_what_was_heard_of_another_writer_between_runs_is_not_counted_twice(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    config, store = support.config(tmp_path), Store(str(tmp_path / "store"))
+    events = [Event("ann", "item-0", 0), Event("ann", "item-1", 1)]
+    process = driver(store, config)
+    add(tmp_path / "log", "a.jsonl", 0, events[:1])
+    process.catch_up(support.discover(config.log), flush=False, only_whole_lines=True)
+    from_zero(store, config, flush=True)
+    # As where a merge of histories is committed.
+    process._state.catch_up(process._commits)
+    add(tmp_path / "log", "a.jsonl", 1, events[1:])
+    process.catch_up(support.discover(config.log), flush=True, only_whole_lines=True)
+    assert support.stored_events(store) == support.expected_events(events)
+    support.check_counts(store)

@@ -33,9 +33,9 @@ class Exporter:
     """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
 
     A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
-    never ends does not starve them: they get a third of the time. The first export waits until the tower has been traced
-    beside the stream, and so does training: what it would take of the cores, the first answer would wait for. A bounded
-    run exports every window that is asked for.
+    never ends does not starve them: they get a third of the time. The first export waits until the tower has been
+    traced beside the stream, and so does training: for what it would take of the cores, the first answer would wait. A
+    bounded run exports every window that is asked for.
     """
 
     store: Store
