@@ -65,10 +65,10 @@ def _metric_sums(state: TrainerState, examples: Examples) -> MetricSums:
     counts, log_q = state.counts[state.live], state.log_q[state.live]
     places = torch.empty_like(counts, dtype=torch.int64)
     places[counts.argsort(descending=True, stable=True)] = torch.arange(1, len(counts) + 1, device=state.device)
-    sums = MetricSums(state.config.evaluation_k)
+    sums, facts = MetricSums(state.config.evaluation_k), [one.double().cpu().numpy() for one in (log_q, counts)]
     for block in scored_blocks(state, examples):
         sums.add(block.ranks(), block.ranks_in(places))
-        sums.add_recommended(block.best(max(sums.cutoffs)), log_q.double().cpu().numpy(), counts.cpu().numpy())
+        sums.add_recommended(block.best(max(sums.cutoffs)), *facts)
     return sums
 
 
