@@ -15,44 +15,33 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc.aio
 import uvloop
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from contracts import Store
 from contracts.exposition import exposed
-from serving.access.access import Access
-from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
 from serving.access_log import AccessLog
-from serving.admission import Admission, AdmissionInterceptor
-from serving.aside import Aside
 from serving.batcher import Batcher
 from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
 from serving.config import ServingConfig
-from serving.decoding import DecodingInterceptor
 from serving.followers import Bundles, Followers
+from serving.fronts import SERVICE, Around, Behind, Fronts
 from serving.histories import FollowedHistories
-from serving.http.gateway import Gateway
 from serving.in_place import DeltaPolicy
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
 from serving.kernels import warn_of_old_kernel
-from serving.listeners import listen, open_to_probes, rpc_server
+from serving.listeners import open_to_probes
 from serving.memory import Memory
 from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
 from serving.open_files import allow_files
 from serving.queries import Answer, Task
-from serving.quiet import leave_out_departed
-from serving.reflection import enable_reflection
 from serving.retriever import Retriever
 from serving.served.lists import ServedLists
 from serving.served.writer import ServedWriter
-from serving.service import RetrievalService
 from serving.stopping import stop_signal
 from serving.watcher import BundleWatcher
-from serving.wrapping import AroundInterceptor
-from weir.retrieval.v1 import retrieval_pb2, retrieval_pb2_grpc
 
 if TYPE_CHECKING:
     from serving.processes.member import Member
@@ -63,7 +52,6 @@ __all__ = ["Server", "prepare", "serve"]
 
 log = logging.getLogger(__name__)
 
-SERVICE = retrieval_pb2.DESCRIPTOR.services_by_name["RetrievalService"].full_name
 LIVENESS = "liveness"
 """Health of the process alone: a server that waits for its first bundle is healthy and must not be restarted.
 
@@ -79,10 +67,6 @@ _OTHER_FILES: Final = 1024
 
 _SWITCH_SECONDS: Final = 0.001
 """How long a thread may hold the interpreter while the event loop waits for it: five times less than usual."""
-
-_LOOK_SECONDS: Final = 0.1
-_QUIET_LOOKS: Final = 10
-"""A stopping server ends after so many checks in a row without a call in progress."""
 
 _STATUS = health_pb2.HealthCheckResponse
 
@@ -226,10 +210,8 @@ class Server:
 
     async def _answer(self, stopped: asyncio.Event, metrics: str) -> None:
         """Listen until a signal, and drain."""
-        server, gateway = self._fronts()
-        port = listen(server, self.config)
-        http = await gateway.start()
-        await server.start()
+        fronts = self._fronts()
+        port, http = await fronts.start()
         probed, probes = await open_to_probes(self.config, self.health)
         self._where = f"gRPC on {self.config.host}:{port}, {http}{probes}metrics on {metrics}"
         if self.watcher.bundle is None:
@@ -240,59 +222,20 @@ class Server:
             self.member.listens()
         self.writer.start()
         await stopped.wait()
-        await self._drain(server, gateway)
+        log.info("draining")
+        await self.health.enter_graceful_shutdown()
+        await asyncio.sleep(self.config.drain_seconds)
+        await fronts.stop()
         if probed is not None:
             await probed.stop(None)
 
-    def _fronts(self) -> tuple[grpc.aio.Server, Gateway]:
-        config = self.config
-        leave_out_departed()
-        aside = Aside(config.retry_after_seconds)
-        admission = Admission(config.queue_queries + config.max_batch_queries, config.retry_after_seconds)
+    def _fronts(self) -> Fronts:
         watcher = self.watcher
-        service = RetrievalService(
-            lambda: watcher.bundle,
-            self.batcher,
-            config,
-            self.metrics,
-            aside,
-            served=self.served,
-            admission=admission,
-            promoted=lambda: watcher.promoted,
+        return Fronts.of(
+            self.config,
+            Behind(self.batcher, lambda: watcher.bundle, lambda: watcher.promoted, self.served, self.health),
+            Around(self.calls, self.metrics, self.rpcs, self.traces, self.lines),
         )
-        decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
-        keep_headers_out_of_logs()
-        access = Access(config.auth, certificates=config.tls.client_ca_file is not None)
-        # Behind admission, which decides on every call: these make the handler of a method once.
-        around = [] if self.traces is None else [self.traces.traced]
-        around += [] if self.lines is None else [self.lines.logged]
-        first = [AdmissionInterceptor(admission, self.metrics, self.rpcs), *map(AroundInterceptor, around), self.calls]
-        interceptors: list[grpc.aio.ServerInterceptor] = [*first, decoding]
-        if access.asks:
-            interceptors = [
-                *first,
-                AccessInterceptor(access, service.refuse),
-                decoding,
-                RequestRightsInterceptor(service.refuse),
-            ]
-        server = rpc_server(config, interceptors)
-        retrieval_pb2_grpc.add_RetrievalServiceServicer_to_server(service, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
-        if config.reflection:
-            enable_reflection((SERVICE, health.SERVICE_NAME), server)
-        return server, Gateway(
-            service,
-            self._dimension,
-            self.calls,
-            aside,
-            access,
-            admission=admission,
-            config=config,
-            around=around,
-        )
-
-    def _dimension(self) -> int:
-        return 0 if self.watcher.bundle is None else self.watcher.bundle.manifest.dimension
 
     async def _watch_over(self) -> None:
         """Update the health of the process every second."""
@@ -327,24 +270,6 @@ class Server:
     async def _healthy(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", SERVICE):
             await self.health.set(service, status)
-
-    async def _drain(self, server: grpc.aio.Server, gateway: Gateway) -> None:
-        log.info("draining")
-        await self.health.enter_graceful_shutdown()
-        await asyncio.sleep(self.config.drain_seconds)
-        await asyncio.gather(self._stop(server), gateway.stop())
-
-    async def _stop(self, server: grpc.aio.Server) -> None:
-        """Wait for the calls in progress, and end the connections as soon as there are none.
-
-        gRPC sometimes accepts a call at this moment and never hands it to a handler. It would hang for the whole grace;
-        cancelled, its client asks another server.
-        """
-        stopping, quiet = asyncio.create_task(server.stop(self.config.grace_seconds)), 0
-        while quiet < _QUIET_LOOKS and not (await asyncio.wait([stopping], timeout=_LOOK_SECONDS))[0]:
-            quiet = 0 if self.calls.under_way else quiet + 1
-        await server.stop(None)
-        await stopping
 
 
 async def _either(*waits: Coroutine[Any, Any, object]) -> None:

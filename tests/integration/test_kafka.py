@@ -289,7 +289,8 @@ def test_a_broker_that_is_away_stops_nothing_and_closes_no_window(
         stop.set()
     assert LogState.open(store).counts.late == 0
     said = [record.message for record in caplog.records if topic in record.message]
-    assert ["waiting" in one for one in said] == [True, False], said
+    # A broker that was stopped may elect its leaders again when it goes on, which is another wait. A look adds no line.
+    assert ["waiting" in one for one in said] == [True, False] * max(1, len(said) // 2), said
 
 
 def test_without_a_broker_a_bounded_run_says_so(tmp_path: Path, broker: Broker) -> None:

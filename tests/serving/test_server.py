@@ -18,13 +18,14 @@ from serving.bundle import LoadedBundle
 from serving.config import ServingConfig
 from serving.cost import parts_of
 from serving.errors import NoBundleError
+from serving.fronts import SERVICE
 from serving.histories import FollowedHistories
 from serving.index import AnnIndex, Found
 from serving.processes.channel import Channel
 from serving.processes.link import ParentLink
 from serving.processes.member import Member
 from serving.queries import ByEmbedding, Query, Task
-from serving.server import LIVENESS, SERVICE, Server, serve
+from serving.server import LIVENESS, Server, serve
 from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
