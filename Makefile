@@ -49,9 +49,11 @@ drill: .venv/dev.stamp  ## cause faults for real and see that the alerts fire an
 
 proof-quick: .venv/dev.stamp  ## do the defaults beat simple methods, and which correction: tables of a small generated log, in minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.proof quick
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.clustered generated
 
 proof: .venv/dev.stamp  ## the same for the demo's log and the data sets in WEIR_DATA, in hours
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.proof full
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.clustered films
 
 bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the quick ones; --help lists the others)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches speed

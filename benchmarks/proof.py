@@ -42,7 +42,7 @@ class Trial:
 @app.command()
 def quick(out: Out = Path("build/proof-quick"), seeds: Seeds = 3) -> None:
     """Test a small generated log: 300 users, 15,000 events, at most 300 steps."""
-    log = _generated(out, "--users", "300", "--items", "300", "--events", "15000")
+    log = generated(out, "--users", "300", "--items", "300", "--events", "15000")
     _compare_peers([Trial("generated, small", log, (*_plays(), "--steps", "300"))], seeds)
     _compare_losses(log, out / "losses", seeds, *_plays(), "--steps", "300")
 
@@ -50,11 +50,11 @@ def quick(out: Out = Path("build/proof-quick"), seeds: Seeds = 3) -> None:
 @app.command()
 def full(data: Data = DATA, out: Out = Path("build/proof"), seeds: Seeds = 3) -> None:
     """Test all logs, as far as they are there, to the end of training."""
-    generated = _generated(out)
+    plays = generated(out)
     films = data / "ml-1m" / "interactions.parquet"
     sparse = data / "amazon-beauty" / "leave-one-out-order.txt.gz"
     trials = [
-        Trial("generated, as in the demo", generated, _plays()),
+        Trial("generated, as in the demo", plays, _plays()),
         Trial("ml-small, temporal", data / "ml-small" / "interactions.parquet"),
         Trial("amazon-beauty, leave-one-out", sparse, ("--split", "leave-one-out")),
         Trial("ml-1m, temporal", films),
@@ -68,7 +68,7 @@ def _plays() -> tuple[str, str]:
     return "--set", GENERATED
 
 
-def _generated(out: Path, *arguments: str) -> Path:
+def generated(out: Path, *arguments: str) -> Path:
     """Return the generated log of these sizes, the same bytes every time."""
     log = out / "plays.jsonl"
     out.mkdir(parents=True, exist_ok=True)
