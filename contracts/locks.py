@@ -53,7 +53,10 @@ def _open_locked(path: Path) -> tuple[int, bool]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:  # a folder has been removed meanwhile, see `_remove_from_nothing`
+        except (FileNotFoundError, FileExistsError):
+            # A folder has been removed meanwhile (`_remove_from_nothing`); `mkdir` may say that it exists, then.
+            if any(folder.is_file() for folder in path.parents):
+                raise
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

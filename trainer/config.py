@@ -1,5 +1,6 @@
 """The trainer's settings: one frozen, documented model."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -187,3 +188,21 @@ class TrainerConfig(FrozenModel):
             else:
                 flat[name] = value
         return flat
+
+    def given(self) -> set[str]:
+        """Return the settings that somebody has given, by the names of `defining`: others have their defaults."""
+        found: set[str] = set()
+        for name in self.model_fields_set:
+            value = getattr(self, name)
+            found |= {f"{name}.{key}" for key in value.model_fields_set} if isinstance(value, FrozenModel) else {name}
+        return found
+
+    def continuing(self, saved: Mapping[str, object]) -> Self:
+        """Return these settings, with those of `saved` (by the names of `defining`) that nobody has given."""
+        wanted, given = self.defining(), self.given()
+        plain = self.model_dump(exclude_unset=True)
+        for name in saved.keys() & wanted.keys() - given:
+            if saved[name] != wanted[name]:
+                section, _, key = name.rpartition(".")
+                (plain.setdefault(section, {}) if section else plain)[key] = saved[name]
+        return type(self).model_validate(plain)

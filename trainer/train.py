@@ -49,9 +49,10 @@ def train(
     ValueError
         If the settings do not fit the ranks or the device.
     """
-    started = time.monotonic()
-    metrics = TrainerMetrics()
+    started, metrics = time.monotonic(), TrainerMetrics()
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
+        checkpoints = CheckpointLog(store, config.checkpoints_kept)
+        config = checkpoints.continued(config, workers)
         workers.share(config.batch_size)
         config.check_stream(workers.world_size)
         if workers.is_first:
@@ -59,7 +60,6 @@ def train(
         ProcessCollector(registry=metrics.registry)
         scraped = exposed(metrics.registry, config.metrics_host, config.metrics_port)
         with scraped if workers.is_first else nullcontext():
-            checkpoints = CheckpointLog(store, config.checkpoints_kept)
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device)
             metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), ProgressObserver(store, metrics, workers.is_first, report)

@@ -60,7 +60,6 @@ class Settings(BaseSettings):
         env_nested_delimiter=_DELIMITER,
         extra="forbid",
         frozen=True,
-        nested_model_default_partial_update=True,
     )
 
     store: str = Field(

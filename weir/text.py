@@ -13,13 +13,14 @@ from typing import Final
 
 from rich.text import Text
 
-__all__ = ["counted", "in_words", "plain", "program", "visible"]
+__all__ = ["counted", "in_words", "plain", "program", "span", "visible"]
 
 _INVISIBLE: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Controls, format characters (bidirectional ones too), surrogates, separators of lines and paragraphs."""
 
 
 _UNITS: Final = ((86_400, "days"), (3600, "hours"), (60, "minutes"))
+_SYMBOLS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def program() -> str:
@@ -36,6 +37,12 @@ def in_words(seconds: float) -> str:
     """Return a length of time as people say it: `4.2 s`, `5 minutes`, `22 days`; in a unit of which it has two."""
     unit, name = next(((unit, name) for unit, name in _UNITS if seconds >= 2 * unit), (1, ""))
     return f"{seconds / unit:,.0f} {name}" if name else f"{seconds:.1f} s"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time exactly: `12 h`, `2.5 d`; in the largest unit of which it has one."""
+    unit, name = next((one for one in _SYMBOLS if seconds >= one[0]), _SYMBOLS[-1])
+    return f"{seconds / unit:g} {name}"
 
 
 def counted(count: int, name: str) -> str:

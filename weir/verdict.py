@@ -1,15 +1,26 @@
 """What figures mean, in words, and when there are too few of them to mean anything."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from trainer.offline.evaluator import Difference
 
-__all__ = ["SMALL_LOG", "against", "against_all", "judgement", "too_small"]
+__all__ = ["SMALL_LOG", "against", "against_all", "judgement", "too_small", "wilson"]
 
 SMALL_LOG: Final = 1000
 """With fewer events a log is too small to judge a model by."""
+
+_Z: Final = 1.96
+
+
+def wilson(share: float, cases: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of so many cases, at least one (Wilson 1927)."""
+    scale = _Z * _Z / cases
+    middle = (share + scale / 2) / (1 + scale)
+    reach = math.sqrt(share * (1 - share) * scale + scale * scale / 4) / (1 + scale)
+    return middle - reach, middle + reach
 
 
 def too_small(events: int) -> str:

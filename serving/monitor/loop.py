@@ -13,13 +13,14 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import BundleLog, CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest
 from contracts.exposition import exposed
 from contracts.places import MonitorPlace
 from serving.access.config import ClientConfig
 from serving.client import Info, RetrievalClient, RetrievalError
 from serving.cost import exact_query_cost
 from serving.errors import NoBundleError
+from serving.monitor.ages import AgeHits, ages_of
 from serving.monitor.clicks import ClickFollower
 from serving.monitor.config import MonitorConfig
 from serving.monitor.freshness import Coverage, seconds_to_servable
@@ -71,7 +72,7 @@ class Monitor:
     metrics: MonitorMetrics
     _last: int = field(default=-1, init=False)
     _taken: int = field(default=0, init=False)
-    _trained: dict[str, int | None] = field(default_factory=dict, init=False)
+    _bundles: dict[str, BundleManifest | None] = field(default_factory=dict, init=False)
     _early: dict[int, Freshness] = field(default_factory=dict, init=False)
     _place: MonitorPlace | None = field(default=None, init=False)
     _saved_at: float = field(default_factory=time.monotonic, init=False)
@@ -182,7 +183,8 @@ class Monitor:
             for k in config.k:
                 tally.add("popularity", k, float(example.key in popular[:k]))
         early = self._early.pop(manifest.sequence, None)
-        result = _result(manifest, tally, len(examples)).model_copy(update={"freshness": early})
+        more = {"freshness": early, "ages": self._ages(manifest, tally)}
+        result = _result(manifest, tally, len(examples)).model_copy(update=more)
         save(self.store, result)
         self.metrics.measured(result)
         log.info("window %s: model %s, served %s, popularity %s", *_summary(result))
@@ -212,15 +214,24 @@ class Monitor:
 
     def _unseen_by(self, version: str, sequence: int) -> str | None:
         """Return why answers of a bundle about a window do not count; None when they do."""
-        if version not in self._trained:
-            try:
-                self._trained[version] = BundleLog(self.store).manifest(version).trained_sequence
-            except FileNotFoundError:
-                self._trained[version] = None
-        trained = self._trained[version]
-        if trained is None:
+        bundle = self._bundle(version)
+        if bundle is None:
             return "retired"
-        return "trained" if trained >= sequence else None
+        return "trained" if bundle.trained_sequence >= sequence else None
+
+    def _bundle(self, version: str) -> BundleManifest | None:
+        """Return the manifest of a bundle that answered; None where it is gone."""
+        if version not in self._bundles:
+            try:
+                self._bundles[version] = BundleLog(self.store).manifest(version)
+            except FileNotFoundError:
+                self._bundles[version] = None
+        return self._bundles[version]
+
+    def _ages(self, manifest: WindowManifest, tally: Tally) -> tuple[AgeHits, ...]:
+        newest = [bundle.max_event_ms for _, version in tally.counted if (bundle := self._bundle(version))]
+        times = [example.time_ms for example, _ in tally.counted]
+        return ages_of(manifest, times, newest, {kind: tally.by_k(kind) for kind in ("served", "committed")})
 
     def _report_freshness(self, info: Info) -> None:
         for manifest in self.coverage.newly_covered(info):
@@ -273,6 +284,7 @@ def _result(manifest: WindowManifest, tally: Tally, sampled: int) -> WindowRecal
         index=tally.mean("index"),
         model=tally.mean("model"),
         served=tally.mean("served"),
+        committed=tally.mean("committed"),
         popularity=tally.mean("popularity"),
     )
 

@@ -23,6 +23,7 @@ class MonitorMetrics:
             "index": "Share of the exact top k that approximate search finds, by score; mean over events.",
             "model": "Share of next events in the exact top k, nothing left out, before training; mean over events.",
             "served": "Share of next events in the served top k, seen items left out, before training; mean of events.",
+            "committed": "As served, with the histories that were committed before the window; mean over events.",
             "popularity": "Share of next events among the k items most popular before the window; mean over events.",
         }
         self.recall = {
@@ -40,6 +41,18 @@ class MonitorMetrics:
         )
         for reason in ("trained", "swapped", "retired"):
             self.skipped.labels(reason)
+        self.age_events = Counter(
+            "weir_recall_age_events",
+            "Events whose answers were counted, by the age, at the event, of the bundle or of the histories.",
+            ("of", "up_to"),
+            registry=registry,
+        )
+        self.age_hits = Counter(
+            "weir_recall_age_hits",
+            "Those of them whose next item was in the served top k, by the age of the bundle or of the histories.",
+            ("of", "up_to", "k"),
+            registry=registry,
+        )
         self.windows = Counter("weir_recall_windows", "Windows measured.", registry=registry)
         self.sequence = Gauge(
             "weir_recall_sequence", "Commit number of the window measured last, -1 before the first.", registry=registry
@@ -58,6 +71,11 @@ class MonitorMetrics:
             values: Mapping[int, float] = getattr(result, kind)
             for k, value in values.items():
                 self.recall[kind].labels(k).set(value)
+        for one in result.ages:
+            up_to = "+Inf" if one.up_to is None else f"{one.up_to:g}"
+            self.age_events.labels(one.of, up_to).inc(one.cases)
+            for k, hits in one.hits.items():
+                self.age_hits.labels(one.of, up_to, k).inc(hits)
         for kind in ("model", "served", "popularity"):
             self.examples.labels(kind).inc(getattr(result.examples, kind))
         for reason, count in result.examples.skipped.items():

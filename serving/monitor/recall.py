@@ -4,6 +4,8 @@ Every event has one right answer, its item, so recall@k is the share of events w
 over events, in which an active user weighs more than a quiet one. Three metrics are kept apart, because they fail for
 different reasons: `index` (does approximate search find what exact search finds), `model` (does exact search, nothing
 left out, find the next item), `served` (does the answer that a product would show, items already seen left out).
+A fourth, `committed`, is `served` with the history that was committed before the window: what the server itself knew
+of the user while the window was open.
 """
 
 from collections import Counter, defaultdict
@@ -14,8 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from contracts import PADDING_KEY, ItemKeys, Key, Label, WindowLog, WindowManifest, columns
+from contracts import PADDING_KEY, Key, Label, WindowLog, WindowManifest, columns
 from serving.client import Hits, Retrieval, RetrievalClient, by_history
+from serving.monitor.ages import first_rows
 
 __all__ = ["Example", "Tally", "ask", "index_recall", "sample"]
 
@@ -25,18 +28,27 @@ _TIE: Final = 1e-6
 
 @dataclass(frozen=True)
 class Example:
-    """An event: its item, and the ids of the user's items before it, oldest first."""
+    """An event: its item, its time, and the ids of the user's items before it, oldest first.
+
+    `committed` are those before the user's first event in the window.
+    """
 
     item: str
     key: Key
     history: list[str]
+    time_ms: int
+    committed: list[str]
 
 
 @dataclass
 class Tally:
-    """Sums of a window; `values` holds (kind, k) -> recall of each example."""
+    """Sums of a window; `values` holds (kind, k) -> recall of each example.
+
+    `counted` are the examples whose answers count, in order, and the bundles that gave them.
+    """
 
     values: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    counted: list[tuple[Example, str]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     versions: set[str] = field(default_factory=set)
 
@@ -44,9 +56,13 @@ class Tally:
         """Add one example's recall."""
         self.values[kind, k].append(recall)
 
+    def by_k(self, kind: str) -> dict[int, list[float]]:
+        """Return the recall of each example by cut-off."""
+        return {k: values for (name, k), values in sorted(self.values.items()) if name == kind}
+
     def mean(self, kind: str) -> dict[int, float]:
         """Return the mean by cut-off."""
-        return {k: float(np.mean(values)) for (name, k), values in sorted(self.values.items()) if name == kind}
+        return {k: float(np.mean(values)) for k, values in self.by_k(kind).items()}
 
     def count(self, kind: str) -> int:
         """Return the number of examples of a kind."""
@@ -55,16 +71,24 @@ class Tally:
 
 def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str], size: int, seed: int) -> list[Example]:
     """Return up to `size` positive events of a window, drawn by window and seed alone, in order of storage."""
-    table = windows.all_examples(manifest, [columns.ITEM_KEY, columns.HISTORY, columns.LABEL])
+    wanted = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.HISTORY, columns.LABEL]
+    table = windows.all_examples(manifest, wanted)
     places = np.flatnonzero(table[columns.LABEL].to_numpy() == Label.POSITIVE)
     if len(places) > size:
         places = np.sort(np.random.default_rng([seed, manifest.sequence]).choice(places, size, replace=False))
+    first = first_rows(table[columns.USER_KEY].to_numpy(), table[columns.TIMESTAMP].to_numpy())
     chosen = table.take(places)
-    items: ItemKeys = chosen[columns.ITEM_KEY].to_numpy()
+    histories = (one[columns.HISTORY].to_pylist() for one in (chosen, table.take(first[places])))
+    events = (chosen[name].to_pylist() for name in (columns.ITEM_KEY, columns.TIMESTAMP))
     return [
-        Example(ids[item], Key(item), [ids[key] for key in history if key != PADDING_KEY and key in ids])
-        for item, history in zip(items.tolist(), chosen[columns.HISTORY].to_pylist(), strict=True)
+        Example(ids[item], Key(item), _named(history, ids), time_ms, _named(committed, ids))
+        for item, time_ms, history, committed in zip(*events, *histories, strict=True)
     ]
+
+
+def _named(history: Sequence[int], ids: Mapping[int, str]) -> list[str]:
+    """Return the known ids of a padded history."""
+    return [ids[key] for key in history if key != PADDING_KEY and key in ids]
 
 
 def ask(
@@ -83,15 +107,16 @@ def ask(
     """
     tally = Tally()
     for some in _batches(examples, batch):
-        exact, approximate, served = _three(client, some, max(cutoffs), most)
-        versions = {exact.bundle_version, approximate.bundle_version, served.bundle_version}
-        reason = "swapped" if len(versions) > 1 else unseen_by(exact.bundle_version)
+        answers, committed = _three(client, some, max(cutoffs), most), _committed(client, some, max(cutoffs))
+        versions = {answer.bundle_version for answer in (*answers, *committed[1])}
+        reason = "swapped" if len(versions) > 1 else unseen_by(answers[0].bundle_version)
         if reason is not None:
             tally.skipped[reason] += len(some)
             continue
         tally.versions |= versions
-        for example, *answers in zip(some, exact.hits, approximate.hits, served.hits, strict=True):
-            _count(tally, example.item, cutoffs, answers)
+        tally.counted += [(example, answers[0].bundle_version) for example in some]
+        for place, (example, *hits) in enumerate(zip(some, *(answer.hits for answer in answers), strict=True)):
+            _count(tally, example.item, cutoffs, [*hits, committed[0].get(place, hits[2])])
     return tally
 
 
@@ -109,10 +134,20 @@ def _three(
     return ask(wide, exact=True), ask(queries), ask(queries, exclude_seen=True)
 
 
+def _committed(client: RetrievalClient, some: Sequence[Example], k: int) -> tuple[dict[int, Hits], list[Retrieval]]:
+    """Ask as a product would that knows committed histories alone; of the others the answer is the same."""
+    places = [place for place, example in enumerate(some) if example.committed != example.history]
+    if not places:
+        return {}, []
+    answer = client.retrieve([by_history(some[place].committed, k) for place in places], exclude_seen=True, probe=True)
+    return dict(zip(places, answer.hits, strict=True)), [answer]
+
+
 def _count(tally: Tally, item: str, cutoffs: Sequence[int], answers: Sequence[Hits]) -> None:
-    exact, approximate, served = answers
+    exact, approximate, served, committed = answers
     for k in cutoffs:
         tally.add("served", k, float(item in served.item_ids[:k]))
+        tally.add("committed", k, float(item in committed.item_ids[:k]))
         if not exact.fallback:
             tally.add("model", k, float(item in exact.item_ids[:k]))
             tally.add("index", k, index_recall(exact, approximate.item_ids, k))

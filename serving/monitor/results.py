@@ -7,6 +7,7 @@ from pydantic import Field
 
 from contracts import CorruptArtefactError, Document, Store, WindowManifest
 from contracts.documents import read_document, write_document
+from serving.monitor.ages import AgeHits
 
 __all__ = ["Examples", "Freshness", "WindowRecall", "load", "recorded", "save"]
 
@@ -49,7 +50,13 @@ class WindowRecall(Document):
     index: dict[int, float]
     model: dict[int, float]
     served: dict[int, float]
+    committed: dict[int, float] = Field(
+        default_factory=dict, description="as served, with the histories that were committed before the window"
+    )
     popularity: dict[int, float]
+    ages: tuple[AgeHits, ...] = Field(
+        default=(), description="served, by the age of the bundle; committed, by the age of the histories"
+    )
     freshness: Freshness | None = None
 
 

@@ -2,6 +2,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,3 +61,25 @@ def test_a_lock_that_was_removed_while_another_waited_for_it_is_taken_anew(tmp_p
 
     with ThreadPoolExecutor(6) as pool:
         assert sum(future.result() for future in [pool.submit(take) for _ in range(6)])
+
+
+def test_a_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("not a folder")
+    with pytest.raises(OSError, match="store"), locked(Store(str(tmp_path / "store")), "state/up.lock"):
+        pass
+
+
+def test_a_folder_that_goes_while_it_is_made_is_made_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Path.mkdir` fails where the folder is there when it is to be made, and gone when that is looked at."""
+    made, mkdir = [], Path.mkdir
+
+    def late(path: Path, *args: Any, **options: Any) -> None:
+        made.append(path)
+        if len(made) == 1:
+            raise FileExistsError(path)
+        mkdir(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", late)
+    with locked(Store(str(tmp_path / "store")), "state/up.lock") as path:
+        assert path is None
+        assert len(made) > 1

@@ -42,3 +42,14 @@ def test_every_field_is_documented() -> None:
     for model in (TrainerConfig, TowerConfig, NegativesConfig, LossConfig, FeaturesConfig):
         for name, field in model.model_fields.items():
             assert field.description or name in {"tower", "negatives", "loss", "features", "optimizer"}, name
+
+
+def test_only_what_nobody_has_given_is_taken_from_what_was_saved() -> None:
+    config = TrainerConfig.model_validate({"seed": 3, "tower": {"layers": 2}, "device": "cpu"})
+    assert config.given() == {"seed", "tower.layers", "device"}
+    saved = {"seed": 5, "tower.layers": 1, "tower.kind": "sasrec", "admit_after": 2.0, "of.old": 1}
+    found = config.continuing(saved)
+    assert (found.seed, found.tower.layers, found.device) == (3, 2, "cpu")
+    assert (found.tower.kind, found.admit_after) == ("sasrec", 2.0)
+    kept = TrainerConfig().defining() | {"seed": 3, "tower.layers": 2, "tower.kind": "sasrec", "admit_after": 2.0}
+    assert found.defining() == kept

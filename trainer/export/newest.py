@@ -20,7 +20,8 @@ def export(store: Store, config: TrainerConfig) -> BundleManifest:
     CheckpointMismatchError
         If the checkpoint was made with other settings.
     """
-    state = CheckpointLog(store, config.checkpoints_kept).load(config, Workers())
+    checkpoints, workers = CheckpointLog(store, config.checkpoints_kept), Workers()
+    state = checkpoints.load(checkpoints.continued(config, workers), workers)
     if state is None:
         raise ExportError(f"{store.path('checkpoints')}: holds no complete checkpoint; train first")
     return export_bundle(store, state)

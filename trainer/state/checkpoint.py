@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from contracts import CorruptArtefactError, FileEntry, Store, UserError, checksum
@@ -112,6 +113,21 @@ class CheckpointLog:
         )
         return write_document(self.store, mark_path(name), mark)
 
+    def continued(self, config: TrainerConfig, workers: Workers) -> TrainerConfig:
+        """Return the settings to go on with: what `config` leaves at a default has the value of the newest checkpoint.
+
+        A new version may have other defaults, and a store that it goes on with keeps its own. All ranks must call it.
+        """
+        newest = workers.broadcast(self.names()[-1:])
+        # Whatever is wrong with it, or does not fit, `load` names.
+        with suppress(CorruptArtefactError, FirstFormatError, FileNotFoundError, ValidationError):
+            found = config.continuing(_settings(read_checkpoint_mark(self.store, newest[0]))) if newest else config
+            if workers.is_first:
+                for difference in _differences(config.defining(), found.defining()):
+                    logger.info("the checkpoint's settings hold where none is given: the default of %s", difference)
+            return found
+        return config
+
     def load(self, config: TrainerConfig, workers: Workers) -> TrainerState | None:
         """Return the newest complete state, or None where there is none; all ranks must call it.
 
@@ -146,8 +162,10 @@ class CheckpointLog:
         return read_tensors(self.store, f"checkpoints/{name}", mark.tensors, mark.files)
 
     def _compare(self, name: str, mark: CheckpointMark, config: TrainerConfig) -> None:
-        saved = {_RENAMED.get(setting, setting): value for setting, value in mark.settings.items()}
-        differences = _differences(saved, config.defining())
+        saved, given = _settings(mark), config.given()
+        # What came with a later version, and nobody asks for, does what was done without it.
+        wanted = {key: value for key, value in config.defining().items() if key in saved or key in given}
+        differences = _differences(saved, wanted)
         if differences:
             path = self.store.path(mark_path(name))
             remedy = "use the same settings, or another store, or remove its checkpoints/"
@@ -176,6 +194,11 @@ class CheckpointLog:
         for folder in {name.split("/")[1] for name in self.store.glob("checkpoints/*/*")} - kept:
             self.store.remove(mark_path(folder))
             self.store.remove(f"checkpoints/{folder}")
+
+
+def _settings(mark: CheckpointMark) -> dict[str, object]:
+    """Return the settings of a checkpoint, by their names of today."""
+    return {_RENAMED.get(setting, setting): value for setting, value in mark.settings.items()}
 
 
 def _differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:

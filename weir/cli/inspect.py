@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weir.cli.age import age
 from weir.cli.ages import AGES, seconds_of
 from weir.cli.command import command
 from weir.cli.options import JsonOutput, StoreOptions
@@ -16,7 +17,11 @@ from weir.text import plain
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Show the windows, bundles, sketches and served lists of a store.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show the windows, bundles, sketches and served lists of a store, and what age costs.", no_args_is_help=True
+)
+
+app.command("age")(command(age))
 
 Last = Annotated[int, typer.Option("--last", "-n", min=1, help="Show only this many of the newest ones.")]
 

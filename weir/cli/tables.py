@@ -14,6 +14,7 @@ _NUMBERS: Final = {
     *("commit", "pane", "events", "negative", "duplicate", "late", "items"),
     *("recall@20", "rank", "count", "estimate", "share", "before", "after", "change"),
     *("lists", "clicked", "click-through", "coverage", "popular only", "position", "shown"),
+    *("windows", "recall", "freshest", "difference", "95 %", "up to", "windows of"),
 }
 """Right-aligned columns."""
 

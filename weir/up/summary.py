@@ -1,6 +1,5 @@
 """The results of a demo, in numbers."""
 
-import math
 from collections.abc import Sequence
 from typing import Final
 from urllib.request import urlopen
@@ -20,12 +19,11 @@ from weir.interact import Change
 from weir.text import plain
 from weir.up.ports import metrics_url
 from weir.up.status import Status
-from weir.verdict import SMALL_LOG, too_small
+from weir.verdict import SMALL_LOG, too_small, wilson
 
 __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
 
 
-_Z: Final = 1.96
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
@@ -46,10 +44,7 @@ class Recalls(FrozenModel):
         """The 95 % interval of the model's recall (Wilson): the next item of a case is among the k or not."""
         if self.model is None or not self.cases:
             return None
-        share, scale = self.model, _Z * _Z / self.cases
-        middle = (share + scale / 2) / (1 + scale)
-        reach = math.sqrt(share * (1 - share) * scale + scale * scale / 4) / (1 + scale)
-        return middle - reach, middle + reach
+        return wilson(self.model, self.cases)
 
 
 class DemoSummary(FrozenModel):

@@ -4,6 +4,12 @@ from deploy.monitoring.grafana import board, chart, increase, rate
 
 __all__ = ["BOARD"]
 
+
+def _by_age(of: str) -> str:
+    hits = f'sum by (up_to) (increase(weir_recall_age_hits_total{{of="{of}",k="$k"}}[1h]))'
+    return f'{hits} / sum by (up_to) (increase(weir_recall_age_events_total{{of="{of}"}}[1h]))'
+
+
 BOARD = board(
     "weir-learning",
     "Weir: learning",
@@ -40,6 +46,29 @@ BOARD = board(
                 {"ratio": 'avg (weir_recall_model{k="$k"}) / avg (weir_recall_popularity{k="$k"})'},
                 "Below 1.1 a list of popular items would do.",
                 width=4,
+            ),
+        ],
+        "Served recall, by age": [
+            chart(
+                "By the age of the bundle",
+                {"up to {{up_to}} s": _by_age("bundle")},
+                "An hour's events, by the seconds from the newest event that the bundle was trained on to theirs.",
+                unit="percentunit",
+            ),
+            chart(
+                "By the age of the histories",
+                {"up to {{up_to}} s": _by_age("history")},
+                "Asked with the histories committed before the window, by the seconds since it began.",
+                unit="percentunit",
+            ),
+            chart(
+                "What committed histories miss",
+                {
+                    "histories at the event": 'avg (weir_recall_served{k="$k"})',
+                    "committed histories": 'avg (weir_recall_committed{k="$k"})',
+                },
+                "The gap is what shorter windows can gain where the server looks up its users: docs/recall.md.",
+                unit="percentunit",
             ),
         ],
         "Recall, measured by the trainer": [

@@ -96,11 +96,44 @@ def test_figures_agree_with_brute_force(store: Store, catalogue: Catalogue) -> N
         truth = expected(catalogue, windows[sequence], named)
         assert results[sequence].model == pytest.approx(truth["model"])
         assert results[sequence].served == pytest.approx(truth["served"])
+        # Each user has one event of the window: nothing of its history is new.
+        assert results[sequence].committed == results[sequence].served
         assert results[sequence].bundle_versions == ("v1",)
         assert results[sequence].index == dict.fromkeys(K, 1.0)
     assert results[1].popularity == pytest.approx(popular(windows[:1], windows[1]))
     assert results[2].popularity == pytest.approx(popular(windows[:2], windows[2]))
     check_metrics(registry, results)
+
+
+def test_committed_histories_and_ages_agree_with_brute_force(store: Store, catalogue: Catalogue) -> None:
+    """Two events a user and window: the first is unknown while the window is open."""
+    trained_until = T + HOUR_MS - 1000
+    write_bundle(store, "v1", catalogue, max_event_ms=trained_until)
+    write_window(store, 0, [Event("ann", item, T) for item in catalogue.ids])
+    window = []
+    for number in range(20):
+        old, new = catalogue.ids[number], catalogue.ids[number + 30]
+        item = catalogue.top(catalogue.user([old, new]), 5, [old, new])[number % 5]
+        at = T + HOUR_MS + 100_000 * number
+        window += [Event(f"user-{number}", new, at, [old]), Event(f"user-{number}", item, at + 90_000, [old, new])]
+    write_window(store, 1, window)
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, registry):
+            monitor.step()
+    result, named = recorded(store)[1], set(catalogue.ids)
+    stale = [Event(event.user, event.item, event.time_ms, event.history[:1]) for event in window]
+    assert result.served == pytest.approx(expected(catalogue, window, named)["served"])
+    assert result.committed == pytest.approx(expected(catalogue, stale, named)["served"])
+    assert result.committed != result.served
+    for of, events_, start in (("bundle", window, trained_until), ("history", stale, T + HOUR_MS)):
+        for low, high in ((-1, 60), (60, 300), (300, 1800), (1800, 7200)):
+            inside = [event for event in events_ if low < (event.time_ms - start) / 1000 <= high]
+            labels = {"of": of, "up_to": str(high)}
+            assert (registry.get_sample_value("weir_recall_age_events_total", labels) or 0) == len(inside)
+            if inside:
+                hits = registry.get_sample_value("weir_recall_age_hits_total", {**labels, "k": "5"})
+                assert hits == pytest.approx(len(inside) * expected(catalogue, inside, named)["served"][5])
 
 
 def popular(before: list[list[Event]], window: list[Event]) -> dict[int, float]:
@@ -117,7 +150,7 @@ def popular(before: list[list[Event]], window: list[Event]) -> dict[int, float]:
 
 
 def check_metrics(registry: CollectorRegistry, results: list[WindowRecall]) -> None:
-    for kind in ("index", "model", "served", "popularity"):
+    for kind in ("index", "model", "served", "committed", "popularity"):
         for k in K:
             assert registry.get_sample_value(f"weir_recall_{kind}", {"k": str(k)}) == getattr(results[-1], kind)[k]
     assert registry.get_sample_value("weir_recall_skipped_total", {"reason": "trained"}) == 40

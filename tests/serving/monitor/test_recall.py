@@ -60,6 +60,22 @@ def test_items_without_a_known_id_are_left_out_of_histories(store: Store) -> Non
     assert example.history == ["b"]
 
 
+def test_what_was_committed_ends_before_the_users_first_event(store: Store) -> None:
+    events = [
+        Event("ann", "b", T + 9, ["old", "a"]),
+        Event("bob", "b", T + 4, []),
+        Event("ann", "a", T + 5, ["old"]),
+    ]
+    manifest = write_window(store, 0, events)
+    ids = {hash_id(item): item for item in ("old", "a", "b")}
+    found = sample(WindowLog(store), manifest, ids, 10, seed=0)
+    assert [(one.item, one.committed, one.time_ms - T) for one in found] == [
+        ("b", ["old"], 9),
+        ("b", [], 4),
+        ("a", ["old"], 5),
+    ]
+
+
 def test_a_tally_is_a_mean_over_events() -> None:
     tally = Tally()
     for value in (1.0, 0.0, 0.0, 1.0):

@@ -13,12 +13,12 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save as torch_save
 
 from contracts import Store
-from contracts.checkpoint import read_checkpoint_mark
+from contracts.checkpoint import mark_path, read_checkpoint_mark
 from contracts.documents import write_document
 from contracts.verification import verify
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
+from trainer.config import TowerConfig, TrainerConfig
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
 from trainer.state.tensor_files import write_tensors
@@ -104,6 +104,42 @@ def test_other_settings_are_refused_by_name_with_both_values(store: Store, state
     assert "batch_size" not in str(error.value)
     free = TrainerConfig.model_validate({**state.config.model_dump(), "export_every_windows": 9, "metrics_port": 1})
     assert log.load(free, Workers()) is not None
+
+
+def test_a_default_that_has_changed_leaves_a_store_as_it_is(store: Store, state: TrainerState) -> None:
+    """The state's settings are given; a later version's user gives some of them, and its defaults are others."""
+    log, workers = CheckpointLog(store), Workers()
+    log.save(state, workers)
+    assert state.config.tower.dimension != TrainerConfig().tower.dimension
+    given = {"seed": state.config.seed, "tower": {"layers": state.config.tower.layers}}
+    config = log.continued(TrainerConfig.model_validate(given), workers)
+    assert config.defining() == state.config.defining()
+    loaded = log.load(config, workers)
+    assert loaded is not None
+    assert same_tensors(state.tensors(), loaded.tensors()) == []
+    other = log.continued(TrainerConfig(tower=TowerConfig(layers=state.config.tower.layers + 1)), workers)
+    with pytest.raises(CheckpointMismatchError, match=r"tower\.layers was"):
+        log.load(other, workers)
+
+
+def test_a_setting_that_came_later_is_refused_only_where_it_is_given(store: Store, state: TrainerState) -> None:
+    log, workers = CheckpointLog(store), Workers()
+    path = mark_path(log.save(state, workers))
+    mark = read_checkpoint_mark(store, log.names()[-1])
+    settings = {name: value for name, value in mark.settings.items() if name != "features.buckets"}
+    write_document(store, path, mark.model_copy(update={"settings": settings}))
+    plain = state.config.model_dump()
+    plain.pop("features")
+    config = log.continued(TrainerConfig.model_validate(plain), workers)
+    assert log.load(config, workers) is not None
+    given = log.continued(TrainerConfig.model_validate({**plain, "features": {"buckets": 8}}), workers)
+    with pytest.raises(CheckpointMismatchError, match=r"features\.buckets was 'absent' and is now 8"):
+        log.load(given, workers)
+
+
+def test_without_a_checkpoint_settings_are_as_given(store: Store) -> None:
+    config = TrainerConfig()
+    assert CheckpointLog(store).continued(config, Workers()) is config
 
 
 Damage = Callable[[Store, str, random.Random], str]

@@ -30,6 +30,8 @@ def main(url: str, settings: str, dtype: str, out: str) -> None:
         for name, config in json.loads(settings).items():
             found = trained(Store(url), TrainerConfig.model_validate(config), workers, getattr(torch, dtype))
             torch.save(found, Path(out) / f"{name}.{workers.rank}.pt")
+        # A rank that goes while another is in its last exchange may take that one down.
+        workers.first(lambda: None)
 
 
 if __name__ == "__main__":

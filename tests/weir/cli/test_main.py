@@ -55,6 +55,7 @@ COMMANDS = [
     *(
         "inspect windows",
         "inspect bundles",
+        "inspect age",
         "inspect served",
         "inspect sketch",
         "config show",

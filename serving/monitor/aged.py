@@ -1,0 +1,191 @@
+"""Kept bundles, asked about windows that came after them: what an older bundle and older histories would have answered.
+
+The events of a window are the same for every age, so differences are those of age alone. Answers are those of the
+server's own code in this process, as a product would show them (`served` of `recall`), without catalogue.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from contracts import PADDING_KEY, BundleLog, BundleManifest, ItemKeys, Keys, Label, Store, UserKeys, WindowLog, columns
+from contracts import WindowManifest as Window
+from serving.bundle import LoadedBundle
+from serving.known_users import KnownUsers, nothing_known
+from serving.loading import load_bundle
+from serving.monitor.ages import first_rows
+from serving.queries import ByHistory, Query, Task
+from serving.retriever import Retriever
+
+__all__ = ["Aged", "Judged", "Sampling", "judged"]
+
+Aged = Literal["bundle", "history", "both"]
+"""What is older than it has to be: the bundle, asked with the history at the event; the history, of which the newest
+bundle before the window is asked; or both, as where the server knows its users from the store."""
+
+_BATCH: Final = 256
+_COLUMNS: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.HISTORY, columns.LABEL]
+
+Hits = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How much is asked: up to `events` positives of each of the newest `windows`, about ages up to `ages` windows."""
+
+    windows: int = 20
+    ages: int = 10
+    events: int = 500
+    k: int = 20
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """One window: whether answers of each age had the item of its events (n,), which are of `users` (n,).
+
+    An age counts windows: a bundle of age 1 was trained on all before this one, and a history of age 1 ends where it
+    starts; a history of age 0 ends at the event.
+    """
+
+    window: Window
+    users: UserKeys
+    hits: dict[tuple[Aged, int], Hits] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Events:
+    """Events of a window: their items' ids (n,), and by age the histories of each, keys, oldest first."""
+
+    items: list[str]
+    histories: dict[int, list[ItemKeys]]
+
+
+def judged(store: Store, sampling: Sampling) -> list[Judged]:
+    """Ask kept bundles about the newest windows; a window with no bundle of age 1 is left out.
+
+    Raises
+    ------
+    CorruptArtefactError
+        For a bundle or a window that is damaged.
+    """
+    log = WindowLog(store)
+    panes = log.newest(2 * (sampling.windows + sampling.ages))
+    plan = _plan(panes, _served(BundleLog(store)), sampling)
+    found, events = dict[int, Judged](), dict[int, _Events]()
+    for window, bundles in plan.items():
+        users, events[window] = _sampled(log, panes, window, max(bundles), sampling)
+        found[window] = Judged(next(one for one in panes if one.sequence == window), users)
+    for bundle, asked in _by_bundle(store, plan):
+        for window, age in asked:
+            for (aged, old), history in _questions(age, plan[window]):
+                found[window].hits[aged, old] = _hits(bundle, events[window], history, sampling.k)
+    return list(found.values())
+
+
+def _served(log: BundleLog) -> list[BundleManifest]:
+    """Return the kept bundles that the gate let through and that were not withdrawn, in the order of the stream."""
+    good = [one for one in log.manifests() if one.promoted and log.withdrawal(one.version) is None]
+    return sorted(good, key=lambda one: one.trained_sequence)
+
+
+def _plan(
+    panes: Sequence[Window], bundles: Sequence[BundleManifest], sampling: Sampling
+) -> dict[int, dict[int, BundleManifest]]:
+    """Return for each window to judge, by sequence, the bundle of each age."""
+    plan = dict[int, dict[int, BundleManifest]]()
+    for window in [pane for pane in panes if pane.pane == 0][-sampling.windows :]:
+        length, ages = window.end_ms - window.start_ms, dict[int, BundleManifest]()
+        for bundle in bundles:
+            age = -((bundle.max_event_ms - window.start_ms) // length)
+            is_read = window.start_ms - (age - 1) * length >= panes[0].start_ms
+            if bundle.trained_sequence < window.sequence and 1 <= age <= sampling.ages and is_read:
+                ages[age] = bundle
+        if 1 in ages:
+            plan[window.sequence] = ages
+    return plan
+
+
+def _by_bundle(
+    store: Store, plan: dict[int, dict[int, BundleManifest]]
+) -> Iterator[tuple[LoadedBundle, list[tuple[int, int]]]]:
+    """Load each bundle once, from the one before where it builds on that; with it the windows and ages to ask about."""
+    asked, log = defaultdict[str, list[tuple[int, int]]](list), BundleLog(store)
+    order = {one.version: one.trained_sequence for ages in plan.values() for one in ages.values()}
+    for window, ages in plan.items():
+        for age, bundle in ages.items():
+            asked[bundle.version].append((window, age))
+    loaded: LoadedBundle | None = None
+    for version in sorted(asked, key=order.__getitem__):
+        loaded = load_bundle(log, version, served=loaded)
+        yield loaded, asked[version]
+
+
+def _questions(age: int, ages: dict[int, BundleManifest]) -> list[tuple[tuple[Aged, int], int]]:
+    """Return what to ask a bundle of some age: what is aged, by how much, and the age of the history to ask with."""
+    found: list[tuple[tuple[Aged, int], int]] = [(("bundle", age), 0), (("both", age), age)]
+    return found + [(("history", old), old) for old in (0, *ages)] if age == 1 else found
+
+
+def _sampled(
+    log: WindowLog, panes: Sequence[Window], sequence: int, oldest: int, sampling: Sampling
+) -> tuple[UserKeys, _Events]:
+    """Draw positives of a window, by the seed and the window alone, with their histories of each age."""
+    window = next(one for one in panes if one.sequence == sequence)
+    own, names = log.all_examples(window, _COLUMNS), log.items(window)
+    places = np.flatnonzero(own[columns.LABEL].to_numpy() == Label.POSITIVE)
+    if len(places) > sampling.events:
+        places = np.sort(
+            np.random.default_rng([sampling.seed, sequence]).choice(places, sampling.events, replace=False)
+        )
+    chosen, length = own.take(places), window.end_ms - window.start_ms
+    ids = dict(zip(names[columns.ITEM_KEY].to_pylist(), names[columns.ITEM_ID].to_pylist(), strict=True))
+    users = UserKeys(chosen[columns.USER_KEY].to_numpy())
+    since = window.start_ms - (oldest - 1) * length
+    before = [log.all_examples(one, _COLUMNS) for one in panes if one.sequence < sequence and one.start_ms >= since]
+    events = _of_users(pa.concat_tables([*before, own, chosen]), users)
+    histories = {0: _lists(chosen)}
+    for age in range(1, oldest + 1):
+        histories[age] = _as_of(events, window.start_ms - (age - 1) * length, len(chosen))
+    return users, _Events([ids[key] for key in chosen[columns.ITEM_KEY].to_pylist()], histories)
+
+
+def _of_users(events: pa.Table, users: Keys) -> pa.Table:
+    return events.filter(pa.array(np.isin(events[columns.USER_KEY].to_numpy(), users)))
+
+
+def _as_of(events: pa.Table, cut_ms: int, count: int) -> list[ItemKeys]:
+    """Return what a moment knew of the users of the last `count` events: the history of their first one since."""
+    since = events.filter(pa.array(events[columns.TIMESTAMP].to_numpy() >= cut_ms))
+    first = first_rows(since[columns.USER_KEY].to_numpy(), since[columns.TIMESTAMP].to_numpy())
+    return _lists(since.take(first[-count:]))
+
+
+def _lists(events: pa.Table) -> list[ItemKeys]:
+    """Return the histories of events without padding."""
+    histories = events[columns.HISTORY].combine_chunks()
+    keys = histories.flatten().to_numpy().reshape(len(events), -1)
+    return [ItemKeys(row[row != PADDING_KEY]) for row in keys]
+
+
+class _NoUsers:
+    """Nobody is looked up: histories are given."""
+
+    def look_up(self, users: UserKeys, asked: npt.NDArray[np.int64]) -> KnownUsers:
+        return nothing_known(len(users), len(asked))
+
+
+def _hits(bundle: LoadedBundle, events: _Events, age: int, k: int) -> Hits:
+    """Ask with the histories of some age, and say which answers have the item."""
+    retriever, shown = Retriever(_NoUsers()), list[list[str]]()
+    # The ids of a history are only read to say which the bundle does not have.
+    queries = [Query(ByHistory(("",) * len(keys), keys), k) for keys in events.histories[age]]
+    for start in range(0, len(queries), _BATCH):
+        task = Task(bundle, tuple(queries[start : start + _BATCH]), exclude_seen=True)
+        shown += [hits.ids for hits in retriever([task])[0].hits]
+    return np.array([item in ids for item, ids in zip(events.items, shown, strict=True)], np.bool_)

@@ -1,0 +1,78 @@
+"""The report: pictures and tables on one page that needs nothing else."""
+
+from pathlib import Path
+from typing import Final
+
+import jinja2
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from contracts import Store
+from trainer.offline.report import look
+from trainer.offline.report.page import Picture
+from weir.age.facts import AgeFacts, AgePoint
+from weir.text import span
+
+__all__ = ["draw_ages", "write_report"]
+
+_NAMES: Final = {"bundle": "older bundle", "history": "older history", "both": "both older"}
+_HEIGHT: Final = 4.2
+_SIDES: Final = ((look.WIDTH, ("left", "right")), (_HEIGHT, ("top", "bottom")))
+
+
+def draw_ages(facts: AgeFacts, theme: look.Theme = look.LIGHT) -> bytes:
+    """Draw the difference in recall by age with its intervals as a PNG."""
+    title = f"What age costs: recall@{facts.k}, against the freshest on the same events"
+    said = f"windows of {span(facts.window_seconds or 0)}; bars: 95 % intervals over users"
+    with look.look(theme):
+        canvas = look.sheet(_HEIGHT, title, said, theme)
+        wide, high = (full - sum(look.MARGIN[side] for side in sides) for full, sides in _SIDES)
+        left, bottom = look.MARGIN["left"] / look.WIDTH, look.MARGIN["bottom"] / _HEIGHT
+        axes = canvas.add_axes((left, bottom, wide / look.WIDTH, high / _HEIGHT))
+        _draw(axes, facts, theme)
+        return look.png(canvas)
+
+
+def _draw(axes: Axes, facts: AgeFacts, theme: look.Theme) -> None:
+    axes.set_xlabel("age, windows")
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:+.3f}"))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.axhline(0, color=theme.muted, linewidth=0.8)
+    names, ends, strokes = [], [], []
+    for number, (aged, name) in enumerate(_NAMES.items()):
+        points = [point for point in facts.points if point.aged == aged]
+        if points:
+            _line(axes, points, look.stroke(number), theme, offset=0.06 * (number - 1))
+            names.append(name)
+            ends.append((float(points[-1].windows), points[-1].difference))
+            strokes.append(look.stroke(number))
+    axes.autoscale_view()  # labels follow the limits as they are now
+    look.label_ends(axes, names, ends, strokes)
+
+
+def _line(axes: Axes, points: list[AgePoint], stroke: look.Stroke, theme: look.Theme, offset: float) -> None:
+    """Draw a line; its bars lie beside those of others."""
+    at, values = [point.windows + offset for point in points], [point.difference for point in points]
+    axes.plot(at, values, **stroke.style(theme))
+    axes.vlines(at, [point.low for point in points], [point.high for point in points], color=stroke.colour, alpha=0.6)
+
+
+def write_report(folder: Path, facts: AgeFacts) -> Path:
+    """Write ``age.html``, which holds its picture, ``age.png`` and ``age.json``; return the page's path.
+
+    There is no picture where no bundle could be asked.
+    """
+    loader = jinja2.FileSystemLoader([Path(__file__).parent, Path(look.__file__).parent])
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["span"] = span
+    store, picture = Store(str(folder)), None
+    if facts.points:
+        light, dark = (draw_ages(facts, theme) for theme in (look.LIGHT, look.DARK))
+        picture = Picture(light, dark, f"Difference in recall@{facts.k} by age of bundle and history")
+        store.write("age.png", light)
+    page = environment.get_template("page.ages.html").render(facts=facts, it=picture, names=_NAMES)
+    store.write("age.json", facts.model_dump_json(indent=2).encode())
+    store.write("age.html", page.encode())
+    return folder / "age.html"
