@@ -78,11 +78,17 @@ class Workers(AbstractContextManager["Workers"]):
             dist.destroy_process_group()
 
     def share(self, rows: int) -> slice:
-        """Return this rank's share of a batch; raises `ValueError` where it does not divide evenly."""
-        if rows % self.world_size:
-            raise ValueError(f"batch_size = {rows} does not divide by the {self.world_size} ranks")
-        size = rows // self.world_size
-        return slice(self.rank * size, (self.rank + 1) * size)
+        """Return this rank's share of a batch: shares differ by one row at most.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer rows than ranks.
+        """
+        if rows < self.world_size:
+            raise ValueError(f"batch_size = {rows} leaves some of the {self.world_size} ranks without a row")
+        first, last = (rank * rows // self.world_size for rank in (self.rank, self.rank + 1))
+        return slice(first, last)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Add a tensor over all ranks, in place; the result is the same, bit for bit, on every rank."""

@@ -1,4 +1,4 @@
-"""One step: W ranks with B/W rows each do what one rank with B rows would do.
+"""One step: W ranks that share B rows do what one rank with B rows would do.
 
 Each rank scores its rows against the columns of the whole batch. Its loss is a sum over its rows, divided by the
 number of rows of the whole batch, so the gradients of the ranks simply add up. All ranks know the whole batch, and so

@@ -133,7 +133,7 @@ class StepVectors:
             keep=(own != rows.positives[:, None]).view(shape),
         )
         index = chosen[..., None, None].expand(*shape[:2], 1, vectors.shape[-1])
-        return vectors.view(*shape, -1).gather(2, index)[:, :, 0]
+        return vectors.view(*shape, vectors.shape[-1]).gather(2, index)[:, :, 0]
 
 
 def _densities(model: Model, sampled: SampledInputs, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainer.ranks.workers import Workers, deterministic
 
@@ -23,6 +25,20 @@ def test_torchrun_tells_a_process_its_place(monkeypatch: pytest.MonkeyPatch) -> 
     workers = Workers.from_environment("cpu")
     assert (workers.rank, workers.world_size, workers.is_first) == (2, 4, False)
     assert workers.share(12) == slice(6, 9)
+
+
+@given(ranks=st.integers(1, 9), more=st.integers(0, 100))
+def test_shares_follow_one_another_and_differ_by_one_row_at_most(ranks: int, more: int) -> None:
+    rows = range(ranks + more)
+    shares = [rows[Workers(rank, ranks).share(len(rows))] for rank in range(ranks)]
+    assert [row for share in shares for row in share] == list(rows)
+    assert min(map(len, shares)) >= 1
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_batch_with_fewer_rows_than_ranks_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size = 2 leaves some of the 3 ranks without a row"):
+        Workers(1, 3).share(2)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")

@@ -64,5 +64,6 @@ def test_a_loss_of_whole_batches_is_refused_on_several_ranks(
     monkeypatch.setattr(Workers, "from_environment", staticmethod(alone))
     monkeypatch.setattr(Workers, "__enter__", lambda workers: workers)
     monkeypatch.setattr(Workers, "__exit__", lambda workers, *failure: None)
+    monkeypatch.setattr(Workers, "broadcast", lambda workers, payload: payload)
     with pytest.raises(ValueError, match="is a loss of the whole batch: train it with one rank"):
         train(store, config.model_copy(update=pointwise))

@@ -39,9 +39,9 @@ def resampling(config: TrainerConfig) -> TrainerConfig:
     return changed(config, negatives={"uniform": 0}, loss={"kind": "resampled_softmax", "cache": 8})
 
 
-def two_ranks(script: str, store: Store, config: TrainerConfig, out: Path) -> None:
+def on_ranks(ranks: int, script: str, store: Store, config: TrainerConfig, out: Path) -> None:
     """Run a script of this folder under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     arguments = [str(Path(__file__).parent / script), store.url, config.model_dump_json(), str(out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run(command + arguments, env=environment, check=True, timeout=120, capture_output=True)
@@ -200,7 +200,7 @@ def test_two_ranks_compute_what_one_rank_does(
     writer.features = features
     synthetic(writer, windows=1, events=75)
     config = changed(config, tower={"dropout": 0.0})
-    two_ranks("gradients_of_ranks.py", store, config, tmp_path)
+    on_ranks(2, "gradients_of_ranks.py", store, config, tmp_path)
     state = absorbed(store, config, dtype=torch.float64)
     dealt = batches_of(store, state)
     assert not dealt[-1].real.all()
@@ -241,11 +241,6 @@ def test_steps_lower_the_loss(store: Store, writer: WindowWriter, config: Traine
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
 
 
-def test_a_batch_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size = 33 does not divide by the 2 ranks"):
-        Workers(1, 2).share(33)
-
-
 def everything_of(state: TrainerState) -> dict[str, bytes]:
     """Return all that a step may change, bit by bit."""
     return {name: value.numpy().tobytes() for name, value in state.tensors().items() if name != "progress"}
@@ -276,7 +271,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_refused_on_all(
     store: Store, writer: WindowWriter, config: TrainerConfig, tmp_path: Path
 ) -> None:
     synthetic(writer, windows=1)
-    two_ranks("refusals_of_ranks.py", store, config, tmp_path)
+    on_ranks(2, "refusals_of_ranks.py", store, config, tmp_path)
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     before, refused, after, refused_too, trained = first

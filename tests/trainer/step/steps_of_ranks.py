@@ -1,0 +1,38 @@
+"""Started by torchrun, or imported: trains each of several settings from the start, all ranks together."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from contracts import Store
+from tests.trainer.support import absorbed, batches_of
+from trainer.config import TrainerConfig
+from trainer.ranks.workers import Workers
+from trainer.step.step import train_step
+
+STEPS = 50
+
+
+def trained(store: Store, config: TrainerConfig, workers: Workers, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return parameters and sums of squares after the steps; the window starts again at its end."""
+    state = absorbed(store, config, dtype=dtype)
+    dealt = batches_of(store, state)
+    for step in range(STEPS):
+        assert not train_step(state, dealt[step % len(dealt)], workers).refused
+    parameters = {name: value.detach() for name, value in state.tower.state_dict().items()}
+    return parameters | {"weight": state.embeddings.weight, "squares": state.embeddings.squares}
+
+
+def main(url: str, settings: str, dtype: str, out: str) -> None:
+    with Workers.from_environment("cpu") as workers:
+        for name, config in json.loads(settings).items():
+            found = trained(Store(url), TrainerConfig.model_validate(config), workers, getattr(torch, dtype))
+            torch.save(found, Path(out) / f"{name}.{workers.rank}.pt")
+        # A rank that goes while another is in its last exchange may take that one down.
+        workers.first(lambda: None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
