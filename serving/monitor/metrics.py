@@ -42,13 +42,13 @@ class MonitorMetrics:
         for reason in ("trained", "swapped", "retired"):
             self.skipped.labels(reason)
         self.age_events = Counter(
-            "weir_recall_age_events",
+            "weir_recall_freshness_events",
             "Events whose answers were counted, by the age, at the event, of the bundle or of the histories.",
             ("of", "up_to"),
             registry=registry,
         )
         self.age_hits = Counter(
-            "weir_recall_age_hits",
+            "weir_recall_freshness_hits",
             "Those of them whose next item was in the served top k, by the age of the bundle or of the histories.",
             ("of", "up_to", "k"),
             registry=registry,

@@ -6,8 +6,8 @@ __all__ = ["BOARD"]
 
 
 def _by_age(of: str) -> str:
-    hits = f'sum by (up_to) (increase(weir_recall_age_hits_total{{of="{of}",k="$k"}}[1h]))'
-    return f'{hits} / sum by (up_to) (increase(weir_recall_age_events_total{{of="{of}"}}[1h]))'
+    hits = f'sum by (up_to) (increase(weir_recall_freshness_hits_total{{of="{of}",k="$k"}}[1h]))'
+    return f'{hits} / sum by (up_to) (increase(weir_recall_freshness_events_total{{of="{of}"}}[1h]))'
 
 
 BOARD = board(

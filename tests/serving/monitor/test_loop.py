@@ -130,9 +130,9 @@ def test_committed_histories_and_ages_agree_with_brute_force(store: Store, catal
         for low, high in ((-1, 60), (60, 300), (300, 1800), (1800, 7200)):
             inside = [event for event in events_ if low < (event.time_ms - start) / 1000 <= high]
             labels = {"of": of, "up_to": str(high)}
-            assert (registry.get_sample_value("weir_recall_age_events_total", labels) or 0) == len(inside)
+            assert (registry.get_sample_value("weir_recall_freshness_events_total", labels) or 0) == len(inside)
             if inside:
-                hits = registry.get_sample_value("weir_recall_age_hits_total", {**labels, "k": "5"})
+                hits = registry.get_sample_value("weir_recall_freshness_hits_total", {**labels, "k": "5"})
                 assert hits == pytest.approx(len(inside) * expected(catalogue, inside, named)["served"][5])
 
 
