@@ -5,7 +5,7 @@ server's own code in this process, as a product would show them (`served` of `re
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -77,10 +77,10 @@ def judged(store: Store, sampling: Sampling) -> list[Judged]:
     log = WindowLog(store)
     panes = log.newest(2 * (sampling.windows + sampling.ages))
     plan = _plan(panes, _served(BundleLog(store)), sampling)
-    found, events = dict[int, Judged](), dict[int, _Events]()
-    for window, bundles in plan.items():
-        users, events[window] = _sampled(log, panes, window, max(bundles), sampling)
-        found[window] = Judged(next(one for one in panes if one.sequence == window), users)
+    drawn = {pane.sequence: _drawn(log, pane, sampling) for pane in panes if pane.sequence in plan}
+    past = _past(log, panes, plan, drawn)
+    found = {pane.sequence: Judged(pane, _users_of(drawn[pane.sequence])) for pane in panes if pane.sequence in plan}
+    events = {one: _events(log, found[one].window, drawn[one], past, max(plan[one])) for one in plan}
     for bundle, asked in _by_bundle(store, plan):
         for window, age in asked:
             for (aged, old), history in _questions(age, plan[window]):
@@ -132,27 +132,53 @@ def _questions(age: int, ages: dict[int, BundleManifest]) -> list[tuple[tuple[Ag
     return found + [(("history", old), old) for old in (0, *ages)] if age == 1 else found
 
 
-def _sampled(
-    log: WindowLog, panes: Sequence[Window], sequence: int, oldest: int, sampling: Sampling
-) -> tuple[UserKeys, _Events]:
-    """Draw positives of a window, by the seed and the window alone, with their histories of each age."""
-    window = next(one for one in panes if one.sequence == sequence)
-    own, names = log.all_examples(window, _COLUMNS), log.items(window)
+def _drawn(log: WindowLog, window: Window, sampling: Sampling) -> pa.Table:
+    """Draw positives of a window, by the seed and the window alone."""
+    own = log.all_examples(window, _COLUMNS)
     places = np.flatnonzero(own[columns.LABEL].to_numpy() == Label.POSITIVE)
     if len(places) > sampling.events:
-        places = np.sort(
-            np.random.default_rng([sampling.seed, sequence]).choice(places, sampling.events, replace=False)
-        )
-    chosen, length = own.take(places), window.end_ms - window.start_ms
+        draw = np.random.default_rng([sampling.seed, window.sequence])
+        places = np.sort(draw.choice(places, sampling.events, replace=False))
+    return own.take(places)
+
+
+def _past(
+    log: WindowLog,
+    panes: Sequence[Window],
+    plan: Mapping[int, dict[int, BundleManifest]],
+    drawn: Mapping[int, pa.Table],
+) -> list[tuple[Window, pa.Table]]:
+    """Return of each window that histories reach back to, read once, the events of the users of all that was drawn."""
+    if not plan:
+        return []
+    users = np.unique(np.concatenate([_users_of(events) for events in drawn.values()]))
+    since = min(_since(pane, max(plan[pane.sequence])) for pane in panes if pane.sequence in plan)
+    wanted = [pane for pane in panes if pane.start_ms >= since and pane.sequence <= max(plan)]
+    return [(pane, _of_users(log.all_examples(pane, _COLUMNS), users)) for pane in wanted]
+
+
+def _since(window: Window, age: int) -> int:
+    """Return where a history of some age ends."""
+    return window.start_ms - (age - 1) * (window.end_ms - window.start_ms)
+
+
+def _events(
+    log: WindowLog, window: Window, drawn: pa.Table, past: Sequence[tuple[Window, pa.Table]], oldest: int
+) -> _Events:
+    """Return what was drawn of a window, with its histories of each age."""
+    names = log.items(window)
     ids = dict(zip(names[columns.ITEM_KEY].to_pylist(), names[columns.ITEM_ID].to_pylist(), strict=True))
-    users = UserKeys(chosen[columns.USER_KEY].to_numpy())
-    since = window.start_ms - (oldest - 1) * length
-    before = [log.all_examples(one, _COLUMNS) for one in panes if one.sequence < sequence and one.start_ms >= since]
-    events = _of_users(pa.concat_tables([*before, own, chosen]), users)
-    histories = {0: _lists(chosen)}
+    since = _since(window, oldest)
+    known = [part for one, part in past if one.sequence <= window.sequence and one.start_ms >= since]
+    events = _of_users(pa.concat_tables([*known, drawn]), _users_of(drawn))
+    histories = {0: _lists(drawn)}
     for age in range(1, oldest + 1):
-        histories[age] = _as_of(events, window.start_ms - (age - 1) * length, len(chosen))
-    return users, _Events([ids[key] for key in chosen[columns.ITEM_KEY].to_pylist()], histories)
+        histories[age] = _as_of(events, _since(window, age), len(drawn))
+    return _Events([ids[key] for key in drawn[columns.ITEM_KEY].to_pylist()], histories)
+
+
+def _users_of(events: pa.Table) -> UserKeys:
+    return UserKeys(events[columns.USER_KEY].to_numpy())
 
 
 def _of_users(events: pa.Table, users: Keys) -> pa.Table:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -34,6 +35,7 @@ __all__ = ["LimitsError", "Monitor", "monitor"]
 
 log = logging.getLogger(__name__)
 
+_BUNDLES: Final = 64
 _WINDOWS_BETWEEN_SAVES: Final = 64
 _SECONDS_BETWEEN_SAVES: Final = 600.0
 """When popularity is stored: after so many windows, and so long after a window at the latest."""
@@ -72,7 +74,6 @@ class Monitor:
     metrics: MonitorMetrics
     _last: int = field(default=-1, init=False)
     _taken: int = field(default=0, init=False)
-    _bundles: dict[str, BundleManifest | None] = field(default_factory=dict, init=False)
     _early: dict[int, Freshness] = field(default_factory=dict, init=False)
     _place: MonitorPlace | None = field(default=None, init=False)
     _saved_at: float = field(default_factory=time.monotonic, init=False)
@@ -82,6 +83,8 @@ class Monitor:
         self.windows = WindowLog(self.store)
         self.popularity = Popularity(self.config.popularity_half_life_seconds)
         self.coverage = Coverage(WindowLog(self.store))
+        # Whatever is served comes from few bundles, and each is asked for about every example.
+        self._bundle = lru_cache(_BUNDLES)(partial(_manifest, self.store))
 
     def step(self, stop: threading.Event | None = None) -> int:
         """Measure what has been committed since the last step, until `stop` is set; return the number of windows.
@@ -219,15 +222,6 @@ class Monitor:
             return "retired"
         return "trained" if bundle.trained_sequence >= sequence else None
 
-    def _bundle(self, version: str) -> BundleManifest | None:
-        """Return the manifest of a bundle that answered; None where it is gone."""
-        if version not in self._bundles:
-            try:
-                self._bundles[version] = BundleLog(self.store).manifest(version)
-            except FileNotFoundError:
-                self._bundles[version] = None
-        return self._bundles[version]
-
     def _ages(self, manifest: WindowManifest, tally: Tally) -> tuple[AgeHits, ...]:
         newest = [bundle.max_event_ms for _, version in tally.counted if (bundle := self._bundle(version))]
         times = [example.time_ms for example, _ in tally.counted]
@@ -266,6 +260,14 @@ def _is_recorded(store: Store, manifest: WindowManifest) -> bool:
         return load(store, manifest) is not None
     except CorruptArtefactError:
         return False
+
+
+def _manifest(store: Store, version: str) -> BundleManifest | None:
+    """Return the manifest of a bundle that answered; None where it is gone."""
+    try:
+        return BundleLog(store).manifest(version)
+    except FileNotFoundError:
+        return None
 
 
 def _result(manifest: WindowManifest, tally: Tally, sampled: int) -> WindowRecall:

@@ -119,14 +119,17 @@ class CheckpointLog:
         A new version may have other defaults, and a store that it goes on with keeps its own. All ranks must call it.
         """
         newest = workers.broadcast(self.names()[-1:])
-        # Whatever is wrong with it, or does not fit, `load` names.
-        with suppress(CorruptArtefactError, FirstFormatError, FileNotFoundError, ValidationError):
-            found = config.continuing(_settings(read_checkpoint_mark(self.store, newest[0]))) if newest else config
-            if workers.is_first:
-                for difference in _differences(config.defining(), found.defining()):
-                    logger.info("the checkpoint's settings hold where none is given: the default of %s", difference)
-            return found
-        return config
+        if not newest:
+            return config
+        try:
+            found = config.continuing(_settings(read_checkpoint_mark(self.store, newest[0])))
+        except (CorruptArtefactError, FirstFormatError, FileNotFoundError, ValidationError):
+            return config  # `load` says what is wrong with it, or what does not fit
+        defaults, kept = config.defining(), found.defining()
+        for name in sorted(kept) if workers.is_first else ():
+            if kept[name] != defaults[name]:
+                logger.info("%s is %r, as in the checkpoint: the default is %r now", name, kept[name], defaults[name])
+        return found
 
     def load(self, config: TrainerConfig, workers: Workers) -> TrainerState | None:
         """Return the newest complete state, or None where there is none; all ranks must call it.

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Final
 
-import jinja2
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from contracts import Store
 from trainer.offline.report import look
-from trainer.offline.report.page import Picture
+from trainer.offline.report.page import Picture, environment
 from weir.age.facts import AgeFacts, AgePoint
 from weir.text import span
 
@@ -62,17 +61,14 @@ def write_report(folder: Path, facts: AgeFacts) -> Path:
 
     There is no picture where no bundle could be asked.
     """
-    loader = jinja2.FileSystemLoader([Path(__file__).parent, Path(look.__file__).parent])
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["span"] = span
+    templates = environment(Path(__file__).parent)
+    templates.filters["span"] = span
     store, picture = Store(str(folder)), None
     if facts.points:
         light, dark = (draw_ages(facts, theme) for theme in (look.LIGHT, look.DARK))
         picture = Picture(light, dark, f"Difference in recall@{facts.k} by age of bundle and history")
         store.write("age.png", light)
-    page = environment.get_template("page.ages.html").render(facts=facts, it=picture, names=_NAMES)
+    page = templates.get_template("page.ages.html").render(facts=facts, it=picture, names=_NAMES)
     store.write("age.json", facts.model_dump_json(indent=2).encode())
     store.write("age.html", page.encode())
     return folder / "age.html"

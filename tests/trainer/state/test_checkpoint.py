@@ -1,4 +1,5 @@
 import json
+import logging
 import pickle
 import random
 import warnings
@@ -106,14 +107,18 @@ def test_other_settings_are_refused_by_name_with_both_values(store: Store, state
     assert log.load(free, Workers()) is not None
 
 
-def test_a_default_that_has_changed_leaves_a_store_as_it_is(store: Store, state: TrainerState) -> None:
+def test_a_default_that_has_changed_leaves_a_store_as_it_is(
+    store: Store, state: TrainerState, caplog: pytest.LogCaptureFixture
+) -> None:
     """The state's settings are given; a later version's user gives some of them, and its defaults are others."""
     log, workers = CheckpointLog(store), Workers()
     log.save(state, workers)
     assert state.config.tower.dimension != TrainerConfig().tower.dimension
     given = {"seed": state.config.seed, "tower": {"layers": state.config.tower.layers}}
-    config = log.continued(TrainerConfig.model_validate(given), workers)
+    with caplog.at_level(logging.INFO):
+        config = log.continued(TrainerConfig.model_validate(given), workers)
     assert config.defining() == state.config.defining()
+    assert "tower.dimension is 8, as in the checkpoint: the default is 64 now" in caplog.messages
     loaded = log.load(config, workers)
     assert loaded is not None
     assert same_tensors(state.tensors(), loaded.tensors()) == []

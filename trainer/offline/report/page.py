@@ -25,7 +25,7 @@ from trainer.offline.report.table import (
 )
 from trainer.offline.results import Comparison
 
-__all__ = ["Picture", "Scale", "render", "settings"]
+__all__ = ["Picture", "Scale", "environment", "render", "settings"]
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,20 @@ class Scale:
         return round(self.margin + part * (self.width - 2 * self.margin), 2)
 
 
+def environment(*folders: Path) -> jinja2.Environment:
+    """Return the templates of some folders, and those here, which they may extend."""
+    loader = jinja2.FileSystemLoader([*folders, Path(__file__).parent])
+    return jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
 def render(comparison: Comparison, table: Table, pictures: Mapping[str, Picture]) -> str:
     """Return the page; `pictures` are named ``curves`` and ``popularity``."""
-    folder = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(
-        loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"label": metric_label, "number": _number, "finite": math.isfinite}
+    templates = environment()
+    templates.filters |= {"label": metric_label, "number": _number, "finite": math.isfinite}
     shared, own = settings(comparison)
-    return environment.get_template("page.html").render(
+    return templates.get_template("page.html").render(
         comparison=comparison,
         table=table,
         pictures=pictures,
