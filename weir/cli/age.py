@@ -37,13 +37,13 @@ def age(
     from serving.monitor.aged import Sampling
     from weir.age.facts import age_facts
 
-    session = options.open()
-    facts = age_facts(session.store, Sampling(windows, ages, events, k, session.settings.monitor.seed))
-    page = None
     if out is not None:
+        # Before the work, which takes longer: it may be missing.
         from weir.age.report import write_report
 
-        page = write_report(out, facts)
+    session = options.open()
+    facts = age_facts(session.store, Sampling(windows, ages, events, k, session.settings.monitor.seed))
+    page = None if out is None else write_report(out, facts)
     if json:
         session.print_json(facts)
         return
@@ -54,8 +54,12 @@ def age(
 
 def _print(session: "Session", facts: "AgeFacts") -> None:
     if not facts.points:
-        where = session.store.path("")
-        session.out.print(plain(f"{where} keeps no bundle with a window after it: nothing to compare"), soft_wrap=True)
+        where, more = (
+            session.store.path(""),
+            "trainer.bundles_kept, or trainer.rollback_window_seconds, keeps more of them",
+        )
+        said = f"{where} keeps no bundle with a window after it: nothing to compare; {more}"
+        session.out.print(plain(said), soft_wrap=True)
     head = ["older", "windows", "up to", "events", "recall", "freshest", "difference", "95 %"]
     length = facts.window_seconds or 0.0
     rows = [

@@ -50,13 +50,16 @@ _EXTRAS: Final = {
     "faiss": "cpu",
     "redis": "redis",
     "opentelemetry": "tracing",
+    "fastavro": "avro",
+    "matplotlib": "bench",
+    "jinja2": "bench",
 }
 """Module -> the extras of pip that install it."""
 
 _ROOMS: Final = {"pipelines": "pipeline", "trainer": "trainer,cpu", "serving": "serving,cpu"}
 """Package -> the extras of pip that it needs. The trainer's gate, the server and the monitor share some modules."""
 
-_OPTIONAL: Final = ("opentelemetry", "redis")
+_OPTIONAL: Final = ("fastavro", "jinja2", "matplotlib", "opentelemetry", "redis")
 """Modules that no package needs for itself."""
 
 _PORT_IN_USE: Final = (

@@ -137,15 +137,17 @@ def test_errors_of_libraries_get_a_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "extras"),
+    ("module", "hidden", "extras"),
     [
-        ("serving.tower", "serving,cpu"),
-        ("trainer.export.servable", "trainer,cpu"),
-        ("serving.monitor.loop", "serving,cpu"),
+        ("serving.tower", "onnxruntime", "serving,cpu"),
+        ("trainer.export.servable", "onnxruntime", "trainer,cpu"),
+        ("serving.monitor.loop", "grpc", "serving,cpu"),
+        ("trainer.offline.report.look", "matplotlib", "bench"),
+        ("weir.age.report", "matplotlib", "bench"),
+        ("pipelines.kafka.avro", "fastavro", "avro"),
     ],
 )
-def test_a_missing_module_names_the_extras_of_the_room_that_misses_it(module: str, extras: str) -> None:
-    hidden = "grpc" if "monitor" in module else "onnxruntime"
+def test_a_missing_module_names_the_extras_that_bring_it(module: str, hidden: str, extras: str) -> None:
     code = f"""
 import importlib, sys
 from weir.cli.command import explain
