@@ -9,8 +9,6 @@ is a peer, with the model's paired difference to it, and a line counts those who
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks.harness import DATA, Data, command_line, head, row
+from benchmarks.harness import DATA, Data, command_line, head, row, weir
 
 app = command_line(__doc__)
 
@@ -72,7 +70,7 @@ def generated(out: Path, *arguments: str) -> Path:
     """Return the generated log of these sizes, the same bytes every time."""
     log = out / "plays.jsonl"
     out.mkdir(parents=True, exist_ok=True)
-    _weir("generate", str(log), *arguments)
+    weir("generate", str(log), *arguments)
     return log
 
 
@@ -88,7 +86,7 @@ def _compare_peers(trials: Iterable[Trial], seeds: int) -> None:
     beaten, asked = 0, 0
     for trial in trials:
         arguments = ("--log", str(trial.log), *trial.arguments, "--seeds", str(seeds), "--json")
-        found = json.loads(_weir("evaluate", *arguments))
+        found = json.loads(weir("evaluate", *arguments))
         _print_peers(trial, found)
         leads = [peer["differences"][metric] for peer in found["peers"].values() for metric in METRICS]
         beaten += sum(lead["low"] is not None and lead["low"] > 0 for lead in leads)
@@ -115,13 +113,7 @@ def _print_peers(trial: Trial, found: dict[str, Any]) -> None:
 
 def _compare_losses(log: Path, out: Path, seeds: int, *arguments: str) -> None:
     options = ("--log", str(log), "--rows", ROWS, "--seeds", str(seeds), "--out", str(out), *arguments)
-    print(_weir("bench", "losses", *options))
-
-
-def _weir(*arguments: str) -> str:
-    """Run a command, with its progress on standard error, and return what it prints."""
-    command = [sys.executable, "-m", "weir", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    print(weir("bench", "losses", *options))
 
 
 if __name__ == "__main__":
