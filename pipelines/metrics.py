@@ -52,6 +52,17 @@ class PipelineMetrics:
         self.late = Counter(
             "weir_pipeline_late_events_total", "Events that came after their window was committed.", registry=registry
         )
+        self.clicks = Counter(
+            "weir_pipeline_exposure_clicks_total",
+            "Positives with an attribution token, by what came of joining them with their list at the commit.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.exposed = Counter(
+            "weir_pipeline_exposed_items_total",
+            "Items in committed examples that were shown beside a positive and not chosen.",
+            registry=registry,
+        )
         self.unknown_histories = Counter(
             "weir_pipeline_unknown_histories_total",
             "Late events with an empty history, because what was before them is no longer known.",
@@ -136,6 +147,9 @@ class PipelineMetrics:
             self.duplicates.inc(pane.counts.duplicates)
             self.late.inc(pane.counts.late)
             self.unknown_histories.inc(pane.counts.unknown_histories)
+            self.exposed.inc(pane.exposure.items)
+            for outcome, clicks in pane.exposure.clicks.items():
+                self.clicks.labels(outcome).inc(clicks)
             self.commit.observe(max(0.0, pane.committed_at - started))
         if commit.panes:
             self._progress(EventClock.of(store), state)
