@@ -50,9 +50,9 @@ from weir.demo.generator import _SAME_GENRE, _SAME_LABEL, _START_MS, GENERATED
 
 app = command_line(__doc__)
 
-USERS: Final = 3000
+USERS: Final = 1200
 ITEMS: Final = 2000
-EVENTS: Final = 200_000
+EVENTS: Final = 80_000
 LOGGED, SERVED, DAYS = 10, 25, 30
 """Days until the model serves, until the test starts, and in all."""
 SHARE: Final = 0.7
@@ -65,14 +65,12 @@ PATIENCE: Final = 0.9
 Clicks = Literal["cascade", "position"]
 ROWS: Final[dict[str, dict[str, Any]]] = {
     "off": {},
-    "1 item": {"exposed": 1},
     "4 items": {"exposed": 4},
     "8 items": {"exposed": 8},
-    "4 items, weight 0.3": {"exposed": 4, "exposed_weight": 0.3},
-    "4 items, weight 3": {"exposed": 4, "exposed_weight": 3.0},
-    "4 items, history too": {"exposed": 4, "mask_history": False},
-    "off, history too": {"mask_history": False},
+    "off, history unmasked": {"mask_history": False},
+    "4 items, history unmasked": {"exposed": 4, "mask_history": False},
 }
+"""Settings of the negatives; each row is compared with the one that is off and else the same."""
 
 
 class Truth:
@@ -300,7 +298,8 @@ def main(
         print(f"\nClicks by {way}, {seeds} seeds:\n")
         head("row", "Recall@20", "against off", "NDCG@20", "against off")
         for name in found[0]:
-            figures, off = (np.array([one[key] for one in found]) for key in (name, "off"))
+            base = "off, history unmasked" if "unmasked" in name else "off"
+            figures, off = (np.array([one[key] for one in found]) for key in (name, base))
             against = [_interval(one) for one in (figures - off).T]
             row(name, f"{figures[:, 0].mean():.4f}", against[0], f"{figures[:, 1].mean():.4f}", against[1])
 

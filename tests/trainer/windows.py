@@ -121,9 +121,7 @@ class WindowWriter:
         return pa.table(values, schema=items_schema(self._names))
 
 
-def _examples(
-    events: pa.Table, history: np.ndarray, weights: np.ndarray, exposed: list[list[str]] | None
-) -> pa.Table:
+def _examples(events: pa.Table, history: np.ndarray, weights: np.ndarray, exposed: list[list[str]] | None) -> pa.Table:
     n, length = history.shape
     lists = pa.FixedSizeListArray.from_arrays(pa.array(history.ravel()), length)
     values = {

@@ -154,7 +154,10 @@ def test_is_what_an_oracle_finds_event_by_event(tmp_path_factory: pytest.TempPat
     world, calls = World(tmp_path_factory.mktemp("world")), dict[str, tuple[str | None, list[list[str]]]]()
     items = st.lists(st.sampled_from("abcdefgh"), max_size=6, unique=True)
     for number in range(data.draw(st.integers(0, 4))):
-        user, lists = data.draw(st.sampled_from(["ann", "bob", None])), data.draw(st.lists(items, min_size=1, max_size=3))
+        user, lists = (
+            data.draw(st.sampled_from(["ann", "bob", None])),
+            data.draw(st.lists(items, min_size=1, max_size=3)),
+        )
         calls[world.serve(*lists, user=user, segment=new_segment(1_700_000_000 + number))] = (user, lists)
     event = st.tuples(
         st.sampled_from("abcdefgh"),

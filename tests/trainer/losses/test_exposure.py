@@ -28,16 +28,16 @@ def test_is_the_choice_among_what_was_shown() -> None:
     for row, found in enumerate(exposure_of(step, config).tolist()):
         user = step.users[row]
         chosen = math.exp(float((user @ step.positives[row]).detach()) / step.temperature)
-        beside = [math.exp(float((user @ one).detach()) / step.temperature) for one in step.given("exposed")[row][KEEP[row]]]
+        beside = [
+            math.exp(float((user @ one).detach()) / step.temperature) for one in step.given("exposed")[row][KEEP[row]]
+        ]
         assert found == pytest.approx(-0.7 * math.log(chosen / (chosen + sum(beside))), rel=1e-9, abs=1e-12)
 
 
 def test_what_takes_no_part_gets_no_gradient_and_the_positive_is_pulled() -> None:
     step = shown(random_inputs(2))
     exposed = step.given("exposed")
-    of_exposed, of_positives = torch.autograd.grad(
-        exposure_of(step, TrainerConfig()).sum(), [exposed, step.positives]
-    )
+    of_exposed, of_positives = torch.autograd.grad(exposure_of(step, TrainerConfig()).sum(), [exposed, step.positives])
     assert torch.equal(of_exposed.abs().sum(2) > 0, KEEP)
     assert torch.equal(of_positives.abs().sum(1) > 0, KEEP.any(1))
 
