@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from contracts import Commit, EventClock, LogState, Store, WindowLog, WindowManifest
+from contracts import Commit, EventClock, ExposureCounts, LogState, Store, WindowLog, WindowManifest
 from logs import Reason
 from pipelines.config import PipelineConfig
 from pipelines.drift import RecentItems
@@ -58,6 +58,8 @@ class PipelineMetrics:
             ["outcome"],
             registry=registry,
         )
+        for outcome in ExposureCounts().clicks:
+            self.clicks.labels(outcome)
         self.exposed = Counter(
             "weir_pipeline_exposed_items_total",
             "Items in committed examples that were shown beside a positive and not chosen.",

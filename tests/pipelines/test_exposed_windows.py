@@ -95,20 +95,29 @@ def counted(store: Store) -> ExposureCounts:
     return sum((manifest.exposure for manifest in WindowLog(store).committed()), ExposureCounts())
 
 
-def bring_in(store: Store, scene: Scene, **changes: Any) -> None:
+def bring_in(store: Store, scene: Scene, registry: CollectorRegistry | None = None, **changes: Any) -> None:
     config = support.config(scene.folder, **{"exposed_items": LIMIT} | changes)
-    ingest(store, config, registry=CollectorRegistry())
+    ingest(store, config, registry=registry or CollectorRegistry())
 
 
 def test_every_example_of_a_bounded_run_brings_what_its_list_says(scene: Scene) -> None:
     store = scene.store("store")
     # The second part is late: its windows get further panes.
     scene.write(slice(0, None, 2))
-    bring_in(store, scene)
+    first, second = CollectorRegistry(), CollectorRegistry()
+    bring_in(store, scene, first)
     scene.write(slice(1, None, 2))
-    bring_in(store, scene)
+    bring_in(store, scene, second)
     assert exposed_in(store) == scene.exposed
     assert counted(store) == ExposureCounts(joined=scene.clicks, items=sum(map(len, scene.exposed.values())))
+    for name, labels, wanted in [
+        ("exposure_clicks_total", {"outcome": "joined"}, scene.clicks),
+        ("exposure_clicks_total", {"outcome": "unknown_list"}, 0),
+        ("exposed_items_total", {}, counted(store).items),
+    ]:
+        values = [one.get_sample_value(f"weir_pipeline_{name}", labels) for one in (first, second)]
+        assert sum(value for value in values if value is not None) == wanted
+        assert None not in values
     assert verify(store).findings == []
 
 
