@@ -30,6 +30,7 @@ import typer
 from prometheus_client import CollectorRegistry
 from scipy import stats
 
+from benchmarks.demo_truth import Truth
 from benchmarks.harness import F64, I64, command_line, head, row
 from contracts import PADDING_KEY, ItemKeys, Store, WindowLog, hash_ids
 from contracts.served import SERVED_SCHEMA, new_segment, served_token, write_served
@@ -45,8 +46,7 @@ from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import ProgressObserver
 from trainer.towers import project
-from weir.demo.catalogue import make_catalogue, make_users
-from weir.demo.generator import _SAME_GENRE, _SAME_LABEL, _START_MS, GENERATED
+from weir.demo.generator import _START_MS, GENERATED
 
 app = command_line(__doc__)
 
@@ -73,33 +73,6 @@ ROWS: Final[dict[str, dict[str, Any]]] = {
 """Settings of the negatives; each row is compared with the one that is off and else the same."""
 
 
-class Truth:
-    """The law of the demo as probabilities: what each listener plays next, given their last label and the day."""
-
-    def __init__(self, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        self.catalogue, self.users = make_catalogue(rng, ITEMS, DAYS), make_users(rng, USERS)
-        self.within = np.diff(self.catalogue.weight, axis=2, prepend=0.0)
-        self.genre, self.size = self.catalogue.genre, self.catalogue.ids.shape[1]
-        root = np.sqrt(self.catalogue.appeal)
-        genres = int(self.genre[-1]) + 1
-        by_genre = np.stack([root[:, self.genre == genre].sum(1) for genre in range(genres)], 1)
-        self.of_genre = root / by_genre[:, self.genre]
-        self.taste = np.zeros((USERS, genres))
-        np.put_along_axis(self.taste, self.users.genres, np.diff(self.users.shares, axis=1, prepend=0.0), 1)
-        self.keys = ItemKeys(hash_ids(pa.array(self.catalogue.ids.ravel())))
-
-    def preference(self, users: I64, labels: I64, days: I64) -> F64:
-        """Return the probabilities (n, V) of all items, for n listeners; a label of -1 is none."""
-        of_taste = self.taste[users][:, self.genre] * self.of_genre[days]
-        same_genre = (self.genre[labels][:, None] == self.genre) * self.of_genre[days]
-        of_label = (1 - _SAME_GENRE) * of_taste + (_SAME_GENRE - _SAME_LABEL) * same_genre
-        of_label[np.arange(len(users)), labels] += _SAME_LABEL
-        of_label[labels < 0] = of_taste[labels < 0]
-        found: F64 = (of_label[:, :, None] * self.within[days]).reshape(len(users), len(self.keys))
-        return found
-
-
 @dataclass
 class Served:
     """A model that serves: the best items of each history."""
@@ -109,12 +82,11 @@ class Served:
 
     @torch.no_grad()
     def __post_init__(self) -> None:
-        live = torch.from_numpy(self.state.table.live)
         self.state.tower.eval()
-        self.vectors = self.state.item_vectors(TableRows(self.state.table.live))
-        self.projected = project(self.vectors, self.state.config.tower)
+        vectors = self.state.item_vectors(TableRows(self.state.table.live))
+        self.projected = project(vectors, self.state.config.tower)
         place = {key: item for item, key in enumerate(self.keys.tolist())}
-        self.items = np.array([place[key] for key in self.state.table.keys[live.numpy()].tolist()])
+        self.items = np.array([place[key] for key in self.state.table.keys[self.state.table.live].tolist()])
         self.read = self.state.compose(self.state.embeddings.weight, torch.arange(self.state.table.capacity))
 
     @torch.no_grad()
@@ -249,7 +221,7 @@ def _tested(model: Served, world: World) -> tuple[float, float]:
     return float(np.concatenate(hits).mean()), float(np.concatenate(gains).mean())
 
 
-def one_seed(seed: int, clicks: Clicks, rows: dict[str, dict[str, Any]]) -> dict[str, tuple[float, float]]:
+def one_seed(seed: int, clicks: Clicks) -> dict[str, tuple[float, float]]:
     """Return both figures of every row for one world."""
     with tempfile.TemporaryDirectory() as folder:
         store, log = Store(f"{folder}/store"), Path(folder, "log")
@@ -257,7 +229,7 @@ def one_seed(seed: int, clicks: Clicks, rows: dict[str, dict[str, Any]]) -> dict
         pipeline = PipelineConfig.model_validate(
             GENERATED | {"log": str(log), "exposed_items": KEPT, "history_length": HISTORY, "metrics_port": 0}
         )
-        world = World(Truth(seed), np.random.default_rng(1000 + seed), clicks)
+        world = World(Truth(seed, USERS, ITEMS, DAYS), np.random.default_rng(1000 + seed), clicks)
         world.live(0, LOGGED)
         _bring_in(world, store, pipeline, log / "0.jsonl")
         model = Served(trained(store, seed, {}), world.truth.keys)
@@ -268,7 +240,7 @@ def one_seed(seed: int, clicks: Clicks, rows: dict[str, dict[str, Any]]) -> dict
             world.outcomes.update(manifest.exposure.model_dump())
         print(f"<!-- {clicks}, seed {seed}: {dict(+world.outcomes)} -->", flush=True)
         found = {"the model that served": _tested(model, world)}
-        for name, negatives in rows.items():
+        for name, negatives in ROWS.items():
             found[name] = _tested(Served(trained(store, seed, negatives), world.truth.keys), world)
             print(f"<!-- {name}: recall {found[name][0]:.4f}, NDCG {found[name][1]:.4f} -->", flush=True)
     return found
@@ -289,12 +261,10 @@ def _interval(values: F64) -> str:
 def main(
     seeds: Annotated[int, typer.Option(help="worlds, each with a seed of its own")] = 5,
     clicks: Annotated[str, typer.Option(help="cascade, position, or both")] = "both",
-    only: Annotated[str, typer.Option(help="names of rows, separated by semicolons; empty: all")] = "",
 ) -> None:
     """Train and compare."""
-    rows = {name: values for name, values in ROWS.items() if not only or name in only.split(";")}
     for way in ("cascade", "position") if clicks == "both" else (clicks,):
-        found = [one_seed(seed, way, rows) for seed in range(seeds)]  # type: ignore[arg-type]
+        found = [one_seed(seed, way) for seed in range(seeds)]
         print(f"\nClicks by {way}, {seeds} seeds:\n")
         head("row", "Recall@20", "against off", "NDCG@20", "against off")
         for name in found[0]:
