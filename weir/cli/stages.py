@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from contracts.variants import MAIN
 from weir.cli.logs import set_up_logging
-from weir.cli.options import JsonOutput, StoreOptions
+from weir.cli.options import JsonOutput, StoreOptions, Variant
 from weir.cli.ranks import arguments_of, is_first_rank, run_in_ranks
 from weir.cli.tables import print_facts
 from weir.session import Session
@@ -104,6 +105,7 @@ def train(
     restarts: Annotated[
         int, typer.Option(min=0, help="With several ranks: rank failures tolerated before giving up.")
     ] = 3,
+    variant: Variant = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
@@ -113,32 +115,36 @@ def train(
     """
     # Checked here, wrong settings are reported once and not by every rank.
     session = options.open()
+    session.settings.trainer.of_variant(variant or MAIN)
     from contracts.locks import only_one
 
-    with only_one(session.store, "train", "weir train"):
+    named = ("--variant", variant) if variant else ()
+    with only_one(session.store, "-".join(["train", *named[1:]]), " ".join(["weir train", *named])):
         if ranks == 1:
-            train_worker(follow=follow, options=options, json=json)
+            train_worker(follow=follow, variant=variant, options=options, json=json)
         else:
             set_up_logging(session.notes)
-            flags = [*(("--follow",) if follow else ()), *(("--json",) if json else ())]
+            flags = [*(("--follow",) if follow else ()), *named, *(("--json",) if json else ())]
             run_in_ranks(ranks, restarts, ["train-worker", *flags, *arguments_of(options, session.settings.store)])
 
 
 def train_worker(
     *,
     follow: Follow = False,
+    variant: Variant = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
     """Run one rank of a training run."""
     first = is_first_rank()
     session = options.open()
+    config = session.settings.trainer.of_variant(variant or MAIN)
     set_up_logging(session.notes)
     from trainer.export.tracing import tracing_of
 
     if first and follow:
         # Beside the imports below, which take as long; the first bundle waits for both.
-        tracing_of(session.settings.trainer.tower)
+        tracing_of(config.tower)
     from trainer.train import train as run
     from weir.cli.progress import Bar
 
@@ -148,7 +154,7 @@ def train_worker(
             loss = "" if progress.loss is None else f", loss {progress.loss:.3f}"
             bar.show(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
 
-        summary = run(session.store, session.settings.trainer, follow=follow, report=report)
+        summary = run(session.store, config, variant=variant or MAIN, follow=follow, report=report)
     if not first:
         return
     _print_facts(session, summary, json=json)
@@ -159,6 +165,7 @@ def train_worker(
 
 def export(
     *,
+    variant: Variant = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
@@ -167,7 +174,7 @@ def export(
     set_up_logging(session.notes)
     from trainer.export import export as run
 
-    manifest = run(session.store, session.settings.trainer)
+    manifest = run(session.store, session.settings.trainer.of_variant(variant or MAIN), variant or MAIN)
     facts = manifest.model_dump(mode="json", exclude={"files"})
     _print_facts(session, facts, json=json)
 
@@ -191,6 +198,7 @@ def serve(
         session.store,
         settings.serving,
         CatalogueFiles(settings.catalogue, settings.takedown, settings.pipeline.item_features),
+        tuple(settings.trainer.variants),
     )
 
 
@@ -206,7 +214,7 @@ def monitor(
     from weir.page.server import page_served
 
     with only_one(session.store, "monitor", "weir monitor"), page_served(session.settings, session.store):
-        run(session.store, session.settings.monitor, session.settings.client)
+        run(session.store, session.settings.monitor, session.settings.client, compared(session.settings))
 
 
 def _print_facts(session: Session, result: Any, *, json: bool) -> None:
