@@ -53,14 +53,16 @@ class Comparison(Document):
         default_factory=dict, description="by line: recall at k of each user within a window"
     )
     differences: Running = Field(
-        default_factory=Running, description="challenger less champion of each user within a window, from -1 to 1 as 0 to 1"
+        default_factory=Running,
+        description="challenger less champion of each user within a window, from -1 to 1 as 0 to 1",
     )
     skipped: Mapping[str, int] = Field(default_factory=dict, description="reason -> events that do not count")
     clicks: Mapping[str, Running] = Field(
         default_factory=dict, description="by line: share of lists clicked, each user once"
     )
     counted: str = Field(
-        default="", description="slots of users whose clicks are counted: bits, zlib, base64; no key can be read from it"
+        default="",
+        description="slots of users whose clicks are counted: bits, zlib, base64; no key can be read from it",
     )
 
     @classmethod
@@ -92,8 +94,7 @@ class Comparison(Document):
 
     def _of_recall(self) -> Measured:
         low, high = self.differences.interval(self.alpha)
-        sides = (self.hits.get(line, Running()) for line in (self.champion, self.challenger))
-        champion, challenger = (side.mean if side.count else 0.0 for side in sides)
+        champion, challenger = (_mean_of(self.hits.get(line, Running())) for line in (self.champion, self.challenger))
         return Measured(champion, challenger, Interval(2 * low - 1, 2 * high - 1), self.differences.count)
 
     def _of_clicks(self) -> Measured:
@@ -101,8 +102,12 @@ class Comparison(Document):
         champion, challenger = (self.clicks.get(line, Running()) for line in (self.champion, self.challenger))
         before, after = champion.interval(self.alpha / 2), challenger.interval(self.alpha / 2)
         difference = Interval(after.low - before.high, after.high - before.low)
-        means = (side.mean if side.count else 0.0 for side in (champion, challenger))
-        return Measured(*means, difference, champion.count + challenger.count)
+        units = champion.count + challenger.count
+        return Measured(_mean_of(champion), _mean_of(challenger), difference, units)
+
+
+def _mean_of(side: Running) -> float:
+    return side.mean if side.count else 0.0
 
 
 def _path(challenger: str) -> str:

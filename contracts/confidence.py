@@ -5,11 +5,12 @@ predictions p_i that depend on the past alone,
 
     exp(l sum(x_i - m_i) - psi(l) V),   psi(l) = -log(1 - l) - l,   V = sum (x_i - p_i)^2
 
-is at most a supermartingale that starts at 1, for every l in [0, 1) (Howard, Ramdas, McAuliffe and Sekhon, Time-uniform,
-nonparametric, nonasymptotic confidence sequences, Annals of Statistics 49 (2021), arXiv 1810.08240, Theorem 4; the
-inequality behind it is Lemma 4.1 of Fan, Grama and Liu 2015). A mixture over l is one, too, and by Ville's inequality
-it ever reaches 1 / alpha with probability alpha at most. So the running mean of the m_i lies in the interval of
-`Running.interval` at all times at once, with probability 1 - alpha. Nothing else is assumed: m_i may change.
+is at most a supermartingale that starts at 1, for every l in [0, 1) (Howard, Ramdas, McAuliffe and Sekhon,
+Time-uniform, nonparametric, nonasymptotic confidence sequences, Annals of Statistics 49 (2021), arXiv 1810.08240,
+Theorem 4; the inequality behind it is Lemma 4.1 of Fan, Grama and Liu 2015). A mixture over l is one, too, and by
+Ville's inequality it ever reaches 1 / alpha with probability alpha at most. So the running mean of the m_i lies in the
+interval of `Running.interval` at all times at once, with probability 1 - alpha. Nothing else is assumed: m_i may
+change.
 """
 
 import math

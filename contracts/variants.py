@@ -28,6 +28,7 @@ __all__ = [
     "VariantError",
     "VariantName",
     "challenges",
+    "champions_log",
     "crown",
     "line_of",
     "lines",
@@ -148,6 +149,11 @@ def log_of(store: Store, variant: str) -> BundleLog:
     return BundleLog(line_of(store, variant), root=store)
 
 
+def champions_log(store: Store) -> BundleLog:
+    """Return the bundles of the champion; raises `CorruptArtefactError`."""
+    return log_of(store, Champion.read(store).variant)
+
+
 def log_of_version(store: Store, version: str) -> BundleLog:
     """Return the bundles of the line that a version is of."""
     return log_of(store, variant_of(version))
@@ -179,4 +185,3 @@ def slot_of(user: Key, challenger: str, slots: int) -> int:
 
 def _hashed(user: Key, salt: str) -> int:
     return int(xxhash.xxh3_64_intdigest(f"{salt}/{int(user)}".encode()))
-

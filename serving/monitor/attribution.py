@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from contracts import Keys, Label, columns, hash_ids
 from contracts.served import segment_of
 
-__all__ = ["EVENT_COLUMNS", "OUTCOMES", "POSITIONS", "Attribution", "Shown"]
+__all__ = ["EVENT_COLUMNS", "OUTCOMES", "POSITIONS", "Attribution", "Click", "Shown", "clicks_of"]
 
 POSITIONS: Final = 100
 """Positions of a list that are told apart."""
@@ -34,7 +34,9 @@ OUTCOMES: Final = ("joined", "repeated", "not_kept", "unknown_list", "other_item
 _Ints = npt.NDArray[np.int64]
 
 
-class _Click(NamedTuple):
+class Click(NamedTuple):
+    """A positive event with a token."""
+
     token: str
     item: int
     user: int
@@ -128,8 +130,8 @@ class Attribution:
 
     def join(self, events: pa.Table) -> None:
         """Count the clicks among the events of a window (`EVENT_COLUMNS`); raises what `load` raises."""
-        found = defaultdict[str, list[_Click]](list)
-        for click in _clicks(events):
+        found = defaultdict[str, list[Click]](list)
+        for click in clicks_of(events):
             segment = segment_of(click.token)
             if segment is None:
                 self.outcomes["not_kept"] += 1
@@ -140,7 +142,7 @@ class Attribution:
             lists = self.load(segment) if is_counted else None
             self._join(clicks, {} if lists is None else _by_token(lists, {one.token for one in clicks}, self.secret))
 
-    def _join(self, clicks: Iterable[_Click], lists: dict[str, list[_Served]]) -> None:
+    def _join(self, clicks: Iterable[Click], lists: dict[str, list[_Served]]) -> None:
         for click in clicks:
             found = [one for one in lists.get(click.token, ()) if one.version in self.bundles]
             holding = next((one for one in found if one.user in {None, click.user} and click.item in one.items), None)
@@ -152,11 +154,12 @@ class Attribution:
             self.outcomes["joined" if is_new else "repeated"] += 1
 
 
-def _clicks(events: pa.Table) -> Iterator[_Click]:
+def clicks_of(events: pa.Table) -> Iterator[Click]:
+    """Yield the clicks among events (`EVENT_COLUMNS`)."""
     is_click = pc.and_(pc.equal(events[columns.LABEL], Label.POSITIVE), pc.is_valid(events[columns.ATTRIBUTION_TOKEN]))
     found = events.filter(is_click)
     names = (columns.ATTRIBUTION_TOKEN, columns.ITEM_KEY, columns.USER_KEY)
-    return map(_Click, *(found[name].to_pylist() for name in names))
+    return map(Click, *(found[name].to_pylist() for name in names))
 
 
 def _by_token(lists: pa.Table, tokens: set[str], secret: str) -> dict[str, list[_Served]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contracts import Store
-from contracts.comparison import Comparison
+from contracts.comparison import Comparison, Measure
 from contracts.variants import Champion, crown, log_of
 from trainer.config import TrainerConfig
 from trainer.export.gate import Gate
@@ -33,11 +33,12 @@ class Challenge:
 
     def decide(self) -> Champion | None:
         """Make the variant the champion if the gate says so and nothing is pinned; return what was written then."""
-        if self.config.promote_by == "never" or self.clock() < self._next:
+        measure = self.config.promote_by
+        if measure == "never" or self.clock() < self._next:
             return None
         self._next = self.clock() + _SECONDS_BETWEEN_LOOKS
         try:
-            found = self._decide()
+            found = self._decide(measure)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the store, training continues
             if str(error) != self._said:
                 logger.error("it is not known whether %s is to be served to all: %s", self.variant, error)
@@ -47,11 +48,11 @@ class Challenge:
             logger.info("%s is served to all from now on: %s", found.variant, found.verdict)
         return found
 
-    def _decide(self) -> Champion | None:
+    def _decide(self, measure: Measure) -> Champion | None:
         comparison, champion = Comparison.read(self.store, self.variant), Champion.read(self.store)
         if comparison is None or comparison.champion != champion.variant or self.variant in champion.beaten:
             return None
-        verdict = self.gate.challenged(comparison, self.config.promote_by)
+        verdict = self.gate.challenged(comparison, measure)
         if verdict is None or not verdict.promoted:
             return None
         if any(log_of(self.store, line).pin() for line in (champion.variant, self.variant)):

@@ -37,7 +37,9 @@ Target = Annotated[
 ]
 Variant = Annotated[
     str | None,
-    typer.Option("--variant", metavar="NAME", help="The variant of trainer.variants that is meant.", show_default="main"),
+    typer.Option(
+        "--variant", metavar="NAME", help="The variant of trainer.variants that is meant.", show_default="main"
+    ),
 ]
 Wanted = Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Number of items to return.")]
 

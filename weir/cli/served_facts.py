@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from contracts import Store, WindowLog, WindowManifest, read_format
 from contracts.served import hour_of, read_segment, served_files
+from contracts.variants import variant_of
 from serving.monitor.attribution import EVENT_COLUMNS, Attribution
 from serving.monitor.clicks import bundle_items
 from weir.cli.tables import print_table
@@ -55,6 +56,7 @@ def _bundle(store: Store, version: str, attribution: Attribution) -> dict[str, A
     shown, items = attribution.bundles[version], bundle_items(store, version)
     return {
         "bundle": version,
+        "variant": variant_of(version),
         "lists": shown.lists,
         "fallbacks": shown.fallbacks,
         "clicked_lists": shown.clicked_lists,

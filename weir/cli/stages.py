@@ -210,11 +210,16 @@ def monitor(
     session = options.open()
     set_up_logging(session.notes)
     from contracts.locks import only_one
+    from contracts.variants import roles_in
     from serving.monitor.loop import monitor as run
+    from serving.monitor.variants.comparing import Contest
     from weir.page.server import page_served
 
-    with only_one(session.store, "monitor", "weir monitor"), page_served(session.settings, session.store):
-        run(session.store, session.settings.monitor, session.settings.client, compared(session.settings))
+    settings = session.settings
+    roles_in(session.store, settings.trainer.variants)
+    with only_one(session.store, "monitor", "weir monitor"), page_served(settings, session.store):
+        contest = Contest(tuple(settings.trainer.variants), settings.serving.challenger_share)
+        run(session.store, settings.monitor, settings.client, contest)
 
 
 def _print_facts(session: Session, result: Any, *, json: bool) -> None:

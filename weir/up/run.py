@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from contracts import Store
+from contracts.variants import roles_in
 from serving.client import RetrievalClient
 from weir.answers import print_answer, print_change
 from weir.errors import CommandError
@@ -53,7 +54,8 @@ class _Run:
 
     async def run(self) -> DemoSummary | None:
         launch, session = self.launch, self.launch.session
-        specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed)
+        trained = roles_in(session.store, session.settings.trainer.variants).lines
+        specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed, trained)
         with (
             StatusDisplay(session.notes) as display,
             RetrievalClient(session.target, 5.0, session.settings.client) as client,
