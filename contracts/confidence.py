@@ -28,7 +28,7 @@ _RATES: Final = np.geomspace(1e-4, 0.95, 48)
 """The l of the mixture: one of them is near the best for any V from 1 to 1e8, at the price of a factor of 48."""
 
 _PSI: Final = -np.log1p(-_RATES) - _RATES
-_HALVINGS: Final = 60
+_HALVINGS: Final = 32
 
 
 class Interval(NamedTuple):
@@ -45,11 +45,17 @@ def boundary(variance: float, alpha: float) -> float:
     low, high = 0.0, float(np.min((wanted + _PSI * variance) / _RATES))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if float(np.logaddexp.reduce(_RATES * middle - _PSI * variance)) < wanted:
+        if _log_sum(_RATES * middle - _PSI * variance) < wanted:
             low = middle
         else:
             high = middle
     return high
+
+
+def _log_sum(logs: npt.NDArray[np.float64]) -> float:
+    """Return log(sum(exp(logs)))."""
+    most = float(logs.max())
+    return most + math.log(float(np.exp(logs - most).sum()))
 
 
 class Running(StoredModel):

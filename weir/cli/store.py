@@ -143,8 +143,8 @@ def promote(
     """
     if (version is not None) + unpin + (variant is not None and not unpin) != 1:
         raise UsageError(
-            "name a VERSION to promote and pin it, or give --unpin to remove the pin (a variant's with --variant NAME), "
-            "or --variant NAME alone to serve its bundles to all; one of the three"
+            "name a VERSION to promote and pin it, or give --unpin to remove the pin (a variant's with --variant "
+            "NAME), or --variant NAME alone to serve its bundles to all; one of the three"
         )
     session = options.open()
     from contracts import Pin
