@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from contracts import Keys, Label, columns, hash_ids
 from contracts.served import segment_of
+from contracts.variants import variant_of
 
 __all__ = ["EVENT_COLUMNS", "OUTCOMES", "POSITIONS", "Attribution", "Click", "Shown", "clicks_of"]
 
@@ -127,6 +128,14 @@ class Attribution:
         shown = sum((one.shown for one in self.bundles.values()), start=_no_counts()).tolist()
         clicked = sum((one.clicked for one in self.bundles.values()), start=_no_counts()).tolist()
         return [(count, clicks) for count, clicks in zip(shown, clicked, strict=True) if count]
+
+    def by_variant(self) -> dict[str, tuple[int, int]]:
+        """Return of each line of bundles that was served how many lists it gave, and how many were clicked."""
+        found = dict[str, tuple[int, int]]()
+        for version, shown in self.bundles.items():
+            lists, clicked = found.get(variant_of(version), (0, 0))
+            found[variant_of(version)] = lists + shown.lists, clicked + shown.clicked_lists
+        return found
 
     def join(self, events: pa.Table) -> None:
         """Count the clicks among the events of a window (`EVENT_COLUMNS`); raises what `load` raises."""
