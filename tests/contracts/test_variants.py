@@ -26,7 +26,7 @@ from contracts.variants import (
     variant_of,
     version_of,
 )
-from contracts.verification import verify
+from contracts.verification import Kind, verify
 from tests.contracts.test_bundle import write
 
 USERS = [hash_id(f"user-{number}") for number in range(20_000)]
@@ -62,6 +62,21 @@ def test_damage_in_a_line_is_found(store: Store) -> None:
     path = Path(store.path("variants/new/bundles/0001--new/MANIFEST.json"))
     path.write_bytes(path.read_bytes()[:-3])
     assert [one.name for one in verify(store).findings] == ["variants/new/bundles/0001--new/MANIFEST.json"]
+
+
+def test_a_broken_chain_of_a_line_is_found(store: Store) -> None:
+    base = promoted(store, "new")
+    log = log_of(store, "new")
+    parent = log.manifest_and_ref(base)[1]
+    delta = write(log, "0002--new", created_at=2.0, schema_version=2, parent=parent, base=base, depth=1)
+    log.promote(delta.version)
+    assert verify(store).findings == []
+    assert [one.version for one in log.chain(delta)] == [base, delta.version]
+    assert log.retire(keep=1) == []
+    Path(store.path(f"variants/new/bundles/{base}/MANIFEST.json")).unlink()
+    assert [(one.kind, one.name) for one in verify(store).findings if one.kind == Kind.MISSING] == [
+        (Kind.MISSING, f"variants/new/bundles/{base}/MANIFEST.json")
+    ]
 
 
 @given(st.from_regex(r"\A[0-9]{4}-[0-9]{4}-[0-9a-f]{8}\Z"), st.from_regex(r"\A[a-z0-9]+(-[a-z0-9]+)*\Z"))
