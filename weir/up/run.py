@@ -54,13 +54,16 @@ class _Run:
 
     async def run(self) -> DemoSummary | None:
         launch, session = self.launch, self.launch.session
-        trained = roles_in(session.store, session.settings.trainer.variants).lines
-        specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed, trained)
+        roles = roles_in(session.store, session.settings.trainer.variants)
+        specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed, roles.lines)
         with (
             StatusDisplay(session.notes) as display,
             RetrievalClient(session.target, 5.0, session.settings.client) as client,
         ):
             display.say("weir", f"see it work: {self._page()}")
+            if roles.challenger is not None:
+                compared = f"{program()} inspect variants{self._store_option()}"
+                display.say("weir", f"{roles.challenger} challenges {roles.champion}: {compared}")
             if launch.replayed is not None:
                 display.say(
                     "weir",
