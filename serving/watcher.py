@@ -28,10 +28,11 @@ log = logging.getLogger(__name__)
 class BundleWatcher:
     """Holds the served bundle in `bundle`; readers take the reference once per request. `promoted` is the one to serve.
 
-    `variant` is the line that is followed. `between` runs a change while nothing is searched
-    (`serving.batcher.Batcher.between`). `describe` prepares a version that follows another one before it answers
-    (`serving.catalogue.CatalogueFollower.describe`). Where other processes answer (`serving.processes`), `share` brings
-    a version to them and returns it as they have it, and `drop` takes it from them.
+    `variant` is the line that is followed, and `beside` says how many bytes the bundle of another one takes. `between`
+    runs a change while nothing is searched (`serving.batcher.Batcher.between`). `describe` prepares a version that
+    follows another one before it answers (`serving.catalogue.CatalogueFollower.describe`). Where other processes answer
+    (`serving.processes`), `share` brings a version to them and returns it as they have it, and `drop` takes it from
+    them.
 
     One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
     rewritten, so it would fail again. A store that cannot be read is asked again at the next call.
@@ -47,6 +48,7 @@ class BundleWatcher:
     share: Callable[[LoadedBundle], LoadedBundle] = lambda bundle: bundle
     drop: Callable[[], None] = lambda: None
     variant: str = MAIN
+    beside: Callable[[], int] = lambda: 0
     bundle: LoadedBundle | None = None
     promoted: str | None = None
     _refused: str | None = field(default=None, init=False)
@@ -144,7 +146,7 @@ class BundleWatcher:
     def _fits(self, route: Route, before: LoadedBundle) -> bool:
         """Say whether memory has room for a version beside the served one, and for a file that is read."""
         reading = max(reading_bytes(files.manifest) for files in route.chain)
-        return self.policy.memory.holds(before.size, route.size, reading)
+        return self.policy.memory.holds(self.beside(), before.size, route.size, reading)
 
     def _drop(self, route: Route, before: LoadedBundle) -> None:
         """Serve nothing, so that the next refresh can read a version; its files are verified first."""

@@ -7,6 +7,7 @@ the new champion is another line, the one before answers until the new one is lo
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -89,8 +90,7 @@ class Lines:
         if roles is None:
             return
         for line in roles.lines:
-            if line not in self._watchers:
-                self._watchers[line] = self.watching(line, BundleMetrics(CollectorRegistry()))
+            self._watcher(line)
             if line == roles.champion and self._pair is None:
                 self._watchers[line].metrics = self.shown
             self._watchers[line].refresh()
@@ -118,16 +118,23 @@ class Lines:
             return
         if champion.bundle is None and self.bundle is not None:
             return
-        challenger = self._watchers.get(roles.challenger or "")
-        if roles.challenger is not None and challenger is None:
-            challenger = self._watchers[roles.challenger] = self.watching(
-                roles.challenger, BundleMetrics(CollectorRegistry())
-            )
+        challenger = self._watcher(roles.challenger) if roles.challenger is not None else None
         self._pair = _Pair(roles, champion, challenger)
         self._watchers = {line: self._watchers[line] for line in roles.lines}
         if before is not None and before.champion is not champion:
             self._hand_over(before.champion, champion)
         log.info("champion: %s, challenger: %s", roles.champion, roles.challenger or "none")
+
+    def _watcher(self, line: str) -> BundleWatcher:
+        """Return what follows a line; at first, nobody sees its metrics."""
+        if line not in self._watchers:
+            self._watchers[line] = made = self.watching(line, BundleMetrics(CollectorRegistry()))
+            made.beside = partial(self._beside, line)
+        return self._watchers[line]
+
+    def _beside(self, line: str) -> int:
+        """Return the bytes that the bundles of other lines take."""
+        return sum(bundle.size for bundle in self.loaded if bundle.manifest.variant != line)
 
     def _hand_over(self, before: BundleWatcher, champion: BundleWatcher) -> None:
         """Show the metrics of the new champion from now on."""

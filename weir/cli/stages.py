@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contracts.variants import MAIN
 from weir.cli.logs import set_up_logging
 from weir.cli.options import JsonOutput, StoreOptions, Variant
 from weir.cli.ranks import arguments_of, is_first_rank, run_in_ranks
@@ -115,7 +114,7 @@ def train(
     """
     # Checked here, wrong settings are reported once and not by every rank.
     session = options.open()
-    session.settings.trainer.of_variant(variant or MAIN)
+    session.settings.trainer.of_variant(_line(variant))
     from contracts.locks import only_one
 
     named = ("--variant", variant) if variant else ()
@@ -138,7 +137,7 @@ def train_worker(
     """Run one rank of a training run."""
     first = is_first_rank()
     session = options.open()
-    config = session.settings.trainer.of_variant(variant or MAIN)
+    config = session.settings.trainer.of_variant(_line(variant))
     set_up_logging(session.notes)
     from trainer.export.tracing import tracing_of
 
@@ -154,13 +153,20 @@ def train_worker(
             loss = "" if progress.loss is None else f", loss {progress.loss:.3f}"
             bar.show(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
 
-        summary = run(session.store, config, variant=variant or MAIN, follow=follow, report=report)
+        summary = run(session.store, config, variant=_line(variant), follow=follow, report=report)
     if not first:
         return
     _print_facts(session, summary, json=json)
     if summary.bundle is None and not summary.windows:
         hint = f"{session.store.path('')} holds no window to train on: `weir ingest` commits them"
         session.notes.print(plain(hint), soft_wrap=True)
+
+
+def _line(variant: str | None) -> str:
+    """Return the line that an option names."""
+    from contracts.variants import MAIN
+
+    return variant or MAIN
 
 
 def export(
@@ -174,7 +180,7 @@ def export(
     set_up_logging(session.notes)
     from trainer.export import export as run
 
-    manifest = run(session.store, session.settings.trainer.of_variant(variant or MAIN), variant or MAIN)
+    manifest = run(session.store, session.settings.trainer.of_variant(_line(variant)), _line(variant))
     facts = manifest.model_dump(mode="json", exclude={"files"})
     _print_facts(session, facts, json=json)
 

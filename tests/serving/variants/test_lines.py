@@ -12,6 +12,8 @@ from contracts import Store
 from contracts.variants import CHAMPION, MAIN, crown, line_of, log_of, version_of
 from serving.client import by_user
 from serving.config import ServingConfig
+from serving.in_place import DeltaPolicy
+from serving.memory import Memory
 from serving.variants.lines import Lines, bundles_of
 from serving.watcher import BundleWatcher
 from tests.serving.support import Catalogue, write_bundle
@@ -150,3 +152,22 @@ def test_roles_that_cannot_be_read_stay(store: Store, catalogue: Catalogue, capl
     store.remove(CHAMPION)
     lines.refresh()
     assert versions(lines) == ["v1", "v1--new"]
+
+
+def test_memory_must_hold_the_other_line_too(store: Store, catalogue: Catalogue) -> None:
+    """Where three bundles do not fit, the champion's is dropped before the next one is read."""
+    for variant in (MAIN, "new"):
+        write(store, catalogue, variant)
+    lines, registry = follow(store, "new")
+    lines.refresh()
+    size = lines.loaded[0].size
+    assert size > 0
+    for limit, dropped in ((4, 0), (2, 1)):
+        for watcher in lines._watchers.values():
+            watcher.policy = DeltaPolicy("auto", Memory((256 << 20) + limit * size))
+        write(store, catalogue, MAIN, f"v{limit}0")
+        lines.refresh()
+        assert registry.get_sample_value("weir_bundle_dropped_total") == dropped
+    assert versions(lines) == ["v1--new"]
+    lines.refresh()
+    assert versions(lines) == ["v20", "v1--new"]
