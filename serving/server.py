@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from contracts import Store
 from contracts.exposition import exposed
-from contracts.variants import Roles, roles_in
 from serving.access_log import AccessLog
 from serving.batcher import Batcher
 from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
@@ -40,7 +39,7 @@ from serving.retriever import Retriever
 from serving.served.lists import ServedLists
 from serving.served.writer import ServedWriter
 from serving.stopping import stop_signal
-from serving.variants.lines import Lines, bundles_of
+from serving.variants.lines import Lines, bundles_of, check_roles
 from serving.variants.split import only
 
 if TYPE_CHECKING:
@@ -81,12 +80,12 @@ def serve(
     """
     files = files or CatalogueFiles()
     warn_of_old_kernel()
-    roles = roles_in(store, variants)
+    check_roles(store, variants)
     if config.processes == 1:
         prepare(config)
         uvloop.run(Server(store, config, files=files, variants=variants).run())
         return
-    if roles != Roles():
+    if variants:
         raise ValueError(
             f"{config.processes} processes answer from one bundle: with variants set serving.processes = 1"
         )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry
 
 from contracts import Store
-from contracts.variants import MAIN, Roles, roles_in
+from contracts.variants import MAIN, Roles, VariantError, roles_in
 from serving.bundle import LoadedBundle
 from serving.config import ServingConfig
 from serving.followers import Bundles
@@ -25,7 +25,7 @@ from serving.variants.metrics import LineMetrics
 from serving.variants.split import Request, chosen
 from serving.watcher import BundleWatcher
 
-__all__ = ["Lines", "bundles_of"]
+__all__ = ["Lines", "bundles_of", "check_roles"]
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +140,17 @@ class Lines:
         """Show the metrics of the new champion from now on."""
         before.metrics = BundleMetrics(CollectorRegistry())
         champion.metrics = self.shown
-        if champion.bundle is not None:
-            champion.show(before.bundle)
+        champion.show(None)  # another line is no older version of this one
+
+
+def check_roles(store: Store, names: Sequence[str]) -> None:
+    """Raise `VariantError` where settings and store do not agree on the roles; what cannot be read yet is no fault."""
+    try:
+        roles_in(store, names)
+    except VariantError:
+        raise
+    except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
+        log.warning("it is not known yet which line is the champion: %s", error)
 
 
 def bundles_of(

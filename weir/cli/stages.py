@@ -216,15 +216,16 @@ def monitor(
     session = options.open()
     set_up_logging(session.notes)
     from contracts.locks import only_one
-    from contracts.variants import roles_in
     from serving.monitor.loop import monitor as run
     from serving.monitor.variants.comparing import Contest
+    from serving.variants.lines import check_roles
     from weir.page.server import page_served
 
     settings = session.settings
-    roles_in(session.store, settings.trainer.variants)
+    names = tuple(settings.trainer.variants)
+    check_roles(session.store, names)
     with only_one(session.store, "monitor", "weir monitor"), page_served(settings, session.store):
-        contest = Contest(tuple(settings.trainer.variants), settings.serving.challenger_share)
+        contest = Contest(names, settings.serving.challenger_share)
         run(session.store, settings.monitor, settings.client, contest)
 
 

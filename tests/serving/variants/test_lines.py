@@ -9,12 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import Store
-from contracts.variants import CHAMPION, MAIN, crown, line_of, log_of, version_of
+from contracts.variants import CHAMPION, MAIN, VariantError, crown, line_of, log_of, version_of
 from serving.client import by_user
 from serving.config import ServingConfig
 from serving.in_place import DeltaPolicy
 from serving.memory import Memory
-from serving.variants.lines import Lines, bundles_of
+from serving.server import serve
+from serving.variants.lines import Lines, bundles_of, check_roles
 from serving.watcher import BundleWatcher
 from tests.serving.support import Catalogue, write_bundle
 from weir.retrieval.v1 import retrieval_pb2 as pb
@@ -97,7 +98,7 @@ def test_calls_are_counted_by_line_but_for_probes(store: Store, catalogue: Catal
 
 
 def test_a_promoted_challenger_is_served_from_memory(store: Store, catalogue: Catalogue) -> None:
-    for variant in (MAIN, "new"):
+    for variant in ("new", MAIN):
         write(store, catalogue, variant)
     lines, registry = follow(store, "new")
     lines.refresh()
@@ -111,6 +112,7 @@ def test_a_promoted_challenger_is_served_from_memory(store: Store, catalogue: Ca
     gc.collect()
     assert gone() is None, "the line that has no role any more stays in memory"
     assert shown(registry) == {("new", "champion"): "v1--new"}
+    assert registry.get_sample_value("weir_bundle_rollbacks_total") == 0
     info = {"version": "v1--new", "index": "Flat", "metric": "cosine"}
     assert registry.get_sample_value("weir_bundle_served_info", info) == 1
     write(store, Catalogue.random(items=50), "new", "v2")
@@ -152,6 +154,27 @@ def test_roles_that_cannot_be_read_stay(store: Store, catalogue: Catalogue, capl
     store.remove(CHAMPION)
     lines.refresh()
     assert versions(lines) == ["v1", "v1--new"]
+
+
+def test_a_server_starts_where_roles_cannot_be_read_but_not_where_they_are_wrong(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_roles(store, ("new",))
+    store.write(CHAMPION, b"{}")
+    check_roles(store, ("new",))
+    assert "it is not known yet which line is the champion" in caplog.text
+    store.remove(CHAMPION)
+    with pytest.raises(VariantError, match="could all challenge main"):
+        check_roles(store, ("new", "newer"))
+    write(store, catalogue, "new")
+    crown(store, "new", "ann@shop", "better")
+    with pytest.raises(VariantError, match="new is served to all"):
+        serve(store, ServingConfig())
+
+
+def test_several_processes_answer_from_one_bundle(store: Store) -> None:
+    with pytest.raises(ValueError, match="2 processes answer from one bundle"):
+        serve(store, ServingConfig(processes=2), variants=("new",))
 
 
 def test_memory_must_hold_the_other_line_too(store: Store, catalogue: Catalogue) -> None:
