@@ -65,11 +65,11 @@ def train(
             exporter = Exporter(store, config, metrics, follow, variant)
             workers.first(exporter.prepare)
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
-            stream = windows(
+            for manifest in windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds
-            )
-            for manifest in stream:
-                workers.first(exporter.challenge)
+            ):
+                if workers.is_first:
+                    exporter.challenge()
                 finished = manifest is None or learner.process_window(manifest)
                 if finished and workers.broadcast(exporter.due(state)):
                     workers.first(partial(exporter.export_if_due, state))

@@ -116,8 +116,9 @@ def train(
     session = options.open()
     session.settings.trainer.of_variant(_line(variant))
     from contracts.locks import only_one
+    from contracts.variants import MAIN
 
-    named = ("--variant", variant) if variant else ()
+    named = () if _line(variant) == MAIN else ("--variant", _line(variant))
     with only_one(session.store, "-".join(["train", *named[1:]]), " ".join(["weir train", *named])):
         if ranks == 1:
             train_worker(follow=follow, variant=variant, options=options, json=json)
