@@ -88,7 +88,7 @@ class StatusReader:
     @property
     def _bundles(self) -> BundleLog:
         """The bundles of the line that is served to all."""
-        return champions_log(self.store)
+        return champions_log(self.store) if self.settings.trainer.variants else BundleLog(self.store)
 
     def read(self) -> Status:
         """Return the present status; never raises."""
