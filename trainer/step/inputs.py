@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.config import TrainerConfig
-from trainer.items.table import PADDING
+from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.negatives import Cached, PerRow, Pool, shared_pool
 from trainer.ranks.workers import Workers
 from trainer.step.batches import Batch
@@ -23,8 +23,9 @@ __all__ = ["BatchRows", "RankShare", "SampledInputs", "sample_inputs"]
 class BatchRows(NamedTuple):
     """What belongs to each of the b positions that a loss is computed for; None where the loss does not need it.
 
-    Table rows: the `positives` (b,), the negatives of each row's `own` (b, N), its `extra_positives` (b, M) and the
-    items that are `forbidden` as negatives (b, F); and the `weights` and `user_counts` (b,).
+    Table rows: the `positives` (b,), the negatives of each row's `own` (b, N), its `extra_positives` (b, M), the items
+    that are `forbidden` as negatives (b, F), and the `exposed` ones (b, E), `PADDING` where one is no negative; and the
+    `weights` and `user_counts` (b,).
     """
 
     positives: Tensor
@@ -33,6 +34,7 @@ class BatchRows(NamedTuple):
     own: Tensor | None
     extra_positives: Tensor | None
     forbidden: Tensor | None
+    exposed: Tensor | None
 
 
 class RankShare(NamedTuple):
@@ -70,9 +72,10 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
     if forbidden is not None and config.negatives.mask_history:
         forbidden = torch.cat([forbidden, known], 1)
     weights, counts = (_by_position(values, batch) for values in (batch.weights, batch.user_counts))
-    rows = BatchRows(positives, weights, counts, own, extra, forbidden)
+    exposed = _exposed(config, positives, known, batch) if batch.exposed.numel() else None
+    rows = BatchRows(positives, weights, counts, own, extra, forbidden, exposed)
     share = _share(rows, batch, workers.share(len(batch.positives)))
-    parts = (positives, batch.histories, columns, own, extra, cached)
+    parts = (positives, batch.histories, columns, own, extra, cached, exposed)
     used = torch.cat([part.flatten() for part in parts if part is not None])
     return SampledInputs(columns, Pool.of(positives, real), cached, share, used)
 
@@ -103,6 +106,14 @@ def _extra_positives(config: TrainerConfig, positives: Tensor, known: Tensor, dr
     chance[~some] = 1.0
     drawn = known.gather(1, torch.multinomial(chance, count, replacement=True, generator=draw).to(known.device))
     return torch.where(some[:, None].to(known.device), drawn, positives[:, None])
+
+
+def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Batch) -> Tensor:
+    """Return what was shown beside each positive, (B, E), without what its user is known to like or has no row."""
+    liked = torch.cat([positives[:, None], known], 1) if config.negatives.mask_history else positives[:, None]
+    exposed = _by_position(batch.exposed, batch)
+    wrong = (exposed < FIRST_ITEM) | (exposed[:, :, None] == liked[:, None, :]).any(2)
+    return exposed.masked_fill(wrong, PADDING)
 
 
 def _by_position(values: Tensor, batch: Batch) -> Tensor:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import Key, columns, hash_ids
+from contracts.served_lists import ServedList, joined_list
 from contracts.variants import challenges, variant_of
 from serving.monitor.attribution import Click
 
@@ -40,12 +41,6 @@ class Observation(NamedTuple):
     clicked: float
 
 
-class _List(NamedTuple):
-    user: Key
-    query: int
-    items: frozenset[int]
-
-
 @dataclass
 class _User:
     line: str
@@ -67,7 +62,7 @@ class UserClicks:
     is_counted: Callable[[Key], bool]
     secret: str = ""
     _users: dict[Key, _User] = field(default_factory=dict, init=False)
-    _lists: dict[str, list[_List]] = field(default_factory=dict, init=False)
+    _lists: dict[str, list[ServedList]] = field(default_factory=dict, init=False)
 
     def show(self, lists: pa.Table) -> None:
         """Take in the lists of a file (`contracts.served.SERVED_SCHEMA`)."""
@@ -86,14 +81,15 @@ class UserClicks:
                 token = row[columns.ATTRIBUTION_TOKEN]
                 items = hash_ids(pa.array(row[columns.ITEM_IDS], pa.string()), self.secret).tolist()
                 user.lists.append(token)
-                self._lists.setdefault(token, []).append(_List(key, row[columns.QUERY], frozenset(items)))
+                one = ServedList(row[columns.BUNDLE_VERSION], row[columns.QUERY], key, items)
+                self._lists.setdefault(token, []).append(one)
 
     def join(self, clicks: Iterable[Click]) -> None:
         """Take in clicks on lists."""
         for click in clicks:
-            for one in self._lists.get(click.token, ()):
-                if one.user == click.user and click.item in one.items:
-                    self._users[one.user].clicked.add((click.token, one.query))
+            one = joined_list(self._lists.get(click.token, ()), click.user, click.item)
+            if one is not None:
+                self._users[Key(click.user)].clicked.add((click.token, one.query))
 
     def settled(self, now: float) -> list[Observation]:
         """Return the users whose time is over, in the order in which they came, and forget them."""
