@@ -5,9 +5,10 @@ from collections.abc import Callable
 import torch
 from pydantic import Field
 
-from contracts import BundleLog, BundleManifest, LogState, Store
+from contracts import BundleManifest, LogState, Store
 from contracts.models import FrozenModel
 from contracts.recipe import Recipe
+from contracts.variants import log_of_version
 from trainer.ranks.workers import Workers, deterministic
 from trainer.replay.compare import differences
 from trainer.replay.retrained import ReplayError, recipe_of, retrained
@@ -40,7 +41,7 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
     CorruptArtefactError
         If the bundle or a window is damaged.
     """
-    manifest = BundleLog(store).manifest(wanted)
+    manifest = log_of_version(store, wanted).manifest(wanted)
     recipe = recipe_of(manifest)
     first = recipe.stretches[0]
     with deterministic(), Workers.from_environment(first.device) as workers:
@@ -50,7 +51,7 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
         state = retrained(store, manifest, recipe, workers, report)
         if not workers.is_first:
             return None
-        found = differences(BundleLog(store), manifest, state)
+        found = differences(log_of_version(store, wanted), manifest, state)
         return Replay(
             version=wanted,
             windows=state.position.trained_sequence - first.sequence + 1,
