@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FORGETTING = " with recency decay"
 PEERS = {"popularity", "popularity of the last days", "item-kNN", "EASE", f"item-kNN{FORGETTING}", f"EASE{FORGETTING}"}
 ROWS = {f"{pool}, {correction}" for pool in ("in-batch", "mixed") for correction in ("none", "standard", "improved")}
 
 
+@pytest.mark.timeout(900)
 def test_the_quick_proof_shows_what_is_above_what(tmp_path: Path) -> None:
     command = [
         sys.executable,
