@@ -48,9 +48,10 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
             raise ReplayError(f"{wanted} was trained by {first.ranks} ranks, here are {workers.world_size}")
         torch.set_num_threads(first.threads)
         state = retrained(store, manifest, recipe, workers, report)
+        found: list[str] = []
+        workers.first(lambda: found.extend(differences(BundleLog(store), manifest, state)), state.embeddings.answer)
         if not workers.is_first:
             return None
-        found = differences(BundleLog(store), manifest, state)
         return Replay(
             version=wanted,
             windows=state.position.trained_sequence - first.sequence + 1,

@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,15 @@ from contracts.ascending import ascending
 from contracts.recipe import Stretch
 from sketches import FrequencyView
 from trainer.config import TrainerConfig
-from trainer.items.embeddings import Embeddings
+from trainer.items.embeddings import Embeddings, Line
 from trainer.items.featured import FeaturedItems
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows, no_rows
+from trainer.items.stored import PlacedLines
 from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
+from trainer.ranks.workers import Workers
 from trainer.state.codec import OptimizerState, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
@@ -66,13 +68,17 @@ class TrainerState:
 
     @classmethod
     def fresh(
-        cls, config: TrainerConfig, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+        cls,
+        config: TrainerConfig,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        workers: Workers | None = None,
     ) -> "TrainerState":
-        """Return the state before the first window; the same on every rank."""
+        """Return the state before the first window; the same on every rank, but for the rows of each one's share."""
         device = device or torch.device("cpu")
         table = ItemTable()
         rows = generator(config.seed, Purpose.ROWS, -1)
-        embeddings = Embeddings.fresh(table.capacity, config.tower.dimension, rows, device, dtype)
+        embeddings = Embeddings.fresh(table.capacity, config.tower.dimension, rows, device, dtype, workers)
         return cls(config, *_tower(config, device, dtype), embeddings, table, FrequencyView(config.half_life_seconds))
 
     @property
@@ -110,9 +116,12 @@ class TrainerState:
         return vectors if self.featured is None else self.featured.compose(vectors, rows)
 
     def item_vectors(self, rows: TableRows) -> Tensor:
-        """Return the vectors (n, d) of the items of `rows` (n,) as the towers read them."""
+        """Return the vectors (n, d) of the items of distinct `rows` (n,) as the towers read them.
+
+        All ranks call it together, or rank 0 in `Workers.first`, where the others answer by the embeddings.
+        """
         index = torch.from_numpy(rows).to(self.device)
-        return self.compose(self.embeddings.weight[index], index)
+        return self.compose(self.embeddings.fetch(index), index)
 
     def ingest_window(
         self,
@@ -169,7 +178,7 @@ class TrainerState:
             self.featured.ingest_window(manifest, self.table.rows(keys), features, changes, self.table.capacity)
 
     def _start_features(self) -> FeaturedItems:
-        featured = FeaturedItems.fresh(self.config.features.buckets, self.embeddings.weight)
+        featured = FeaturedItems.fresh(self.config.features.buckets, self.table.capacity, self.embeddings.weight)
         self.optimizer.add_param_group({"params": featured.parameters()})
         return featured
 
@@ -190,8 +199,12 @@ class TrainerState:
         self.cache.remove(torch.from_numpy(np.setdiff1d(evicted, admitted)))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything as one flat mapping of tensors."""
+        """Return everything as one flat mapping of tensors; of the embeddings, what this rank keeps."""
         return flatten(self._parts()) | {"progress": self._progress()}
+
+    def placed(self) -> dict[str, PlacedLines]:
+        """Return what all ranks keep of the embeddings, by the names of `tensors`."""
+        return {f"embeddings.{line}": PlacedLines(self.embeddings, line) for line in get_args(Line)}
 
     def tensors_of(self, rows: TableRows) -> dict[str, Tensor]:
         """Return the same with the lines of some table rows (n,) only, which are the tensor ``rows``."""
@@ -229,12 +242,15 @@ class TrainerState:
         flat: dict[str, Tensor],
         device: torch.device,
         deltas: Iterable[dict[str, Tensor]] = (),
+        workers: Workers | None = None,
     ) -> "TrainerState":
         """Return the state that `tensors` had described, and then, one after another, `tensors_of`."""
         saved = group(flat)
         progress = saved.pop("progress")[""]
-        state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype)
-        # Item features take the size of the table from it.
+        state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype, workers)
+        state.table.load_state_dict(saved.pop("table"))
+        # Embeddings and item features take the size of the table from it.
+        state.embeddings.places = replace(state.embeddings.places, capacity=state.table.capacity)
         state.embeddings.load_state_dict(saved.pop("embeddings"))
         if "features" in saved:
             state.featured = state._start_features()

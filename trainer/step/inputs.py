@@ -4,6 +4,7 @@ All random draws are for the whole batch, from a generator with the same seed on
 table row that any rank uses. A rank then keeps its share of the batch.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -46,7 +47,7 @@ class RankShare(NamedTuple):
 class SampledInputs(NamedTuple):
     """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
 
-    `used` (m,) are all table rows, repeated or not, that any rank uses in the step.
+    `used` (m,) are all table rows, repeated or not, that any rank uses in the step; `used_here` those that this one does.
     """
 
     columns: Tensor | None
@@ -54,6 +55,7 @@ class SampledInputs(NamedTuple):
     cached: Tensor | None
     share: RankShare
     used: Tensor
+    used_here: Tensor
 
 
 def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs:
@@ -71,10 +73,12 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
         forbidden = torch.cat([forbidden, known], 1)
     weights, counts = (_by_position(values, batch) for values in (batch.weights, batch.user_counts))
     rows = BatchRows(positives, weights, counts, own, extra, forbidden)
-    share = _share(rows, batch, workers.share(len(batch.positives)))
-    parts = (positives, batch.histories, columns, own, extra, cached)
-    used = torch.cat([part.flatten() for part in parts if part is not None])
-    return SampledInputs(columns, Pool.of(positives, real), cached, share, used)
+    here = workers.share(len(batch.positives))
+    shared, by_history = (columns, cached), [batch.histories, *(_by_history(one, batch) for one in (positives, own, extra))]
+    used = _joined((*by_history, *shared))
+    of_share = [None if part is None else part[here] for part in by_history]
+    used_here = used if workers.world_size == 1 else _joined((*of_share, *shared))
+    return SampledInputs(columns, Pool.of(positives, real), cached, _share(rows, batch, here), used, used_here)
 
 
 def _columns(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -> Tensor:
@@ -103,6 +107,15 @@ def _extra_positives(config: TrainerConfig, positives: Tensor, known: Tensor, dr
     chance[~some] = 1.0
     drawn = known.gather(1, torch.multinomial(chance, count, replacement=True, generator=draw).to(known.device))
     return torch.where(some[:, None].to(known.device), drawn, positives[:, None])
+
+
+def _joined(parts: Iterable[Tensor | None]) -> Tensor:
+    return torch.cat([part.flatten() for part in parts if part is not None])
+
+
+def _by_history(values: Tensor | None, batch: Batch) -> Tensor | None:
+    """Return what each position has, (P, ...), by history, (B, n)."""
+    return None if values is None else values.reshape(len(batch.positives), -1)
 
 
 def _by_position(values: Tensor, batch: Batch) -> Tensor:

@@ -80,14 +80,17 @@ class StepVectors:
         laps.end("tower")
         return inputs
 
-    def drawn(self, sampled: SampledInputs, drawn: Tensor | None) -> Tensor:
-        """Count how often resampling drew each row, (n,), given the columns and cached items that it `drawn`."""
-        counts = torch.zeros_like(self.read[:, 0])
-        if drawn is not None:
-            parts = [part for part in (sampled.columns, sampled.cached) if part is not None]
-            places = self.place(torch.cat(parts))[drawn.flatten()]
-            counts.index_add_(0, places, torch.ones_like(places, dtype=counts.dtype))
-        return counts
+    def drawn(self, sampled: SampledInputs, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the columns and cached items (c,), and how often this rank's resampling, if any, drew each, (c,).
+
+        `drawn` are their numbers, of any shape. Without a cache, nobody asks: nothing is counted.
+        """
+        parts = [part for part in (sampled.columns, sampled.cached) if part is not None and self.model.cache is not None]
+        candidates = torch.cat(parts) if parts else self.rows[:0]
+        counts = self.read.new_zeros(len(candidates))
+        if parts and drawn is not None:
+            counts.index_add_(0, drawn.flatten(), counts.new_ones(drawn.numel()))
+        return candidates, counts
 
     def _items(self, rows: Tensor | None) -> Tensor | None:
         """Return the vectors (..., d) of the items of table rows (...)."""
