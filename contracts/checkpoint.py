@@ -84,8 +84,8 @@ class CheckpointMark(Document):
 
     format: Literal[2, 3, 4, 5] = Field(
         default=5,
-        description="what the files hold; 2: no parent, ids as JSON; below 4: no counts of rows; below 5: embeddings in "
-        "the order of rows; others are refused",
+        description="what the files hold; 2: no parent, ids as JSON; below 4: no counts of rows; below 5: embeddings "
+        "in the order of rows; others are refused",
     )
     step: int = Field(ge=0, description="steps since the beginning of training")
     sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")

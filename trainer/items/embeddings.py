@@ -4,8 +4,8 @@ Row-wise Adagrad keeps one number per row, the sum of the mean squared gradients
 ``learning_rate * gradient / sqrt(sum)``: Duchi et al., "Adaptive Subgradient Methods", JMLR 2011, with the
 diagonal shared within a row. Dense Adam over the table would cost more than the rest of a step.
 
-Each rank keeps the lines of a share of the rows (`trainer.items.places`) and alone moves these. Rows go to whoever needs
-them, and gradients come back (`trainer.items.route`).
+Each rank keeps the lines of a share of the rows (`trainer.items.places`) and alone moves these. Rows go to whoever
+needs them, and gradients come back (`trainer.items.route`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -70,6 +70,7 @@ class Embeddings:
         generator: torch.Generator,
         device: torch.device,
         dtype: torch.dtype,
+        *,
         workers: Workers | None = None,
     ) -> "Embeddings":
         """Return a table whose shared row is random and whose other rows are zeros until an item gets them."""
@@ -165,7 +166,7 @@ class Embeddings:
 
     def _norms(self) -> Tensor:
         norms = torch.stack([torch.linalg.vector_norm(self._of(line)) for line in get_args(Line)])
-        return torch.linalg.vector_norm(self.workers.gather(norms), dim=0)
+        return cast(Tensor, torch.linalg.vector_norm(self.workers.gather(norms), dim=0))
 
     def _of(self, line: str) -> Tensor:
         return cast(Tensor, getattr(self, line))
@@ -191,8 +192,8 @@ class Embeddings:
 def _blocks(rows: int) -> Iterator[int]:
     """Yield where blocks of rows start, and the end of the last, which takes in what is left over.
 
-    `torch.randn` draws 16 numbers at a time, and a shorter rest in another way: so cut, blocks have the numbers that one
-    draw would have.
+    `torch.randn` draws 16 numbers at a time, and a shorter rest in another way: so cut, blocks have the numbers of one
+    draw.
     """
     yield from range(0, max(rows - _AT_ONCE, 0) + 1, _AT_ONCE)
     yield rows

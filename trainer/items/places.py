@@ -1,9 +1,10 @@
 """Where the rows of the item table are: each rank keeps a share of them.
 
-Row ``r`` of a table of ``2^k`` rows has the place ``r * odd mod 2^k``, and each rank keeps a contiguous range of places.
-Multiplication by an odd number permutes the places (Knuth, "The Art of Computer Programming", volume 3, section 6.4:
-multiplicative hashing), so frequent items, which have low rows, are spread evenly. Whatever is stored in the order of
-places can be cut for any number of ranks. When the table doubles, a row's place stays or moves by the old capacity.
+Row ``r`` of a table of ``2^k`` rows has the place ``r * odd mod 2^k``, and each rank keeps a contiguous range of
+places. Multiplication by an odd number permutes the places (Knuth, "The Art of Computer Programming", volume 3,
+section 6.4: multiplicative hashing), so frequent items, which have low rows, are spread evenly. Whatever is stored in
+the order of places can be cut for any number of ranks. When the table doubles, a row's place stays or moves by the old
+capacity.
 """
 
 from dataclasses import dataclass

@@ -71,6 +71,7 @@ class Route:
             return self.asked, values
         lines, number = torch.unique(self.asked, return_inverse=True)
         sums = values.new_zeros(len(lines), *values.shape[1:])
-        for part, into in zip(self.push(values).split(self._receive), number.split(self._receive), strict=True):
+        parts = (torch.split(one, self._receive) for one in (self.push(values), number))
+        for part, into in zip(*parts, strict=True):
             sums[into] += part
         return lines, sums

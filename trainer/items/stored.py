@@ -5,7 +5,7 @@ A file is written and read piece by piece: no rank holds what other ranks keep.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer.items.embeddings import Embeddings, Line
 from trainer.items.places import Places
 
-__all__ = ["OwnLines", "PlacedLines"]
+__all__ = ["OwnLines", "PlacedLines", "placed"]
 
 _AT_ONCE: Final = 1 << 16
 """Rows fetched at a time: with 64 dimensions 16 MB."""
@@ -41,6 +41,11 @@ class PlacedLines:
         for first in range(0, capacity, _AT_ONCE):
             places = torch.arange(first, min(first + _AT_ONCE, capacity), device=device)
             yield self.embeddings.fetch(self.embeddings.places.rows(places), self.line)
+
+
+def placed(embeddings: Embeddings) -> dict[Line, PlacedLines]:
+    """Return what `Embeddings.state_dict` does, of all ranks."""
+    return {line: PlacedLines(embeddings, line) for line in get_args(Line)}
 
 
 @dataclass(frozen=True)

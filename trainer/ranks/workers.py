@@ -161,7 +161,7 @@ class Workers(AbstractContextManager["Workers"]):
             self._asked = None
 
     def ask(self, question: str) -> None:
-        """Have the ranks that wait in `first` answer, so that they take part in what follows; elsewhere all ranks do."""
+        """Have the ranks that wait in `first` answer, so that they take part in what follows; elsewhere they do."""
         if self._store is not None and self._asked is not None:
             self._store.set(self._question(len(self._asked)), question)
             self._asked.append(question)

@@ -31,7 +31,7 @@ from contracts.documents import write_document
 from trainer.config import TrainerConfig
 from trainer.items.places import Places
 from trainer.items.rows import Reader, TableRows, no_rows
-from trainer.items.stored import OwnLines, PlacedLines
+from trainer.items.stored import OwnLines, PlacedLines, placed
 from trainer.ranks.workers import Workers
 from trainer.state.saved import SavedChain, SavedRows
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
@@ -79,7 +79,7 @@ class CheckpointLog:
         # A killed run may have left a part of it.
         self.store.remove(f"checkpoints/{name}")
         before, rows = self._before(state)
-        tensors = state.tensors() | state.placed() if before is None else state.tensors_of(rows)
+        tensors = _whole(state) if before is None else state.tensors_of(rows)
         entry = self._write(name, state, tensors, before.links[-1].checkpoint if before else None)
         checkpoint = CheckpointRef(name=name, checksum=entry.checksum)
         state.saved = (before or SavedChain(state.layout(), ())).extended(checkpoint, rows)
@@ -155,7 +155,7 @@ class CheckpointLog:
         try:
             chain = read_checkpoint_chain(self.store, name)
             self._compare(name, chain[-1][1], config)
-            whole = self._read(name=chain[0][0].name, mark=chain[0][1], own=_own_lines(chain[0][1], workers))
+            whole = self._read(chain[0][0].name, chain[0][1], _own_lines(chain[0][1], workers))
             deltas = [self._read(one.name, mark) for one, mark in chain[1:]]
         except FirstFormatError as error:
             raise CheckpointMismatchError(str(error)) from error
@@ -169,9 +169,7 @@ class CheckpointLog:
             state.saved = SavedChain(state.layout(), tuple(links))
         return state
 
-    def _read(
-        self, name: str, mark: CheckpointMark, own: Mapping[str, OwnLines] | None = None
-    ) -> dict[str, Tensor]:
+    def _read(self, name: str, mark: CheckpointMark, own: Mapping[str, OwnLines] | None = None) -> dict[str, Tensor]:
         return read_tensors(self.store, f"checkpoints/{name}", mark.tensors, mark.files, own)
 
     def _compare(self, name: str, mark: CheckpointMark, config: TrainerConfig) -> None:
@@ -207,6 +205,11 @@ class CheckpointLog:
         for folder in {name.split("/")[1] for name in self.store.glob("checkpoints/*/*")} - kept:
             self.store.remove(mark_path(folder))
             self.store.remove(f"checkpoints/{folder}")
+
+
+def _whole(state: TrainerState) -> dict[str, Tensor | PlacedLines]:
+    """Return everything, with the embeddings of all ranks."""
+    return {**state.tensors(), **{f"embeddings.{line}": lines for line, lines in placed(state.embeddings).items()}}
 
 
 def _own_lines(mark: CheckpointMark, workers: Workers) -> dict[str, OwnLines]:

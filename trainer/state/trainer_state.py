@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import cast, get_args
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,9 @@ from contracts.ascending import ascending
 from contracts.recipe import Stretch
 from sketches import FrequencyView
 from trainer.config import TrainerConfig
-from trainer.items.embeddings import Embeddings, Line
+from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows, no_rows
-from trainer.items.stored import PlacedLines
 from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
@@ -78,7 +77,7 @@ class TrainerState:
         device = device or torch.device("cpu")
         table = ItemTable()
         rows = generator(config.seed, Purpose.ROWS, -1)
-        embeddings = Embeddings.fresh(table.capacity, config.tower.dimension, rows, device, dtype, workers)
+        embeddings = Embeddings.fresh(table.capacity, config.tower.dimension, rows, device, dtype, workers=workers)
         return cls(config, *_tower(config, device, dtype), embeddings, table, FrequencyView(config.half_life_seconds))
 
     @property
@@ -116,10 +115,7 @@ class TrainerState:
         return vectors if self.featured is None else self.featured.compose(vectors, rows)
 
     def item_vectors(self, rows: TableRows) -> Tensor:
-        """Return the vectors (n, d) of the items of distinct `rows` (n,) as the towers read them.
-
-        All ranks call it together, or rank 0 in `Workers.first`, where the others answer by the embeddings.
-        """
+        """Return the vectors (n, d) of the items of `rows` (n,) as the towers read them; as `Embeddings.fetch`."""
         index = torch.from_numpy(rows).to(self.device)
         return self.compose(self.embeddings.fetch(index), index)
 
@@ -151,9 +147,8 @@ class TrainerState:
         if self.users is not None and users is not None:
             self.users.add(*users, manifest.max_event_ms)
         self.table.touch(keys, manifest.max_event_ms)
-        evicted = TableRows(np.empty(0, np.int64))
-        if self.config.item_ttl_seconds is not None:
-            evicted = self.table.expire(round(self.frequencies.time_ms - 1000 * self.config.item_ttl_seconds))
+        ttl = self.config.item_ttl_seconds
+        evicted = no_rows() if ttl is None else self.table.expire(round(self.frequencies.time_ms - 1000 * ttl))
         # A late pane counts little in the decayed view, yet what it holds has certainly been seen.
         estimates = self.frequencies.estimates(keys)
         seen = np.maximum(self.frequencies.agreed(estimates), occurrences) >= self.config.admit_after
@@ -202,10 +197,6 @@ class TrainerState:
         """Return everything as one flat mapping of tensors; of the embeddings, what this rank keeps."""
         return flatten(self._parts()) | {"progress": self._progress()}
 
-    def placed(self) -> dict[str, PlacedLines]:
-        """Return what all ranks keep of the embeddings, by the names of `tensors`."""
-        return {f"embeddings.{line}": PlacedLines(self.embeddings, line) for line in get_args(Line)}
-
     def tensors_of(self, rows: TableRows) -> dict[str, Tensor]:
         """Return the same with the lines of some table rows (n,) only, which are the tensor ``rows``."""
         return {"rows": torch.from_numpy(rows)} | flatten(self._parts(), rows) | {"progress": self._progress()}
@@ -213,8 +204,7 @@ class TrainerState:
     def touched(self, reader: Reader) -> TableRows:
         """Return the table rows of which anything has changed since a reader's `clear_touched`, ascending, (n,)."""
         # Features and the cache change for no other rows than those of the table and the embeddings.
-        rows = [part.touched.rows(reader) for part in (self.table, self.embeddings)]
-        return TableRows(ascending(np.concatenate(rows)))
+        return TableRows(ascending(np.concatenate([one.touched.rows(reader) for one in (self.table, self.embeddings)])))
 
     def clear_touched(self, reader: Reader) -> None:
         """Begin again: for this reader, no row has changed."""

@@ -47,7 +47,7 @@ class RankShare(NamedTuple):
 class SampledInputs(NamedTuple):
     """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
 
-    `used` (m,) are all table rows, repeated or not, that any rank uses in the step; `used_here` those that this one does.
+    `used` (m,) are all table rows, repeated or not, that any rank uses in the step; `used_here` those of this one.
     """
 
     columns: Tensor | None
@@ -74,7 +74,10 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
     weights, counts = (_by_position(values, batch) for values in (batch.weights, batch.user_counts))
     rows = BatchRows(positives, weights, counts, own, extra, forbidden)
     here = workers.share(len(batch.positives))
-    shared, by_history = (columns, cached), [batch.histories, *(_by_history(one, batch) for one in (positives, own, extra))]
+    shared, by_history = (
+        (columns, cached),
+        [batch.histories, *(_by_history(one, batch) for one in (positives, own, extra))],
+    )
     used = _joined((*by_history, *shared))
     of_share = [None if part is None else part[here] for part in by_history]
     used_here = used if workers.world_size == 1 else _joined((*of_share, *shared))

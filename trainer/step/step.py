@@ -45,8 +45,8 @@ class StepResult(NamedTuple):
 class Gradients(NamedTuple):
     """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the towers by parameter, and the step's totals.
 
-    The rows are those that this rank keeps; `used` (m,) are those of all ranks, repeated or not. `drawn` (c,) counts how
-    often resampling drew each of the `candidates` (c,), which are table rows; both are empty without a cache.
+    The rows are those that this rank keeps; `used` (m,) are those of all ranks, repeated or not. `drawn` (c,) counts
+    how often resampling drew each of the `candidates` (c,), which are table rows; both are empty without a cache.
     """
 
     rows: Tensor
@@ -81,7 +81,8 @@ def train_step(
 
 def _norm(gradients: Gradients, workers: Workers) -> float:
     """Return the Euclidean norm of all gradients together; in float64, which no square of float32 overflows."""
-    rows, *tower = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in (gradients.embeddings, *gradients.tower))
+    every = (gradients.embeddings, *gradients.tower)
+    rows, *tower = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in every)
     return math.hypot(*workers.gather(rows).tolist(), *(one.item() for one in tower))
 
 

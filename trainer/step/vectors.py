@@ -85,7 +85,8 @@ class StepVectors:
 
         `drawn` are their numbers, of any shape. Without a cache, nobody asks: nothing is counted.
         """
-        parts = [part for part in (sampled.columns, sampled.cached) if part is not None and self.model.cache is not None]
+        every = () if self.model.cache is None else (sampled.columns, sampled.cached)
+        parts = [part for part in every if part is not None]
         candidates = torch.cat(parts) if parts else self.rows[:0]
         counts = self.read.new_zeros(len(candidates))
         if parts and drawn is not None:
