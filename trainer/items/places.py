@@ -56,6 +56,15 @@ class Places:
         """Return the rows at places, of their shape."""
         return places * pow(_ODD, -1, self.capacity) & (self.capacity - 1)
 
+    def key(self, rows: Tensor) -> Tensor:
+        """Return numbers in the order in which rows come from ranks: their places, or themselves for a single rank."""
+        return rows if self.ranks == 1 else self.of(rows)
+
+    def distinct(self, rows: Tensor) -> Tensor:
+        """Return the distinct ones (n,) among rows of any number, ascending by `key`."""
+        keys: Tensor = torch.unique(self.key(rows))
+        return keys if self.ranks == 1 else self.rows(keys)
+
     def local(self, rows: Tensor) -> Tensor:
         """Return where rows are among this rank's lines; a number that no line has for rows that are elsewhere.
 

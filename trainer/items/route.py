@@ -21,7 +21,7 @@ class Route:
     workers
         The ranks.
     order
-        Sorts the rows (n,) of this rank by place; None where a single rank keeps all of them.
+        Sorts the rows (n,) of this rank by place; None where they are in this order, or a single rank keeps all.
     send
         How many of them each rank keeps.
     receive
@@ -41,7 +41,9 @@ class Route:
         if workers.world_size == 1:
             return cls(workers, None, [len(rows)], [len(rows)], rows)
         ones = [1] * workers.world_size
-        wanted, order = places.of(rows).sort()
+        wanted, order = places.of(rows), None
+        if not bool((wanted[1:] > wanted[:-1]).all()):
+            wanted, order = wanted.sort()
         cuts = torch.searchsorted(wanted, places.cuts.to(rows.device))
         send = cuts.diff()
         receive = workers.exchange(send, ones, ones).tolist()
@@ -50,28 +52,28 @@ class Route:
 
     def fetch(self, lines: Tensor) -> Tensor:
         """Return the lines (n, ...) of the rows that were asked for, given the lines that each rank keeps."""
-        found = lines[self.asked]
+        received = self._workers.exchange(lines[self.asked], self._receive, self._send)
         if self._order is None:
-            return found
-        received = self._workers.exchange(found, self._receive, self._send)
+            return received
         fetched = torch.empty_like(received)
         fetched[self._order] = received
         return fetched
 
     def push(self, values: Tensor) -> Tensor:
         """Send what belongs to the rows that were asked for, (n, ...), and return what belongs to `asked`, (m, ...)."""
-        return values if self._order is None else self._workers.exchange(values[self._order], self._send, self._receive)
+        ordered = values if self._order is None else values[self._order]
+        return self._workers.exchange(ordered, self._send, self._receive)
 
     def add(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add up what ranks have for the same rows, (n, ...), in the order of ranks.
 
         Returns the places (m,), among this rank's lines, of those that any rank asked for, each once, and the sums.
         """
-        if self._order is None:
+        if self._workers.world_size == 1:
             return self.asked, values
         lines, number = torch.unique(self.asked, return_inverse=True)
         sums = values.new_zeros(len(lines), *values.shape[1:])
         parts = (torch.split(one, self._receive) for one in (self.push(values), number))
         for part, into in zip(*parts, strict=True):
-            sums[into] += part
+            sums.index_add_(0, into, part)
         return lines, sums

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -107,8 +106,8 @@ class TrainerState:
         return Totals(max(users[0], self.config.batch_size), users[1], len(self.table))
 
     def select(self, used: Tensor) -> Tensor:
-        """Return the distinct rows (n,), ascending, among `used` ones of any number."""
-        return cast(Tensor, torch.unique(used))
+        """Return the distinct rows (n,), ascending by `Places.key`, among `used` ones of any number."""
+        return self.embeddings.places.distinct(used)
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""

@@ -72,7 +72,7 @@ def train_step(
     limit = model.config.optimizer.max_gradient_norm
     clipped, refused = limit is not None and norm > limit, not (math.isfinite(loss) and math.isfinite(norm))
     if not refused:
-        _update(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients)
+        _update(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients, workers)
     model.position.step += 1
     model.position.batch += 1
     laps.end("update")
@@ -91,13 +91,13 @@ def _scaled(gradients: Gradients, factor: float) -> Gradients:
     return gradients._replace(embeddings=factor * gradients.embeddings, tower=tower)
 
 
-def _update(model: Model, gradients: Gradients) -> None:
+def _update(model: Model, gradients: Gradients, workers: Workers) -> None:
     """Move the parameters, and let the cache know what resampling drew."""
     for parameter, gradient in zip(_parameters(model), gradients.tower, strict=True):
         parameter.grad = gradient
     model.optimizer.step()
     model.embeddings.adagrad_step(gradients.rows, gradients.embeddings, model.config.optimizer.embedding_learning_rate)
-    if model.embeddings.places.ranks > 1:
+    if workers.world_size > 1 and workers.is_first:  # it writes what has changed
         model.embeddings.touched.mark(gradients.used.cpu().numpy())
     if model.cache is not None:
         model.cache.update(gradients.candidates.repeat_interleave(gradients.drawn.long()))

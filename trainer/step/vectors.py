@@ -38,17 +38,19 @@ class StepVectors:
     leaf
         Embeddings (n, d) of `rows`, which the gradient is taken by.
     rows
-        Distinct table rows of the step, ascending, (n,).
+        Distinct table rows of the step, (n,), ascending by `Places.key`.
     """
 
     def __init__(self, model: Model, leaf: Tensor, rows: Tensor) -> None:
         self.model, self.rows = model, rows
+        self._keys = model.embeddings.places.key(rows)
         self.read = model.compose(leaf, rows)
         self.items = project(self.read, model.config.tower)
 
     def place(self, rows: Tensor) -> Tensor:
         """Return where table rows (...) are among those of the step; -1 for rows that have no part in it."""
-        place = torch.searchsorted(self.rows, rows.contiguous()).clamp(max=len(self.rows) - 1)
+        keys = self.model.embeddings.places.key(rows.contiguous())
+        place = torch.searchsorted(self._keys, keys).clamp(max=len(self.rows) - 1)
         return torch.where(self.rows[place] == rows, place, -1)
 
     def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: Laps) -> LossInputs:

@@ -45,6 +45,14 @@ def test_the_lowest_rows_which_are_those_of_the_oldest_items_are_spread_evenly(r
     assert min(shares) > 0.95 * len(low) / ranks
 
 
+@given(rows=st.lists(st.integers(0, 63)), ranks=RANKS)
+def test_distinct_rows_ascend_by_key(rows: list[int], ranks: int) -> None:
+    places = Places(64, 0, ranks)
+    found = places.distinct(torch.tensor(rows, dtype=torch.int64))
+    assert sorted(found.tolist()) == sorted(set(rows))
+    assert (places.key(found).diff() > 0).all()
+
+
 def test_one_rank_has_all_rows_in_their_order() -> None:
     rows = torch.tensor([5, 0, 3])
     alone = Places(7)

@@ -1,4 +1,4 @@
-"""Started by torchrun, or imported: goes on with a run from its newest checkpoint, window by window, as ranks together."""
+"""Started by torchrun, or imported: goes on with a run from its newest checkpoint, all ranks together."""
 
 import json
 import sys
