@@ -36,8 +36,8 @@ Line = Literal["weight", "squares"]
 class Embeddings:
     """The `weight` (lines, dimension) of this rank's rows and the `squares` (lines,) of their gradients.
 
-    A single rank has all rows, in their order. `touched` are the rows of which either has changed; on rank 0, which saves
-    and exports, those of all ranks.
+    A single rank has all rows, in their order. `touched` are the rows of which either has changed; on rank 0, which
+    saves and exports, those of all ranks.
 
     Parameters
     ----------
