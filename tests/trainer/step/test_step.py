@@ -220,6 +220,15 @@ def test_two_ranks_compute_what_one_rank_does(
         assert all(torch.equal(a, b) for a, b in zip(tower, right[2], strict=True))
 
 
+def test_a_batch_and_a_table_that_other_ranks_share_do_not_go_together(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    with pytest.raises(ValueError, match="2 ranks share the batch, but 1 the item table"):
+        train_step(state, batches_of(store, state)[0], Workers(0, 2))
+
+
 def test_a_step_moves_what_took_part_only(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
     synthetic(writer, windows=1)
     state = absorbed(store, config)
