@@ -158,7 +158,8 @@ def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
 def examples(state: TrainerState, stream: Stream, part: slice) -> Examples:
     """Return a slice of the stream as table rows; the loss does not use the users."""
     items = stream.keys[part]
-    found = Positives(np.zeros_like(items), items, stream.histories[part], np.ones(len(items), np.float32))
+    weights, exposed = np.ones(len(items), np.float32), ItemKeys(np.empty((len(items), 0), np.int64))
+    found = Positives(np.zeros_like(items), items, stream.histories[part], weights, exposed)
     return Examples.of(found, state.table)
 
 

@@ -36,6 +36,7 @@ from contracts.user_lookup import UserTable
 from contracts.user_rows import FoundUsers, Records, SeenItems, UserRows
 from contracts.window import (
     ITEMS_SCHEMA,
+    ExposureCounts,
     WindowCounts,
     WindowManifest,
     WindowName,
@@ -59,6 +60,7 @@ __all__ = [
     "CorruptArtefactError",
     "Document",
     "EventClock",
+    "ExposureCounts",
     "FeatureNames",
     "FileEntry",
     "FoundUsers",

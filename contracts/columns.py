@@ -11,6 +11,7 @@ __all__ = [
     "EVENT_ID",
     "EVENT_KEY",
     "EVENT_TYPE",
+    "EXPOSED",
     "FALLBACK",
     "FEATURES",
     "HISTORY",
@@ -45,6 +46,7 @@ EVENT_KEY: Final = "event_key"
 LABEL: Final = "label"
 HISTORY: Final = "history"
 HISTORY_TIMES: Final = "history_times"
+EXPOSED: Final = "exposed"
 POSITION: Final = "position"
 FEATURES: Final = "features"
 

@@ -18,7 +18,15 @@ from contracts.errors import CorruptArtefactError
 from contracts.features import FeatureNames, StoredFeatureNames
 from contracts.storage import FileEntry
 
-__all__ = ["ITEMS_SCHEMA", "WindowCounts", "WindowManifest", "WindowName", "examples_schema", "items_schema"]
+__all__ = [
+    "ITEMS_SCHEMA",
+    "ExposureCounts",
+    "WindowCounts",
+    "WindowManifest",
+    "WindowName",
+    "examples_schema",
+    "items_schema",
+]
 
 _EXAMPLES: Final = "examples-"
 _ITEMS: Final = "items.parquet"
@@ -40,12 +48,15 @@ def items_schema(features: FeatureNames) -> pa.Schema:
     return pa.schema([*ITEMS_SCHEMA, *features.fields])
 
 
-def examples_schema(history_length: int) -> pa.Schema:
+def examples_schema(history_length: int, exposed_items: int = 0) -> pa.Schema:
     """Return the schema of ``examples-*.parquet``.
 
     `history` holds the keys of the user's last positives before the event, oldest first, padded on the left
-    with `PADDING_KEY`; `label` is +1 or -1 (`Label`); `event_key` is the hashed `event_id`, null without one.
+    with `PADDING_KEY`; `label` is +1 or -1 (`Label`); `event_key` is the hashed `event_id`, null without one. With
+    `exposed_items`, `exposed` holds the keys of so many items at most that were shown beside a positive's item and not
+    chosen, the one to take first first, padded on the right.
     """
+    exposed = pa.field(columns.EXPOSED, pa.list_(pa.int64(), exposed_items), nullable=False)
     return pa.schema(
         [
             pa.field(columns.USER_KEY, pa.int64(), nullable=False),
@@ -56,6 +67,7 @@ def examples_schema(history_length: int) -> pa.Schema:
             pa.field(columns.LABEL, pa.int8(), nullable=False),
             pa.field(columns.EVENT_KEY, pa.int64()),
             pa.field(columns.ATTRIBUTION_TOKEN, pa.string()),
+            *([exposed] if exposed_items else []),
         ]
     )
 
@@ -79,6 +91,36 @@ class WindowCounts(Document):
         return WindowCounts(**{name: mine[name] + theirs[name] for name in mine})
 
 
+class ExposureCounts(Document):
+    """What came of the positives with an attribution token when a window was joined with the served lists.
+
+    ``joined``: the list is known and holds the item; ``repeated``: so does that of an earlier event of the pane on this
+    item of the list; ``not_kept``: the answer was not of the share that is kept; ``unknown_list``: the list is gone, or
+    not written yet; ``other_item``: the list does not hold the item, or is another user's; ``unreadable``: its file is
+    damaged; ``carried``: joined before, in the windows that this one is a rebuild of. `items` are the exposed items of
+    all examples.
+    """
+
+    joined: int = 0
+    repeated: int = 0
+    not_kept: int = 0
+    unknown_list: int = 0
+    other_item: int = 0
+    unreadable: int = 0
+    carried: int = 0
+    items: int = 0
+
+    @property
+    def clicks(self) -> dict[str, int]:
+        """The number of positives by outcome."""
+        found: dict[str, int] = self.model_dump(exclude={"items"})
+        return found
+
+    def __add__(self, other: "ExposureCounts") -> "ExposureCounts":
+        mine, theirs = self.model_dump(), other.model_dump()
+        return ExposureCounts(**{name: mine[name] + theirs[name] for name in mine})
+
+
 class WindowManifest(Document):
     """One pane of a window, as its commit lists it; times are milliseconds of event time unless said otherwise."""
 
@@ -95,13 +137,18 @@ class WindowManifest(Document):
     history_length: int = Field(ge=1)
     sketch: dict[str, str | int | float | bool] = Field(description="kind and parameters of the estimators")
     item_features: StoredFeatureNames = Field(default=FeatureNames(), description="features in items.parquet")
+    exposed_items: int = Field(default=0, ge=0, description="exposed items of an example; 0: the column is absent")
+    exposure: ExposureCounts = ExposureCounts()
     files: tuple[FileEntry, ...]
 
     @model_serializer(mode="wrap")
-    def _leave_out_absent_features(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_what_is_absent(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialise(self)
         if not self.item_features.all:
             fields.pop("item_features", None)
+        if not self.exposed_items:
+            fields.pop("exposed_items", None)
+            fields.pop("exposure", None)
         return fields
 
     @property

@@ -18,6 +18,7 @@ from pipelines.transforms.commit import CommitRun
 from pipelines.transforms.count import CountItemsAndUsers
 from pipelines.transforms.dead_letters import WriteDeadLetters
 from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
+from pipelines.transforms.exposure import AttachExposure
 from pipelines.transforms.histories import DELTAS, AttachHistories
 from pipelines.transforms.read import PROGRESS, ListChunks, ReadChunk
 from pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Piece, Release, Reopen
@@ -103,8 +104,11 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         store, run, config = self._store, self._run, self._config
         attach = beam.ParDo(AttachHistories(store, run, config, self._before)).with_output_types(ShardWindow)
         attached = shards | "Attach histories" >> attach.with_outputs(DELTAS, main="windows")
-        written = attached.windows | "Write shards" >> beam.ParDo(WriteShards(store, run, config.history_length))
-        return written, attached[DELTAS]
+        windows = attached.windows
+        if config.exposed_items:
+            attach_exposure = beam.ParDo(AttachExposure(store, run, config)).with_output_types(ShardWindow)
+            windows = windows | "Attach exposure" >> attach_exposure
+        return windows | "Write shards" >> beam.ParDo(WriteShards(store, run, config)), attached[DELTAS]
 
     def _count(self, shards: Any) -> Any:
         return (

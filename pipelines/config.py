@@ -69,6 +69,13 @@ class PipelineConfig(LogConfig):
         ge=1,
         description="newest items remembered of each user as seen, positives and negatives",
     )
+    exposed_items: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="items kept with each positive that has an attribution token: those that were shown beside it and "
+        "not chosen; 0: lists are not joined",
+    )
     user_shards: int = Field(default=8, ge=1, le=65_536, description="user shards: files per window")
     secret_keys: bool = Field(
         default=False,

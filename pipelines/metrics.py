@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from contracts import Commit, EventClock, LogState, Store, WindowLog, WindowManifest
+from contracts import Commit, EventClock, ExposureCounts, LogState, Store, WindowLog, WindowManifest
 from logs import Reason
 from pipelines.config import PipelineConfig
 from pipelines.drift import RecentItems
@@ -51,6 +51,19 @@ class PipelineMetrics:
         )
         self.late = Counter(
             "weir_pipeline_late_events_total", "Events that came after their window was committed.", registry=registry
+        )
+        self.clicks = Counter(
+            "weir_pipeline_exposure_clicks_total",
+            "Positives with an attribution token, by what came of joining them with their list at the commit.",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in ExposureCounts().clicks:
+            self.clicks.labels(outcome)
+        self.exposed = Counter(
+            "weir_pipeline_exposed_items_total",
+            "Items in committed examples that were shown beside a positive and not chosen.",
+            registry=registry,
         )
         self.unknown_histories = Counter(
             "weir_pipeline_unknown_histories_total",
@@ -136,6 +149,9 @@ class PipelineMetrics:
             self.duplicates.inc(pane.counts.duplicates)
             self.late.inc(pane.counts.late)
             self.unknown_histories.inc(pane.counts.unknown_histories)
+            self.exposed.inc(pane.exposure.items)
+            for outcome, clicks in pane.exposure.clicks.items():
+                self.clicks.labels(outcome).inc(clicks)
             self.commit.observe(max(0.0, pane.committed_at - started))
         if commit.panes:
             self._progress(EventClock.of(store), state)

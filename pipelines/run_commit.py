@@ -11,6 +11,7 @@ import pyarrow as pa
 from contracts import (
     ITEMS_SCHEMA,
     Commit,
+    ExposureCounts,
     FileEntry,
     HistoryFile,
     SourceSpan,
@@ -133,6 +134,8 @@ class RunCommit:
             history_length=self.config.history_length,
             sketch=self.config.sketch.parameters(),
             item_features=self.config.item_features,
+            exposed_items=self.config.exposed_items,
+            exposure=sum((report.exposure for report in pane.reports), ExposureCounts()),
             files=(*files, self._write_items(pane), *self._write_sketches(pane)),
         )
 

@@ -93,6 +93,14 @@ class NegativesConfig(FrozenModel):
         ge=0,
         description="candidates per per_row negative; the hardest probable true negative is kept; 0: off",
     )
+    exposed: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="items that were shown beside each positive and not chosen, at most; the positive is compared with "
+        "them in a term of its own, beside any loss (needs pipeline.exposed_items); 0: off",
+    )
+    exposed_weight: float = Field(default=1.0, gt=0, description="weight of that term against the loss")
     mask_history: bool = Field(default=True, description="never use a user's own recent items as negatives")
     correction: Literal["none", "standard", "improved"] = Field(
         default="improved", description="log Q correction; see trainer.losses.sampled_softmax"

@@ -10,10 +10,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -84,6 +84,16 @@ class Settings(BaseSettings):
     histories: FollowerConfig = Field(default=FollowerConfig(), description="from the store to Redis")
     monitor: MonitorConfig = Field(default=MonitorConfig(), description="recall through the server")
     client: ClientConfig = Field(default=ClientConfig(), description="how all of them reach the server")
+
+    @model_validator(mode="after")
+    def _windows_hold_what_training_takes(self) -> Self:
+        wanted, kept = self.trainer.negatives.exposed, self.pipeline.exposed_items
+        if wanted > kept:
+            raise ValueError(
+                f"trainer.negatives.exposed is {wanted}, but windows hold {kept} exposed items of each example: set "
+                f"pipeline.exposed_items to {wanted} or more"
+            )
+        return self
 
 
 def load_settings(

@@ -21,6 +21,7 @@ from pipelines.stream.slices import Slice
 from pipelines.transforms.count import CountKeys
 from pipelines.transforms.dead_letters import WriteDeadLetters
 from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
+from pipelines.transforms.exposure import AttachExposure
 from pipelines.transforms.histories import AttachHistories
 from pipelines.transforms.split import Keyed, Piece, before_retention, by_shard, without
 from pipelines.transforms.write import WriteShards
@@ -99,14 +100,16 @@ class Intake:
 
     def _written(self, shards: list[tuple[int, list[ShardWindow]]]) -> Iterator[Made]:
         attach = AttachHistories(self.store, self.run, self.config, self.before)
-        write = WriteShards(self.store, self.run, self.config.history_length)
+        expose = AttachExposure(self.store, self.run, self.config) if self.config.exposed_items else None
+        write = WriteShards(self.store, self.run, self.config)
         for shard in shards:
             for made in attach.process(shard):
                 if isinstance(made, beam.pvalue.TaggedOutput):
                     delta: HistoryFile = made.value
                     yield delta
                 else:
-                    yield from write.process(made)
+                    for window in expose.process(made) if expose else (made,):
+                        yield from write.process(window)
 
     def _letters(self, key: str, letters: list[DeadLetter]) -> Iterator[LettersWritten]:
         if letters:

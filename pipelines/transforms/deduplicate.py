@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import CommitLog, Label, Store, WindowCounts, WindowLog, WindowName, columns
+from contracts import CommitLog, ExposureCounts, Label, Store, WindowCounts, WindowLog, WindowName, columns
 from contracts.log_state import Panes
 from contracts.redacted_panes import as_redacted
 from pipelines.committed_panes import panes_before, redacted_before
@@ -44,6 +44,7 @@ class ShardWindow:
     counts: WindowCounts
     min_event_ms: int
     max_event_ms: int
+    exposure: ExposureCounts = field(default_factory=ExposureCounts)
 
     @property
     def nbytes(self) -> int:
@@ -158,7 +159,9 @@ def _users(positive: pa.Table) -> pa.Table:
 
 def _in_order(pieces: Iterable[Piece]) -> pa.Table:
     found = sorted(pieces, key=lambda piece: piece.partition)
-    rows = pa.Table.from_batches([piece.rows for piece in found])
+    # Rows of a rebuild have one column more than those of the log that follows.
+    tables = [pa.Table.from_batches([piece.rows]) for piece in found]
+    rows = pa.concat_tables(tables, promote_options="default")
     partitions = np.repeat(np.arange(len(found)), [piece.rows.num_rows for piece in found])
     # Pieces of one partition share its rank, so that positions decide between them.
     names = [piece.partition for piece in found]

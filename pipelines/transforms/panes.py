@@ -9,7 +9,17 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
-from contracts import CorruptArtefactError, FeatureNames, Label, Store, WindowLog, WindowManifest, WindowName, columns
+from contracts import (
+    PADDING_KEY,
+    CorruptArtefactError,
+    FeatureNames,
+    Label,
+    Store,
+    WindowLog,
+    WindowManifest,
+    WindowName,
+    columns,
+)
 from contracts.artefacts import read_table
 from logs import BlockId, Int64, Reading, ValidatedBlock
 from pipelines.chain import ROWS
@@ -87,7 +97,7 @@ class _ReadPane(beam.DoFn):
     def __init__(self, origin: Store, config: PipelineConfig) -> None:
         self._origin = origin
         self._rows = config.chunk_rows
-        self._features = config.item_features
+        self._features, self._exposed = config.item_features, config.exposed_items
 
     def setup(self) -> None:
         """Open the windows."""
@@ -97,8 +107,9 @@ class _ReadPane(beam.DoFn):
         """Read one pane."""
         manifest, items = element.manifest, self._items(element.manifest)
         first = position_of(manifest.sequence)
+        exposed = [columns.EXPOSED] if self._exposed and manifest.exposed_items else []
         for shard, entry in manifest.examples.items():
-            table = self._log.examples(manifest, shard, [*_COPIED, *_KEYS])
+            table = self._log.examples(manifest, shard, [*_COPIED, *_KEYS, *exposed])
             positions = np.arange(first, first + entry.rows)
             first += entry.rows
             for start in range(0, len(table), self._rows):
@@ -134,7 +145,20 @@ class _ReadPane(beam.DoFn):
         if self._features.all:
             fields[columns.FEATURES] = _features(items, index, self._features)
         fields |= {name: rows[name] for name in _KEYS}
+        if self._exposed:
+            fields[columns.EXPOSED] = _exposed(rows, self._exposed)
         return pa.RecordBatch.from_pydict({name: _array(column) for name, column in fields.items()})
+
+
+def _exposed(rows: pa.Table, limit: int) -> pa.Array:
+    """Return the first so many exposed items of each row, null where the window was not joined with lists."""
+    kind = pa.list_(pa.int64(), limit)
+    if columns.EXPOSED not in rows.column_names:
+        return pa.nulls(len(rows), kind)
+    known = _array(rows[columns.EXPOSED])
+    keys = known.flatten().to_numpy().reshape(len(rows), known.type.list_size)[:, :limit]
+    padded = np.pad(keys, ((0, 0), (0, limit - keys.shape[1])), constant_values=PADDING_KEY)
+    return pa.FixedSizeListArray.from_arrays(pa.array(padded.ravel()), limit)
 
 
 def _features(items: pa.Table, index: pa.Array, names: FeatureNames) -> pa.Array:

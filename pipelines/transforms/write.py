@@ -2,13 +2,14 @@
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import apache_beam as beam
 import pyarrow as pa
 
-from contracts import FileEntry, Store, WindowCounts, WindowName, examples_schema
+from contracts import ExposureCounts, FileEntry, Store, WindowCounts, WindowName, examples_schema
 from contracts.artefacts import write_table
+from pipelines.config import PipelineConfig
 from pipelines.positions import Run
 from pipelines.transforms.deduplicate import ShardWindow
 
@@ -26,15 +27,16 @@ class ShardReport:
     min_event_ms: int
     max_event_ms: int
     features: pa.Table | None = None
+    exposure: ExposureCounts = field(default_factory=ExposureCounts)
 
 
 class WriteShards(beam.DoFn):
     """`ShardWindow` with histories to `ShardReport`; what a retried bundle had written before counts for nothing."""
 
-    def __init__(self, store: Store, run: Run, history_length: int) -> None:
+    def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
         self._store = store
         self._run = run
-        self._schema = examples_schema(history_length)
+        self._schema = examples_schema(config.history_length, config.exposed_items)
 
     def process(self, element: ShardWindow) -> Iterator[ShardReport]:
         """Write the examples of one shard."""
@@ -51,4 +53,5 @@ class WriteShards(beam.DoFn):
             element.min_event_ms,
             element.max_event_ms,
             element.features,
+            element.exposure,
         )

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from contracts import Keys, Label, columns, hash_ids
 from contracts.served import segment_of
+from contracts.served_lists import ServedList, joined_list, lists_by_token
 
 __all__ = ["EVENT_COLUMNS", "OUTCOMES", "POSITIONS", "Attribution", "Shown"]
 
@@ -38,13 +39,6 @@ class _Click(NamedTuple):
     token: str
     item: int
     user: int
-
-
-class _Served(NamedTuple):
-    version: str
-    query: int
-    user: int | None
-    items: list[int]
 
 
 def _no_counts() -> _Ints:
@@ -138,12 +132,14 @@ class Attribution:
         for segment, clicks in found.items():
             is_counted = any(segment in shown.segments for shown in self.bundles.values())
             lists = self.load(segment) if is_counted else None
-            self._join(clicks, {} if lists is None else _by_token(lists, {one.token for one in clicks}, self.secret))
+            self._join(
+                clicks, {} if lists is None else lists_by_token(lists, {one.token for one in clicks}, self.secret)
+            )
 
-    def _join(self, clicks: Iterable[_Click], lists: dict[str, list[_Served]]) -> None:
+    def _join(self, clicks: Iterable[_Click], lists: dict[str, list[ServedList]]) -> None:
         for click in clicks:
             found = [one for one in lists.get(click.token, ()) if one.version in self.bundles]
-            holding = next((one for one in found if one.user in {None, click.user} and click.item in one.items), None)
+            holding = joined_list(found, click.user, click.item)
             if holding is None:
                 self.outcomes["other_item" if found else "unknown_list"] += 1
                 continue
@@ -157,14 +153,3 @@ def _clicks(events: pa.Table) -> Iterator[_Click]:
     found = events.filter(is_click)
     names = (columns.ATTRIBUTION_TOKEN, columns.ITEM_KEY, columns.USER_KEY)
     return map(_Click, *(found[name].to_pylist() for name in names))
-
-
-def _by_token(lists: pa.Table, tokens: set[str], secret: str) -> dict[str, list[_Served]]:
-    """Return the lists of some tokens."""
-    wanted = lists.filter(pc.is_in(lists[columns.ATTRIBUTION_TOKEN], value_set=pa.array(sorted(tokens), pa.string())))
-    found = defaultdict[str, list[_Served]](list)
-    for row in wanted.to_pylist():
-        items = hash_ids(pa.array(row[columns.ITEM_IDS], pa.string()), secret).tolist()
-        one = _Served(row[columns.BUNDLE_VERSION], row[columns.QUERY], row[columns.USER_KEY], items)
-        found[row[columns.ATTRIBUTION_TOKEN]].append(one)
-    return found

@@ -27,7 +27,7 @@ CONFIG = TrainerConfig(
     device="cpu",
     batch_size=16,
     tower=TowerConfig(dimension=8, history_length=6, dropout=0.1),
-    negatives=NegativesConfig(uniform=16),
+    negatives=NegativesConfig(uniform=16, exposed=2),
     evaluation_k=(5, 20),
     evaluation_examples=50,
     checkpoint_every_steps=7,
@@ -87,7 +87,7 @@ def final(store: Store) -> TrainerState:
 def test_ranks_killed_at_random_end_bit_for_bit_where_an_unkilled_run_ends(tmp_path: Path, ranks: int) -> None:
     whole, killed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "killed"))
     for store in (whole, killed):
-        synthetic(WindowWriter(store), windows=5, events=600)
+        synthetic(WindowWriter(store), windows=5, events=600, exposed=3)
     assert started(whole, tmp_path / "unkilled", ranks=ranks).wait(timeout=100) == 0
     draw = random.Random()
     notes = tmp_path / "notes"

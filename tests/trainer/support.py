@@ -41,7 +41,8 @@ def absorb(state: TrainerState, log: WindowLog, manifest: WindowManifest) -> Non
 
 def batches_of(store: Store, state: TrainerState, sequence: int = 0) -> list[Batch]:
     log, config = WindowLog(store), state.config
-    found = read_positives(log, log.committed()[sequence], config.tower.history_length)
+    shown = config.negatives.exposed
+    found = read_positives(log, log.committed()[sequence], config.tower.history_length, shown)
     order = generator(config.seed, Purpose.SHUFFLE, sequence)
     return list(batches(Examples.of(found, state.table, state.users).admitted(), config.batch_size, order))
 

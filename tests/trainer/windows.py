@@ -1,5 +1,6 @@
 """Writes real windows through the contracts, for tests that need a stream before any pipeline has run."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from tests.pipelines.known_users import KnownUsers
 class WindowWriter:
     """Commits one window after another to a store.
 
-    `features` holds values by item for each feature; lists of strings make a categorical one.
+    `features` holds values by item for each feature; lists of strings make a categorical one. `exposed` are, for each
+    event of the next windows, the items that it was shown with, equally many.
     """
 
     def __init__(self, store: Store, *, history_length: int = 10, width: int = 1 << 12) -> None:
@@ -37,6 +39,7 @@ class WindowWriter:
         self.width = width
         self.sequence = 0
         self.features: dict[str, dict[str, Any]] = {}
+        self.exposed: list[list[str]] | None = None
 
     def commit(
         self,
@@ -76,7 +79,7 @@ class WindowWriter:
             self.store.write(f"{folder}/{name.sketch()}", sketch.to_bytes()),
             self.store.write(f"{folder}/{name.user_sketch()}", user_sketch.to_bytes()),
         ]
-        table = _examples(events, history, weights)
+        table = _examples(events, history, weights, self.exposed)
         # Two shards, split by user, as a pipeline would.
         for shard in (0, 1):
             part = table.filter(pa.array(user_keys % 2 == shard))
@@ -101,6 +104,7 @@ class WindowWriter:
             history_length=self.users.length,
             sketch={"kind": "count-min", "width": self.width},
             item_features=self._names,
+            exposed_items=len(self.exposed[0]) if self.exposed else 0,
             files=tuple(files),
         )
 
@@ -117,7 +121,7 @@ class WindowWriter:
         return pa.table(values, schema=items_schema(self._names))
 
 
-def _examples(events: pa.Table, history: np.ndarray, weights: np.ndarray) -> pa.Table:
+def _examples(events: pa.Table, history: np.ndarray, weights: np.ndarray, exposed: list[list[str]] | None) -> pa.Table:
     n, length = history.shape
     lists = pa.FixedSizeListArray.from_arrays(pa.array(history.ravel()), length)
     values = {
@@ -127,7 +131,11 @@ def _examples(events: pa.Table, history: np.ndarray, weights: np.ndarray) -> pa.
         columns.EVENT_KEY: pa.nulls(n, pa.int64()),
         columns.ATTRIBUTION_TOKEN: pa.nulls(n, pa.string()),
     }
-    return pa.table(values, schema=examples_schema(length))
+    if not exposed:
+        return pa.table(values, schema=examples_schema(length))
+    keys = hash_ids(pa.array(itertools.chain.from_iterable(exposed), pa.string()))
+    values[columns.EXPOSED] = pa.FixedSizeListArray.from_arrays(pa.array(keys), len(exposed[0]))
+    return pa.table(values, schema=examples_schema(length, len(exposed[0])))
 
 
 def synthetic(
@@ -140,8 +148,12 @@ def synthetic(
     items: int = 60,
     seed: int = 0,
     step_ms: int = 3_600_000,
+    exposed: int = 0,
 ) -> list[WindowManifest]:
-    """Commit windows in which each user walks through a neighbourhood of items, popular ones more often."""
+    """Commit windows in which each user walks through a neighbourhood of items, popular ones more often.
+
+    Each event is shown with `exposed` items of its neighbourhood.
+    """
     draw = np.random.default_rng(seed)
     written = []
     for number in range(first, first + windows):
@@ -150,6 +162,9 @@ def synthetic(
         popular = (draw.zipf(1.5, size=events) - 1) % items
         what = np.where(draw.random(events) < 0.7, near, popular)
         times = np.sort(draw.integers(step_ms, size=events)) + number * step_ms
+        if exposed:
+            beside = (who[:, None] * 2 + draw.integers(8, size=(events, exposed))) % items
+            writer.exposed = [[f"i{item}" for item in row] for row in beside]
         span = (number * step_ms, (number + 1) * step_ms)
         written.append(writer.commit([f"u{user}" for user in who], [f"i{item}" for item in what], times, span=span))
     return written

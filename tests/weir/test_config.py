@@ -107,3 +107,12 @@ def test_a_section_that_is_a_value_is_told_what_it_must_be(tmp_path: Path) -> No
     with pytest.raises(SettingsError) as refusal:
         load_settings(written(tmp_path / "weir.yaml", "trainer: 5\n"))
     assert refusal.value.problems[0].startswith("trainer = 5: must be a mapping")
+
+
+def test_training_takes_no_more_exposed_items_than_windows_hold() -> None:
+    values = {"trainer": {"negatives": {"exposed": 4}}, "pipeline": {"exposed_items": 3}}
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, values)
+    problem = "trainer.negatives.exposed is 4, but windows hold 3 exposed items of each example"
+    assert str(caught.value) == f"settings: {problem}: set pipeline.exposed_items to 4 or more"
+    assert load_settings(None, values | {"pipeline": {"exposed_items": 4}}).trainer.negatives.exposed == 4

@@ -2,7 +2,7 @@
 
 The file of a loss also holds its adapter for the training step (``gbce`` and ``gbce_of``), which
 `trainer.loss_config.LOSSES` names. `trainer.losses.reference` holds the softmax losses on
-whole matrices, which no step computes.
+whole matrices of logits.
 """
 
 from trainer.losses.binary import bce, gbce

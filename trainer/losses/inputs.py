@@ -52,6 +52,9 @@ class LossInputs:
         Vectors of each row's own negatives, (b, N, d).
     extra_positives
         Vectors of further positives of each row's user, (b, M, d).
+    exposed, exposed_keep
+        Vectors (b, E, d) of items that were shown beside each positive and not chosen, and which of them take part,
+        (b, E): for the term of exposure, whatever the loss.
     cached, log_q_cached
         Vectors (S, d) and log-density in the stream (S,) of the items of the cache.
     population
@@ -73,6 +76,8 @@ class LossInputs:
     log_q_columns: Tensor | None = None
     own: Tensor | None = None
     extra_positives: Tensor | None = None
+    exposed: Tensor | None = None
+    exposed_keep: Tensor | None = None
     cached: Tensor | None = None
     log_q_cached: Tensor | None = None
     population: Population | None = None

@@ -1,6 +1,7 @@
 """The reference of the softmax losses, on whole matrices of logits; `trainer.losses.softmax` is what trains.
 
-Use it for small experiments and as an oracle: the tests hold the trained loss against it, for value and gradient.
+Only the term of exposure, of a few columns by row, is computed here. Use it for small experiments and as an oracle: the
+tests hold the trained loss against it, for value and gradient.
 
 Source: Khrylchenko et al., "Correcting the LogQ Correction: Revisiting Sampled Softmax for Large-Scale Retrieval",
 RecSys 2025, sections 3.2 and 3.3.

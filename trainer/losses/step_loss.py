@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from trainer.config import TrainerConfig
+from trainer.losses.exposure import exposure_of
 from trainer.losses.inputs import LossInputs, LossResult
 
 __all__ = ["step_loss"]
@@ -15,10 +16,12 @@ def step_loss(step: LossInputs, config: TrainerConfig) -> LossResult:
     """Return the losses (b,) of a step by `config.loss`; without rows, none.
 
     A lone row, as the last batch of a window may hold, gives a loss of whole batches nothing to compare: its loss is 0.
+    The term of exposure, where there is any, comes on top of any loss.
     """
     needs = config.loss.needs
     if len(step.users) < (2 if needs.user_counts else 1):
         return LossResult(0 * step.users.sum(1))
     function: Any = resolve_name(f"trainer.losses.{needs.function}")
     losses: Tensor | LossResult = function(step, config)
-    return losses if isinstance(losses, LossResult) else LossResult(losses)
+    result = losses if isinstance(losses, LossResult) else LossResult(losses)
+    return result if step.exposed is None else result._replace(losses=result.losses + exposure_of(step, config))

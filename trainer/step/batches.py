@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contracts import ItemKeys, UserKeys, WindowLog, WindowManifest, columns
+from contracts import PADDING_KEY, ItemKeys, UserKeys, WindowLog, WindowManifest, columns
 from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
 from trainer.log_q.users import Users
 
@@ -21,16 +21,20 @@ _WANTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.HISTORY, columns.W
 
 
 class Positives(NamedTuple):
-    """A window's positive examples as keys: `users` and `items` (n,), `histories` (n, L) and `weights` (n,)."""
+    """A window's positive examples as keys: `users` and `items` (n,), `histories` (n, L) and `weights` (n,).
+
+    `exposed` (n, E) were shown beside them and not chosen, padded on the right; E is 0 where nobody asks for them.
+    """
 
     users: UserKeys
     items: ItemKeys
     histories: ItemKeys
     weights: npt.NDArray[np.float32]
+    exposed: ItemKeys
 
 
 class Examples(NamedTuple):
-    """The same as table rows: `positives` (n,), `histories` (n, L), `weights` (n,) and `user_counts` (n,).
+    """The same as table rows: `positives` (n,), `histories` (n, L), `weights` and `user_counts` (n,), `exposed` (n, E).
 
     `user_counts` are the occurrences of each example's user in the stream, where a loss asks for them, else 1.
     """
@@ -39,6 +43,7 @@ class Examples(NamedTuple):
     histories: Tensor
     weights: Tensor
     user_counts: Tensor
+    exposed: Tensor
 
     @classmethod
     def of(cls, found: Positives, table: ItemTable, users: Users | None = None) -> "Examples":
@@ -46,9 +51,8 @@ class Examples(NamedTuple):
         rows = torch.from_numpy(table.rows(found.items))
         histories = torch.from_numpy(table.rows(found.histories))
         weights = torch.from_numpy(found.weights.copy())
-        if users is None:
-            return cls(rows, histories, weights, torch.ones_like(weights))
-        return cls(rows, histories, weights, torch.from_numpy(users.counts(found.users)))
+        counts = torch.ones_like(weights) if users is None else torch.from_numpy(users.counts(found.users))
+        return cls(rows, histories, weights, counts, torch.from_numpy(table.rows(found.exposed)))
 
     def admitted(self) -> "Examples":
         """Return the examples whose positive has a row of its own; the others cannot be trained on."""
@@ -68,7 +72,8 @@ class Batch(NamedTuple):
 
     `positives` and `real` are (B,), or (B, L) where every position of a history has a positive; `histories` (B, L),
     `weights` and `user_counts` (B,). `known` (B, K) are further positives of each row's user. `labels` tell which of
-    the pairs (B,), or of all combinations (B, B), are positive, where a loss samples both kinds.
+    the pairs (B,), or of all combinations (B, B), are positive, where a loss samples both kinds. `exposed` (B, E) were
+    shown beside each positive and not chosen; there are none where every position has a positive.
     """
 
     positives: Tensor
@@ -78,32 +83,46 @@ class Batch(NamedTuple):
     user_counts: Tensor
     known: Tensor
     labels: Tensor = torch.empty(0, dtype=torch.bool)
+    exposed: Tensor = torch.empty(0, 0, dtype=torch.int64)
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device."""
         return Batch(*(tensor.to(device) for tensor in self))
 
 
-def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int) -> Positives:
+def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int, exposed: int = 0) -> Positives:
     """Read a window's positives, shard by shard, with the newest `history_length` items of each history.
+
+    With them come the first `exposed` items that each was shown with, none where the window was not joined with lists.
 
     Beside what it returns, twice for a moment, the memory is that of one shard's file.
     """
-    parts = [_positives(log.examples(manifest, shard, _WANTED), history_length) for shard in log.shards(manifest)]
+    wanted = [*_WANTED, columns.EXPOSED] if exposed and manifest.exposed_items else _WANTED
+    parts = [
+        _positives(log.examples(manifest, shard, wanted), history_length, exposed) for shard in log.shards(manifest)
+    ]
     if not parts:
-        return _positives(log.all_examples(manifest, _WANTED), history_length)
-    users, items, histories, weights = (np.concatenate(found) for found in zip(*parts, strict=True))
-    return Positives(UserKeys(users), ItemKeys(items), ItemKeys(histories), weights)
+        return _positives(log.all_examples(manifest, wanted), history_length, exposed)
+    users, items, histories, weights, shown = (np.concatenate(found) for found in zip(*parts, strict=True))
+    return Positives(UserKeys(users), ItemKeys(items), ItemKeys(histories), weights, ItemKeys(shown))
 
 
-def _positives(table: pa.Table, history_length: int) -> Positives:
-    length = table.schema.field(columns.HISTORY).type.list_size
+def _positives(table: pa.Table, history_length: int, exposed: int) -> Positives:
     table = table.filter(pc.greater(table[columns.LABEL], 0)).combine_chunks()
-    flat = pa.chunked_array(chunk.flatten() for chunk in table[columns.HISTORY].chunks) if len(table) else None
-    keys = np.empty(0, np.int64) if flat is None else flat.to_numpy()
-    histories = keys.reshape(len(table), length)[:, -history_length:]
+    histories, shown = _keys(table, columns.HISTORY)[:, -history_length:], np.full((len(table), exposed), PADDING_KEY)
+    if columns.EXPOSED in table.column_names:
+        known = _keys(table, columns.EXPOSED)[:, :exposed]
+        shown[:, : known.shape[1]] = known
     users, items, weights = (table[name].to_numpy() for name in (columns.USER_KEY, columns.ITEM_KEY, columns.WEIGHT))
-    return Positives(users, items, ItemKeys(histories), weights)
+    return Positives(users, items, ItemKeys(histories), weights, ItemKeys(shown))
+
+
+def _keys(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
+    """Return a column of lists of equal length as (n, length)."""
+    length = table.schema.field(column).type.list_size
+    flat = pa.chunked_array(chunk.flatten() for chunk in table[column].chunks) if len(table) else None
+    keys = np.empty(0, np.int64) if flat is None else flat.to_numpy()
+    return keys.reshape(len(table), length)
 
 
 def batches(examples: Examples, size: int, generator: torch.Generator, start: int = 0) -> Iterator[Batch]:
@@ -123,7 +142,8 @@ def _padded(examples: Examples, size: int) -> Batch:
     histories = functional.pad(_trimmed(examples.histories), (0, 0, 0, missing), value=PADDING)
     weights = functional.pad(examples.weights, (0, missing))
     counts = functional.pad(examples.user_counts, (0, missing), value=1.0)
-    return Batch(positives, histories, weights, real, counts, histories)
+    exposed = functional.pad(examples.exposed, (0, 0, 0, missing), value=PADDING)
+    return Batch(positives, histories, weights, real, counts, histories, exposed=exposed)
 
 
 def _trimmed(histories: Tensor) -> Tensor:

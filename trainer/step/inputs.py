@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trainer.config import TrainerConfig
-from trainer.items.table import PADDING
+from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.negatives import Cached, PerRow, Pool, shared_pool
 from trainer.ranks.workers import Workers
 from trainer.step.batches import Batch
@@ -24,8 +24,9 @@ __all__ = ["BatchRows", "RankShare", "SampledInputs", "sample_inputs"]
 class BatchRows(NamedTuple):
     """What belongs to each of the b positions that a loss is computed for; None where the loss does not need it.
 
-    Table rows: the `positives` (b,), the negatives of each row's `own` (b, N), its `extra_positives` (b, M) and the
-    items that are `forbidden` as negatives (b, F); and the `weights` and `user_counts` (b,).
+    Table rows: the `positives` (b,), the negatives of each row's `own` (b, N), its `extra_positives` (b, M), the items
+    that are `forbidden` as negatives (b, F), and the `exposed` ones (b, E), `PADDING` where one is no negative; and the
+    `weights` and `user_counts` (b,).
     """
 
     positives: Tensor
@@ -34,6 +35,7 @@ class BatchRows(NamedTuple):
     own: Tensor | None
     extra_positives: Tensor | None
     forbidden: Tensor | None
+    exposed: Tensor | None
 
 
 class RankShare(NamedTuple):
@@ -72,12 +74,10 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
     if forbidden is not None and config.negatives.mask_history:
         forbidden = torch.cat([forbidden, known], 1)
     weights, counts = (_by_position(values, batch) for values in (batch.weights, batch.user_counts))
-    rows = BatchRows(positives, weights, counts, own, extra, forbidden)
-    here = workers.share(len(batch.positives))
-    shared, by_history = (
-        (columns, cached),
-        [batch.histories, *(_by_history(one, batch) for one in (positives, own, extra))],
-    )
+    exposed = _exposed(config, positives, known, batch) if batch.exposed.numel() else None
+    rows = BatchRows(positives, weights, counts, own, extra, forbidden, exposed)
+    here, shared = workers.share(len(batch.positives)), (columns, cached)
+    by_history = [batch.histories, *(_by_history(one, batch) for one in (positives, own, extra, exposed))]
     used = _joined((*by_history, *shared))
     of_share = [None if part is None else part[here] for part in by_history]
     used_here = used if workers.world_size == 1 else _joined((*of_share, *shared))
@@ -119,6 +119,14 @@ def _joined(parts: Iterable[Tensor | None]) -> Tensor:
 def _by_history(values: Tensor | None, batch: Batch) -> Tensor | None:
     """Return what each position has, (P, ...), by history, (B, n)."""
     return None if values is None else values.reshape(len(batch.positives), -1)
+
+
+def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Batch) -> Tensor:
+    """Return what was shown beside each positive, (B, E), without what its user is known to like or has no row."""
+    liked = torch.cat([positives[:, None], known], 1) if config.negatives.mask_history else positives[:, None]
+    exposed = _by_position(batch.exposed, batch)
+    wrong = (exposed < FIRST_ITEM) | (exposed[:, :, None] == liked[:, None, :]).any(2)
+    return exposed.masked_fill(wrong, PADDING)
 
 
 def _by_position(values: Tensor, batch: Batch) -> Tensor:

@@ -73,6 +73,8 @@ class StepVectors:
             log_q_columns=log_q_columns,
             own=self._own(users, positives, rows),
             extra_positives=self._items(rows.extra_positives),
+            exposed=self._items(rows.exposed),
+            exposed_keep=None if rows.exposed is None else rows.exposed != PADDING,
             cached=self._items(sampled.cached),
             log_q_cached=None if sampled.cached is None else model.log_q[sampled.cached],
             population=_population(model, rows),

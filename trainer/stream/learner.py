@@ -53,7 +53,8 @@ class Learner:
             self._leave(manifest)
             return True
         position.attempt = manifest.attempt
-        found = read_positives(self.log, manifest, self.state.config.tower.history_length)
+        config = self.state.config
+        found = read_positives(self.log, manifest, config.tower.history_length, config.negatives.exposed)
         if position.batch == 0:
             self._test(manifest, found)
             self._ingest(manifest, found)
@@ -79,7 +80,8 @@ class Learner:
     def _ingest(self, manifest: WindowManifest, found: Positives) -> None:
         changes = ingest(self.state, self.log, manifest, found)
         unadmitted = int((self.state.table.rows(found.items) < FIRST_ITEM).sum())
-        self.observer.ingested(changes, len(self.state.table), unadmitted)
+        exposed = int((self.state.table.rows(found.exposed) >= FIRST_ITEM).sum())
+        self.observer.ingested(changes, len(self.state.table), unadmitted, exposed)
         self.observer.frequencies_updated(self.state.frequencies.sketch, len(found.items))
 
     def _train(self, manifest: WindowManifest, examples: Examples) -> bool:

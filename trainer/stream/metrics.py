@@ -36,6 +36,11 @@ class TrainerMetrics:
         self.hits = Counter(
             "weir_trainer_accidental_hits", "Negatives masked: the row's own items drawn again.", registry=registry
         )
+        self.exposed = Counter(
+            "weir_trainer_exposed_items",
+            "Items shown beside a positive and not chosen, in windows taken in.",
+            registry=registry,
+        )
         self.windows = Counter("weir_trainer_windows", "Windows trained on completely.", registry=registry)
         self.sequence = Gauge(
             "weir_trainer_window_sequence",
@@ -168,12 +173,13 @@ class TrainerMetrics:
         for part, seconds in result.seconds.items():
             self.step_seconds.labels(part).observe(seconds)
 
-    def ingested(self, changes: RowChanges, rows: int, unadmitted: int) -> None:
-        """Count the changes of a window to the item table."""
+    def ingested(self, changes: RowChanges, rows: int, unadmitted: int, exposed: int) -> None:
+        """Count the changes of a window to the item table, and what was shown beside its positives."""
         self.admitted.inc(len(changes.admitted))
         self.evicted.inc(len(changes.evicted))
         self.rows.set(rows)
         self.unadmitted.inc(unadmitted)
+        self.exposed.inc(exposed)
 
     def frequencies_updated(self, frequencies: FrequencyEstimator, events: int) -> None:
         """Measure the view of recent frequencies after so many events.

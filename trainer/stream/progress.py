@@ -70,10 +70,10 @@ class ProgressObserver:
             save(self.store, evaluation)
             self.metrics.evaluated(evaluation)
 
-    def ingested(self, changes: RowChanges, rows: int, unadmitted: int) -> None:
-        """Count the changes of a window to the item table."""
+    def ingested(self, changes: RowChanges, rows: int, unadmitted: int, exposed: int) -> None:
+        """Count the changes of a window to the item table, and what was shown beside its positives."""
         self.unadmitted += unadmitted
-        self.metrics.ingested(changes, rows, unadmitted)
+        self.metrics.ingested(changes, rows, unadmitted, exposed)
 
     def frequencies_updated(self, frequencies: FrequencyEstimator | None, events: int) -> None:
         """Measure the frequencies behind log Q, after so many events."""

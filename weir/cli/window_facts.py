@@ -67,6 +67,7 @@ def print_windows(session: Session, manifests: list[WindowManifest], wanted: str
 def window_facts(manifest: WindowManifest) -> dict[str, Any]:
     """Return what is printed for programs."""
     keep = {"sequence", "start_ms", "end_ms", "pane", "min_event_ms", "max_event_ms", "committed_at", "counts"}
+    keep |= {"exposed_items", "exposure"}
     return manifest.model_dump(mode="json", include=keep) | {"window": str(manifest.name), "folder": manifest.folder}
 
 

@@ -18,11 +18,11 @@ from trainer.state.trainer_state import TrainerState
 from trainer.train import train
 
 
-def trained(store: Store, config: TrainerConfig) -> list[str]:
+def trained(store: Store, config: TrainerConfig, exposed: int = 0) -> list[str]:
     """Train on a large window and two small ones, a bundle after each; return the versions."""
     writer = WindowWriter(store)
-    synthetic(writer, windows=1, events=3000, items=600, users=300)
-    synthetic(writer, first=1, windows=2, events=30, items=600, users=300)
+    synthetic(writer, windows=1, events=3000, items=600, users=300, exposed=exposed)
+    synthetic(writer, first=1, windows=2, events=30, items=600, users=300, exposed=exposed)
     plain = config.model_dump() | {"bundles_kept": 20, "gate_tolerance": 1.0}
     train(store, TrainerConfig.model_validate(plain))
     return BundleLog(store).versions()
@@ -32,8 +32,10 @@ def listed(store: Store) -> set[Path]:
     return set(Path(store.path("")).rglob("*"))
 
 
-def test_every_bundle_of_a_run_is_made_again_bit_for_bit(store: Store, config: TrainerConfig) -> None:
-    versions = trained(store, config)
+@pytest.mark.parametrize("exposed", [0, 1])
+def test_every_bundle_of_a_run_is_made_again_bit_for_bit(store: Store, config: TrainerConfig, exposed: int) -> None:
+    negatives = config.negatives.model_copy(update={"exposed": exposed})
+    versions = trained(store, config.model_copy(update={"negatives": negatives}), exposed)
     manifests = [BundleLog(store).manifest(one) for one in versions]
     assert {one.parent is None for one in manifests} == {True, False}, "complete ones and deltas"
     before = listed(store)

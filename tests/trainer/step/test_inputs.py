@@ -11,7 +11,7 @@ from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
-from trainer.items.table import PADDING
+from trainer.items.table import FIRST_ITEM, PADDING
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch
@@ -202,3 +202,33 @@ def test_only_what_the_loss_needs_is_drawn(
     parts = {"columns": drawn.columns, "cached": drawn.cached}
     parts |= {name: getattr(drawn.share.rows, name) for name in ("own", "extra_positives", "forbidden")}
     assert {name for name, part in parts.items() if part is not None} == built
+
+
+@pytest.mark.parametrize("mask_history", [True, False])
+def test_what_a_user_is_known_to_like_is_no_negative_of_exposure(
+    store: Store, writer: WindowWriter, config: TrainerConfig, *, mask_history: bool
+) -> None:
+    synthetic(writer, windows=1, events=75, exposed=4)
+    negatives = config.negatives.model_copy(update={"exposed": 4, "mask_history": mask_history})
+    state = absorbed(store, config.model_copy(update={"negatives": negatives}))
+    batch = batches_of(store, state)[0]
+    exposed = whole(state, batch).share.rows.exposed
+    assert exposed is not None
+    masked = 0
+    for row, shown in enumerate(batch.exposed.tolist()):
+        liked = {int(batch.positives[row]), *(batch.histories[row].tolist() if mask_history else [])}
+        wanted = [PADDING if item in liked or item < FIRST_ITEM else item for item in shown]
+        assert exposed[row].tolist() == wanted
+        masked += wanted != shown
+    assert 0 < masked < len(batch.positives)
+
+
+def test_what_was_shown_has_a_part_in_the_step(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    synthetic(writer, windows=1, events=75, exposed=4)
+    off = absorbed(store, config)
+    assert whole(off, batches_of(store, off)[0]).share.rows.exposed is None
+    on = absorbed(store, config.model_copy(update={"negatives": config.negatives.model_copy(update={"exposed": 4})}))
+    sampled = whole(on, batches_of(store, on)[0])
+    exposed = sampled.share.rows.exposed
+    assert exposed is not None
+    assert {*exposed.flatten().tolist()} <= {*sampled.used.tolist()}

@@ -41,6 +41,8 @@ KINDS: dict[str, dict[str, dict[str, Any]]] = {
     "pointwise": {"loss": {"kind": "pointwise", "objective": "in_batch"}, "negatives": BATCH},
     "unbiased": {"loss": {"kind": "pointwise"}, "negatives": BATCH},
     "sogram": {"loss": {"kind": "sogram"}, "negatives": BATCH},
+    "exposed": {"negatives": {"exposed": 2}},
+    "exposed, bpr": {"loss": {"kind": "bpr"}, "negatives": OWN | {"per_row": 1, "exposed": 3, "exposed_weight": 0.5}},
 }
 
 
@@ -69,7 +71,7 @@ def mean_rank(state: TrainerState, store: Store) -> float:
 def test_training_ranks_the_positives_higher(
     store: Store, writer: WindowWriter, config: TrainerConfig, name: str
 ) -> None:
-    synthetic(writer, windows=1)
+    synthetic(writer, windows=1, exposed=3)
     state = absorbed(store, configured(config, KINDS[name]))
     before = mean_rank(state, store)
     dealt = batches_of(store, state)
@@ -80,7 +82,7 @@ def test_training_ranks_the_positives_higher(
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_lone_row_stops_nothing(store: Store, writer: WindowWriter, config: TrainerConfig, name: str) -> None:
-    synthetic(writer, windows=1)
+    synthetic(writer, windows=1, exposed=3)
     state = absorbed(store, configured(config, KINDS[name]))
     batch = batches_of(store, state)[0]
     lone = torch.arange(len(batch.real)) == 0

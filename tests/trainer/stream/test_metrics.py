@@ -17,7 +17,7 @@ def test_what_happens_is_told_under_stable_names() -> None:
     metrics.stepped(StepResult(0.5, 3, stop=False, seconds={"gradients": 0.2, "update": 0.1}), 30)
     metrics.stepped(StepResult(0.5, 0, stop=False, seconds={}, norm=2.0, clipped=True), 0)
     metrics.stepped(StepResult(math.nan, 9, stop=False, seconds={}, norm=math.inf, refused=True), 30)
-    metrics.ingested(RowChanges(np.arange(4), np.arange(1)), 9, 2)
+    metrics.ingested(RowChanges(np.arange(4), np.arange(1)), 9, 2, 5)
     facts = {"window": "w/0000", "sequence": 0, "step": 0, "events": 5, "known": 4, "items": 9, "seen_filtered": False}
     figures = {"recall": {20: 0.25}, "popularity_recall": {20: 0.125}}
     metrics.evaluated(Evaluation.model_validate({**facts, **figures, "novelty_bits": {20: 10.0}}))
@@ -34,6 +34,7 @@ def test_what_happens_is_told_under_stable_names() -> None:
     assert value("weir_trainer_items_admitted_total") == 4
     assert value("weir_trainer_items_evicted_total") == 1
     assert value("weir_trainer_unadmitted_examples_total") == 2
+    assert value("weir_trainer_exposed_items_total") == 5
     assert value("weir_trainer_prequential_recall", {"k": "20"}) == 0.25
     assert value("weir_trainer_popularity_recall", {"k": "20"}) == 0.125
     assert value("weir_trainer_novelty_nats", {"k": "20"}) == pytest.approx(6.931, abs=0.001)

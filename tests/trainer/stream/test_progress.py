@@ -16,7 +16,7 @@ EVALUATION = Evaluation(window="w/0000", sequence=3, step=0, events=1, known=1, 
 
 def run(observer: ProgressObserver) -> None:
     observer.evaluated(EVALUATION)
-    observer.ingested(RowChanges(np.arange(3), np.arange(0)), 3, 7)
+    observer.ingested(RowChanges(np.arange(3), np.arange(0)), 3, 7, 0)
     observer.window_started("w/0000", 3, 120, 0, 0)
     for step in range(1, 121):
         observer.stepped(STEP, 10, step, step)

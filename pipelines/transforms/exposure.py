@@ -1,0 +1,161 @@
+"""Exposure: what was shown beside the item that a user chose, and not chosen, joined at the commit of the window.
+
+Served lists go after some days, and windows never change: so training reads what the window holds, and no list. A list
+is evidence once one of its items was chosen: then its user has looked at it, at least down to that item. What lies
+above the click was passed over, and the item right below it was seen most often (Joachims et al., "Accurately
+Interpreting Clickthrough Data as Implicit Feedback", SIGIR 2005: "skip above" and "no-click next"). What is further
+below says nothing.
+"""
+
+import logging
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts import PADDING_KEY, CorruptArtefactError, ExposureCounts, Label, Store, columns, examples_schema
+from contracts.served import read_segment, segment_of
+from contracts.served_lists import ServedList, joined_list, lists_by_token
+from pipelines.config import PipelineConfig
+from pipelines.positions import Run
+from pipelines.transforms.deduplicate import ShardWindow
+
+__all__ = ["AttachExposure", "passed_over"]
+
+logger = logging.getLogger(__name__)
+
+_CACHED_BYTES: Final = 64 << 20
+"""Files of lists that are kept in memory from shard to shard of a run, in their Arrow size."""
+
+
+class _Click(NamedTuple):
+    row: int
+    token: str
+    user: int
+    item: int
+
+
+def passed_over(items: Sequence[int], item: int, chosen: set[int], limit: int) -> list[int]:
+    """Return the items of a list that were seen and not chosen beside a chosen `item`, the surest first.
+
+    Those above it, the nearest first, then the one right below; without all that the user has `chosen`.
+    """
+    at = items.index(item)
+    seen = [*reversed(items[:at]), *items[at + 1 : at + 2]]
+    return [one for one in dict.fromkeys(seen) if one not in chosen and one != item][:limit]
+
+
+class AttachExposure(beam.DoFn):
+    """`ShardWindow` to the same with `exposed` columns, and counts of what came of its tokens.
+
+    Lists that a server has not written yet are not waited for: their tokens are counted as ``unknown_list``.
+    """
+
+    def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
+        self._run, self._limit = run, config.exposed_items
+        self._field = examples_schema(config.history_length, self._limit).field(columns.EXPOSED)
+        self._lists = _Lists(store)
+
+    def process(self, element: ShardWindow) -> Iterator[ShardWindow]:
+        """Join one shard of a window."""
+        keys, is_carried = self._carried(element.rows)
+        clicks = _clicks(element.rows)
+        fresh = [click for click in clicks if not is_carried[click.row]]
+        outcomes, chosen = Counter(carried=len(clicks) - len(fresh)), _chosen(element.rows, fresh)
+        for click, found in self._joined(fresh, outcomes):
+            items = passed_over(found.items, click.item, chosen[click.user], self._limit)
+            keys[click.row, : len(items)] = items
+        outcomes["items"] = int((keys != PADDING_KEY).sum())
+        rows = element.rows.select([name for name in element.rows.column_names if name != columns.EXPOSED])
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(keys.ravel()), self._limit)
+        counts = ExposureCounts.model_validate(outcomes)
+        yield replace(element, rows=rows.append_column(self._field, lists), exposure=counts)
+
+    def _carried(self, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return exposed items (n, limit) and which rows bring theirs, (n,): those of another store's windows do."""
+        keys = np.full((len(rows), self._limit), PADDING_KEY, np.int64)
+        if columns.EXPOSED not in rows.column_names:
+            return keys, np.zeros(len(rows), np.bool_)
+        brought = rows[columns.EXPOSED].combine_chunks()
+        is_carried: npt.NDArray[np.bool_] = brought.is_valid().to_numpy(zero_copy_only=False)
+        keys[is_carried] = brought.drop_null().flatten().to_numpy().reshape(-1, self._limit)
+        return keys, is_carried
+
+    def _joined(self, clicks: Iterable[_Click], outcomes: Counter[str]) -> Iterator[tuple[_Click, ServedList]]:
+        """Yield the clicks that join a list; count what comes of all."""
+        known = set[tuple[str, int, int]]()
+        for segment, ones in _by_segment(clicks).items():
+            lists, missing = self._found(segment, {click.token for click in ones})
+            for click in ones:
+                found = joined_list(lists.get(click.token, ()), click.user, click.item)
+                if found is None:
+                    outcomes["other_item" if click.token in lists else missing] += 1
+                elif (place := (click.token, found.query, click.item)) in known:
+                    outcomes["repeated"] += 1
+                else:
+                    known.add(place)
+                    outcomes["joined"] += 1
+                    yield click, found
+
+    def _found(self, segment: str | None, tokens: set[str]) -> tuple[dict[str, list[ServedList]], str]:
+        """Return the lists of tokens of a segment, and what it means that one of them has none."""
+        if segment is None:
+            return {}, "not_kept"
+        try:
+            lists = self._lists.of(segment)
+        except CorruptArtefactError as error:
+            logger.warning("no exposure is joined with it: %s", error)
+            return {}, "unreadable"
+        return ({} if lists is None else lists_by_token(lists, tokens, self._run.secret)), "unknown_list"
+
+
+@dataclass
+class _Lists:
+    """The lists of segments, of which the last that were read are kept, up to `_CACHED_BYTES`; and which are gone."""
+
+    store: Store
+    _known: OrderedDict[str, pa.Table | None] = field(default_factory=OrderedDict, init=False)
+    _bytes: int = field(default=0, init=False)
+
+    def of(self, segment: str) -> pa.Table | None:
+        """Return the lists of a segment, None where there are none; raises `CorruptArtefactError`."""
+        if segment not in self._known:
+            self._known[segment] = found = read_segment(self.store, segment)
+            self._bytes += 0 if found is None else found.nbytes
+        self._known.move_to_end(segment)
+        while self._bytes > _CACHED_BYTES and len(self._known) > 1:
+            _, oldest = self._known.popitem(last=False)
+            self._bytes -= 0 if oldest is None else oldest.nbytes
+        return self._known[segment]
+
+
+def _clicks(rows: pa.Table) -> list[_Click]:
+    """Return the positives with a token, in order of time."""
+    tokens, labels = rows[columns.ATTRIBUTION_TOKEN], rows[columns.LABEL]
+    places = np.flatnonzero(pc.and_(pc.equal(labels, Label.POSITIVE), pc.is_valid(tokens)).to_numpy())
+    found = rows.select([columns.ATTRIBUTION_TOKEN, columns.USER_KEY, columns.ITEM_KEY]).take(pa.array(places))
+    return list(map(_Click, places.tolist(), *(column.to_pylist() for column in found.columns)))
+
+
+def _chosen(rows: pa.Table, clicks: Iterable[_Click]) -> Mapping[int, set[int]]:
+    """Return all that the users of clicks chose in this pane: it is no negative of their lists."""
+    is_positive = rows[columns.LABEL].to_numpy() == Label.POSITIVE
+    users, items = (rows[name].to_numpy()[is_positive] for name in (columns.USER_KEY, columns.ITEM_KEY))
+    wanted = np.isin(users, [click.user for click in clicks])
+    found = defaultdict[int, set[int]](set)
+    for user, item in zip(users[wanted].tolist(), items[wanted].tolist(), strict=True):
+        found[user].add(item)
+    return found
+
+
+def _by_segment(clicks: Iterable[_Click]) -> Mapping[str | None, list[_Click]]:
+    found = defaultdict[str | None, list[_Click]](list)
+    for click in clicks:
+        found[segment_of(click.token)].append(click)
+    return found
