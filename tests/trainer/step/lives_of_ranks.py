@@ -26,14 +26,18 @@ class Never(NamedTuple):
 
 
 def gone_on(store: Store, config: TrainerConfig, workers: Workers, numbers: range) -> dict[str, torch.Tensor]:
-    """Return all that is remembered after the windows of these numbers; a bundle and a checkpoint follow each."""
+    """Return all that is remembered after the windows of these numbers; a checkpoint follows each.
+
+    Of several ranks, three make bundles, too: the tower is traced for them, once for each process, which takes long.
+    """
     checkpoints, log = CheckpointLog(store), WindowLog(store)
     state = checkpoints.load(config, workers) or TrainerState.fresh(config, dtype=torch.float64, workers=workers)
     observer = ProgressObserver(store, TrainerMetrics(), workers.is_first, None)
     learner = Learner(state, log, workers, Never(), observer, checkpoints)
     for number in numbers:
         assert learner.process_window(log.committed()[number])
-        workers.first(lambda: export_bundle(store, state), state.embeddings.answer)
+        if workers.world_size == 3:
+            workers.first(lambda: export_bundle(store, state), state.embeddings.answer)
         checkpoints.save(state, workers)
     return whole_tensors(state)
 
