@@ -68,9 +68,10 @@ class Withdrawal(Document):
 
 @dataclass(frozen=True)
 class BundleLog:
-    """The bundles of a store."""
+    """The bundles of a store, or of a line within the store `root` (`contracts.variants`)."""
 
     store: Store
+    root: Store | None = None
 
     def current(self) -> str | None:
         """Return the promoted version, or None before the first; raises `CorruptArtefactError`."""

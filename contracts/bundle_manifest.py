@@ -119,6 +119,7 @@ class BundleManifest(Document):
 
     schema_version: Literal[1, 2] = Field(default=1, description="2: a delta, which version 1 of readers refuses")
     version: Version
+    variant: str = Field(default="main", description="the line that it is of; main: that of the plain settings")
     created_at: float = Field(description="wall clock, seconds since 1970")
     trained_sequence: int = Field(ge=0)
     trained_window: str = Field(description="name of the last window trained on; its sketch gave log Q last")

@@ -51,6 +51,8 @@ def expected_files(
 def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Iterator[Finding]:
     """Return what is wrong with the checkpoint or bundle that the one of this mark or manifest continues."""
     path = mark_path(parent.name) if isinstance(parent, CheckpointRef) else f"bundles/{parent.version}/{MANIFEST}"
+    # The line of a variant is a store within this one.
+    path = "/".join([*(name.split("/")[:2] if name.startswith("variants/") else ()), path])
     try:
         found = checksum(store.read(path))
     except FileNotFoundError:

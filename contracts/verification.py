@@ -33,6 +33,14 @@ _DOCUMENTS: Final = (
     "checkpoints/*/*.json",
     "evaluations/*",
     "monitor/*",
+    "variants/CHAMPION.json",
+    "variants/*/COMPARISON.json",
+    "variants/*/bundles/CURRENT",
+    "variants/*/bundles/PIN",
+    "variants/*/bundles/TRIAL.json",
+    "variants/*/bundles/*/*.json",
+    "variants/*/checkpoints/*/*.json",
+    "variants/*/evaluations/*",
 )
 """Files that carry their own checksum as documents."""
 
@@ -116,7 +124,7 @@ def _missing(store: Store, expected: dict[str, FileEntry], there: dict[str, File
     found = []
     for name in expected.keys() - there.keys():
         folder = name.rpartition("/")[0]
-        retires = folder.startswith(("bundles/", "checkpoints/"))
+        retires = folder.startswith(("bundles/", "checkpoints/", "variants/"))
         gone = retires and not (store.exists(f"{folder}/{MANIFEST}") or store.exists(f"{folder}/{CHECKPOINT}"))
         if not gone and not store.exists(name):
             found.append(Finding(Kind.MISSING, name, "a commit or manifest lists it, but it is missing"))

@@ -27,7 +27,7 @@ from pipelines.redacted_files import texts_of
 __all__ = ["Sighting", "sightings"]
 
 _BLOCK: Final = 1 << 24
-_OF_ITEMS: Final = ("bundles/", "checkpoints/", "state/item-keys", "state/popularity")
+_OF_ITEMS: Final = ("bundles/", "checkpoints/", "variants/", "state/item-keys", "state/popularity")
 """Data that holds keys of items, which are the same as those of users with the same id."""
 _SHORT: Final = 4
 
@@ -166,7 +166,7 @@ class _Search:
 
     def _of_text(self, text: str, name: str) -> set[str]:
         found = self.words.named_in(text)
-        if not name.startswith(("commits/", "evaluations/", "monitor/")):
+        if not name.startswith(("commits/", "evaluations/", "monitor/", "variants/")):
             found |= set(self.users.ids) & set(_users_in_lines(text, self.user_column))
         return found
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from contracts import CorruptArtefactError, LogState, Store, WindowLog
 from contracts.checkpoint import checkpoint_names, read_checkpoint_mark
 from contracts.places import GATE_CASES, GATE_WINDOWS, MonitorPlace
+from contracts.variants import line_of, lines
 
 __all__ = ["Hold", "histories_from", "holds"]
 
@@ -44,10 +45,14 @@ def histories_from(state: LogState) -> int:
 
 def _trainer(store: Store) -> Iterator[Hold]:
     # Where the newest checkpoint is damaged, training continues from the one before.
-    marks = [(read_checkpoint_mark(store, name).sequence, name) for name in checkpoint_names(store)]
+    marks = [
+        (read_checkpoint_mark(line, name).sequence, line.path(f"checkpoints/{name}"))
+        for line in (line_of(store, variant) for variant in lines(store))
+        for name in checkpoint_names(line)
+    ]
     if marks:
-        sequence, name = min(marks)
-        yield Hold("trainer", sequence, f"checkpoints/{name} continues there")
+        sequence, path = min(marks)
+        yield Hold("trainer", sequence, f"{path.removeprefix(store.path('') + '/')} continues there")
         yield Hold("gate", _gate_from(store, sequence), "bundles are compared on these windows")
 
 

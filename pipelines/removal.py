@@ -7,10 +7,12 @@ was killed anywhere is finished by the next one, and a void commit that is left 
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from contracts import Commit, CommitLog, CorruptArtefactError, LogState, RetiredError, Store
 from contracts.horizon import snapshots
+from contracts.variants import MAIN, lines
 
 __all__ = ["GRACE_SECONDS", "Removal"]
 
@@ -94,7 +96,12 @@ class Removal:
             self.store.remove_if_empty(f"windows/{one.pane.name.slice}")
         for pane in commit.panes:
             self.store.remove(pane.folder)
-            for results in ("evaluations", "monitor"):
+            for results in ("monitor", *self._evaluations):
                 self.store.remove(f"{results}/{pane.name}.json")
-            for results in ("windows", "evaluations", "monitor"):
+            for results in ("windows", "monitor", *self._evaluations):
                 self.store.remove_if_empty(f"{results}/{pane.name.slice}")
+
+    @cached_property
+    def _evaluations(self) -> list[str]:
+        """The folders of evaluations, one for each line."""
+        return ["evaluations" if line == MAIN else f"variants/{line}/evaluations" for line in lines(self.store)]

@@ -104,8 +104,8 @@ class CatalogueFollower:
         """Say whether there is a file to follow."""
         return self._file is not None
 
-    def look(self, served: LoadedBundle | None) -> None:
-        """Read the catalogue if it has changed, and describe the served bundle by it; raises nothing."""
+    def look(self, *served: LoadedBundle) -> None:
+        """Read the catalogue if it has changed, and describe the served bundles by it; raises nothing."""
         if self._file is None:
             return
         started = time.perf_counter()
@@ -114,9 +114,9 @@ class CatalogueFollower:
             left_out = f", {found.refused:,} rows left out, such as: {found.problem}" if found.refused else ""
             log.info("catalogue: %s items, %s tags%s", f"{len(found):,}", f"{len(found.tags):,}", left_out)
         self._metrics.unusable.labels("catalogue").set(self._file.unusable)
-        if served is not None:
+        for bundle in served:
             # Also where a bundle was swapped in while the catalogue was read.
-            self.describe(served)
+            self.describe(bundle)
 
     def describe(self, bundle: LoadedBundle, before: LoadedBundle | None = None) -> None:
         """Work out what the catalogue says of a bundle's rows, unless that is known.

@@ -96,6 +96,7 @@ class Info:
     """What is served; times are seconds since 1970.
 
     `delta_updates` is ``in_place`` where a call that waits may be answered from the next version, else ``beside``.
+    `loaded` are the lines whose bundles answer, and their versions: all that can be pinned, the champion's first.
     """
 
     bundle_version: str
@@ -113,6 +114,7 @@ class Info:
     software_version: str
     bundle_software_version: str
     delta_updates: str = "unspecified"
+    loaded: tuple[tuple[str, str], ...] = ()
 
 
 class Wishes(TypedDict, total=False):
@@ -227,6 +229,7 @@ def info_of(answer: pb.GetInfoResponse) -> Info:
         software_version=answer.software_version,
         bundle_software_version=answer.bundle_software_version,
         delta_updates=pb.DeltaUpdates.Name(answer.delta_updates).removeprefix("DELTA_UPDATES_").lower(),
+        loaded=tuple((one.variant, one.bundle_version) for one in answer.loaded),
     )
 
 

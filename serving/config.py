@@ -160,6 +160,13 @@ class ServingConfig(FrozenModel):
     cache_bytes: int = Field(
         default=64 << 30, ge=1 << 20, description="most bytes of fetched files that are kept on this machine's disk"
     )
+    challenger_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of users who are answered from the challenger's bundle, where trainer.variants has one "
+        "(docs/variants.md)",
+    )
     cold_items: int = Field(
         default=10_000,
         ge=0,

@@ -25,10 +25,16 @@ log = logging.getLogger(__name__)
 
 
 class Bundles(Protocol):
-    """Keeps the bundle to answer from; None: there is none."""
+    """Keeps the bundle to answer from; None: there is none. `loaded` are all that answer, that one first."""
 
-    bundle: LoadedBundle | None
-    promoted: str | None
+    @property
+    def bundle(self) -> LoadedBundle | None: ...  # noqa: D102
+
+    @property
+    def promoted(self) -> str | None: ...  # noqa: D102
+
+    @property
+    def loaded(self) -> list[LoadedBundle]: ...  # noqa: D102
 
     def refresh(self) -> object:
         """Look once whether there is another one."""
@@ -109,7 +115,7 @@ class Followers:
         if not self._listed.is_set():
             await asyncio.to_thread(self.takedown.look)
         try:
-            await asyncio.to_thread(self.catalogue.look, self.watcher.bundle)
+            await asyncio.to_thread(self.catalogue.look, *self.watcher.loaded)
         finally:
             self._listed.set()
 

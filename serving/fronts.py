@@ -17,6 +17,7 @@ from serving.batcher import Batcher
 from serving.bundle import LoadedBundle
 from serving.config import ServingConfig
 from serving.decoding import DecodingInterceptor
+from serving.followers import Bundles
 from serving.http.gateway import Gateway
 from serving.interceptor import MetricsInterceptor
 from serving.listeners import listen, rpc_server
@@ -26,6 +27,7 @@ from serving.quiet import leave_out_departed
 from serving.reflection import enable_reflection
 from serving.served.lists import ServedLists
 from serving.service import RetrievalService
+from serving.variants.split import Request
 from serving.wrapping import AroundInterceptor
 from weir.retrieval.v1 import retrieval_pb2, retrieval_pb2_grpc
 
@@ -43,11 +45,11 @@ _QUIET_LOOKS: Final = 10
 
 @dataclass(frozen=True)
 class Behind:
-    """What answers: the batcher, the bundle, the version that is promoted, where lists are kept, and the health."""
+    """What answers: the batcher, the bundles and which of them, where lists are kept, and the health."""
 
     batcher: Batcher[Task, Answer]
-    bundle: Callable[[], LoadedBundle | None]
-    promoted: Callable[[], str | None]
+    bundles: Bundles
+    choose: Callable[[Request, LoadedBundle], LoadedBundle]
     served: ServedLists
     health: health.aio.HealthServicer
 
@@ -80,14 +82,15 @@ class Fronts:
         aside = Aside(config.retry_after_seconds)
         admission = Admission(config.queue_queries + config.max_batch_queries, config.retry_after_seconds)
         service = RetrievalService(
-            behind.bundle,
+            lambda: behind.bundles.loaded,
             behind.batcher,
             config,
             around.metrics,
             aside,
             served=behind.served,
             admission=admission,
-            promoted=behind.promoted,
+            promoted=lambda: behind.bundles.promoted,
+            choose=behind.choose,
         )
         access = Access(config.auth, certificates=config.tls.client_ca_file is not None)
         # Behind admission, which decides on every call: these make the handler of a method once.
@@ -105,7 +108,7 @@ class Fronts:
             enable_reflection((SERVICE, health.SERVICE_NAME), server)
         gateway = Gateway(
             service,
-            lambda: _dimension(behind.bundle()),
+            lambda: _dimension(behind.bundles.bundle),
             around.calls,
             aside,
             access,

@@ -164,7 +164,7 @@ def assembled(
         exact=exact,
         rows=rows,
         popular=Popular.of(rows.popularity, before),
-        key_secret=found.key_secret if (found := read_format(files.log.store)) else "",
+        key_secret=found.key_secret if (found := read_format(files.log.root or files.log.store)) else "",
         features=_features(files),
     )
     for batch in (1, 2):

@@ -54,8 +54,9 @@ def embed_response(bundle_version: str, hits: Sequence[Hits], seconds: Iterable[
     return pb.EmbedResponse(vectors=vectors, bundle_version=bundle_version, timing=_timing(seconds))
 
 
-def info_response(bundle: LoadedBundle, config: ServingConfig) -> pb.GetInfoResponse:
-    """Describe the bundle and the limits."""
+def info_response(bundles: Sequence[LoadedBundle], config: ServingConfig) -> pb.GetInfoResponse:
+    """Describe the first of the bundles that answer, name all of them, and describe the limits."""
+    bundle = bundles[0]
     manifest = bundle.manifest
     newest, servable = Timestamp(), Timestamp()
     newest.FromMilliseconds(manifest.max_event_ms)
@@ -77,6 +78,7 @@ def info_response(bundle: LoadedBundle, config: ServingConfig) -> pb.GetInfoResp
         software_version=version("weir"),
         bundle_software_version=manifest.software_version,
         delta_updates=pb.DELTA_UPDATES_IN_PLACE if bundle.changeable else pb.DELTA_UPDATES_BESIDE,
+        loaded=[pb.LoadedBundle(bundle_version=one.version, variant=one.manifest.variant) for one in bundles],
     )
 
 

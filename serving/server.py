@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -28,20 +28,19 @@ from serving.config import ServingConfig
 from serving.followers import Bundles, Followers
 from serving.fronts import SERVICE, Around, Behind, Fronts
 from serving.histories import FollowedHistories
-from serving.in_place import DeltaPolicy
 from serving.index import pick_gpu
 from serving.interceptor import MetricsInterceptor
 from serving.kernels import warn_of_old_kernel
 from serving.listeners import open_to_probes
-from serving.memory import Memory
-from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
+from serving.metrics import CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
 from serving.open_files import allow_files
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
 from serving.served.lists import ServedLists
 from serving.served.writer import ServedWriter
 from serving.stopping import stop_signal
-from serving.watcher import BundleWatcher
+from serving.variants.lines import Lines, bundles_of, check_roles
+from serving.variants.split import only
 
 if TYPE_CHECKING:
     from serving.processes.member import Member
@@ -71,18 +70,25 @@ _SWITCH_SECONDS: Final = 0.001
 _STATUS = health_pb2.HealthCheckResponse
 
 
-def serve(store: Store, config: ServingConfig, files: CatalogueFiles | None = None) -> None:
+def serve(
+    store: Store, config: ServingConfig, files: CatalogueFiles | None = None, variants: Sequence[str] = ()
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return; `files` say what is known of items beside the store.
 
     With `config.processes` above 1, others answer (`serving.processes.parent`). Raises `ValueError` where these would
-    have to share a GPU.
+    have to share a GPU, or answer from two bundles, and `VariantError` where the roles of the `variants` are not clear.
     """
     files = files or CatalogueFiles()
     warn_of_old_kernel()
+    check_roles(store, variants)
     if config.processes == 1:
         prepare(config)
-        uvloop.run(Server(store, config, files=files).run())
+        uvloop.run(Server(store, config, files=files, variants=variants).run())
         return
+    if variants:
+        raise ValueError(
+            f"{config.processes} processes answer from one bundle: with variants set serving.processes = 1"
+        )
     from serving.processes.parent import Parent  # noqa: PLC0415 - it imports this module for the others
 
     if config.device == "gpu":
@@ -101,7 +107,8 @@ def prepare(config: ServingConfig) -> None:
 class Server:
     """The parts of one process that answers; `run` starts and ends them.
 
-    One of several is a `member`: it gets its bundles from their parent, which also shows its metrics.
+    One of several is a `member`: it gets its bundles from their parent, which also shows its metrics. `variants` are
+    those that there are beside the plain settings.
     """
 
     store: Store
@@ -109,6 +116,7 @@ class Server:
     registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True))
     files: CatalogueFiles = field(default_factory=CatalogueFiles)
     member: "Member | None" = None
+    variants: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         config = self.config
@@ -148,19 +156,11 @@ class Server:
         )
 
     def _bundles(self, catalogue: CatalogueFollower) -> Bundles:
-        config = self.config
         if self.member is not None:
             self.member.describe = catalogue.describe
             return self.member
-        return BundleWatcher(
-            self.store,
-            BundleMetrics(self.registry),
-            config.device,
-            config.threads,
-            DeltaPolicy(config.deltas, Memory.found(config.memory_bytes)),
-            self.batcher.between,
-            catalogue.describe,
-        )
+        between, describe = self.batcher.between, catalogue.describe
+        return bundles_of(self.store, self.config, self.registry, self.variants, between=between, describe=describe)
 
     def _histories(self) -> "FollowedHistories | SharedHistories":
         config, metrics = self.config, HistoryMetrics(self.registry)
@@ -231,9 +231,10 @@ class Server:
 
     def _fronts(self) -> Fronts:
         watcher = self.watcher
+        choose = watcher.choose if isinstance(watcher, Lines) else only
         return Fronts.of(
             self.config,
-            Behind(self.batcher, lambda: watcher.bundle, lambda: watcher.promoted, self.served, self.health),
+            Behind(self.batcher, watcher, choose, self.served, self.health),
             Around(self.calls, self.metrics, self.rpcs, self.traces, self.lines),
         )
 

@@ -7,7 +7,7 @@ so that it does not hold up the event loop.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -28,6 +28,7 @@ from serving.responses import embed_response, info_response, retrieve_response
 from serving.served.lists import ServedLists
 from serving.spans import call_trace
 from serving.status import DETAILS_KEY, code_of, details_of
+from serving.variants.split import Request, only
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 
@@ -44,14 +45,14 @@ _ECHOED = ("x-request-id", "traceparent")
 
 
 class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
-    """Answers from the bundle that `current` returns at the moment a request arrives.
+    """Answers from one of the bundles that `loaded` returns at the moment a request arrives, the champion's first.
 
-    Without one, errors name the version that `promoted` returns.
+    `choose` says which. Without one, errors name the version that `promoted` returns.
     """
 
     def __init__(
         self,
-        current: Callable[[], LoadedBundle | None],
+        loaded: Callable[[], Sequence[LoadedBundle]],
         batcher: Batcher[Task, Answer],
         config: ServingConfig,
         metrics: RequestMetrics,
@@ -60,8 +61,10 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         served: ServedLists,
         admission: Admission,
         promoted: Callable[[], str | None] = lambda: None,
+        choose: Callable[[Request, LoadedBundle], LoadedBundle] = only,
     ) -> None:
-        self._current, self._batcher, self._config, self._metrics = current, batcher, config, metrics
+        self._loaded, self._batcher, self._config, self._metrics = loaded, batcher, config, metrics
+        self._choose = choose
         self._aside, self._served, self._admission, self._promoted = aside, served, admission, promoted
 
     async def Retrieve(self, request: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:  # noqa: N802 - gRPC's name
@@ -69,7 +72,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         start = time.monotonic()
 
         def build() -> Task:
-            return retrieve_task(request, self._bundle(), self._config.limits)
+            return retrieve_task(request, self._choose(request, self._bundle()), self._config.limits)
 
         task, outcome = await self._answer(request, build, context)
         version, hits = outcome.answer.version, outcome.answer.hits
@@ -89,7 +92,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         start = time.monotonic()
 
         def build() -> Task:
-            return embed_task(request, self._bundle(), self._config.limits)
+            return embed_task(request, self._choose(request, self._bundle()), self._config.limits)
 
         task, outcome = await self._answer(request, build, context)
         hits = outcome.answer.hits
@@ -103,10 +106,10 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
     async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:  # noqa: ARG002, N802
         """Describe the bundle and the limits."""
         try:
-            bundle = self._bundle()
+            bundles = self._bundles()
         except NoBundleError as error:
             await self.refuse(error, context)
-        return info_response(bundle, self._config)
+        return info_response(bundles, self._config)
 
     async def refuse(self, error: RequestError, context: Any) -> NoReturn:
         """End a call with an error, and count it."""
@@ -118,10 +121,13 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         raise AssertionError("abort always raises")
 
     def _bundle(self) -> LoadedBundle:
-        bundle = self._current()
-        if bundle is None:
+        return self._bundles()[0]
+
+    def _bundles(self) -> Sequence[LoadedBundle]:
+        bundles = self._loaded()
+        if not bundles:
             raise NoBundleError(self._promoted())
-        return bundle
+        return bundles
 
     async def _answer(
         self, request: pb.RetrieveRequest | pb.EmbedRequest, build: Callable[[], Task], context: Any

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from contracts import BundleLog, CorruptArtefactError, EventClock, Store
+from contracts.variants import MAIN, log_of
 from serving.bundle import LoadedBundle
 from serving.in_place import Change, DamagedIndexError, DeltaPolicy
 from serving.index import Device, pick_gpu
@@ -27,10 +28,11 @@ log = logging.getLogger(__name__)
 class BundleWatcher:
     """Holds the served bundle in `bundle`; readers take the reference once per request. `promoted` is the one to serve.
 
-    `between` runs a change while nothing is searched (`serving.batcher.Batcher.between`). `describe` prepares a version
-    that follows another one before it answers (`serving.catalogue.CatalogueFollower.describe`). Where other processes
-    answer (`serving.processes`), `share` brings a version to them and returns it as they have it, and `drop` takes it
-    from them.
+    `variant` is the line that is followed, and `beside` says how many bytes the bundle of another one takes. `between`
+    runs a change while nothing is searched (`serving.batcher.Batcher.between`). `describe` prepares a version that
+    follows another one before it answers (`serving.catalogue.CatalogueFollower.describe`). Where other processes answer
+    (`serving.processes`), `share` brings a version to them and returns it as they have it, and `drop` takes it from
+    them.
 
     One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
     rewritten, so it would fail again. A store that cannot be read is asked again at the next call.
@@ -45,16 +47,28 @@ class BundleWatcher:
     describe: Callable[[LoadedBundle, LoadedBundle | None], None] = lambda _, __: None
     share: Callable[[LoadedBundle], LoadedBundle] = lambda bundle: bundle
     drop: Callable[[], None] = lambda: None
+    variant: str = MAIN
+    beside: Callable[[], int] = lambda: 0
     bundle: LoadedBundle | None = None
     promoted: str | None = None
     _refused: str | None = field(default=None, init=False)
     _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
 
+    @property
+    def log(self) -> BundleLog:
+        """The bundles of its line."""
+        return log_of(self.store, self.variant)
+
+    @property
+    def loaded(self) -> list[LoadedBundle]:
+        """The bundles that answer: one, or none."""
+        return [bundle] if (bundle := self.bundle) is not None else []
+
     def refresh(self) -> bool:
         """Load the promoted bundle unless it is served already; say whether it was swapped in. Raises nothing."""
         version = None
         try:
-            version = self.promoted = BundleLog(self.store).current()
+            version = self.promoted = self.log.current()
             if version is None or version == self._refused or (self.bundle and self.bundle.version == version):
                 self._problems.over()
                 return False
@@ -72,7 +86,7 @@ class BundleWatcher:
     def _swap(self, version: str) -> bool:
         """Swap in a version; say no where there was no room for it yet."""
         start, before = time.perf_counter(), self.bundle
-        route = Route.find(BundleLog(self.store), version, None if pick_gpu(self.device) else before)
+        route = Route.find(self.log, version, None if pick_gpu(self.device) else before)
         if before is not None and route.served is None and not self._fits(route, before):
             self._drop(route, before)
             return False
@@ -80,9 +94,14 @@ class BundleWatcher:
         seconds = time.perf_counter() - start
         self._refused = None
         self.metrics.load_seconds.observe(seconds)
-        self.metrics.served(loaded, before, self._happened(loaded.manifest.max_event_ms))
+        self.show(before)
         log.info("serving bundle %s: %d items, loaded in %.2f s", version, loaded.items, seconds)
         return True
+
+    def show(self, before: LoadedBundle | None) -> None:
+        """Show in the metrics what is served, and what was `before`."""
+        if (served := self.bundle) is not None:
+            self.metrics.served(served, before, self._happened(served.manifest.max_event_ms))
 
     def _reached(self, route: Route) -> LoadedBundle:
         """Swap in a version, by a change in place or loaded beside the served one."""
@@ -127,7 +146,7 @@ class BundleWatcher:
     def _fits(self, route: Route, before: LoadedBundle) -> bool:
         """Say whether memory has room for a version beside the served one, and for a file that is read."""
         reading = max(reading_bytes(files.manifest) for files in route.chain)
-        return self.policy.memory.holds(before.size, route.size, reading)
+        return self.policy.memory.holds(self.beside(), before.size, route.size, reading)
 
     def _drop(self, route: Route, before: LoadedBundle) -> None:
         """Serve nothing, so that the next refresh can read a version; its files are verified first."""
@@ -156,7 +175,7 @@ class BundleWatcher:
     def _complain(self, error: Exception, version: str | None) -> None:
         """Log once what is wrong, and with which file."""
         serving = "none" if self.bundle is None else self.bundle.version
-        current = self.store.path("bundles/CURRENT")
+        current = self.log.store.path("bundles/CURRENT")
         # What a damaged file names may hold any character.
         what = current if version is None else f"{current}: bundle {ascii(version)[1:-1]}"
         if self._problems.report(error, f"{what} is refused, {serving} stays"):

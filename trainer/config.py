@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from contracts.errors import in_one_line
 from contracts.models import FrozenModel
+from contracts.variants import MAIN, VariantError, VariantName
 from trainer.loss_config import LossConfig, NegativesConfig
 from trainer.tower_config import TowerConfig, kinds
 
@@ -31,6 +33,8 @@ _OPERATIONAL: Final = frozenset(
         "poll_seconds",
         "metrics_host",
         "metrics_port",
+        "variants",
+        "promote_by",
     }
 )
 
@@ -139,6 +143,16 @@ class TrainerConfig(FrozenModel):
     )
     metrics_port: int = Field(default=9102, ge=0, le=65535, description="of /metrics on rank 0; 0: any free port")
 
+    variants: dict[VariantName, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="name -> settings of this section that a variant has in place of these; it is trained beside them, "
+        "and challenges them (docs/variants.md). Its metrics_port is 10 above, the next one's 20",
+    )
+    promote_by: Literal["never", "recall", "clicks"] = Field(
+        default="never",
+        description="by which comparison a challenger that is better becomes the champion, without an operator",
+    )
+
     @model_validator(mode="after")
     def _cutoffs_positive(self) -> Self:
         if min(self.evaluation_k) < 1 or len(set(self.evaluation_k)) < len(self.evaluation_k):
@@ -160,6 +174,28 @@ class TrainerConfig(FrozenModel):
         if isinstance(lives, tuple) and (not lives or any(b <= a for a, b in pairwise(lives))):
             raise ValueError(f"half_life_seconds = {list(lives)}: several half-lives must ascend")
         return self
+
+    @model_validator(mode="after")
+    def _variants_can_be_trained(self) -> Self:
+        for name in self.variants:
+            try:
+                changed = self.of_variant(name).defining() != self.defining()
+            except ValidationError as error:
+                raise ValueError(f"variants.{name}: {in_one_line(error)}") from None
+            if name == MAIN or not changed:
+                problem = "is the name of these settings" if name == MAIN else "changes nothing of what is trained"
+                raise ValueError(f"variants.{name}: {problem}")
+        return self
+
+    def of_variant(self, name: str) -> Self:
+        """Return the settings of a variant, or these without their variants for `MAIN`; raises `VariantError`."""
+        plain = self.model_dump(exclude_unset=True, exclude={"variants"})
+        if name == MAIN:
+            return type(self).model_validate(plain)
+        if name not in self.variants:
+            raise VariantError(f"trainer.variants: there is no {name}; allowed: {', '.join((MAIN, *self.variants))}")
+        port = self.metrics_port and self.metrics_port + 10 * (1 + list(self.variants).index(name))
+        return type(self).model_validate(_overlaid(plain | {"metrics_port": port}, self.variants[name]))
 
     def check_stream(self, ranks: int) -> None:
         """Raise `ValueError` for a tower or loss that needs a closed set of interactions, or the batch on one rank."""
@@ -206,3 +242,12 @@ class TrainerConfig(FrozenModel):
                 section, _, key = name.rpartition(".")
                 (plain.setdefault(section, {}) if section else plain)[key] = saved[name]
         return type(self).model_validate(plain)
+
+
+def _overlaid(plain: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with changes to some of them, within sections, too."""
+    found = dict(plain)
+    for name, value in changes.items():
+        inside = isinstance(value, Mapping) and isinstance(found.get(name, {}), Mapping)
+        found[name] = _overlaid(found.get(name, {}), value) if inside else value
+    return found

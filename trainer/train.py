@@ -11,10 +11,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
-from prometheus_client import ProcessCollector
-
 from contracts import Store, WindowLog
 from contracts.exposition import exposed
+from contracts.variants import MAIN, line_of
 from trainer.config import TrainerConfig
 from trainer.export.exporter import Exporter
 from trainer.ranks.workers import Workers, deterministic
@@ -35,10 +34,11 @@ def train(
     store: Store,
     config: TrainerConfig,
     *,
+    variant: str = MAIN,
     follow: bool = False,
     report: Callable[[TrainProgress], None] | None = None,
 ) -> TrainSummary:
-    """Train on all committed windows; with `follow`, wait for more until SIGTERM or SIGINT.
+    """Train the line of a variant on all committed windows; with `follow`, wait for more until SIGTERM or SIGINT.
 
     Raises
     ------
@@ -49,27 +49,27 @@ def train(
     ValueError
         If the settings do not fit the ranks or the device.
     """
-    started, metrics = time.monotonic(), TrainerMetrics()
+    started, metrics, line = time.monotonic(), TrainerMetrics(), line_of(store, variant)
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
-        checkpoints = CheckpointLog(store, config.checkpoints_kept)
+        checkpoints = CheckpointLog(line, config.checkpoints_kept)
         config = checkpoints.continued(config, workers)
         workers.share(config.batch_size)
         config.check_stream(workers.world_size)
         if workers.is_first:
             logger.info("all ranks have started")
-        ProcessCollector(registry=metrics.registry)
         scraped = exposed(metrics.registry, config.metrics_host, config.metrics_port)
         with scraped if workers.is_first else nullcontext():
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device, workers=workers)
             metrics.sequence.set(state.position.trained_sequence)
-            log, observer = WindowLog(store), ProgressObserver(store, metrics, workers.is_first, report)
-            exporter = Exporter(store, config, metrics, follow)
+            log, observer = WindowLog(store), ProgressObserver(line, metrics, workers.is_first, report)
+            exporter = Exporter(store, config, metrics, follow, variant)
             workers.first(exporter.prepare)
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
-            stream = windows(
+            for manifest in windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds
-            )
-            for manifest in stream:
+            ):
+                if workers.is_first:
+                    exporter.challenge()
                 finished = manifest is None or learner.process_window(manifest)
                 if finished and workers.broadcast(exporter.due(state)):
                     workers.first(partial(exporter.export_if_due, state), state.embeddings.answer)

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 from pydantic import Field
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from contracts import BundleFile, BundleLog, CorruptArtefactError, EventClock, LogState, Store, columns
+from contracts import BundleFile, CorruptArtefactError, EventClock, LogState, Store, columns
 from contracts.models import FrozenModel
+from contracts.variants import champions_log, log_of_version
 from logs import is_topic
 from pipelines.config import PipelineConfig
 from serving.client import RetrievalClient, by_item, by_user
@@ -183,8 +184,8 @@ class Asker:
 
     def _held(self) -> str | None:
         """Return why the newest bundle is not served; None also where the store cannot say."""
-        log = BundleLog(self._store)
         try:
+            log = champions_log(self._store)
             return log.held(next(reversed(log.manifests()), None))
         except CorruptArtefactError:
             return None
@@ -251,7 +252,7 @@ def _same(before: Answer, after: Answer) -> bool:
 @lru_cache(maxsize=4)
 def _popularity_ranks(store: Store, version: str) -> dict[str, int]:
     """Return each item's rank by popularity in a bundle; empty where the bundle cannot be found."""
-    log = BundleLog(store)
+    log = log_of_version(store, version)
     try:
         manifest = log.manifest(version)
         popularity: dict[str, float] = {}

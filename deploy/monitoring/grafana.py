@@ -72,21 +72,23 @@ def chart(
     *,
     unit: str = "short",
     width: int = 8,
+    low: float | None = 0,
     top: float | None = None,
 ) -> timeseries.Panel:
-    """Return a panel of lines over time: queries by legend, `top` the highest value of the scale."""
+    """Return a panel of lines over time: queries by legend, from `low` to `top`; None: as far as the values go."""
     legend = common.VizLegendOptions().display_mode(looks.LegendDisplayMode.TABLE).calcs(["lastNotNull"])
     panel = (
         timeseries.Panel()
         .span(width)
         .height(8)
-        .min(0)
         .fill_opacity(5)
         .show_points(looks.VisibilityMode.NEVER)
         .color_scheme(dashboard.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
         .legend(legend.placement(looks.LegendPlacement.BOTTOM).show_legend(show_legend=True))
         .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING))
     )
+    if low is not None:
+        panel.min(low)
     if top is not None:
         panel.max(top)
     targets = [_query(query).legend_format(name).range() for name, query in queries.items()]

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from contracts import Keys, Label, columns, hash_ids
 from contracts.served import segment_of
 from contracts.served_lists import ServedList, joined_list, lists_by_token
+from contracts.variants import variant_of
 
-__all__ = ["EVENT_COLUMNS", "OUTCOMES", "POSITIONS", "Attribution", "Shown"]
+__all__ = ["EVENT_COLUMNS", "OUTCOMES", "POSITIONS", "Attribution", "Click", "Shown", "clicks_of"]
 
 POSITIONS: Final = 100
 """Positions of a list that are told apart."""
@@ -35,7 +36,9 @@ OUTCOMES: Final = ("joined", "repeated", "not_kept", "unknown_list", "other_item
 _Ints = npt.NDArray[np.int64]
 
 
-class _Click(NamedTuple):
+class Click(NamedTuple):
+    """A positive event with a token."""
+
     token: str
     item: int
     user: int
@@ -120,10 +123,18 @@ class Attribution:
         clicked = sum((one.clicked for one in self.bundles.values()), start=_no_counts()).tolist()
         return [(count, clicks) for count, clicks in zip(shown, clicked, strict=True) if count]
 
+    def by_variant(self) -> dict[str, tuple[int, int]]:
+        """Return of each line of bundles that was served how many lists it gave, and how many were clicked."""
+        found = dict[str, tuple[int, int]]()
+        for version, shown in self.bundles.items():
+            lists, clicked = found.get(variant_of(version), (0, 0))
+            found[variant_of(version)] = lists + shown.lists, clicked + shown.clicked_lists
+        return found
+
     def join(self, events: pa.Table) -> None:
         """Count the clicks among the events of a window (`EVENT_COLUMNS`); raises what `load` raises."""
-        found = defaultdict[str, list[_Click]](list)
-        for click in _clicks(events):
+        found = defaultdict[str, list[Click]](list)
+        for click in clicks_of(events):
             segment = segment_of(click.token)
             if segment is None:
                 self.outcomes["not_kept"] += 1
@@ -136,7 +147,7 @@ class Attribution:
                 clicks, {} if lists is None else lists_by_token(lists, {one.token for one in clicks}, self.secret)
             )
 
-    def _join(self, clicks: Iterable[_Click], lists: dict[str, list[ServedList]]) -> None:
+    def _join(self, clicks: Iterable[Click], lists: dict[str, list[ServedList]]) -> None:
         for click in clicks:
             found = [one for one in lists.get(click.token, ()) if one.version in self.bundles]
             holding = joined_list(found, click.user, click.item)
@@ -148,8 +159,9 @@ class Attribution:
             self.outcomes["joined" if is_new else "repeated"] += 1
 
 
-def _clicks(events: pa.Table) -> Iterator[_Click]:
+def clicks_of(events: pa.Table) -> Iterator[Click]:
+    """Yield the clicks among events (`EVENT_COLUMNS`)."""
     is_click = pc.and_(pc.equal(events[columns.LABEL], Label.POSITIVE), pc.is_valid(events[columns.ATTRIBUTION_TOKEN]))
     found = events.filter(is_click)
     names = (columns.ATTRIBUTION_TOKEN, columns.ITEM_KEY, columns.USER_KEY)
-    return map(_Click, *(found[name].to_pylist() for name in names))
+    return map(Click, *(found[name].to_pylist() for name in names))

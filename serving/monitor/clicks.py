@@ -12,10 +12,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from contracts import BundleLog, CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest, read_format
+from contracts import CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest, read_format
 from contracts.served import hour_of, read_segment, served_files
-from serving.monitor.attribution import EVENT_COLUMNS, Attribution
+from contracts.variants import log_of_version
+from serving.monitor.attribution import EVENT_COLUMNS, Attribution, clicks_of
 from serving.monitor.metrics import AttributionMetrics
+from serving.monitor.variants.clicks import UserClicks
+from serving.monitor.variants.comparing import Comparing
 from serving.problems import Problems
 
 __all__ = ["ClickFollower", "bundle_items"]
@@ -29,17 +32,23 @@ _BUNDLES: Final = 5
 
 @dataclass
 class ClickFollower:
-    """Joins what is new at every `step`; windows at the earliest `delay_seconds` after their commit."""
+    """Joins what is new at every `step`; windows at the earliest `delay_seconds` after their commit.
+
+    Where a challenger is compared, `comparing` gets what each user has clicked of the lists of `compare_seconds`.
+    """
 
     store: Store
     delay_seconds: float
     metrics: AttributionMetrics
+    comparing: Comparing | None = None
+    compare_seconds: float = 0.0
     _seen: dict[str, set[str]] = field(default_factory=dict, init=False)
     _last: int | None = field(default=None, init=False)
     _waiting: deque[WindowManifest] = field(default_factory=deque, init=False)
     _next: float = field(default=-float("inf"), init=False)
     _items: dict[str, int | None] = field(default_factory=dict, init=False)
     _attribution: Attribution | None = field(default=None, init=False)
+    _users: UserClicks | None = field(default=None, init=False)
     _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
 
     def __post_init__(self) -> None:
@@ -61,11 +70,13 @@ class ClickFollower:
         attribution = self._opened()
         if attribution is None:
             return
+        self._follow_users(attribution.secret)
         self._take_in_lists(attribution)
         self._take_in_windows()
         while self._waiting and self._waiting[0].committed_at + self.delay_seconds <= time.time():
             self._join(attribution, self._waiting[0])
             self._waiting.popleft()
+        self._settle()
         known = self._items
         self._items = {
             version: known[version] if version in known else bundle_items(self.store, version)
@@ -81,6 +92,20 @@ class ClickFollower:
             self._attribution = Attribution(self._load, found.key_secret, kept=_BUNDLES)
             log.info("clicks are joined with served lists after commit %d", self._last)
         return self._attribution
+
+    def _follow_users(self, secret: str) -> None:
+        """Await clicks of the users of champion and challenger; those awaited are forgotten when these change."""
+        comparing = self.comparing
+        sides = comparing.sides if comparing else None
+        if comparing is None or sides is None:
+            self._users = None
+        elif self._users is None or self._users.sides != sides:
+            self._users = UserClicks(sides, self.compare_seconds, comparing.is_counted, secret)
+
+    def _settle(self) -> None:
+        """Count the users whose clicks have been awaited long enough: all windows until then are joined."""
+        if self.comparing is not None and self._users is not None:
+            self.comparing.count(self._users.settled(time.time() - self.delay_seconds))
 
     def _load(self, segment: str) -> pa.Table | None:
         try:
@@ -98,7 +123,10 @@ class ClickFollower:
         if not attribution.bundles:
             return  # without a list there is nothing to join, and no example is read
         try:
-            attribution.join(self._windows.all_examples(manifest, EVENT_COLUMNS))
+            events = self._windows.all_examples(manifest, EVENT_COLUMNS)
+            attribution.join(events)
+            if self._users is not None:
+                self._users.join(clicks_of(events))
         except CorruptArtefactError as error:
             self._leave_out(error)
 
@@ -116,6 +144,8 @@ class ClickFollower:
                 seen.add(file.segment)
                 if lists is not None:
                     attribution.show(file.segment, lists)
+                    if self._users is not None:
+                        self._users.show(lists)
 
     def _take_in_windows(self) -> None:
         try:
@@ -133,6 +163,6 @@ def _moment(seconds: float) -> str:
 def bundle_items(store: Store, version: str) -> int | None:
     """Return the number of items of a bundle, None where it is gone."""
     try:
-        return BundleLog(store).manifest(version).items
+        return log_of_version(store, version).manifest(version).items
     except (FileNotFoundError, CorruptArtefactError):
         return None

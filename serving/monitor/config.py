@@ -37,6 +37,19 @@ class MonitorConfig(FrozenModel):
         description="how long after its commit a window is joined with served lists, seconds; longer than "
         "serving.served.flush_seconds",
     )
+    compare_alpha: float = Field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="probability, for each measure, that a challenger is ever called better or worse than the champion "
+        "without being so (docs/variants.md)",
+    )
+    compare_seconds: float = Field(
+        default=1800.0,
+        gt=0,
+        description="a user's lists of so many seconds from the first one on are compared by their clicks, which are "
+        "awaited as long again; longer than a window takes to be committed",
+    )
     poll_seconds: float = Field(default=0.3, gt=0, description="interval between checks of the store, seconds")
     page_port: int | None = Field(
         default=None,

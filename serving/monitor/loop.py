@@ -14,7 +14,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest
+from contracts import RetiredError, Store, WindowLog, WindowManifest
 from contracts.exposition import exposed
 from contracts.places import MonitorPlace
 from serving.access.config import ClientConfig
@@ -24,11 +24,14 @@ from serving.errors import NoBundleError
 from serving.monitor.ages import AgeHits, ages_of
 from serving.monitor.clicks import ClickFollower
 from serving.monitor.config import MonitorConfig
+from serving.monitor.found import is_recorded, manifest_of, place_in, result_of, summary_of
 from serving.monitor.freshness import Coverage, seconds_to_servable
 from serving.monitor.metrics import AttributionMetrics, MonitorMetrics
 from serving.monitor.popularity import Popularity
 from serving.monitor.recall import Example, Tally, ask, sample
-from serving.monitor.results import Examples, Freshness, WindowRecall, load, recorded, save
+from serving.monitor.results import Freshness, load, save
+from serving.monitor.variants.comparing import Comparing, Contest
+from serving.monitor.variants.metrics import VariantMetrics
 from serving.problems import Problems
 
 __all__ = ["LimitsError", "Monitor", "monitor"]
@@ -45,8 +48,13 @@ class LimitsError(ValueError):
     """The monitor is set to ask for more than the server answers."""
 
 
-def monitor(store: Store, config: MonitorConfig, client_config: ClientConfig | None = None) -> None:
-    """Follow windows and measure until SIGTERM or SIGINT; `client_config` says how the server is reached."""
+def monitor(
+    store: Store, config: MonitorConfig, client_config: ClientConfig | None = None, contest: Contest | None = None
+) -> None:
+    """Follow windows and measure until SIGTERM or SIGINT; `client_config` says how the server is reached.
+
+    `contest` names the variants that there are: a challenger is compared with the champion.
+    """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -55,8 +63,11 @@ def monitor(store: Store, config: MonitorConfig, client_config: ClientConfig | N
     with exposed(registry, config.metrics_host, config.metrics_port) as where:
         log.info("ready: asking %s, metrics on %s", config.target, where)
         with RetrievalClient(config.target, config.timeout_seconds, client_config) as client:
-            follower = Monitor(store, config, client, MonitorMetrics(registry))
-            clicks = ClickFollower(store, config.served_delay_seconds, AttributionMetrics(registry))
+            comparing = Comparing(store, config, contest or Contest(), VariantMetrics(registry))
+            follower = Monitor(store, config, client, MonitorMetrics(registry), comparing)
+            clicks = ClickFollower(
+                store, config.served_delay_seconds, AttributionMetrics(registry), comparing, config.compare_seconds
+            )
             while not stop.is_set():
                 follower.step(stop)
                 clicks.step()
@@ -72,6 +83,7 @@ class Monitor:
     config: MonitorConfig
     client: RetrievalClient
     metrics: MonitorMetrics
+    comparing: Comparing | None = None
     _last: int = field(default=-1, init=False)
     _taken: int = field(default=0, init=False)
     _early: dict[int, Freshness] = field(default_factory=dict, init=False)
@@ -84,7 +96,7 @@ class Monitor:
         self.popularity = Popularity(self.config.popularity_half_life_seconds)
         self.coverage = Coverage(WindowLog(self.store))
         # Whatever is served comes from few bundles, and each is asked for about every example.
-        self._bundle = lru_cache(_BUNDLES)(partial(_manifest, self.store))
+        self._bundle = lru_cache(_BUNDLES)(partial(manifest_of, self.store))
 
     def step(self, stop: threading.Event | None = None) -> int:
         """Measure what has been committed since the last step, until `stop` is set; return the number of windows.
@@ -111,7 +123,7 @@ class Monitor:
     def _resume(self) -> MonitorPlace:
         """Find out, once, up to which window there are results; what was popular before them comes from the store."""
         if self._place is None:
-            place = _place_in(self.store)
+            place = place_in(self.store)
             self.coverage.reported = place.reported
             self.popularity = Popularity.load(self.store, self.config.popularity_half_life_seconds)
             # Windows that have not been measured are read again for their results alone.
@@ -142,7 +154,7 @@ class Monitor:
     def _take_in(self, manifest: WindowManifest) -> None:
         """Measure a window, unless there is a result; then count it."""
         place = self._resume()
-        if manifest.sequence > place.measured and not _is_recorded(self.store, manifest):
+        if manifest.sequence > place.measured and not is_recorded(self.store, manifest):
             self._measure(manifest)
         self.popularity.add(self.windows, manifest)
         self._last = manifest.sequence
@@ -182,15 +194,16 @@ class Monitor:
         self.popularity.name(self.windows, manifest)
         examples = sample(self.windows, manifest, self.popularity.ids, config.examples_per_window, config.seed)
         tally = self._ask(manifest, examples)
+        self._compare(manifest, examples)
         for example in examples if popular else ():
             for k in config.k:
                 tally.add("popularity", k, float(example.key in popular[:k]))
         early = self._early.pop(manifest.sequence, None)
         more = {"freshness": early, "ages": self._ages(manifest, tally)}
-        result = _result(manifest, tally, len(examples)).model_copy(update=more)
+        result = result_of(manifest, tally, len(examples)).model_copy(update=more)
         save(self.store, result)
         self.metrics.measured(result)
-        log.info("window %s: model %s, served %s, popularity %s", *_summary(result))
+        log.info("window %s: model %s, served %s, popularity %s", *summary_of(result))
 
     def _ask(self, manifest: WindowManifest, examples: list[Example]) -> Tally:
         """Ask about a window, unless the served bundle was trained on it: then no request is spent."""
@@ -208,6 +221,17 @@ class Monitor:
             most=info.limits["max_k"],
             unseen_by=lambda version: self._unseen_by(version, manifest.sequence),
         )
+
+    def _compare(self, manifest: WindowManifest, examples: list[Example]) -> None:
+        """Ask champion and challenger about a window, where there are two."""
+        if self.comparing is not None:
+            self.comparing.measure(
+                manifest,
+                examples,
+                client=self.client,
+                batch=partial(self._queries, examples),
+                unseen_by=lambda version: self._unseen_by(version, manifest.sequence),
+            )
 
     def _queries(self, examples: list[Example], info: Info) -> int:
         """Return how many queries to put into a request: exact search in a large catalogue is expensive."""
@@ -238,61 +262,3 @@ class Monitor:
             else:
                 save(self.store, result.model_copy(update={"freshness": freshness}))
             self._note(reported=manifest.sequence)
-
-
-def _place_in(store: Store) -> MonitorPlace:
-    """Return how far a monitor has got; by all of its results where it has left no place, or a damaged one."""
-    try:
-        if (place := MonitorPlace.read(store)) is not None:
-            return place
-    except CorruptArtefactError as error:
-        log.warning("all results are read instead: %s", error)
-    results = recorded(store)
-    return MonitorPlace(
-        measured=max((result.sequence for result in results), default=-1),
-        reported=max((result.sequence for result in results if result.freshness), default=-1),
-    )
-
-
-def _is_recorded(store: Store, manifest: WindowManifest) -> bool:
-    """Say whether a window has a result: of a monitor that was killed before it noted its place."""
-    try:
-        return load(store, manifest) is not None
-    except CorruptArtefactError:
-        return False
-
-
-def _manifest(store: Store, version: str) -> BundleManifest | None:
-    """Return the manifest of a bundle that answered; None where it is gone."""
-    try:
-        return BundleLog(store).manifest(version)
-    except FileNotFoundError:
-        return None
-
-
-def _result(manifest: WindowManifest, tally: Tally, sampled: int) -> WindowRecall:
-    return WindowRecall(
-        sequence=manifest.sequence,
-        window=str(manifest.name),
-        measured_at=time.time(),
-        bundle_versions=tuple(sorted(tally.versions)),
-        examples=Examples(
-            sampled=sampled,
-            model=tally.count("model"),
-            served=tally.count("served"),
-            popularity=tally.count("popularity"),
-            skipped=dict(tally.skipped),
-        ),
-        index=tally.mean("index"),
-        model=tally.mean("model"),
-        served=tally.mean("served"),
-        committed=tally.mean("committed"),
-        popularity=tally.mean("popularity"),
-    )
-
-
-def _summary(result: WindowRecall) -> tuple[str, ...]:
-    def short(values: dict[int, float]) -> str:
-        return " ".join(f"@{k}={value:.3f}" for k, value in values.items()) or "-"
-
-    return result.window, short(result.model), short(result.served), short(result.popularity)

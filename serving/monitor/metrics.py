@@ -103,6 +103,18 @@ class AttributionMetrics:
             ("bundle",),
             registry=registry,
         )
+        self.variant_lists = Gauge(
+            "weir_attribution_variant_lists",
+            "Served lists of a line of bundles (trainer.variants), of the newest bundles.",
+            ("variant",),
+            registry=registry,
+        )
+        self.variant_click_through = Gauge(
+            "weir_attribution_variant_click_through",
+            "Share of a line's served lists with a click; mean over lists.",
+            ("variant",),
+            registry=registry,
+        )
         self.positions = Gauge(
             "weir_attribution_position_click_through",
             "Share of served lists whose item at this position, from 1, was clicked; mean over lists.",
@@ -124,13 +136,17 @@ class AttributionMetrics:
 
     def show(self, attribution: Attribution, items: Mapping[str, int | None]) -> None:
         """Show what has come of the lists so far; `items` is how many each bundle has."""
-        for gauge in (self.lists, self.click_through, self.coverage):
+        of_bundles = (self.lists, self.click_through, self.coverage)
+        for gauge in (*of_bundles, self.variant_lists, self.variant_click_through):
             gauge.clear()
         for version, shown in attribution.bundles.items():
             self.lists.labels(version).set(shown.lists)
             self.click_through.labels(version).set(shown.click_through)
             if count := items.get(version):
                 self.coverage.labels(version).set(len(shown.items) / count)
+        for variant, (lists, clicked) in attribution.by_variant().items():
+            self.variant_lists.labels(variant).set(lists)
+            self.variant_click_through.labels(variant).set(clicked / lists)
         for position, (count, clicks) in enumerate(attribution.by_position()[:_POSITIONS], start=1):
             self.positions.labels(str(position)).set(clicks / count)
         for outcome, count in attribution.outcomes.items():

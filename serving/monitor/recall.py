@@ -28,7 +28,7 @@ _TIE: Final = 1e-6
 
 @dataclass(frozen=True)
 class Example:
-    """An event: its item, its time, and the ids of the user's items before it, oldest first.
+    """An event: its item, its user, its time, and the ids of the user's items before it, oldest first.
 
     `committed` are those before the user's first event in the window.
     """
@@ -38,6 +38,7 @@ class Example:
     history: list[str]
     time_ms: int
     committed: list[str]
+    user: Key
 
 
 @dataclass
@@ -79,10 +80,10 @@ def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str],
     first = first_rows(table[columns.USER_KEY].to_numpy(), table[columns.TIMESTAMP].to_numpy())
     chosen = table.take(places)
     histories = (one[columns.HISTORY].to_pylist() for one in (chosen, table.take(first[places])))
-    events = (chosen[name].to_pylist() for name in (columns.ITEM_KEY, columns.TIMESTAMP))
+    events = (chosen[name].to_pylist() for name in (columns.ITEM_KEY, columns.TIMESTAMP, columns.USER_KEY))
     return [
-        Example(ids[item], Key(item), _named(history, ids), time_ms, _named(committed, ids))
-        for item, time_ms, history, committed in zip(*events, *histories, strict=True)
+        Example(ids[item], Key(item), _named(history, ids), time_ms, _named(committed, ids), Key(user))
+        for item, time_ms, user, history, committed in zip(*events, *histories, strict=True)
     ]
 
 

@@ -42,6 +42,11 @@ class Member:
     _has_started: bool = field(default=False, init=False)
     _may_listen: threading.Event = field(default_factory=threading.Event, init=False)
 
+    @property
+    def loaded(self) -> list[LoadedBundle]:
+        """The bundles that answer: one, or none."""
+        return [bundle] if (bundle := self.bundle) is not None else []
+
     def refresh(self) -> None:
         """Do what the parent says next, if it says anything now."""
         if not self._has_started:

@@ -20,7 +20,9 @@ from pipelines.metrics import PipelineMetrics
 from pipelines.stream.flink_metrics import FlinkMetrics
 from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
 from serving.monitor.metrics import AttributionMetrics, MonitorMetrics
+from serving.monitor.variants.metrics import VariantMetrics
 from serving.shared.metrics import FollowerMetrics
+from serving.variants.metrics import LineMetrics
 from trainer.stream.metrics import TrainerMetrics
 from weir.cli.main import app
 from weir.config import Settings
@@ -48,10 +50,19 @@ def exposed() -> list[CollectorRegistry]:
         ProcessCollector(registry=registry)
     PipelineMetrics(pipeline)
     FlinkMetrics(pipeline)
-    for kind in (RpcMetrics, RequestMetrics, ServedMetrics, HistoryMetrics, CatalogueMetrics, BundleMetrics):
+    for kind in (
+        RpcMetrics,
+        RequestMetrics,
+        ServedMetrics,
+        HistoryMetrics,
+        CatalogueMetrics,
+        BundleMetrics,
+        LineMetrics,
+    ):
         kind(serving)
     MonitorMetrics(monitor)
     AttributionMetrics(monitor)
+    VariantMetrics(monitor)
     FollowerMetrics(follower)
     return [pipeline, TrainerMetrics().registry, serving, monitor, follower]
 

@@ -6,6 +6,7 @@ from contracts import LogState, Store, WindowCounts, WindowLog
 from contracts.checkpoint import CHECKPOINT_MARK, CheckpointMark
 from contracts.documents import write_document
 from contracts.places import GATE_WINDOWS, MonitorPlace
+from contracts.variants import line_of
 from pipelines.holds import Hold, holds
 from tests.contracts.panes import a_pane, retire_before
 
@@ -27,6 +28,14 @@ def needed(store: Store) -> dict[str, int]:
 def checkpoint(store: Store, step: int, sequence: int) -> None:
     mark = CheckpointMark(step=step, sequence=sequence, batch=0, trained_window="w", settings={}, tensors={}, files=())
     write_document(store, f"checkpoints/{step:010d}/{CHECKPOINT_MARK}", mark)
+
+
+def test_the_trainer_of_a_variant_holds_windows_too(store: Store) -> None:
+    checkpoint(store, 5, 7)
+    checkpoint(line_of(store, "new"), 3, 4)
+    assert needed(store)["trainer"] == 4
+    [hold] = [hold for hold in holds(store, LogState.open(store)) if hold.reader == "trainer"]
+    assert hold.why == "variants/new/checkpoints/0000000003 continues there"
 
 
 def test_who_has_left_no_trace_needs_nothing(store: Store) -> None:

@@ -6,9 +6,11 @@ import pytest
 
 from contracts import CommitLog, CorruptArtefactError, LogState, RetiredError, Store, WindowLog
 from contracts.commits import Cursor
+from contracts.variants import log_of
 from pipelines import merger
 from pipelines.removal import Removal
 from pipelines.retention import plan_retirement, retire
+from tests.contracts.test_bundle import write
 from tests.kills import KilledError, killed_at
 from tests.pipelines import aging, support
 from tests.pipelines.support import Event
@@ -175,6 +177,19 @@ def names(store: Store) -> set[str]:
     assert store.local_path is not None
     found = {str(path.relative_to(store.local_path)) for path in store.local_path.rglob("*")}
     return {name for name in found if not name.endswith(".lock")}
+
+
+def test_evaluations_of_variants_go_with_their_window(folder: Path) -> None:
+    store = store_of(folder)
+    write(log_of(store, "new"), "0001--new")
+    log_of(store, "new").promote("0001--new")
+    results = {pane.sequence: f"variants/new/evaluations/{pane.name}.json" for pane in WindowLog(store)}
+    for name in results.values():
+        store.write(name, b"{}")
+    aging.retire_and_remove(folder)
+    left = {pane.sequence for pane in WindowLog(store)}
+    assert left < results.keys()
+    assert {sequence for sequence, name in results.items() if store.exists(name)} == left
 
 
 def test_killed_at_any_change_the_next_one_finishes_it(folder: Path, tmp_path: Path) -> None:

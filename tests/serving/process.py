@@ -22,14 +22,19 @@ from serving.catalogue import CatalogueFiles
 from serving.client import RetrievalClient, RetrievalError
 from serving.config import ServingConfig
 from serving.monitor.config import MonitorConfig
+from serving.monitor.variants.comparing import Contest
 from serving.shared.config import FollowerConfig
 
 _SERVE = (
     "from functools import partial; from serving.server import serve; from serving.catalogue import CatalogueFiles; "
     "from serving.config import ServingConfig as Config; from contracts import FeatureNames; "
-    "run = partial(serve, files={files!r})"
+    "run = partial(serve, files={files!r}, variants={variants!r})"
 )
-_MONITOR = "from serving.monitor.loop import monitor as run; from serving.monitor.config import MonitorConfig as Config"
+_MONITOR = (
+    "from functools import partial; from serving.monitor.loop import monitor; "
+    "from serving.monitor.config import MonitorConfig as Config; "
+    "from serving.monitor.variants.comparing import Contest; run = partial(monitor, contest={contest!r})"
+)
 _FOLLOW = (
     "from functools import partial; from serving.shared.loop import follow; "
     "from serving.shared.config import FollowerConfig as Config; run = partial(follow, forever=True)"
@@ -112,10 +117,11 @@ class ServerProcess(Process):
         *,
         client: ClientConfig | None = None,
         out: Path | None = None,
+        variants: tuple[str, ...] = (),
         **config: object,
     ) -> None:
         defaults = {"port": 0, "metrics_port": 0, "poll_seconds": 0.05}
-        served = _SERVE.format(files=files or CatalogueFiles())
+        served = _SERVE.format(files=files or CatalogueFiles(), variants=variants)
         super().__init__(served, store, ServingConfig.model_validate({**defaults, **config}), out=out)
         self.client = client
 
@@ -151,7 +157,9 @@ class FollowerProcess(Process):
 class MonitorProcess(Process):
     """`serving.monitor.monitor` with a free port."""
 
-    def __init__(self, store: Store, **config: object) -> None:
+    def __init__(self, store: Store, *, contest: Contest | None = None, **config: object) -> None:
         super().__init__(
-            _MONITOR, store, MonitorConfig.model_validate({"metrics_port": 0, "poll_seconds": 0.05, **config})
+            _MONITOR.format(contest=contest),
+            store,
+            MonitorConfig.model_validate({"metrics_port": 0, "poll_seconds": 0.05, **config}),
         )

@@ -121,8 +121,9 @@ def write_bundle(
     max_event_ms: int = 1_700_000_000_000,
     promote: bool = True,
     features: FeatureWeights | None = None,
+    variant: str = "main",
 ) -> BundleManifest:
-    """Write, commit and promote a bundle through the contracts."""
+    """Write, commit and promote a bundle through the contracts; that of a variant in the store of its line."""
     count, dimension = catalogue.vectors.shape
     built = faiss.index_factory(dimension, index, faiss.METRIC_INNER_PRODUCT)
     built.train(catalogue.vectors)
@@ -148,6 +149,7 @@ def write_bundle(
         files += (store.write(f"{folder}/{BundleFile.FEATURES}", features.encode()),)
     manifest = BundleManifest(
         version=version,
+        variant=variant,
         created_at=time.time(),
         trained_sequence=trained_sequence,
         trained_window="20231114T220000Z-20231114T230000Z/0000",

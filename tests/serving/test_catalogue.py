@@ -110,7 +110,7 @@ def test_a_new_version_is_described_by_what_has_moved(
     assert other.shelf.tagged is not None
     assert rows_in(other.shelf.tagged.live).tolist() == list(range(7))
     replace(path, "item_id,tags\nitem-2,jazz\n")
-    follower.look(None)
+    follower.look()
     late = load_bundle(BundleLog(store), "v1", served=before)
     follower.describe(late, before)
     assert late.shelf.tagged is not None
@@ -124,12 +124,12 @@ def test_a_version_that_was_swapped_in_meanwhile_is_described_at_the_next_look(
     path = tmp_path / "items.csv"
     replace(path, "item_id,tags\nitem-3,jazz\n")
     follower = CatalogueFollower(CatalogueFiles(str(path)), metrics)
-    follower.look(None)
+    follower.look()
     bundle = load_bundle(BundleLog(store), "v1")
     follower.describe(bundle)
     old = bundle.shelf.tagged
     replace(path, "item_id,tags\nitem-4,jazz\n")
-    follower.look(None)
+    follower.look()
     assert bundle.shelf.tagged is old
     follower.look(bundle)
     assert bundle.shelf.tagged is not None

@@ -92,7 +92,7 @@ async def serving(
     )
     aside = Aside(config.retry_after_seconds)
     service = RetrievalService(
-        lambda: served.bundle,
+        lambda: [] if served.bundle is None else [served.bundle],
         batcher,
         config,
         metrics,

@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from contracts.variants import VariantError
 from trainer.config import FeaturesConfig, LossConfig, NegativesConfig, TowerConfig, TrainerConfig
 
 
@@ -53,3 +54,53 @@ def test_only_what_nobody_has_given_is_taken_from_what_was_saved() -> None:
     assert (found.tower.kind, found.admit_after) == ("sasrec", 2.0)
     kept = TrainerConfig().defining() | {"seed": 3, "tower.layers": 2, "tower.kind": "sasrec", "admit_after": 2.0}
     assert found.defining() == kept
+
+
+VARIANTS = {"flat": {"negatives": {"correction": "none"}}, "slow": {"optimizer": {"learning_rate": 1e-5}, "seed": 3}}
+
+
+def test_a_variant_is_the_settings_with_some_of_them_replaced() -> None:
+    config = TrainerConfig.model_validate({"batch_size": 64, "tower": {"dimension": 32}, "variants": VARIANTS})
+    flat, slow = config.of_variant("flat"), config.of_variant("slow")
+    assert (flat.batch_size, flat.tower.dimension, flat.negatives.correction) == (64, 32, "none")
+    assert (slow.seed, slow.optimizer.learning_rate, slow.optimizer.weight_decay) == (3, 1e-5, 0.01)
+    assert flat.variants == slow.variants == config.of_variant("main").variants == {}
+    assert (
+        config.of_variant("main").defining()
+        == config.defining()
+        == TrainerConfig.model_validate({"batch_size": 64, "tower": {"dimension": 32}}).defining()
+    )
+    assert flat.given() >= {"batch_size", "tower.dimension", "negatives.correction"}
+    assert "negatives.uniform" not in flat.given()
+
+
+def test_each_variant_shows_its_metrics_on_a_port_of_its_own() -> None:
+    config = TrainerConfig.model_validate({"variants": VARIANTS, "metrics_port": 4000})
+    assert [config.of_variant(name).metrics_port for name in ("main", "flat", "slow")] == [4000, 4010, 4020]
+    free = TrainerConfig.model_validate({"variants": VARIANTS, "metrics_port": 0})
+    assert free.of_variant("slow").metrics_port == 0
+    named = {"flat": {"seed": 1, "metrics_port": 7}}
+    assert TrainerConfig.model_validate({"variants": named}).of_variant("flat").metrics_port == 7
+
+
+@pytest.mark.parametrize(
+    ("variants", "problem"),
+    [
+        ({"main": {"seed": 1}}, r"variants\.main: is the name of these settings"),
+        ({"new": {}}, r"variants\.new: changes nothing of what is trained"),
+        ({"new": {"metrics_port": 1}}, r"variants\.new: changes nothing of what is trained"),
+        ({"new": {"sed": 1}}, r"variants\.new: sed: Extra inputs"),
+        ({"new": {"tower": {"heads": 3}}}, r"variants\.new: tower: .*heads = 3 does not divide"),
+        ({"new": {"variants": {"newer": {"seed": 2}}}}, r"variants\.new: changes nothing"),
+        ({"New one": {"seed": 1}}, "match pattern"),
+        ({"a--b": {"seed": 1}}, "match pattern"),
+    ],
+)
+def test_variants_that_cannot_be_trained_are_refused_by_name(variants: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        TrainerConfig.model_validate({"variants": variants})
+
+
+def test_an_unknown_variant_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(VariantError, match="there is no fast; allowed: main, flat, slow"):
+        TrainerConfig.model_validate({"variants": VARIANTS}).of_variant("fast")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
 from contracts.recipe import Recipe
+from contracts.variants import version_of
 from trainer.export.cases import Cases, RecentCases
 from trainer.export.draft import Complete, Delta
 from trainer.export.errors import ExportError
@@ -42,9 +43,9 @@ def export_bundle(
     Parameters
     ----------
     store, state
-        Where to, and what.
+        Where to, the line of a variant perhaps, and what.
     recent
-        The events to compare on; read from the store's windows unless given.
+        The events to compare on; read from the store's windows unless given: the line of a variant has none.
     gate
         What decides; the one of the settings unless given.
     keeper
@@ -77,16 +78,17 @@ class _Export:
     def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, keeper: Keeper) -> None:
         self.store, self.state, self.recent, self.gate, self.keeper = store, state, recent, gate, keeper
         self.log, self.content = BundleLog(store), keeper.content(state)
+        self.version = version_of(self.content.version, keeper.variant)
 
     def existing(self) -> BundleManifest | None:
         """Return the manifest if this bundle exists already; a damaged one is written again."""
         try:
-            found = self.log.manifest(self.content.version)
+            found = self.log.manifest(self.version)
             self.log.chain(found)
         except FileNotFoundError:
             return None
         except CorruptArtefactError as error:
-            logger.error("bundle %s is written again: %s", self.content.version, error)
+            logger.error("bundle %s is written again: %s", self.version, error)
             return None
         # It is the newest bundle, which the next one builds on.
         self.keeper.forget()
@@ -127,7 +129,8 @@ class _Export:
         """Write the files of a draft and return what they are."""
         at, tower = self.state.position, self.state.config.tower
         manifest = BundleManifest(
-            version=self.content.version,
+            version=self.version,
+            variant=self.keeper.variant,
             created_at=time.time(),
             trained_sequence=max(at.trained_sequence, 0),
             trained_window=at.trained_window,

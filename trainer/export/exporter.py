@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
+from contracts import BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
+from contracts.variants import MAIN, line_of, log_of
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.cases import RecentCases
+from trainer.export.challenge import Challenge
 from trainer.export.errors import ListsAwaitedError
 from trainer.export.gate import Gate, PairedGate
 from trainer.export.keeper import Keeper
@@ -30,7 +32,7 @@ _PATIENCE: Final = 3.0
 
 @dataclass
 class Exporter:
-    """Exports on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
+    """Exports the line of a variant on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
 
     A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
     never ends does not starve them: they get a third of the time. The first export waits until the tower has been
@@ -42,6 +44,7 @@ class Exporter:
     config: TrainerConfig
     metrics: TrainerMetrics
     follows: bool = False
+    variant: str = MAIN
     clock: Callable[[], float] = time.monotonic
     newest: BundleManifest | None = None
     _tried: tuple[int, int] | None = None
@@ -54,13 +57,15 @@ class Exporter:
         self._last = self.clock()
         self._recent = RecentCases(self.store, self.config)
         self._gate: Gate = PairedGate.of(self.config)
-        self._keeper = Keeper(beside=self.follows)
+        self._keeper = Keeper(beside=self.follows, variant=self.variant)
+        self._line = line_of(self.store, self.variant)
+        self._challenge = Challenge(self.store, self.config, self._gate, self.variant)
         self._is_pinned()
 
     def review(self, window: WindowManifest, found: Positives) -> None:
         """Test the served bundles on a window; call it before the window is trained on. A failure is logged."""
         try:
-            withdrawal = Trials(self.store, self._gate, self._keeper.open).review(
+            withdrawal = Trials(self._line, self._gate, self._keeper.open).review(
                 window, self._recent.note(window, found)
             )
         except Exception:
@@ -74,6 +79,11 @@ class Exporter:
                 withdrawal.verdict,
             )
             self.metrics.rollbacks.inc()
+
+    def challenge(self) -> None:
+        """Let a variant that has beaten the champion take its place, where the settings say so; call it regularly."""
+        if self.variant != MAIN and self._challenge.decide() is not None:
+            self.metrics.crowned.inc()
 
     def due(self, state: TrainerState) -> bool:
         """Say whether `export_if_due` has anything to do."""
@@ -128,7 +138,7 @@ class Exporter:
         if self._tracing is not None:
             self._tracing.wait()
         try:
-            self.newest = export_bundle(self.store, state, self._recent, self._gate, self._keeper)
+            self.newest = export_bundle(self._line, state, self._recent, self._gate, self._keeper)
             pinned = self._is_pinned()
         except ListsAwaitedError:
             raise
@@ -144,7 +154,7 @@ class Exporter:
     def _is_pinned(self) -> bool:
         """Return, and export as a metric, whether promotion waits for an operator; an unreadable pin holds, too."""
         try:
-            pinned = BundleLog(self.store).pin() is not None
+            pinned = log_of(self.store, self.variant).pin() is not None
         except CorruptArtefactError:
             pinned = True
         self.metrics.pinned.set(pinned)

@@ -1,8 +1,9 @@
 """The gate: which bundles may be served, and which of those stay.
 
-It looks twice. Before a promotion, candidate and promoted bundle answer the newest events; the candidate was trained on
-them, so that it is better proves nothing, but that it is worse does. Afterwards, the promoted bundle and the one that
-was confirmed last are measured on events that neither has seen.
+It looks twice at the bundles of a line. Before a promotion, candidate and promoted bundle answer the newest events; the
+candidate was trained on them, so that it is better proves nothing, but that it is worse does. Afterwards, the promoted
+bundle and the one that was confirmed last are measured on events that neither has seen. Between two lines it decides by
+the comparison of the monitor.
 """
 
 import math
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from contracts.comparison import Comparison, Measure
 from contracts.models import StoredModel
 from trainer.config import TrainerConfig
 from trainer.export.cases import ENOUGH
@@ -70,6 +72,10 @@ class Gate(Protocol):
         """Judge the promoted bundle, the new one, against the one confirmed last; None as long as it is open."""
         ...
 
+    def challenged(self, comparison: Comparison, measure: Measure) -> Verdict | None:
+        """Judge a challenger, the new line, against the champion; None as long as it is open."""
+        ...
+
 
 @dataclass(frozen=True)
 class PairedGate:
@@ -112,6 +118,11 @@ class PairedGate:
             return None
         fails, comparison = self._fails(evidence), self._comparison(evidence, "the bundle before")
         return Verdict(not fails, f"{'rolled back' if fails else 'confirmed'}: {comparison} that neither had seen")
+
+    def challenged(self, comparison: Comparison, measure: Measure) -> Verdict | None:
+        """Promote a challenger that is better at whatever moment this is asked (`contracts.confidence`)."""
+        word = comparison.measured(measure).word
+        return None if word == "not yet" else Verdict(word == "better", comparison.sentence(measure))
 
     def _fails(self, evidence: Evidence) -> bool:
         n, kept = evidence.cases, 1 - self.tolerance

@@ -17,6 +17,7 @@ import numpy as np
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError
 from contracts.index_delta import takes_deltas
+from contracts.variants import MAIN
 from trainer.export.clusters import Clusters
 from trainer.export.compaction import Compaction
 from trainer.export.content import Content
@@ -60,11 +61,12 @@ class Keeper:
 
     With `beside`, an export without any lists does not train them itself: it raises `ListsAwaitedError`, and they are
     trained beside the stream. Chains are compacted beside it, too; without, a complete bundle ends a long chain.
-    `compared` is the share of all items that the newest export has looked at.
+    `compared` is the share of all items that the newest export has looked at, `variant` the line that is exported.
     """
 
     clock: Callable[[], float] = time.time
     beside: bool = False
+    variant: str = MAIN
     compared: float = 1.0
     _kept: Kept | None = None
     _training: Training | None = None

@@ -1,17 +1,20 @@
 """A bundle of the newest checkpoint."""
 
 from contracts import BundleManifest, Store
+from contracts.variants import MAIN, line_of
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
+from trainer.export.cases import RecentCases
 from trainer.export.errors import ExportError
+from trainer.export.keeper import Keeper
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 
 __all__ = ["export"]
 
 
-def export(store: Store, config: TrainerConfig) -> BundleManifest:
-    """Export a bundle from the newest checkpoint.
+def export(store: Store, config: TrainerConfig, variant: str = MAIN) -> BundleManifest:
+    """Export a bundle from the newest checkpoint of a line, `config` being its settings.
 
     Raises
     ------
@@ -20,8 +23,9 @@ def export(store: Store, config: TrainerConfig) -> BundleManifest:
     CheckpointMismatchError
         If the checkpoint was made with other settings.
     """
-    checkpoints, workers = CheckpointLog(store, config.checkpoints_kept), Workers()
+    line = line_of(store, variant)
+    checkpoints, workers = CheckpointLog(line, config.checkpoints_kept), Workers()
     state = checkpoints.load(checkpoints.continued(config, workers), workers)
     if state is None:
-        raise ExportError(f"{store.path('checkpoints')}: holds no complete checkpoint; train first")
-    return export_bundle(store, state)
+        raise ExportError(f"{line.path('checkpoints')}: holds no complete checkpoint; train first")
+    return export_bundle(line, state, RecentCases(store, state.config), keeper=Keeper(variant=variant))

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import torch
 from pydantic import Field
 
-from contracts import BundleLog, BundleManifest, LogState, Store
+from contracts import BundleManifest, LogState, Store
 from contracts.models import FrozenModel
 from contracts.recipe import Recipe
+from contracts.variants import log_of_version
 from trainer.ranks.workers import Workers, deterministic
 from trainer.replay.compare import differences
 from trainer.replay.retrained import ReplayError, recipe_of, retrained
@@ -40,7 +41,7 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
     CorruptArtefactError
         If the bundle or a window is damaged.
     """
-    manifest = BundleLog(store).manifest(wanted)
+    manifest = log_of_version(store, wanted).manifest(wanted)
     recipe = recipe_of(manifest)
     first = recipe.stretches[0]
     with deterministic(), Workers.from_environment(first.device) as workers:
@@ -48,8 +49,8 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
             raise ReplayError(f"{wanted} was trained by {first.ranks} ranks, here are {workers.world_size}")
         torch.set_num_threads(first.threads)
         state = retrained(store, manifest, recipe, workers, report)
-        found: list[str] = []
-        workers.first(lambda: found.extend(differences(BundleLog(store), manifest, state)), state.embeddings.answer)
+        found, log = list[str](), log_of_version(store, wanted)
+        workers.first(lambda: found.extend(differences(log, manifest, state)), state.embeddings.answer)
         if not workers.is_first:
             return None
         return Replay(

@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 from contracts import BundleFile, BundleLog, BundleManifest
 from contracts.item_rows import FIRST_ITEM_ROW
+from contracts.variants import version_of
 from trainer.export.content import Content
 from trainer.export.servable import Servable
 from trainer.export.tower import tower_to_onnx
@@ -28,8 +29,8 @@ def differences(log: BundleLog, manifest: BundleManifest, state: TrainerState) -
     found = _of_items(Servable.open(log, manifest), content)
     if log.read(manifest, BundleFile.TOWER) != tower_to_onnx(state.tower, state.config.tower):
         found.append("the user tower differs")
-    if content.version != manifest.version:
-        found.append(f"the state differs: its bundle would be named {content.version}")
+    if (version := version_of(content.version, manifest.variant)) != manifest.version:
+        found.append(f"the state differs: its bundle would be named {version}")
     return found
 
 

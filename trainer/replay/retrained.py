@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from contracts import BundleManifest, RetiredError, Store, UserError, WindowLog
 from contracts.recipe import Recipe
+from contracts.variants import version_of
 from trainer.config import TrainerConfig
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
@@ -41,7 +42,7 @@ class _Until:
 
 def _step_of(manifest: BundleManifest) -> int:
     """Return the steps after which a bundle was made; raises `ReplayError` for a name that no trainer gives."""
-    parts = manifest.version.split("-")
+    parts = manifest.version.removesuffix(version_of("", manifest.variant)).split("-")
     if len(parts) != 3 or not parts[1].isdigit():
         raise ReplayError(f"{manifest.version} is no name that the trainer gives; expected <window>-<step>-<digest>")
     return int(parts[1])

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 
 from contracts import BundleManifest, EventClock
 from sketches import FrequencyEstimator, health
@@ -29,6 +29,7 @@ class TrainerMetrics:
 
     def __post_init__(self) -> None:
         registry = self.registry
+        ProcessCollector(registry=registry)
         self.examples = Counter("weir_trainer_examples", "Positive examples trained on.", registry=registry)
         self.unadmitted = Counter(
             "weir_trainer_unadmitted_examples", "Examples skipped: their item has no row yet.", registry=registry
@@ -133,6 +134,11 @@ class TrainerMetrics:
         self.rollbacks = Counter(
             "weir_trainer_bundle_rollbacks",
             "Promoted bundles withdrawn after losing recall on events they had not been trained on.",
+            registry=registry,
+        )
+        self.crowned = Counter(
+            "weir_variant_promotions",
+            "Challengers that are served to all since they were found better than the champion.",
             registry=registry,
         )
         self.export_seconds = Histogram(

@@ -65,12 +65,29 @@ def facts_of(store: "Store", last: int, wanted: str | None = None) -> StoreFacts
 
     Raises `CommandError` where there is no such version.
     """
-    from contracts import BundleLog, CorruptArtefactError
+    from contracts.variants import MAIN, lines
 
-    log = BundleLog(store)
     remarks: list[str] = []
-    current: str | None = None
-    pinned: str | None = None
+    found: list[BundleFacts] = []
+    of_lines: dict[str, str | None] = {}
+    for line in lines(store):
+        current, facts = _of_line(store, line, wanted, remarks)
+        of_lines[line] = current
+        found += facts
+    remarks += [f"current of {line}: {current}" for line, current in of_lines.items() if line != MAIN]
+    if wanted is not None and not found:
+        raise CommandError(f"{store.path('bundles')} holds no bundle {wanted}: old ones are retired, or it never was")
+    found.sort(key=lambda facts: (facts.manifest.created_at if facts.manifest else 0.0, facts.version))
+    return StoreFacts(store.path(""), of_lines[MAIN] or "none", remarks, found[-last:])
+
+
+def _of_line(store: "Store", line: str, wanted: str | None, remarks: list[str]) -> tuple[str | None, list[BundleFacts]]:
+    """Return which bundle of a line is promoted, and its bundles; adds what is remarkable to the remarks."""
+    from contracts import CorruptArtefactError
+    from contracts.variants import MAIN, log_of
+
+    log, current, pinned = log_of(store, line), None, None
+    unpin = "weir promote --unpin" + ("" if line == MAIN else f" --variant {line}")
     try:
         current = log.current()
     except CorruptArtefactError as error:
@@ -78,15 +95,11 @@ def facts_of(store: "Store", last: int, wanted: str | None = None) -> StoreFacts
     try:
         if pin := log.pin():
             pinned = pin.version
-            remarks.append(f"{pin.sentence}; `weir promote --unpin` removes it")
+            remarks.append(f"{pin.sentence}; `{unpin}` removes it")
     except CorruptArtefactError as error:
-        remarks.append(f"{error}; nothing is promoted until `weir promote --unpin`")
+        remarks.append(f"{error}; nothing is promoted until `{unpin}`")
     versions = [version for version in log.versions() if wanted in (None, version)]
-    found = [facts for version in versions if (facts := _facts(log, version, current, pinned))]
-    if wanted is not None and not found:
-        raise CommandError(f"{store.path('bundles')} holds no bundle {wanted}: old ones are retired, or it never was")
-    found.sort(key=lambda facts: (facts.manifest.created_at if facts.manifest else 0.0, facts.version))
-    return StoreFacts(store.path(""), current or "none", remarks, found[-last:])
+    return current, [facts for version in versions if (facts := _facts(log, version, current, pinned))]
 
 
 def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | None) -> BundleFacts | None:

@@ -18,7 +18,8 @@ from weir.text import plain
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Show the windows, bundles, sketches and served lists of a store, and what age costs.", no_args_is_help=True
+    help="Show the windows, bundles, variants, sketches and served lists of a store, and what age costs.",
+    no_args_is_help=True,
 )
 
 app.command("age")(command(age))
@@ -71,6 +72,27 @@ def bundles(
         session.print_json([bundle.as_json() for bundle in facts.bundles])
         return
     print_bundles(session, facts, wanted)
+
+
+@app.command("variants")
+@command
+def variants(
+    *,
+    options: StoreOptions,
+    json: JsonOutput = False,
+) -> None:
+    """Show champion and challenger (trainer.variants), and which of them is better so far.
+
+    The intervals are valid whenever one looks. `weir promote --variant NAME` serves a line to all.
+    """
+    from weir.cli.variant_facts import print_variants, variant_facts
+
+    session = options.open()
+    facts = variant_facts(session.store, session.settings.trainer.variants)
+    if json:
+        session.print_json(facts)
+    else:
+        print_variants(session, facts)
 
 
 @app.command("served")

@@ -9,7 +9,7 @@ import typer
 
 from weir.session import Session, open_session
 
-__all__ = ["Assign", "ConfigFile", "JsonOutput", "StoreOptions", "Target", "Wanted"]
+__all__ = ["Assign", "ConfigFile", "JsonOutput", "StoreOptions", "Target", "Variant", "Wanted"]
 
 ConfigFile = Annotated[
     Path | None,
@@ -34,6 +34,12 @@ JsonOutput = Annotated[bool, typer.Option("--json", help="Print the result as JS
 Target = Annotated[
     str | None,
     typer.Option("--target", metavar="HOST:PORT", help="Server to query.", show_default="serving.host:serving.port"),
+]
+Variant = Annotated[
+    str | None,
+    typer.Option(
+        "--variant", metavar="NAME", help="The variant of trainer.variants that is meant.", show_default="main"
+    ),
 ]
 Wanted = Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Number of items to return.")]
 

@@ -37,12 +37,12 @@ def replay_bundle(
     """
     session = options.open()
     set_up_logging(session.notes)
-    from contracts import BundleLog
+    from contracts.variants import log_of_version
     from trainer.replay.bundle import Replay
     from trainer.replay.retrained import recipe_of
 
     try:
-        recipe = recipe_of(BundleLog(session.store).manifest(version))
+        recipe = recipe_of(log_of_version(session.store, version).manifest(version))
     except FileNotFoundError:
         where = session.store.path("bundles")
         raise CommandError(f"{where} has no bundle {version}: `weir inspect bundles` lists them") from None

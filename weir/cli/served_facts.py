@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from contracts import Store, WindowLog, WindowManifest, read_format
 from contracts.served import hour_of, read_segment, served_files
+from contracts.variants import variant_of
 from serving.monitor.attribution import EVENT_COLUMNS, Attribution
 from serving.monitor.clicks import bundle_items
 from weir.cli.tables import print_table
@@ -37,6 +38,10 @@ def served_facts(store: Store, seconds: float, positions: int) -> dict[str, Any]
         "lists": sum(shown.lists for shown in attribution.bundles.values()),
         "events": dict(sorted(attribution.outcomes.items())),
         "bundles": [_bundle(store, version, attribution) for version in attribution.bundles],
+        "variants": [
+            {"variant": variant, "lists": count, "clicked_lists": clicked, "click_through": clicked / count}
+            for variant, (count, clicked) in attribution.by_variant().items()
+        ],
         "positions": _positions(attribution, positions),
     }
 
@@ -55,6 +60,7 @@ def _bundle(store: Store, version: str, attribution: Attribution) -> dict[str, A
     shown, items = attribution.bundles[version], bundle_items(store, version)
     return {
         "bundle": version,
+        "variant": variant_of(version),
         "lists": shown.lists,
         "fallbacks": shown.fallbacks,
         "clicked_lists": shown.clicked_lists,
@@ -93,6 +99,12 @@ def print_served(session: Session, facts: dict[str, Any], since: str) -> None:
     title = f"{facts['lists']:,} lists served in the last {since}, in {where}"
     head = ["version", "lists", "clicked", "click-through", "items", "coverage", "popular only"]
     print_table(session, title, head, rows)
+    if len(facts["variants"]) > 1:
+        rows = [
+            [one["variant"], f"{one['lists']:,}", f"{one['clicked_lists']:,}", f"{one['click_through']:.2%}"]
+            for one in facts["variants"]
+        ]
+        print_table(session, "by line", ["line", "lists", "clicked", "click-through"], rows)
     rows = [
         [str(one["position"]), f"{one['shown']:,}", f"{one['clicked']:,}", f"{one['click_through']:.2%}"]
         for one in facts["positions"]

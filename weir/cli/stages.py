@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weir.cli.logs import set_up_logging
-from weir.cli.options import JsonOutput, StoreOptions
+from weir.cli.options import JsonOutput, StoreOptions, Variant
 from weir.cli.ranks import arguments_of, is_first_rank, run_in_ranks
 from weir.cli.tables import print_facts
 from weir.session import Session
@@ -104,6 +104,7 @@ def train(
     restarts: Annotated[
         int, typer.Option(min=0, help="With several ranks: rank failures tolerated before giving up.")
     ] = 3,
+    variant: Variant = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
@@ -113,32 +114,37 @@ def train(
     """
     # Checked here, wrong settings are reported once and not by every rank.
     session = options.open()
+    session.settings.trainer.of_variant(_line(variant))
     from contracts.locks import only_one
+    from contracts.variants import MAIN
 
-    with only_one(session.store, "train", "weir train"):
+    named = () if _line(variant) == MAIN else ("--variant", _line(variant))
+    with only_one(session.store, "-".join(["train", *named[1:]]), " ".join(["weir train", *named])):
         if ranks == 1:
-            train_worker(follow=follow, options=options, json=json)
+            train_worker(follow=follow, variant=variant, options=options, json=json)
         else:
             set_up_logging(session.notes)
-            flags = [*(("--follow",) if follow else ()), *(("--json",) if json else ())]
+            flags = [*(("--follow",) if follow else ()), *named, *(("--json",) if json else ())]
             run_in_ranks(ranks, restarts, ["train-worker", *flags, *arguments_of(options, session.settings.store)])
 
 
 def train_worker(
     *,
     follow: Follow = False,
+    variant: Variant = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
     """Run one rank of a training run."""
     first = is_first_rank()
     session = options.open()
+    config = session.settings.trainer.of_variant(_line(variant))
     set_up_logging(session.notes)
     from trainer.export.tracing import tracing_of
 
     if first and follow:
         # Beside the imports below, which take as long; the first bundle waits for both.
-        tracing_of(session.settings.trainer.tower)
+        tracing_of(config.tower)
     from trainer.train import train as run
     from weir.cli.progress import Bar
 
@@ -148,7 +154,7 @@ def train_worker(
             loss = "" if progress.loss is None else f", loss {progress.loss:.3f}"
             bar.show(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
 
-        summary = run(session.store, session.settings.trainer, follow=follow, report=report)
+        summary = run(session.store, config, variant=_line(variant), follow=follow, report=report)
     if not first:
         return
     _print_facts(session, summary, json=json)
@@ -157,8 +163,16 @@ def train_worker(
         session.notes.print(plain(hint), soft_wrap=True)
 
 
+def _line(variant: str | None) -> str:
+    """Return the line that an option names."""
+    from contracts.variants import MAIN
+
+    return variant or MAIN
+
+
 def export(
     *,
+    variant: Variant = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
@@ -167,7 +181,7 @@ def export(
     set_up_logging(session.notes)
     from trainer.export import export as run
 
-    manifest = run(session.store, session.settings.trainer)
+    manifest = run(session.store, session.settings.trainer.of_variant(_line(variant)), _line(variant))
     facts = manifest.model_dump(mode="json", exclude={"files"})
     _print_facts(session, facts, json=json)
 
@@ -191,6 +205,7 @@ def serve(
         session.store,
         settings.serving,
         CatalogueFiles(settings.catalogue, settings.takedown, settings.pipeline.item_features),
+        tuple(settings.trainer.variants),
     )
 
 
@@ -203,10 +218,16 @@ def monitor(
     set_up_logging(session.notes)
     from contracts.locks import only_one
     from serving.monitor.loop import monitor as run
+    from serving.monitor.variants.comparing import Contest
+    from serving.variants.lines import check_roles
     from weir.page.server import page_served
 
-    with only_one(session.store, "monitor", "weir monitor"), page_served(session.settings, session.store):
-        run(session.store, session.settings.monitor, session.settings.client)
+    settings = session.settings
+    names = tuple(settings.trainer.variants)
+    check_roles(session.store, names)
+    with only_one(session.store, "monitor", "weir monitor"), page_served(settings, session.store):
+        contest = Contest(names, settings.serving.challenger_share)
+        run(session.store, settings.monitor, settings.client, contest)
 
 
 def _print_facts(session: Session, result: Any, *, json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.options import JsonOutput, StoreOptions
+from weir.cli.options import JsonOutput, StoreOptions, Variant
 from weir.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -132,27 +132,53 @@ def promote(
     unpin: Annotated[
         bool, typer.Option("--unpin", help="Remove the pin: the trainer promotes its next bundle that passes the gate.")
     ] = False,
+    variant: Variant = None,
     options: StoreOptions,
 ) -> None:
     """Serve this bundle whatever the gate decided: an older one, or one that was held back.
 
-    The bundle is pinned: trainers keep exporting, but nothing else is promoted until `weir promote --unpin`.
+    The bundle is pinned: trainers keep exporting, but nothing else is promoted until `weir promote --unpin`. With
+    `--variant NAME` alone, that line is served to all from now on, whatever the comparison has found; `main` is that of
+    the plain settings.
     """
-    if (version is None) is not unpin:
-        raise UsageError("name a VERSION to promote and pin it, or give --unpin to remove the pin; one of the two")
+    if (version is not None) + unpin + (variant is not None and not unpin) != 1:
+        raise UsageError(
+            "name a VERSION to promote and pin it, or give --unpin to remove the pin (a variant's with --variant "
+            "NAME), or --variant NAME alone to serve its bundles to all; one of the three"
+        )
     session = options.open()
-    from contracts import BundleLog, Pin
+    from contracts import Pin
+    from contracts.variants import MAIN, log_of, log_of_version
 
-    log = BundleLog(session.store)
     if version is None:
-        _unpin(log)
+        _unpin(log_of(session.store, variant or MAIN)) if unpin else _crown(session, str(variant), why)
         return
+    log = log_of_version(session.store, version)
     try:
         log.set_pin(Pin(version=version, by=_operator(), at=time.time(), why=why))
     except (FileNotFoundError, ValueError):
         there = ", ".join(log.versions()) or "none"
-        raise CommandError(f"{session.store.path('bundles')} holds no bundle {version}; there are: {there}") from None
+        raise CommandError(f"{log.store.path('bundles')} holds no bundle {version}; there are: {there}") from None
     typer.echo(f"{version} is promoted and pinned until `weir promote --unpin`")
+
+
+def _crown(session: "Session", variant: str, why: str) -> None:
+    """Serve a line to all, and say what is known of how it compares."""
+    from contracts.comparison import MEASURES, Comparison
+    from contracts.variants import MAIN, Champion, VariantError, crown
+
+    names = (MAIN, *session.settings.trainer.variants)
+    if variant not in names:
+        raise VariantError(f"trainer.variants: there is no {variant}; allowed: {', '.join(names)}")
+    comparison = Comparison.read(session.store, variant) if variant != MAIN else None
+    known = [comparison.sentence(one) for one in MEASURES] if comparison else ["it was not compared"]
+    if Champion.read(session.store).variant == variant:
+        typer.echo(f"{variant} is served to all already")
+        return
+    crown(session.store, variant, _operator(), "; ".join([*([why] if why else []), *known]))
+    for sentence in known:
+        typer.echo(sentence)
+    typer.echo(f"{variant} is served to all; `weir inspect variants` shows it")
 
 
 def _unpin(log: "BundleLog") -> None:

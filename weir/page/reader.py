@@ -5,7 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from contracts import BundleLog, BundleManifest, EventClock, LogState, Store, WindowManifest
+from contracts import BundleManifest, EventClock, LogState, Store, WindowManifest
+from contracts.variants import champions_log
 from serving.client import Info, RetrievalClient, RetrievalError
 from serving.monitor.newest import NewestRecalls
 from serving.monitor.results import WindowRecall
@@ -46,7 +47,6 @@ class Reader:
     _manifests: dict[str, BundleManifest] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._bundles = BundleLog(self.store)
         self._recalls = NewestRecalls(self.store, RECALLS)
 
     def read(self) -> Seen:
@@ -63,7 +63,7 @@ class Reader:
             log=self.commits.state,
             clock=self._attempt("CLOCK.json", lambda: EventClock.of(self.store), EventClock()),
             newest=newest,
-            held=self._attempt("bundles/CURRENT", lambda: self._bundles.held(newest), None),
+            held=self._attempt("bundles/CURRENT", lambda: champions_log(self.store).held(newest), None),
             served=served,
             loaded=self._manifests.get(served.bundle_version) if served else None,
             recalls=tuple(self._recalls.recalls),
@@ -81,10 +81,10 @@ class Reader:
 
     def _follow_bundles(self) -> None:
         """Read the new manifests; a bundle may be retired meanwhile."""
-        known = {}
-        for version in self._bundles.versions():
+        bundles, known = champions_log(self.store), {}
+        for version in bundles.versions():
             with suppress(FileNotFoundError):
-                known[version] = self._manifests.get(version) or self._bundles.manifest(version)
+                known[version] = self._manifests.get(version) or bundles.manifest(version)
         self._manifests = known
 
     def _served(self) -> Info | None:

@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from contracts.variants import MAIN
 from weir.up.supervisor.child import ChildSpec
 
 __all__ = ["Replayed", "child_specs"]
@@ -19,8 +20,11 @@ class Replayed(NamedTuple):
     seconds: float
 
 
-def child_specs(file: Path, ranks: int, replayed: Replayed | None) -> list[ChildSpec]:
-    """Return the processes, the source of events first; all read their settings from `file`."""
+def child_specs(file: Path, ranks: int, replayed: Replayed | None, trained: Sequence[str] = (MAIN,)) -> list[ChildSpec]:
+    """Return the processes, the source of events first; all read their settings from `file`.
+
+    Each of the lines `trained` has a trainer of its own.
+    """
     environment = _environment(os.environ)
     common = ("--config", str(file))
 
@@ -29,17 +33,23 @@ def child_specs(file: Path, ranks: int, replayed: Replayed | None) -> list[Child
 
     specs = [
         spec("pipeline", "ingest", "--follow"),
-        spec("trainer", "train", "--follow", "--ranks", str(ranks)),
+        *(_trainer(spec, line, ranks) for line in trained),
         spec("server", "serve"),
         spec("monitor", "monitor"),
     ]
+    first = specs[1].name
     if replayed is not None:
         # Event time passes during a replay: it waits for the stage that takes longest to start. What that has left to
         # do takes no longer than the start of the replay and its first window.
         arguments = ("replay", str(replayed.log), "--seconds", str(replayed.seconds))
         replay = spec("replay", *arguments, forever=False)
-        specs.insert(0, replace(replay, starts_after=("trainer", "all ranks have started")))
+        specs.insert(0, replace(replay, starts_after=(first, "all ranks have started")))
     return specs
+
+
+def _trainer(spec: Callable[..., ChildSpec], line: str, ranks: int) -> ChildSpec:
+    command = ("train", "--follow", "--ranks", str(ranks))
+    return spec("trainer", *command) if line == MAIN else spec(f"trainer-{line}", *command, "--variant", line)
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:

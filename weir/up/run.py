@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from contracts import Store
+from contracts.variants import roles_in
 from serving.client import RetrievalClient
 from weir.answers import print_answer, print_change
 from weir.errors import CommandError
@@ -53,12 +54,16 @@ class _Run:
 
     async def run(self) -> DemoSummary | None:
         launch, session = self.launch, self.launch.session
-        specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed)
+        roles = roles_in(session.store, session.settings.trainer.variants)
+        specs = child_specs(launch.settings_file, launch.options.ranks, launch.replayed, roles.lines)
         with (
             StatusDisplay(session.notes) as display,
             RetrievalClient(session.target, 5.0, session.settings.client) as client,
         ):
             display.say("weir", f"see it work: {self._page()}")
+            if roles.challenger is not None:
+                compared = f"{program()} inspect variants{self._store_option()}"
+                display.say("weir", f"{roles.challenger} challenges {roles.champion}: {compared}")
             if launch.replayed is not None:
                 display.say(
                     "weir",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowCounts
+from contracts.variants import champions_log
 from logs import discover
 from serving.client import Info, RetrievalClient, RetrievalError, by_user
 from serving.monitor.newest import NewestRecalls
@@ -82,8 +83,12 @@ class StatusReader:
     def __post_init__(self) -> None:
         self._totals = CommitTotals(self.store)
         self._recalls = NewestRecalls(self.store)
-        self._bundles = BundleLog(self.store)
         self._manifests: dict[str, BundleManifest] = {}
+
+    @property
+    def _bundles(self) -> BundleLog:
+        """The bundles of the line that is served to all."""
+        return champions_log(self.store) if self.settings.trainer.variants else BundleLog(self.store)
 
     def read(self) -> Status:
         """Return the present status; never raises."""
@@ -129,21 +134,23 @@ class StatusReader:
         return self._current(), self._bundles.held(self._newest)
 
     def _current(self) -> str | None:
-        version = self._bundles.current()
+        bundles = self._bundles
+        version = bundles.current()
         # It may have been promoted, and another retired, between the two readings.
-        if version is None or version in self._bundles.versions() or version != self._bundles.current():
+        if version is None or version in bundles.versions() or version != bundles.current():
             return version
-        raise ValueError(f"{self.store.path('bundles/CURRENT')}: names {version!r}, which is not a bundle")
+        raise ValueError(f"{bundles.store.path('bundles/CURRENT')}: names {version!r}, which is not a bundle")
 
     def _follow_bundles(self) -> None:
         """Read the new manifests; a bundle may be retired meanwhile."""
-        versions = self._bundles.versions()
+        bundles = self._bundles
+        versions = bundles.versions()
         known = {version: self._manifests[version] for version in versions if version in self._manifests}
         self._manifests = known
         for version in versions:
             if version not in known:
                 with suppress(FileNotFoundError):
-                    known[version] = self._bundles.manifest(version)
+                    known[version] = bundles.manifest(version)
         if known:
             self._newest = max(known.values(), key=lambda manifest: manifest.created_at)
 

@@ -10,8 +10,9 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from contracts import BundleLog, Store
+from contracts import Store
 from contracts.models import FrozenModel
+from contracts.variants import log_of_version
 from serving.monitor.newest import mean_recall, recent_cases
 from serving.monitor.results import Freshness, recorded
 from weir.config import Settings
@@ -107,7 +108,8 @@ def summarise(
     metrics = _scrape(metrics_url(settings, "serving"))
     # The monitor adds the freshness to results that it wrote earlier.
     fresh = [recall.freshness for recall in recorded(store) if recall.freshness is not None]
-    newest = BundleLog(store).manifest(status.newest_bundle).evaluation if status.newest_bundle else {}
+    version = status.newest_bundle
+    newest = log_of_version(store, version).manifest(version).evaluation if version else {}
     recalls = {kind: mean_recall(status.recalls, kind, k) for kind in ("index", "model", "served", "popularity")}
     return DemoSummary(
         rows=status.read,

@@ -71,6 +71,31 @@ BOARD = board(
                 unit="percentunit",
             ),
         ],
+        "Champion and challenger": [
+            chart(
+                "Recall as served",
+                {"{{variant}}": 'avg by (variant) (weir_variant_mean{measure="recall"})'},
+                "On the same events, mean over users of each window: docs/variants.md.",
+                unit="percentunit",
+            ),
+            chart(
+                "How much better is the challenger?",
+                {
+                    "at most": 'max (weir_variant_difference_high{measure="recall"})',
+                    "recall": 'avg (weir_variant_difference{measure="recall"})',
+                    "at least": 'min (weir_variant_difference_low{measure="recall"})',
+                },
+                "The interval is valid whenever one looks. Above 0: better, below: worse, around it: not known yet.",
+                unit="percentunit",
+                low=None,
+            ),
+            chart(
+                "Lists clicked, by line",
+                {"{{variant}}": "avg by (variant) (weir_attribution_variant_click_through{})"},
+                "Share of served lists with a click. The verdict counts each user once: `weir inspect variants`.",
+                unit="percentunit",
+            ),
+        ],
         "Recall, measured by the trainer": [
             chart(
                 "Recall",

@@ -7,26 +7,38 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
+from contracts import Store, hash_id
+from contracts.comparison import Comparison
 from contracts.served import SERVED_SCHEMA, ServedFile, new_segment, write_served
+from contracts.variants import challenges
 from serving.monitor import clicks
 from serving.monitor.clicks import ClickFollower
+from serving.monitor.config import MonitorConfig
 from serving.monitor.metrics import AttributionMetrics
+from serving.monitor.variants.comparing import Comparing, Contest
+from serving.monitor.variants.metrics import VariantMetrics
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 
 T = 1_700_000_000_000
 
 
-def serve(store: Store, *items: str, segment: str | None = None, version: str = "v1") -> tuple[str, ServedFile]:
+def serve(
+    store: Store,
+    *items: str,
+    segment: str | None = None,
+    version: str = "v1",
+    user: str | None = None,
+    at: int = T,
+) -> tuple[str, ServedFile]:
     """Write a list as a server does, in a file of its own; return its token."""
     segment = segment or new_segment(time.time() + 2)
     token = f"{version}/{segment}-{0:016x}"
     row = {
         "attribution_token": token,
         "query": 0,
-        "user_key": None,
-        "served_at": T,
+        "user_key": None if user is None else hash_id(user),
+        "served_at": at,
         "bundle_version": version,
         "fallback": False,
         "item_ids": list(items),
@@ -139,3 +151,45 @@ def test_an_unreadable_store_is_told_once_and_tried_again(
     assert registry.get_sample_value("weir_attribution_errors_total") == 3
     following.step()
     assert outcome(registry, "joined") == 1
+
+
+def test_lines_of_bundles_have_figures_of_their_own(store: Store, registry: CollectorRegistry) -> None:
+    write_window(store, 0, [])
+    following = follower(store, registry)
+    following.step()
+    token, _ = serve(store, "item-1", version="v1--new")
+    serve(store, "item-1", version="v2--new")
+    serve(store, "item-1")
+    write_window(store, 1, [Event("ann", "item-1", T, token=token)])
+    following.step()
+    found = {
+        line: [
+            registry.get_sample_value(f"weir_attribution_variant_{name}", {"variant": line})
+            for name in ("lists", "click_through")
+        ]
+        for line in ("main", "new")
+    }
+    assert found == {"main": [1, 0], "new": [2, 0.5]}
+
+
+def test_a_challenger_is_compared_by_what_users_click(store: Store, registry: CollectorRegistry) -> None:
+    """From files of lists and windows of events to the observations of two users, once."""
+    write_window(store, 0, [])
+    users = {challenges(hash_id(name), "new", 0.5): name for name in ("ann", "bob", "eve", "dan", "joe")}
+    versions = {False: "v1", True: "v1--new"}
+    comparing = Comparing(store, MonitorConfig(), Contest(("new",)), VariantMetrics(registry))
+    following = ClickFollower(store, 0.0, AttributionMetrics(registry), comparing, compare_seconds=0.2)
+    following.step()
+    now = round(1000 * time.time())
+    tokens = {
+        side: serve(store, "item-1", version=versions[side], user=users[side], at=now)[0] for side in (False, True)
+    }
+    write_window(store, 1, [Event(users[True], "item-1", T, token=tokens[True])])
+    following.step()
+    assert Comparison.read(store, "new") is None
+    time.sleep(0.5)
+    for _ in range(2):
+        following.step()
+        found = Comparison.read(store, "new")
+        assert found is not None
+        assert {line: (one.count, one.total) for line, one in found.clicks.items()} == {"main": (1, 0), "new": (1, 1)}

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.comparison import Comparison
+from contracts.confidence import Running
 from trainer.config import TrainerConfig
 from trainer.export.gate import Evidence, PairedGate
 
@@ -80,3 +82,17 @@ def test_evidence_is_pooled_by_adding() -> None:
     whole, parts = np.random.default_rng(0).random((2, 300)) < 0.4, (slice(0, 100), slice(100, 300))
     pooled = [Evidence.of(whole[0][part], whole[1][part]) for part in parts]
     assert pooled[0] + pooled[1] == Evidence.of(*whole)
+
+
+@pytest.mark.parametrize(("difference", "promoted"), [(0.5, True), (-0.5, False), (0.0, None)])
+def test_a_challenger_is_promoted_by_the_interval_of_the_difference(difference: float, promoted: bool | None) -> None:
+    differences = Running().add(np.full(500, (difference + 1) / 2))
+    verdict = GATE.challenged(Comparison(champion="main", challenger="new", differences=differences), "recall")
+    if promoted is None:
+        assert verdict is None
+    else:
+        assert verdict is not None
+        assert verdict.promoted is promoted
+        assert verdict.sentence.startswith("better: " if promoted else "worse: ")
+    nothing = Comparison(champion="main", challenger="new", differences=differences)
+    assert GATE.challenged(nothing, "clicks") is None

@@ -57,6 +57,7 @@ COMMANDS = [
         "inspect bundles",
         "inspect age",
         "inspect served",
+        "inspect variants",
         "inspect sketch",
         "config show",
         "config check",

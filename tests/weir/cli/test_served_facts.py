@@ -63,12 +63,30 @@ def test_a_table_for_people(store: Store) -> None:
     assert "positive events with a token: joined 2, not kept 1, other item 1, repeated 1" in shown
 
 
+def test_lines_are_told_apart(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    write_window(store, 0, [])
+    token, _ = serve(store, "item-1", version="v1--new")
+    serve(store, "item-1", "item-2")
+    serve(store, "item-1", version="v2--new")
+    write_window(store, 1, [Event("ann", "item-1", T, token=token)])
+    facts = told(weir("inspect", "served", "--store", store.url, "--json"))
+    assert {one["bundle"]: one["variant"] for one in facts["bundles"]} == {
+        "v1--new": "new",
+        "v2--new": "new",
+        "v1": "main",
+    }
+    lines = {one["variant"]: (one["lists"], one["clicked_lists"], one["click_through"]) for one in facts["variants"]}
+    assert lines == {"new": (2, 1, 0.5), "main": (1, 0, 0.0)}
+    assert "by line" in weir("inspect", "served", "--store", store.url).stdout
+
+
 def test_nothing_and_nonsense(tmp_path: Path) -> None:
     write_window(Store(str(tmp_path / "store")), 0, [])
     empty = weir("inspect", "served", "--store", tmp_path / "store")
     assert (empty.exit_code, "holds no lists served in the last 24h" in empty.stdout) == (0, True)
     facts = told(weir("inspect", "served", "--store", tmp_path / "store", "--json"))
-    assert facts == {"files": 0, "lists": 0, "events": {}, "bundles": [], "positions": []}
+    assert facts == {"files": 0, "lists": 0, "events": {}, "bundles": [], "variants": [], "positions": []}
     assert "--since is 'soon', but must be" in refused(
         weir("inspect", "served", "--store", tmp_path / "store", "--since", "soon"), 2
     )

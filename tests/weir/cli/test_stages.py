@@ -178,10 +178,12 @@ def test_training_on_an_empty_store_says_what_comes_first(config: Path, tmp_path
 def test_the_server_reads_the_features_of_items_that_the_log_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served: list[CatalogueFiles] = []
-    monkeypatch.setattr(serving_server, "serve", lambda _, __, files: served.append(files))
+    served: list[tuple[CatalogueFiles, tuple[str, ...]]] = []
+    monkeypatch.setattr(serving_server, "serve", lambda _, __, files, variants: served.append((files, variants)))
     names = 'pipeline.item_features={"categorical": ["genre"], "dense": ["price"]}'
     arguments = ["serve", "--store", str(tmp_path), "--set", "catalogue=items.csv", "--set", names]
+    arguments += ["--set", "trainer.variants.new.seed=1"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert served == [CatalogueFiles("items.csv", None, FeatureNames(categorical=("genre",), dense=("price",)))]
+    files = CatalogueFiles("items.csv", None, FeatureNames(categorical=("genre",), dense=("price",)))
+    assert served == [(files, ("new",))]

@@ -37,7 +37,7 @@ class _DeltaUpdatesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeltaUpd
     """
 
 class DeltaUpdates(_DeltaUpdates, metaclass=_DeltaUpdatesEnumTypeWrapper):
-    """DeltaUpdates says how a server takes a new version that is a change of the loaded one. Only the loaded version can be
+    """DeltaUpdates says how a server takes a new version that is a change of the loaded one. Only a loaded version can be
     pinned, in any case.
     """
 
@@ -94,8 +94,8 @@ class RetrieveRequest(_message.Message):
     negative events (Hits.seen_bounded says when some are missing), or the items of a given history.
     """
     bundle_version: _builtins.str
-    """Answer only from this bundle; any if empty. Only the loaded one can answer: see GetInfoResponse.delta_updates for
-    calls that wait while another one takes its place.
+    """Answer only from this bundle, one of GetInfoResponse.loaded; any if empty. See GetInfoResponse.delta_updates for calls
+    that wait while another one takes its place.
     """
     probe: _builtins.bool
     """Nobody is shown the answer, as of a health check or a measurement: it is not kept among the served lists."""
@@ -648,6 +648,7 @@ class GetInfoResponse(_message.Message):
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     BUNDLE_SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     DELTA_UPDATES_FIELD_NUMBER: _builtins.int
+    LOADED_FIELD_NUMBER: _builtins.int
     bundle_version: _builtins.str
     """The loaded bundle."""
     sketch_version: _builtins.str
@@ -686,6 +687,12 @@ class GetInfoResponse(_message.Message):
     def limits(self) -> Global___Limits:
         """What a request may ask for."""
 
+    @_builtins.property
+    def loaded(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadedBundle]:
+        """All bundles that can be pinned, the loaded one above first. There is a second one where a challenger answers some
+        of the users.
+        """
+
     def __init__(
         self,
         *,
@@ -703,14 +710,41 @@ class GetInfoResponse(_message.Message):
         software_version: _builtins.str = ...,
         bundle_software_version: _builtins.str = ...,
         delta_updates: Global___DeltaUpdates.ValueType = ...,
+        loaded: _abc.Iterable[Global___LoadedBundle] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "limits", b"limits", "max_event_time", b"max_event_time", "servable_time", b"servable_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_software_version", b"bundle_software_version", "bundle_version", b"bundle_version", "delta_updates", b"delta_updates", "dimension", b"dimension", "evaluation", b"evaluation", "index", b"index", "items", b"items", "limits", b"limits", "max_event_time", b"max_event_time", "metric", b"metric", "servable_time", b"servable_time", "sketch_version", b"sketch_version", "software_version", b"software_version", "trained_sequence", b"trained_sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_software_version", b"bundle_software_version", "bundle_version", b"bundle_version", "delta_updates", b"delta_updates", "dimension", b"dimension", "evaluation", b"evaluation", "index", b"index", "items", b"items", "limits", b"limits", "loaded", b"loaded", "max_event_time", b"max_event_time", "metric", b"metric", "servable_time", b"servable_time", "sketch_version", b"sketch_version", "software_version", b"software_version", "trained_sequence", b"trained_sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetInfoResponse: _TypeAlias = GetInfoResponse  # noqa: Y015
+
+@_typing.final
+class LoadedBundle(_message.Message):
+    """LoadedBundle names a bundle that this server answers from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLE_VERSION_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    bundle_version: _builtins.str
+    """Its version."""
+    variant: _builtins.str
+    """The line that it is of: main, or the name of a variant."""
+    def __init__(
+        self,
+        *,
+        bundle_version: _builtins.str = ...,
+        variant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_version", b"bundle_version", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadedBundle: _TypeAlias = LoadedBundle  # noqa: Y015
 
 @_typing.final
 class Index(_message.Message):

@@ -1,0 +1,174 @@
+"""Follows two lines of bundles, champion and challenger, each with its own watcher.
+
+When the challenger becomes the champion, its bundle is in memory already: the roles change by one assignment. Where
+the new champion is another line, the one before answers until the new one is loaded. A line without a role is dropped.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+
+from contracts import Store
+from contracts.variants import MAIN, Roles, VariantError, roles_in
+from serving.bundle import LoadedBundle
+from serving.config import ServingConfig
+from serving.followers import Bundles
+from serving.in_place import DeltaPolicy
+from serving.memory import Memory
+from serving.metrics import BundleMetrics
+from serving.problems import Problems
+from serving.variants.metrics import LineMetrics
+from serving.variants.split import Request, chosen
+from serving.watcher import BundleWatcher
+
+__all__ = ["Lines", "bundles_of", "check_roles"]
+
+log = logging.getLogger(__name__)
+
+Watching = Callable[[str, BundleMetrics], BundleWatcher]
+"""Given a line and its metrics, returns what follows it."""
+
+
+class _Pair(NamedTuple):
+    """What answers: read once per call."""
+
+    roles: Roles
+    champion: BundleWatcher
+    challenger: BundleWatcher | None
+
+
+@dataclass
+class Lines:
+    """The bundles of champion and challenger; `names` are the variants that there are, `share` is the challenger's.
+
+    One thread calls `refresh`. The metrics of bundles are the champion's.
+    """
+
+    store: Store
+    names: Sequence[str]
+    share: float
+    watching: Watching
+    shown: BundleMetrics
+    metrics: LineMetrics
+    _watchers: dict[str, BundleWatcher] = field(default_factory=dict, init=False)
+    _pair: _Pair | None = field(default=None, init=False)
+    _described: list[LoadedBundle] = field(default_factory=list, init=False)
+    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+
+    @property
+    def bundle(self) -> LoadedBundle | None:
+        """The champion's bundle."""
+        return self._pair.champion.bundle if self._pair else None
+
+    @property
+    def promoted(self) -> str | None:
+        """The version that the champion is to serve."""
+        return self._pair.champion.promoted if self._pair else None
+
+    @property
+    def loaded(self) -> list[LoadedBundle]:
+        """The bundles that answer, the champion's first."""
+        watchers = (self._pair.champion, self._pair.challenger) if self._pair else ()
+        return [bundle for one in watchers if one is not None and (bundle := one.bundle) is not None]
+
+    def choose(self, request: Request, champion: LoadedBundle) -> LoadedBundle:
+        """Return the bundle that answers a call."""
+        pair = self._pair
+        challenger = pair.challenger.bundle if pair and pair.challenger else None
+        found = champion if challenger is None else chosen(request, champion, challenger, self.share)
+        if not getattr(request, "probe", False):
+            self.metrics.calls.labels(found.manifest.variant).inc()
+        return found
+
+    def refresh(self) -> None:
+        """Look once at the roles and at the bundles of both lines; raises nothing."""
+        roles = self._roles()
+        if roles is None:
+            return
+        for line in roles.lines:
+            self._watcher(line)
+            if line == roles.champion and self._pair is None:
+                self._watchers[line].metrics = self.shown
+            self._watchers[line].refresh()
+            if line == roles.champion:
+                self._take(roles)
+        if (loaded := self.loaded) != self._described and self._pair is not None:
+            self._described = loaded
+            self.metrics.show(self._pair.roles, loaded)
+
+    def _roles(self) -> Roles | None:
+        """Return the roles in the store; those of before where they cannot be read."""
+        try:
+            found = roles_in(self.store, self.names)
+            self._problems.over()
+        except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
+            before = self._pair.roles if self._pair else None
+            self._problems.report(error, "it is not known which line is the champion, the roles stay")
+            return before
+        return found
+
+    def _take(self, roles: Roles) -> None:
+        """Let the lines have these roles, unless the new champion cannot answer yet and another one can."""
+        before, champion = self._pair, self._watchers[roles.champion]
+        if before is not None and before.roles == roles:
+            return
+        if champion.bundle is None and self.bundle is not None:
+            return
+        challenger = self._watcher(roles.challenger) if roles.challenger is not None else None
+        self._pair = _Pair(roles, champion, challenger)
+        self._watchers = {line: self._watchers[line] for line in roles.lines}
+        if before is not None and before.champion is not champion:
+            self._hand_over(before.champion, champion)
+        log.info("champion: %s, challenger: %s", roles.champion, roles.challenger or "none")
+
+    def _watcher(self, line: str) -> BundleWatcher:
+        """Return what follows a line; at first, nobody sees its metrics."""
+        if line not in self._watchers:
+            self._watchers[line] = made = self.watching(line, BundleMetrics(CollectorRegistry()))
+            made.beside = partial(self._beside, line)
+        return self._watchers[line]
+
+    def _beside(self, line: str) -> int:
+        """Return the bytes that the bundles of other lines take."""
+        return sum(bundle.size for bundle in self.loaded if bundle.manifest.variant != line)
+
+    def _hand_over(self, before: BundleWatcher, champion: BundleWatcher) -> None:
+        """Show the metrics of the new champion from now on."""
+        before.metrics = BundleMetrics(CollectorRegistry())
+        champion.metrics = self.shown
+        champion.show(None)  # another line is no older version of this one
+
+
+def check_roles(store: Store, names: Sequence[str]) -> None:
+    """Raise `VariantError` where settings and store do not agree on the roles; what cannot be read yet is no fault."""
+    try:
+        roles_in(store, names)
+    except VariantError:
+        raise
+    except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
+        log.warning("it is not known yet which line is the champion: %s", error)
+
+
+def bundles_of(
+    store: Store,
+    config: ServingConfig,
+    registry: CollectorRegistry,
+    names: Sequence[str],
+    *,
+    between: Callable[[Callable[[], LoadedBundle]], LoadedBundle],
+    describe: Callable[[LoadedBundle, LoadedBundle | None], None],
+) -> Bundles:
+    """Return what follows the bundles of a store: one line, or with `names` of variants, two."""
+    policy = DeltaPolicy(config.deltas, Memory.found(config.memory_bytes))
+
+    def watching(variant: str, metrics: BundleMetrics) -> BundleWatcher:
+        return BundleWatcher(store, metrics, config.device, config.threads, policy, between, describe, variant=variant)
+
+    shown = BundleMetrics(registry)
+    if not names:
+        return watching(MAIN, shown)
+    return Lines(store, names, config.challenger_share, watching, shown, LineMetrics(registry))

@@ -1,0 +1,35 @@
+"""The metrics of a server that has two bundles."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from contracts.variants import Roles
+from serving.bundle import LoadedBundle
+
+__all__ = ["LineMetrics"]
+
+
+class LineMetrics:
+    """Which lines are served, and who is answered from which."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.served = Gauge(
+            "weir_variant_served_info",
+            "The bundles that answer, by line and role; always 1.",
+            ("variant", "role", "version"),
+            registry=registry,
+        )
+        self.calls = Counter(
+            "weir_variant_calls",
+            "Calls by the line that was chosen; probes do not count.",
+            ("variant",),
+            registry=registry,
+        )
+
+    def show(self, roles: Roles, loaded: list[LoadedBundle]) -> None:
+        """Show the bundles that answer now."""
+        self.served.clear()
+        for bundle in loaded:
+            line = bundle.manifest.variant
+            role = "champion" if line == roles.champion else "challenger"
+            self.served.labels(line, role, bundle.version).set(1)
+            self.calls.labels(line)

@@ -1,0 +1,36 @@
+"""Which of two bundles answers a call."""
+
+from contracts import Key, hash_id
+from contracts.variants import challenges
+from serving.bundle import LoadedBundle
+from weir.retrieval.v1 import retrieval_pb2 as pb
+
+__all__ = ["Request", "chosen", "only"]
+
+Request = pb.RetrieveRequest | pb.EmbedRequest
+
+
+def only(request: Request, champion: LoadedBundle) -> LoadedBundle:  # noqa: ARG001 - the place of `chosen`
+    """Return the one bundle that there is."""
+    return champion
+
+
+def chosen(request: Request, champion: LoadedBundle, challenger: LoadedBundle, share: float) -> LoadedBundle:
+    """Return the bundle that answers a call, all of it: an answer names one bundle.
+
+    That is the pinned one where one of the two is pinned. Else the first user that a Retrieve call names decides, by a
+    hash of its key (`contracts.variants.challenges`). A call that names no user, and every Embed call, whose vectors
+    may come back without their user, are the champion's.
+    """
+    if request.bundle_version:
+        return challenger if request.bundle_version == challenger.version else champion
+    user = _first_user(request, champion.key_secret) if isinstance(request, pb.RetrieveRequest) else None
+    is_challengers = user is not None and challenges(user, challenger.manifest.variant, share)
+    return challenger if is_challengers else champion
+
+
+def _first_user(request: pb.RetrieveRequest, secret: str) -> Key | None:
+    for query in request.queries:
+        if query.WhichOneof("source") == "user_id":
+            return hash_id(query.user_id, secret)
+    return None

@@ -1,0 +1,60 @@
+"""Whether the line of a variant is to be served to all: the gate decides by what the monitor has compared."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from contracts import Store
+from contracts.comparison import Comparison, Measure
+from contracts.variants import Champion, crown, log_of
+from trainer.config import TrainerConfig
+from trainer.export.gate import Gate
+
+__all__ = ["Challenge"]
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LOOKS: Final = 5.0
+
+
+@dataclass
+class Challenge:
+    """Looks, for the trainer of `variant`, whether it has beaten the champion; one thread calls it."""
+
+    store: Store
+    config: TrainerConfig
+    gate: Gate
+    variant: str
+    clock: Callable[[], float] = time.monotonic
+    _next: float = field(default=-float("inf"), init=False)
+    _said: str = field(default="", init=False)
+
+    def decide(self) -> Champion | None:
+        """Make the variant the champion if the gate says so and nothing is pinned; return what was written then."""
+        measure = self.config.promote_by
+        if measure == "never" or self.clock() < self._next:
+            return None
+        self._next = self.clock() + _SECONDS_BETWEEN_LOOKS
+        try:
+            found = self._decide(measure)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the store, training continues
+            if str(error) != self._said:
+                logger.error("it is not known whether %s is to be served to all: %s", self.variant, error)
+            self._said = str(error)
+            return None
+        if found is not None:
+            logger.info("%s is served to all from now on: %s", found.variant, found.verdict)
+        return found
+
+    def _decide(self, measure: Measure) -> Champion | None:
+        comparison, champion = Comparison.read(self.store, self.variant), Champion.read(self.store)
+        if comparison is None or comparison.champion != champion.variant or self.variant in champion.beaten:
+            return None
+        verdict = self.gate.challenged(comparison, measure)
+        if verdict is None or not verdict.promoted:
+            return None
+        if any(log_of(self.store, line).pin() for line in (champion.variant, self.variant)):
+            return None
+        return crown(self.store, self.variant, "the trainer", verdict.sentence)
