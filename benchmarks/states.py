@@ -8,6 +8,7 @@ from contracts import ItemKeys, hash_ids
 from sketches import CountMinSketch
 from trainer.config import TrainerConfig
 from trainer.items.table import RowChanges, TableRows
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.seeds import Purpose, generator
 
@@ -17,12 +18,17 @@ def item_id(number: int) -> str:
     return f"item-{number:08d}"
 
 
-def filled(config: TrainerConfig, items: int, events: I64 | None = None) -> tuple[TrainerState, bytes]:
+def filled(
+    config: TrainerConfig, items: int, events: I64 | None = None, workers: Workers | None = None
+) -> tuple[TrainerState, bytes]:
     """Return a state that knows so many items, and the sketch of its only window.
 
     In the window each item occurred once, or as often as its number occurs in `events`.
     """
-    state, ids = TrainerState.fresh(config), np.array([item_id(number) for number in range(items)], object)
+    state, ids = (
+        TrainerState.fresh(config, workers=workers),
+        np.array([item_id(number) for number in range(items)], object),
+    )
     keys, sketch = hash_ids(ids.tolist()), CountMinSketch(1 << 16)
     sketch.update(keys if events is None else keys[events])
     admit(state, keys, ids, 0)

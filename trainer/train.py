@@ -59,7 +59,7 @@ def train(
             logger.info("all ranks have started")
         scraped = exposed(metrics.registry, config.metrics_host, config.metrics_port)
         with scraped if workers.is_first else nullcontext():
-            state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device)
+            state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device, workers=workers)
             metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), ProgressObserver(line, metrics, workers.is_first, report)
             exporter = Exporter(store, config, metrics, follow, variant)
@@ -72,14 +72,14 @@ def train(
                     exporter.challenge()
                 finished = manifest is None or learner.process_window(manifest)
                 if finished and workers.broadcast(exporter.due(state)):
-                    workers.first(partial(exporter.export_if_due, state))
+                    workers.first(partial(exporter.export_if_due, state), state.embeddings.answer)
                 # The bundle comes first: a run killed in between makes it again.
                 if manifest is not None:
                     checkpoints.save(state, workers)
                 if not finished:
                     break
             if state.position.trained_sequence >= 0:
-                workers.first(partial(exporter.export, state))
+                workers.first(partial(exporter.export, state), state.embeddings.answer)
             return _summary(observer, state, exporter, started, stopped=stop.requested)
 
 

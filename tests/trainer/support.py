@@ -1,22 +1,30 @@
 """A state that has taken in a store's first window, and the batches of a window."""
 
 from collections.abc import Callable
+from typing import get_args
 
 import torch
 
 from contracts import Store, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.config import TrainerConfig
+from trainer.items.embeddings import Line
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch, Examples, batches, read_positives
 from trainer.step.seeds import Purpose, generator
 
 
 def absorbed(
-    store: Store, config: TrainerConfig, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+    store: Store,
+    config: TrainerConfig,
+    *,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    workers: Workers | None = None,
 ) -> TrainerState:
     """Return the state after taking in, not learning, the first window."""
-    state, log = TrainerState.fresh(config, device, dtype), WindowLog(store)
+    state, log = TrainerState.fresh(config, device, dtype, workers), WindowLog(store)
     for manifest in log.committed()[:1]:
         absorb(state, log, manifest)
     return state
@@ -43,6 +51,13 @@ def same_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
     """Return the names under which two states differ in any bit."""
     bits: Callable[[torch.Tensor], bytes] = lambda tensor: tensor.contiguous().numpy().tobytes()  # noqa: E731
     return [name for name in left.keys() | right.keys() if bits(left[name]) != bits(right[name])]
+
+
+def whole_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
+    """Return all that a state remembers, with the embeddings of all ranks in the order of rows; all ranks call it."""
+    every = torch.arange(state.table.capacity)
+    table = {f"embeddings.{line}": state.embeddings.fetch(every, line) for line in get_args(Line)}
+    return state.tensors() | table
 
 
 def collapse(state: TrainerState) -> None:

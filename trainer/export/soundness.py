@@ -1,7 +1,5 @@
 """Whether the numbers of a state are finite."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,9 +18,9 @@ def fault_of(content: Content) -> str | None:
 
     Of the table, a content that is not whole has its touched rows looked at: the others were, when they were touched.
     """
-    for name, value in _numbers(content.state, content.touched):
+    for name, norm in _norms(content.state, content.touched).items():
         # A norm is finite only if every number is; one that overflows means that the next step will, too.
-        if not bool(torch.linalg.vector_norm(value).isfinite()):
+        if not bool(norm.isfinite()):
             return f"{name} contains NaN or infinity, or its norm overflows"
     for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
         if not np.isfinite(array).all():
@@ -30,16 +28,16 @@ def fault_of(content: Content) -> str | None:
     return None
 
 
-def _numbers(state: TrainerState, rows: TableRows | None) -> Iterator[tuple[str, Tensor]]:
-    """Return every floating-point tensor that is trained or that training depends on, with its name.
+def _norms(state: TrainerState, rows: TableRows | None) -> dict[str, Tensor]:
+    """Return the norm of every floating-point tensor that is trained or that training depends on, by its name.
 
     Those of the table have the lines of some `rows` (n,), or all.
     """
-    parts: dict[str, Stateful] = {
-        "embeddings": state.embeddings,
-        "tower": state.tower,
-        "optimizer": OptimizerState(state.optimizer),
-    }
+    parts: dict[str, Stateful] = {"tower": state.tower, "optimizer": OptimizerState(state.optimizer)}
     if state.featured is not None:
         parts["features"] = state.featured.tower
-    return ((name, value) for name, value in flatten(parts, rows).items() if value.is_floating_point())
+    table = state.embeddings.norms(rows)
+    others = {name: value for name, value in flatten(parts).items() if value.is_floating_point()}
+    return {f"embeddings.{name}": norm for name, norm in table.items()} | {
+        name: torch.linalg.vector_norm(value) for name, value in others.items()
+    }

@@ -3,89 +3,198 @@
 Row-wise Adagrad keeps one number per row, the sum of the mean squared gradients, and moves the row by
 ``learning_rate * gradient / sqrt(sum)``: Duchi et al., "Adaptive Subgradient Methods", JMLR 2011, with the
 diagonal shared within a row. Dense Adam over the table would cost more than the rest of a step.
+
+Each rank keeps the lines of a share of the rows (`trainer.items.places`) and alone moves these. Rows go to whoever
+needs them, and gradients come back (`trainer.items.route`).
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Final, Literal, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer.items.places import Places
+from trainer.items.route import Route
 from trainer.items.rows import PADDING, SHARED, TableRows, TouchedRows
+from trainer.ranks.workers import Workers
 
-__all__ = ["Embeddings"]
+__all__ = ["Embeddings", "Line"]
 
 _EPSILON: Final = 1e-10
 
+_AT_ONCE: Final = 1 << 14
+"""Rows drawn at a time; each rank draws those of all ranks."""
+
+Line = Literal["weight", "squares"]
+"""What each row has."""
+
 
 class Embeddings:
-    """The `weight` (capacity, dimension) of a table's rows and the `squares` (capacity,) of their gradients.
+    """The `weight` (lines, dimension) of this rank's rows and the `squares` (lines,) of their gradients.
 
-    `touched` are the rows of which either has changed.
+    A single rank has all rows, in their order. `touched` are the rows of which either has changed; on rank 0, which
+    saves and exports, those of all ranks.
 
     Parameters
     ----------
     weight
-        Initial rows; row 0 is padding and must be zeros.
+        Initial lines of this rank; row 0 is padding and must be zeros.
+    squares
+        Of the same rows; zeros if None.
+    places
+        Which rows these are; all of them if None.
+    workers
+        The ranks that share the table; a single one if None.
     """
 
-    def __init__(self, weight: Tensor, squares: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        squares: Tensor | None = None,
+        places: Places | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        self.places, self.workers = places or Places(len(weight)), workers or Workers()
         self.weight = weight
         self.squares = weight.new_zeros(len(weight)) if squares is None else squares
-        self.touched = TouchedRows(len(weight))
+        self.touched = TouchedRows(self.capacity)
 
     @classmethod
     def fresh(
-        cls, capacity: int, dimension: int, generator: torch.Generator, device: torch.device, dtype: torch.dtype
+        cls,
+        capacity: int,
+        dimension: int,
+        generator: torch.Generator,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        workers: Workers | None = None,
     ) -> "Embeddings":
         """Return a table whose shared row is random and whose other rows are zeros until an item gets them."""
-        table = cls(torch.zeros(capacity, dimension, device=device, dtype=dtype))
+        workers = workers or Workers()
+        places = Places(capacity, workers.rank, workers.world_size)
+        weight = torch.zeros(len(places.here), dimension, device=device, dtype=dtype)
+        table = cls(weight, places=places, workers=workers)
         table.initialise(TableRows(np.array([SHARED])), generator)
         return table
 
+    @property
+    def capacity(self) -> int:
+        """Rows of the table, over all ranks."""
+        return self.places.capacity
+
+    def route(self, rows: Tensor) -> Route:
+        """Return how distinct rows (n,), others on each rank, come here and back; all ranks call it together."""
+        return Route.of(rows, self.places, self.workers)
+
+    def fetch(self, rows: Tensor, line: Line = "weight") -> Tensor:
+        """Return what distinct rows (n,) have, (n, ...); all ranks call it together, or rank 0 in `Workers.first`."""
+        self.workers.ask(line)
+        return self.route(rows).fetch(self._of(line))
+
+    def answer(self, question: str) -> None:
+        """Take part in what rank 0 does alone: `fetch`, or `norms`; for `Workers.first`."""
+        if question in get_args(Line):
+            self.route(torch.empty(0, dtype=torch.int64, device=self.weight.device)).fetch(self._of(question))
+        else:
+            self._norms()
+
     def grow(self, capacity: int) -> None:
-        """Append zero rows up to `capacity`."""
-        missing = capacity - len(self.weight)
+        """Append zero rows up to `capacity`; rows move to other ranks, so all call it together."""
+        before = self.places
+        missing = capacity - before.capacity
         if not missing:
             return
-        self.weight = functional.pad(self.weight, (0, 0, 0, missing))
-        self.squares = functional.pad(self.squares, (0, missing))
+        self.places = Places(capacity, before.rank, before.ranks)
+        if before.ranks == 1:
+            self.weight = functional.pad(self.weight, (0, 0, 0, missing))
+            self.squares = functional.pad(self.squares, (0, missing))
+        else:
+            route = self.route(before.rows_at(torch.arange(len(self.weight), device=self.weight.device)))
+            self.weight, self.squares = (self._moved(route, lines) for lines in (self.weight, self.squares))
         self.touched.grow(capacity)
 
+    def _moved(self, route: Route, lines: Tensor) -> Tensor:
+        moved = lines.new_zeros(len(self.places.here), *lines.shape[1:])
+        moved[route.asked] = route.push(lines)
+        return moved
+
     def initialise(self, rows: TableRows, generator: torch.Generator) -> None:
-        """Draw new vectors of expected length 1 for rows and reset the sums of their gradients."""
-        shape = (len(rows), self.weight.shape[1])
-        values = torch.randn(shape, generator=generator, dtype=torch.float64) / shape[1] ** 0.5
-        index = torch.from_numpy(rows).to(self.weight.device)
-        self.weight[index] = values.to(self.weight)
-        self.squares[index] = 0
+        """Draw new vectors of expected length 1 for rows and reset the sums of their gradients; alike on all ranks."""
+        dimension = self.weight.shape[1]
+        for first, last in pairwise(_blocks(len(rows))):
+            drawn = torch.from_numpy(rows[first:last])
+            values = torch.randn((last - first, dimension), generator=generator, dtype=torch.float64) / dimension**0.5
+            own = self.places.own(drawn)
+            index = self.places.local(drawn[own]).to(self.weight.device)
+            self.weight[index] = values[own].to(self.weight)
+            self.squares[index] = 0
         self.touched.mark(rows)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return rows and sums, for the checkpoint."""
+        """Return the rows and sums of this rank."""
         return {"weight": self.weight, "squares": self.squares}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` describes, on the device in use."""
+        """Take over what `state_dict` describes, of the same places, on the device in use."""
         self.weight, self.squares = (state[name].to(self.weight.device) for name in ("weight", "squares"))
-        self.touched = TouchedRows(len(self.weight))
+        self.touched = TouchedRows(self.capacity)
 
     def state_of(self, rows: TableRows) -> dict[str, Tensor]:
-        """Return some rows (n,) and their sums."""
+        """Return some rows (n,), distinct, of all ranks and their sums; called as `fetch`."""
+        if not len(rows):  # their types and shapes are the same on every rank
+            return {"weight": self.weight[:0], "squares": self.squares[:0]}
         index = torch.from_numpy(rows).to(self.weight.device)
-        return {"weight": self.weight[index], "squares": self.squares[index]}
+        return {line: self.fetch(index, line) for line in get_args(Line)}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
-        """Take over the rows (n,) that `state_of` describes."""
-        index = torch.from_numpy(rows).to(self.weight.device)
-        self.weight[index], self.squares[index] = (state[name].to(self.weight) for name in ("weight", "squares"))
+        """Take over those of the rows (n,) that `state_of` describes that are this rank's."""
+        every = torch.from_numpy(rows)
+        own = self.places.own(every)
+        index = self.places.local(every[own]).to(self.weight.device)
+        self.weight[index], self.squares[index] = (state[line][own].to(self.weight) for line in get_args(Line))
+
+    def norms(self, rows: TableRows | None = None) -> dict[str, Tensor]:
+        """Return the Euclidean norms of weight and squares, of some rows (n,) or of all; called as `fetch`."""
+        if rows is not None:
+            return {name: torch.linalg.vector_norm(lines) for name, lines in self.state_of(rows).items()}
+        self.workers.ask("norms")
+        return dict(zip(get_args(Line), self._norms(), strict=True))
+
+    def _norms(self) -> Tensor:
+        norms = torch.stack([torch.linalg.vector_norm(self._of(line)) for line in get_args(Line)])
+        return cast(Tensor, torch.linalg.vector_norm(self.workers.gather(norms), dim=0))
+
+    def _of(self, line: str) -> Tensor:
+        return cast(Tensor, getattr(self, line))
+
+    def summed(self, route: Route, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Return those of this rank's rows (m,) that any rank has a gradient for, and its sum over ranks, (m, ...).
+
+        `gradient` (n, ...) is that of the rows of the route, of this rank alone. All ranks call it together.
+        """
+        lines, sums = route.add(gradient)
+        return self.places.rows_at(lines), sums
 
     def adagrad_step(self, rows: Tensor, gradient: Tensor, learning_rate: float) -> None:
-        """Move distinct `rows` (n,) against their `gradient` (n, dimension); padding stays zeros."""
+        """Move distinct `rows` (n,), which this rank keeps, against their `gradient` (n, d); padding stays zeros."""
         gradient = gradient.masked_fill((rows == PADDING)[:, None], 0)
-        squares = self.squares[rows] + gradient.square().mean(1)
-        self.squares[rows] = squares
-        self.weight[rows] -= learning_rate * gradient / (squares.sqrt() + _EPSILON)[:, None]
+        lines = self.places.local(rows)
+        squares = self.squares[lines] + gradient.square().mean(1)
+        self.squares[lines] = squares
+        self.weight[lines] -= learning_rate * gradient / (squares.sqrt() + _EPSILON)[:, None]
         self.touched.mark(rows.cpu().numpy())
+
+
+def _blocks(rows: int) -> Iterator[int]:
+    """Yield where blocks of rows start, and the end of the last, which takes in what is left over.
+
+    `torch.randn` draws 16 numbers at a time, and a shorter rest in another way: so cut, blocks have the numbers of one
+    draw.
+    """
+    yield from range(0, max(rows - _AT_ONCE, 0) + 1, _AT_ONCE)
+    yield rows

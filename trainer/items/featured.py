@@ -33,10 +33,10 @@ class FeaturedItems:
         self._inputs = self._read()
 
     @classmethod
-    def fresh(cls, buckets: int, weight: Tensor) -> "FeaturedItems":
-        """Return the part as it starts, before the first feature, beside embeddings `weight` (capacity, d)."""
+    def fresh(cls, buckets: int, capacity: int, weight: Tensor) -> "FeaturedItems":
+        """Return the part as it starts, before the first feature, for a table whose rows are like `weight` (n, d)."""
         tower = ItemFeatures(weight.shape[1], buckets).to(weight)
-        return cls(FeatureTable(buckets, len(weight)), tower)
+        return cls(FeatureTable(buckets, capacity), tower)
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that AdamW trains."""

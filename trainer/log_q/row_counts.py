@@ -47,14 +47,14 @@ class RowCounts:
     table
         Says which rows are items, and of which keys.
     weight
-        The embeddings, (capacity, d): log Q has their type and is where they are.
+        Embeddings, (n, d): log Q has their type and is where they are.
     """
 
     def __init__(self, view: FrequencyView, table: ItemTable, weight: Tensor) -> None:
         self._view, self._table, self._dtype = view, table, weight.dtype
-        shape = len(weight), len(view.half_lives)
+        shape = table.capacity, len(view.half_lives)
         self._units = torch.zeros(shape, dtype=torch.float64, device=weight.device)
-        self._chosen = torch.zeros(len(weight), dtype=torch.int8, device=weight.device)
+        self._chosen = torch.zeros(table.capacity, dtype=torch.int8, device=weight.device)
         self.read_all()
 
     def __getitem__(self, rows: Tensor) -> Tensor:

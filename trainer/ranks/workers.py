@@ -1,7 +1,8 @@
 """The ranks of one run: started by torchrun, or a single process without it.
 
-Every rank holds the whole model and sees the whole stream; a step's rows are shared out. Collectives are sums and
-broadcasts only, and with one rank they are nothing at all. Ranks of one machine meet and talk without leaving it.
+Every rank sees the whole stream; a step's rows are shared out, and the rows of the item table are kept in shares, too
+(`trainer.items.embeddings`). With one rank collectives are nothing at all. Sums are made in the order of ranks, so that
+they have the same bits each time. Ranks of one machine meet and talk without leaving it.
 """
 
 import os
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar
 
@@ -38,6 +40,7 @@ class Workers(AbstractContextManager["Workers"]):
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     _store: Store | None = field(default=None, init=False, repr=False)
     _meetings: int = field(default=0, init=False, repr=False)
+    _asked: list[str] | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_environment(cls, device: Literal["auto", "cpu", "cuda"] = "auto") -> "Workers":
@@ -87,14 +90,47 @@ class Workers(AbstractContextManager["Workers"]):
         """
         if rows < self.world_size:
             raise ValueError(f"batch_size = {rows} leaves some of the {self.world_size} ranks without a row")
-        first, last = (rank * rows // self.world_size for rank in (self.rank, self.rank + 1))
-        return slice(first, last)
+        return slice(*self._cuts(rows)[self.rank : self.rank + 2])
+
+    def exchange(self, tensor: Tensor, send: list[int], receive: list[int]) -> Tensor:
+        """Send each rank, in order, the next of the lines of a tensor (sum(send), ...), and return what all sent here.
+
+        Parameters
+        ----------
+        tensor
+            Lines for rank 0, then those for rank 1, and so on.
+        send, receive
+            How many lines go to each rank, and how many come from it.
+        """
+        if self.world_size == 1:
+            return tensor
+        received = tensor.new_empty((sum(receive), *tensor.shape[1:]))
+        dist.all_to_all_single(received, tensor.contiguous(), receive, send)
+        return received
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the tensors (...) of all ranks, which have the same shape, as (ranks, ...)."""
+        ones = [1] * self.world_size
+        return self.exchange(tensor.expand(self.world_size, *tensor.shape), ones, ones)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Add a tensor over all ranks, in place; the result is the same, bit for bit, on every rank."""
-        if self.world_size > 1:
-            dist.all_reduce(tensor)
-        return tensor
+        """Add a tensor over all ranks in their order, in place; the result is the same, bit for bit, on every rank.
+
+        Each rank adds up one share of the numbers: the bytes that it sends hardly depend on how many ranks there are.
+        """
+        if self.world_size == 1:
+            return tensor
+        cuts = self._cuts(tensor.numel())
+        sizes = [last - first for first, last in pairwise(cuts)]
+        mine = [sizes[self.rank]] * self.world_size
+        total, *others = self.exchange(tensor.flatten(), sizes, mine).view(self.world_size, -1)
+        for other in others:
+            total += other
+        return tensor.copy_(self.exchange(total.repeat(self.world_size), mine, sizes).view_as(tensor))
+
+    def _cuts(self, rows: int) -> list[int]:
+        """Return where the shares of all ranks start, and where the last one ends."""
+        return [rank * rows // self.world_size for rank in range(self.world_size + 1)]
 
     def broadcast(self, payload: PayloadT) -> PayloadT:
         """Return rank 0's payload on every rank."""
@@ -104,25 +140,58 @@ class Workers(AbstractContextManager["Workers"]):
         dist.broadcast_object_list(boxed, src=0, device=torch.device("cpu"))
         return boxed[0]
 
-    def first(self, work: Callable[[], object]) -> None:
-        """Let rank 0 do `work` while the others wait, however long it takes: a collective would time out."""
+    def first(self, work: Callable[[], object], answer: Callable[[str], object] | None = None) -> None:
+        """Let rank 0 do `work` while the others wait, however long it takes: a collective would time out.
+
+        Rank 0 may `ask` them for help meanwhile; each of them then calls `answer` with the question.
+        """
         if self._store is None:
             work()
             return
         self._meetings += 1
-        done = f"done/{self._meetings}"
         if self.is_first:
-            try:
-                work()
-            finally:
-                self._store.set(done, "")
+            self._lead(self._store, work)
         else:
-            while not self._store.check([done]):
-                time.sleep(_POLL_SECONDS)
+            self._wait(self._store, answer)
         # Rank 0 may hold the store itself: it must not leave while others still ask.
         dist.barrier()
         if self.is_first:
-            self._store.delete_key(done)
+            for key in (self._done, *map(self._question, range(len(self._asked or ())))):
+                self._store.delete_key(key)
+            self._asked = None
+
+    def ask(self, question: str) -> None:
+        """Have the ranks that wait in `first` answer, so that they take part in what follows; elsewhere they do."""
+        if self._store is not None and self._asked is not None:
+            self._store.set(self._question(len(self._asked)), question)
+            self._asked.append(question)
+
+    def _lead(self, store: Store, work: Callable[[], object]) -> None:
+        self._asked = []
+        try:
+            work()
+        finally:
+            store.set(self._done, "")
+
+    def _wait(self, store: Store, answer: Callable[[str], object] | None) -> None:
+        answered = 0
+        while True:
+            if store.check([self._question(answered)]):
+                if answer is None:
+                    raise RuntimeError("rank 0 asks for rows of the table where nobody answers")
+                answer(store.get(self._question(answered)).decode())
+                answered += 1
+            elif store.check([self._done]):
+                return
+            else:
+                time.sleep(_POLL_SECONDS)
+
+    @property
+    def _done(self) -> str:
+        return f"done/{self._meetings}"
+
+    def _question(self, number: int) -> str:
+        return f"question/{self._meetings}/{number}"
 
 
 def _meet(rank: int, world_size: int) -> Store:

@@ -49,9 +49,10 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
             raise ReplayError(f"{wanted} was trained by {first.ranks} ranks, here are {workers.world_size}")
         torch.set_num_threads(first.threads)
         state = retrained(store, manifest, recipe, workers, report)
+        found, log = list[str](), log_of_version(store, wanted)
+        workers.first(lambda: found.extend(differences(log, manifest, state)), state.embeddings.answer)
         if not workers.is_first:
             return None
-        found = differences(log_of_version(store, wanted), manifest, state)
         return Replay(
             version=wanted,
             windows=state.position.trained_sequence - first.sequence + 1,

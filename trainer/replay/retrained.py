@@ -86,7 +86,7 @@ def retrained(
         config = TrainerConfig.model_validate(recipe.settings | {"checkpoint_every_steps": _NEVER})
     except ValidationError as error:
         raise ReplayError(f"{manifest.version}: this version does not know its settings: {error}") from error
-    state = TrainerState.fresh(config, workers.device)
+    state = TrainerState.fresh(config, workers.device, workers=workers)
     state.position.sequence = first
     with tempfile.TemporaryDirectory(prefix="weir-replay-") as folder:
         scratch = Store(folder)

@@ -18,6 +18,7 @@ from torch import Tensor
 from contracts import CorruptArtefactError, FileEntry, Store, UserError, checksum
 from contracts.checkpoint import (
     CURRENT_FORMAT,
+    FIRST_BY_PLACE,
     CheckpointMark,
     CheckpointRef,
     FirstFormatError,
@@ -28,7 +29,9 @@ from contracts.checkpoint import (
 )
 from contracts.documents import write_document
 from trainer.config import TrainerConfig
+from trainer.items.places import Places
 from trainer.items.rows import Reader, TableRows, no_rows
+from trainer.items.stored import OwnLines, PlacedLines, placed
 from trainer.ranks.workers import Workers
 from trainer.state.saved import SavedChain, SavedRows
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
@@ -67,7 +70,7 @@ class CheckpointLog:
         """Save the state and return the checkpoint's name; all ranks must call it, rank 0 writes."""
         at = state.position
         name = f"{at.step:010d}-{at.sequence:08d}-{at.batch:08d}"
-        workers.first(lambda: self._save(name, state))
+        workers.first(lambda: self._save(name, state), state.embeddings.answer)
         return name
 
     def _save(self, name: str, state: TrainerState) -> None:
@@ -76,7 +79,7 @@ class CheckpointLog:
         # A killed run may have left a part of it.
         self.store.remove(f"checkpoints/{name}")
         before, rows = self._before(state)
-        tensors = state.tensors() if before is None else state.tensors_of(rows)
+        tensors = _whole(state) if before is None else state.tensors_of(rows)
         entry = self._write(name, state, tensors, before.links[-1].checkpoint if before else None)
         checkpoint = CheckpointRef(name=name, checksum=entry.checksum)
         state.saved = (before or SavedChain(state.layout(), ())).extended(checkpoint, rows)
@@ -98,7 +101,11 @@ class CheckpointLog:
             return False
 
     def _write(
-        self, name: str, state: TrainerState, tensors: dict[str, Tensor], parent: CheckpointRef | None
+        self,
+        name: str,
+        state: TrainerState,
+        tensors: Mapping[str, Tensor | PlacedLines],
+        parent: CheckpointRef | None,
     ) -> FileEntry:
         at = state.position
         mark = CheckpointMark(
@@ -148,21 +155,22 @@ class CheckpointLog:
         try:
             chain = read_checkpoint_chain(self.store, name)
             self._compare(name, chain[-1][1], config)
-            whole, *deltas = (self._read(one.name, mark) for one, mark in chain)
+            whole = self._read(chain[0][0].name, chain[0][1], _own_lines(chain[0][1], workers))
+            deltas = [self._read(one.name, mark) for one, mark in chain[1:]]
         except FirstFormatError as error:
             raise CheckpointMismatchError(str(error)) from error
         except CorruptArtefactError as error:
             raise DamagedCheckpointError(error.path, f"{error.problem}; {self._remedy(error.path, name)}") from error
         logger.info("continue from checkpoint %s", name)
-        state = TrainerState.restore(config, whole, workers.device, deltas)
+        state = TrainerState.restore(config, whole, workers.device, deltas, workers)
         if chain[0][1].format == CURRENT_FORMAT:
             rows = [no_rows(), *(TableRows(delta["rows"].numpy()) for delta in deltas)]
             links = (SavedRows(one, held) for (one, _), held in zip(chain, rows, strict=True))
             state.saved = SavedChain(state.layout(), tuple(links))
         return state
 
-    def _read(self, name: str, mark: CheckpointMark) -> dict[str, Tensor]:
-        return read_tensors(self.store, f"checkpoints/{name}", mark.tensors, mark.files)
+    def _read(self, name: str, mark: CheckpointMark, own: Mapping[str, OwnLines] | None = None) -> dict[str, Tensor]:
+        return read_tensors(self.store, f"checkpoints/{name}", mark.tensors, mark.files, own)
 
     def _compare(self, name: str, mark: CheckpointMark, config: TrainerConfig) -> None:
         saved, given = _settings(mark), config.given()
@@ -197,6 +205,18 @@ class CheckpointLog:
         for folder in {name.split("/")[1] for name in self.store.glob("checkpoints/*/*")} - kept:
             self.store.remove(mark_path(folder))
             self.store.remove(f"checkpoints/{folder}")
+
+
+def _whole(state: TrainerState) -> dict[str, Tensor | PlacedLines]:
+    """Return everything, with the embeddings of all ranks."""
+    return {**state.tensors(), **{f"embeddings.{line}": lines for line, lines in placed(state.embeddings).items()}}
+
+
+def _own_lines(mark: CheckpointMark, workers: Workers) -> dict[str, OwnLines]:
+    """Return which lines of the embeddings a rank takes from a whole checkpoint."""
+    (capacity,) = mark.tensors["embeddings.squares"].shape
+    own = OwnLines(Places(capacity, workers.rank, workers.world_size), by_place=mark.format >= FIRST_BY_PLACE)
+    return {"embeddings.weight": own, "embeddings.squares": own}
 
 
 def _settings(mark: CheckpointMark) -> dict[str, object]:

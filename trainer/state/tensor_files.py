@@ -1,9 +1,11 @@
 """Tensors as plain files: their bytes, one tensor after another, cut into files of a bounded size.
 
 Nothing in a file says what it means; the checkpoint's mark does (`contracts.checkpoint`). Loading executes nothing.
+What ranks share is written as it comes from them, and a rank reads the files that hold its lines.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from contracts import FileEntry, Store
 from contracts.checkpoint import TensorEntry
+from trainer.items.stored import OwnLines, PlacedLines
 
 __all__ = ["describe", "read_tensors", "write_tensors"]
 
@@ -22,7 +25,7 @@ _FILE_BYTES: Final = 16 << 20
 Bytes = npt.NDArray[np.uint8]
 
 
-def describe(tensors: Mapping[str, Tensor]) -> dict[str, TensorEntry]:
+def describe(tensors: Mapping[str, Tensor | PlacedLines]) -> dict[str, TensorEntry]:
     """Return type and shape of each tensor."""
     return {
         name: TensorEntry.model_validate({"dtype": str(one.dtype).removeprefix("torch."), "shape": tuple(one.shape)})
@@ -31,36 +34,84 @@ def describe(tensors: Mapping[str, Tensor]) -> dict[str, TensorEntry]:
 
 
 def write_tensors(
-    store: Store, folder: str, tensors: Mapping[str, Tensor], file_bytes: int = _FILE_BYTES
+    store: Store, folder: str, tensors: Mapping[str, Tensor | PlacedLines], file_bytes: int = _FILE_BYTES
 ) -> tuple[FileEntry, ...]:
     """Write the bytes of all tensors, in their order, to ``tensors-<number>.bin``; return the files' entries."""
-    pieces = (_bytes_of(tensor.detach().cpu().contiguous()) for tensor in tensors.values())
+    parts = (part for tensor in tensors.values() for part in ([tensor] if isinstance(tensor, Tensor) else tensor))
+    pieces = (_bytes_of(part.detach().cpu().contiguous()) for part in parts)
     return tuple(
         store.write(f"{folder}/tensors-{number:05d}.bin", part) for number, part in enumerate(_cut(pieces, file_bytes))
     )
 
 
 def read_tensors(
-    store: Store, folder: str, entries: Mapping[str, TensorEntry], files: tuple[FileEntry, ...]
+    store: Store,
+    folder: str,
+    entries: Mapping[str, TensorEntry],
+    files: tuple[FileEntry, ...],
+    own: Mapping[str, OwnLines] | None = None,
 ) -> dict[str, Tensor]:
-    """Return the tensors of `entries`, on the CPU, once every file matches its entry.
+    """Return the tensors of `entries`, on the CPU; of those named in `own`, the lines of this rank.
 
     Raises
     ------
     CorruptArtefactError
-        If a file is missing, or differs from its entry in size or checksum; it names the file.
+        If a file that holds any of it is missing, or differs from its entry in size or checksum; it names the file.
     """
-    tensors = {name: torch.empty(entry.shape, dtype=getattr(torch, entry.dtype)) for name, entry in entries.items()}
-    targets = iter([_bytes_of(tensor) for tensor in tensors.values()])
-    target: Bytes = np.empty(0, np.uint8)
-    for file in files:
-        part = np.frombuffer(store.read_verified(folder, file), np.uint8)
-        while len(part):
-            target = target if len(target) else next(targets)
-            taken = min(len(part), len(target))
-            target[:taken] = part[:taken]
-            part, target = part[taken:], target[taken:]
-    return tensors
+    run, found, first = _Run(store, folder, files), dict[str, Tensor](), 0
+    for name, entry in entries.items():
+        lines = (own or {}).get(name)
+        found[name] = _whole(run, first, entry) if lines is None else _own(run, first, entry, lines)
+        first += entry.size
+    return found
+
+
+@dataclass
+class _Run:
+    """The files as one run of bytes; each is verified before a byte of it is used."""
+
+    store: Store
+    folder: str
+    files: tuple[FileEntry, ...]
+    _last: tuple[str, Bytes] = field(default=("", np.empty(0, np.uint8)))
+
+    def pieces(self, first: int, last: int) -> Iterator[Bytes]:
+        """Yield the bytes from `first` to before `last`, file by file."""
+        start = 0
+        for file in self.files:
+            low, high = max(first - start, 0), min(last - start, file.size)
+            if low < high:
+                yield self._read(file)[low:high]
+            start += file.size
+
+    def _read(self, file: FileEntry) -> Bytes:
+        # One tensor often ends in the file where the next one starts.
+        if self._last[0] != file.name:
+            self._last = file.name, np.frombuffer(self.store.read_verified(self.folder, file), np.uint8)
+        return self._last[1]
+
+
+def _whole(run: _Run, first: int, entry: TensorEntry) -> Tensor:
+    tensor = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+    target, at = _bytes_of(tensor), 0
+    for piece in run.pieces(first, first + entry.size):
+        target[at : at + len(piece)] = piece
+        at += len(piece)
+    return tensor
+
+
+def _own(run: _Run, first: int, entry: TensorEntry, own: OwnLines) -> Tensor:
+    """Take the lines that are wanted, whole ones at a time."""
+    number, shape = own.wanted.start, entry.shape[1:]
+    tensor = torch.empty(len(own.places.here), *shape, dtype=getattr(torch, entry.dtype))
+    size = entry.size // entry.shape[0]
+    rest: Bytes = np.empty(0, np.uint8)
+    for piece in run.pieces(first + size * own.wanted.start, first + size * own.wanted.stop):
+        held = np.concatenate([rest, piece])
+        count = len(held) // size
+        own.take(number, torch.from_numpy(held[: count * size]).view(tensor.dtype).view(count, *shape), tensor)
+        number, rest = number + count, held[count * size :]
+    return tensor
 
 
 def _bytes_of(tensor: Tensor) -> Bytes:

@@ -2,8 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
+from trainer.ranks.workers import Workers
 from trainer.state.codec import OptimizerState, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
@@ -66,13 +66,17 @@ class TrainerState:
 
     @classmethod
     def fresh(
-        cls, config: TrainerConfig, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+        cls,
+        config: TrainerConfig,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        workers: Workers | None = None,
     ) -> "TrainerState":
-        """Return the state before the first window; the same on every rank."""
+        """Return the state before the first window; the same on every rank, but for the rows of each one's share."""
         device = device or torch.device("cpu")
         table = ItemTable()
         rows = generator(config.seed, Purpose.ROWS, -1)
-        embeddings = Embeddings.fresh(table.capacity, config.tower.dimension, rows, device, dtype)
+        embeddings = Embeddings.fresh(table.capacity, config.tower.dimension, rows, device, dtype, workers=workers)
         return cls(config, *_tower(config, device, dtype), embeddings, table, FrequencyView(config.half_life_seconds))
 
     @property
@@ -102,17 +106,17 @@ class TrainerState:
         return Totals(max(users[0], self.config.batch_size), users[1], len(self.table))
 
     def select(self, used: Tensor) -> Tensor:
-        """Return the distinct rows (n,), ascending, among `used` ones of any number."""
-        return cast(Tensor, torch.unique(used))
+        """Return the distinct rows (n,), ascending by `Places.key`, among `used` ones of any number."""
+        return self.embeddings.places.distinct(used)
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""
         return vectors if self.featured is None else self.featured.compose(vectors, rows)
 
     def item_vectors(self, rows: TableRows) -> Tensor:
-        """Return the vectors (n, d) of the items of `rows` (n,) as the towers read them."""
+        """Return the vectors (n, d) of the items of `rows` (n,) as the towers read them; as `Embeddings.fetch`."""
         index = torch.from_numpy(rows).to(self.device)
-        return self.compose(self.embeddings.weight[index], index)
+        return self.compose(self.embeddings.fetch(index), index)
 
     def ingest_window(
         self,
@@ -142,9 +146,8 @@ class TrainerState:
         if self.users is not None and users is not None:
             self.users.add(*users, manifest.max_event_ms)
         self.table.touch(keys, manifest.max_event_ms)
-        evicted = TableRows(np.empty(0, np.int64))
-        if self.config.item_ttl_seconds is not None:
-            evicted = self.table.expire(round(self.frequencies.time_ms - 1000 * self.config.item_ttl_seconds))
+        ttl = self.config.item_ttl_seconds
+        evicted = no_rows() if ttl is None else self.table.expire(round(self.frequencies.time_ms - 1000 * ttl))
         # A late pane counts little in the decayed view, yet what it holds has certainly been seen.
         estimates = self.frequencies.estimates(keys)
         seen = np.maximum(self.frequencies.agreed(estimates), occurrences) >= self.config.admit_after
@@ -169,7 +172,7 @@ class TrainerState:
             self.featured.ingest_window(manifest, self.table.rows(keys), features, changes, self.table.capacity)
 
     def _start_features(self) -> FeaturedItems:
-        featured = FeaturedItems.fresh(self.config.features.buckets, self.embeddings.weight)
+        featured = FeaturedItems.fresh(self.config.features.buckets, self.table.capacity, self.embeddings.weight)
         self.optimizer.add_param_group({"params": featured.parameters()})
         return featured
 
@@ -190,7 +193,7 @@ class TrainerState:
         self.cache.remove(torch.from_numpy(np.setdiff1d(evicted, admitted)))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything as one flat mapping of tensors."""
+        """Return everything as one flat mapping of tensors; of the embeddings, what this rank keeps."""
         return flatten(self._parts()) | {"progress": self._progress()}
 
     def tensors_of(self, rows: TableRows) -> dict[str, Tensor]:
@@ -200,8 +203,7 @@ class TrainerState:
     def touched(self, reader: Reader) -> TableRows:
         """Return the table rows of which anything has changed since a reader's `clear_touched`, ascending, (n,)."""
         # Features and the cache change for no other rows than those of the table and the embeddings.
-        rows = [part.touched.rows(reader) for part in (self.table, self.embeddings)]
-        return TableRows(ascending(np.concatenate(rows)))
+        return TableRows(ascending(np.concatenate([one.touched.rows(reader) for one in (self.table, self.embeddings)])))
 
     def clear_touched(self, reader: Reader) -> None:
         """Begin again: for this reader, no row has changed."""
@@ -229,12 +231,15 @@ class TrainerState:
         flat: dict[str, Tensor],
         device: torch.device,
         deltas: Iterable[dict[str, Tensor]] = (),
+        workers: Workers | None = None,
     ) -> "TrainerState":
         """Return the state that `tensors` had described, and then, one after another, `tensors_of`."""
         saved = group(flat)
         progress = saved.pop("progress")[""]
-        state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype)
-        # Item features take the size of the table from it.
+        state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype, workers)
+        state.table.load_state_dict(saved.pop("table"))
+        # Embeddings and item features take the size of the table from it.
+        state.embeddings.places = replace(state.embeddings.places, capacity=state.table.capacity)
         state.embeddings.load_state_dict(saved.pop("embeddings"))
         if "features" in saved:
             state.featured = state._start_features()

@@ -4,6 +4,7 @@ All random draws are for the whole batch, from a generator with the same seed on
 table row that any rank uses. A rank then keeps its share of the batch.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ class RankShare(NamedTuple):
 class SampledInputs(NamedTuple):
     """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
 
-    `used` (m,) are all table rows, repeated or not, that any rank uses in the step.
+    `used` (m,) are all table rows, repeated or not, that any rank uses in the step; `used_here` those of this one.
     """
 
     columns: Tensor | None
@@ -56,6 +57,7 @@ class SampledInputs(NamedTuple):
     cached: Tensor | None
     share: RankShare
     used: Tensor
+    used_here: Tensor
 
 
 def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs:
@@ -74,10 +76,12 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
     weights, counts = (_by_position(values, batch) for values in (batch.weights, batch.user_counts))
     exposed = _exposed(config, positives, known, batch) if batch.exposed.numel() else None
     rows = BatchRows(positives, weights, counts, own, extra, forbidden, exposed)
-    share = _share(rows, batch, workers.share(len(batch.positives)))
-    parts = (positives, batch.histories, columns, own, extra, cached, exposed)
-    used = torch.cat([part.flatten() for part in parts if part is not None])
-    return SampledInputs(columns, Pool.of(positives, real), cached, share, used)
+    here, shared = workers.share(len(batch.positives)), (columns, cached)
+    by_history = [batch.histories, *(_by_history(one, batch) for one in (positives, own, extra, exposed))]
+    used = _joined((*by_history, *shared))
+    of_share = [None if part is None else part[here] for part in by_history]
+    used_here = used if workers.world_size == 1 else _joined((*of_share, *shared))
+    return SampledInputs(columns, Pool.of(positives, real), cached, _share(rows, batch, here), used, used_here)
 
 
 def _columns(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -> Tensor:
@@ -106,6 +110,15 @@ def _extra_positives(config: TrainerConfig, positives: Tensor, known: Tensor, dr
     chance[~some] = 1.0
     drawn = known.gather(1, torch.multinomial(chance, count, replacement=True, generator=draw).to(known.device))
     return torch.where(some[:, None].to(known.device), drawn, positives[:, None])
+
+
+def _joined(parts: Iterable[Tensor | None]) -> Tensor:
+    return torch.cat([part.flatten() for part in parts if part is not None])
+
+
+def _by_history(values: Tensor | None, batch: Batch) -> Tensor | None:
+    """Return what each position has, (P, ...), by history, (B, n)."""
+    return None if values is None else values.reshape(len(batch.positives), -1)
 
 
 def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Batch) -> Tensor:

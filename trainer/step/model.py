@@ -69,7 +69,7 @@ class Model(Protocol):
         """The size of the label matrix."""
 
     def select(self, used: Tensor) -> Tensor:
-        """Return the distinct rows (n,), ascending, whose embeddings a step needs for `used` ones (m,)."""
+        """Return the distinct rows (n,), ascending by `Places.key`, whose embeddings a step needs for `used` ones."""
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """Return what the towers read, (n, d), given the embeddings (n, d) of `rows` (n,); differentiable."""

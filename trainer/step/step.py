@@ -1,8 +1,8 @@
 """One step: W ranks that share B rows do what one rank with B rows would do.
 
 Each rank scores its rows against the columns of the whole batch. Its loss is a sum over its rows, divided by the
-number of rows of the whole batch, so the gradients of the ranks simply add up. All ranks know the whole batch, and so
-the same set of table rows: only their gradient is summed, in one collective with the tower's.
+number of rows of the whole batch, so the gradients of the ranks simply add up: those of the towers on every rank, those
+of a table row on the rank that keeps it.
 """
 
 import math
@@ -45,7 +45,8 @@ class StepResult(NamedTuple):
 class Gradients(NamedTuple):
     """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the towers by parameter, and the step's totals.
 
-    `drawn` (n,) counts how often resampling drew each of the rows.
+    The rows are those that this rank keeps; `used` (m,) are those of all ranks, repeated or not. `drawn` (c,) counts
+    how often resampling drew each of the `candidates` (c,), which are table rows; both are empty without a cache.
     """
 
     rows: Tensor
@@ -53,6 +54,8 @@ class Gradients(NamedTuple):
     tower: list[Tensor]
     totals: Tensor
     drawn: Tensor
+    candidates: Tensor
+    used: Tensor
 
 
 def train_step(
@@ -65,20 +68,22 @@ def train_step(
     laps = Laps(clock)
     gradients = compute_gradients(model, batch, workers, stop=stop, laps=laps)
     loss, hits, stops = gradients.totals.tolist()
-    norm = _norm([gradients.embeddings, *gradients.tower])
+    norm = _norm(gradients, workers)
     limit = model.config.optimizer.max_gradient_norm
     clipped, refused = limit is not None and norm > limit, not (math.isfinite(loss) and math.isfinite(norm))
     if not refused:
-        _update(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients)
+        _update(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients, workers)
     model.position.step += 1
     model.position.batch += 1
     laps.end("update")
     return StepResult(loss, round(hits), stops > 0, laps.seconds, norm, clipped and not refused, refused)
 
 
-def _norm(gradients: list[Tensor]) -> float:
+def _norm(gradients: Gradients, workers: Workers) -> float:
     """Return the Euclidean norm of all gradients together; in float64, which no square of float32 overflows."""
-    return math.hypot(*(torch.linalg.vector_norm(one, dtype=torch.float64).item() for one in gradients))
+    every = (gradients.embeddings, *gradients.tower)
+    rows, *tower = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in every)
+    return math.hypot(*workers.gather(rows).tolist(), *(one.item() for one in tower))
 
 
 def _scaled(gradients: Gradients, factor: float) -> Gradients:
@@ -86,14 +91,16 @@ def _scaled(gradients: Gradients, factor: float) -> Gradients:
     return gradients._replace(embeddings=factor * gradients.embeddings, tower=tower)
 
 
-def _update(model: Model, gradients: Gradients) -> None:
+def _update(model: Model, gradients: Gradients, workers: Workers) -> None:
     """Move the parameters, and let the cache know what resampling drew."""
     for parameter, gradient in zip(_parameters(model), gradients.tower, strict=True):
         parameter.grad = gradient
     model.optimizer.step()
     model.embeddings.adagrad_step(gradients.rows, gradients.embeddings, model.config.optimizer.embedding_learning_rate)
+    if workers.world_size > 1 and workers.is_first:  # it writes what has changed
+        model.embeddings.touched.mark(gradients.used.cpu().numpy())
     if model.cache is not None:
-        model.cache.update(gradients.rows.repeat_interleave(gradients.drawn.long()))
+        model.cache.update(gradients.candidates.repeat_interleave(gradients.drawn.long()))
         model.cache.redraw()
 
 
@@ -103,13 +110,23 @@ def compute_gradients(
     """Return the gradients of the whole batch's mean loss.
 
     Draw what the loss needs, embed it, compute the loss of this rank's rows, and sum gradients over all ranks.
+
+    Raises
+    ------
+    ValueError
+        If other ranks share the table than the batch.
     """
+    if model.embeddings.places.ranks != workers.world_size:
+        raise ValueError(
+            f"{workers.world_size} ranks share the batch, but {model.embeddings.places.ranks} the item table"
+        )
     laps = laps or Laps()
     batch = batch.to(model.embeddings.weight.device)
     sampled = sample_inputs(model, batch, workers)
     laps.end("draw")
-    rows = model.select(sampled.used)
-    leaf = model.embeddings.weight[rows].requires_grad_()
+    rows = model.select(sampled.used_here)
+    route = model.embeddings.route(rows)
+    leaf = route.fetch(model.embeddings.weight).requires_grad_()
     torch.manual_seed(derive(model.config.seed, Purpose.DROPOUT, model.position.step, workers.rank))
     model.tower.train()
     vectors = StepVectors(model, leaf, rows)
@@ -121,10 +138,11 @@ def compute_gradients(
     found = torch.autograd.grad(loss, [leaf, *_parameters(model)], allow_unused=True, materialize_grads=True)
     laps.end("backward")
     totals = torch.stack([loss.detach(), loss.new_tensor(_masked(inputs, model.config)), loss.new_tensor(float(stop))])
-    drawn = vectors.drawn(sampled, result.drawn)
-    embeddings, *tower, totals, drawn = _sum_over_ranks([*found, totals, drawn], workers)
+    candidates, drawn = vectors.drawn(sampled, result.drawn)
+    *tower, totals, drawn = _sum_over_ranks([*found[1:], totals, drawn], workers)
+    kept, embeddings = model.embeddings.summed(route, found[0])
     laps.end("sum")
-    return Gradients(rows, embeddings, tower, totals, drawn)
+    return Gradients(kept, embeddings, tower, totals, drawn, candidates, sampled.used)
 
 
 def _parameters(model: Model) -> list[Tensor]:

@@ -38,17 +38,19 @@ class StepVectors:
     leaf
         Embeddings (n, d) of `rows`, which the gradient is taken by.
     rows
-        Distinct table rows of the step, ascending, (n,).
+        Distinct table rows of the step, (n,), ascending by `Places.key`.
     """
 
     def __init__(self, model: Model, leaf: Tensor, rows: Tensor) -> None:
         self.model, self.rows = model, rows
+        self._keys = model.embeddings.places.key(rows)
         self.read = model.compose(leaf, rows)
         self.items = project(self.read, model.config.tower)
 
     def place(self, rows: Tensor) -> Tensor:
         """Return where table rows (...) are among those of the step; -1 for rows that have no part in it."""
-        place = torch.searchsorted(self.rows, rows.contiguous()).clamp(max=len(self.rows) - 1)
+        keys = self.model.embeddings.places.key(rows.contiguous())
+        place = torch.searchsorted(self._keys, keys).clamp(max=len(self.rows) - 1)
         return torch.where(self.rows[place] == rows, place, -1)
 
     def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: Laps) -> LossInputs:
@@ -82,14 +84,18 @@ class StepVectors:
         laps.end("tower")
         return inputs
 
-    def drawn(self, sampled: SampledInputs, drawn: Tensor | None) -> Tensor:
-        """Count how often resampling drew each row, (n,), given the columns and cached items that it `drawn`."""
-        counts = torch.zeros_like(self.read[:, 0])
-        if drawn is not None:
-            parts = [part for part in (sampled.columns, sampled.cached) if part is not None]
-            places = self.place(torch.cat(parts))[drawn.flatten()]
-            counts.index_add_(0, places, torch.ones_like(places, dtype=counts.dtype))
-        return counts
+    def drawn(self, sampled: SampledInputs, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the columns and cached items (c,), and how often this rank's resampling, if any, drew each, (c,).
+
+        `drawn` are their numbers, of any shape. Without a cache, nobody asks: nothing is counted.
+        """
+        every = () if self.model.cache is None else (sampled.columns, sampled.cached)
+        parts = [part for part in every if part is not None]
+        candidates = torch.cat(parts) if parts else self.rows[:0]
+        counts = self.read.new_zeros(len(candidates))
+        if parts and drawn is not None:
+            counts.index_add_(0, drawn.flatten(), counts.new_ones(drawn.numel()))
+        return candidates, counts
 
     def _items(self, rows: Tensor | None) -> Tensor | None:
         """Return the vectors (..., d) of the items of table rows (...)."""

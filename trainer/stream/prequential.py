@@ -50,7 +50,8 @@ def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives, wo
     }
     if not len(sampled) or not len(state.table):
         return Evaluation.model_validate(facts)
-    sums = _metric_sums(state, sampled.take(torch.arange(workers.rank, len(sampled), workers.world_size)))
+    share = sampled.take(torch.arange(workers.rank, len(sampled), workers.world_size))
+    sums = _metric_sums(state, share, -(-len(sampled) // workers.world_size))
     sums.sums = workers.sum(sums.sums.to(state.device)).cpu()
     return Evaluation.model_validate(facts | sums.means(len(sampled)))
 
@@ -61,12 +62,12 @@ def _sample(state: TrainerState, manifest: WindowManifest, found: Positives) -> 
     return Examples.of(Positives(*(column[order] for column in found)), state.table)
 
 
-def _metric_sums(state: TrainerState, examples: Examples) -> MetricSums:
+def _metric_sums(state: TrainerState, examples: Examples, most: int) -> MetricSums:
     counts, log_q = state.counts[state.live], state.log_q[state.live]
     places = torch.empty_like(counts, dtype=torch.int64)
     places[counts.argsort(descending=True, stable=True)] = torch.arange(1, len(counts) + 1, device=state.device)
     sums, facts = MetricSums(state.config.evaluation_k), [one.double().cpu().numpy() for one in (log_q, counts)]
-    for block in scored_blocks(state, examples):
+    for block in scored_blocks(state, examples, most):
         sums.add(block.ranks(), block.ranks_in(places))
         sums.add_recommended(block.best(max(sums.cutoffs)), *facts)
     return sums
@@ -108,20 +109,24 @@ class ScoredBlock:
 
 
 @torch.no_grad()
-def scored_blocks(state: TrainerState, examples: Examples) -> Iterator[ScoredBlock]:
-    """Score all items of the table for the examples, block by block; with `evaluation_filter_seen`, mark those seen."""
+def scored_blocks(state: TrainerState, examples: Examples, most: int = 0) -> Iterator[ScoredBlock]:
+    """Score all items of the table for the examples, block by block; with `evaluation_filter_seen`, mark those seen.
+
+    `most` are the examples of the rank that has most: for each block of its, all ranks fetch the items together.
+    """
     state.tower.eval()
     live = state.live
     column = torch.full((state.table.capacity,), -1, device=state.device)
     column[live] = torch.arange(len(live), device=state.device)
     rows = min(max(_BLOCK // len(live), _FEWEST_ROWS), _MOST_ROWS)
     memory = state.embeddings.weight.new_empty(min(rows, len(examples)), len(live))
-    for first in range(0, len(examples), rows):
-        part = examples.take(torch.arange(first, min(first + rows, len(examples))))
+    for first in range(0, max(most, len(examples)), rows):
+        part = examples.take(torch.arange(len(examples))[first : first + rows])
         histories, positives = part.histories.to(state.device), part.positives.to(state.device)
         scores = _scores(state, _users(state, histories), memory[: len(part)])
         seen = column[histories] if state.config.evaluation_filter_seen else None
-        yield ScoredBlock(scores, column[positives], seen)
+        if len(part):
+            yield ScoredBlock(scores, column[positives], seen)
 
 
 def _scores(state: TrainerState, users: Tensor, out: Tensor) -> Tensor:
@@ -138,5 +143,7 @@ def _users(state: TrainerState, histories: Tensor) -> Tensor:
     padding = histories.new_full((1,), PADDING)
     # Ascending, so that padding is first and keeps its number.
     rows, places = torch.unique(torch.cat([padding, histories.flatten()]), return_inverse=True)
-    vectors = state.compose(state.embeddings.weight[rows], rows)
+    vectors = state.compose(state.embeddings.fetch(rows), rows)
+    if not len(histories):
+        return vectors[:0]
     return user_vectors(state.tower, state.config.tower, vectors, places[1:].view_as(histories))

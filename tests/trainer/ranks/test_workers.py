@@ -12,6 +12,8 @@ def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) ->
     with Workers.from_environment("cpu") as workers:
         assert (workers.rank, workers.world_size, workers.is_first) == (0, 1, True)
         assert workers.sum(torch.ones(2)).tolist() == [1, 1]
+        assert workers.gather(torch.ones(2)).tolist() == [[1, 1]]
+        assert workers.exchange(torch.ones(2), [2], [2]).tolist() == [1, 1]
         assert workers.broadcast("payload") == "payload"
         assert workers.share(6) == slice(0, 6)
         done: list[bool] = []

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import CorruptArtefactError, Store
+from trainer.items.places import Places
+from trainer.items.stored import OwnLines
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
 
 DTYPES = {
@@ -65,3 +67,32 @@ def test_a_damaged_file_is_named(store: Store) -> None:
     store.write("folder/tensors-00002.bin", bytes(256))
     with pytest.raises(CorruptArtefactError, match="tensors-00002"):
         read_tensors(store, "folder", describe(wanted), files)
+
+
+@given(ranks=st.integers(1, 4), width=st.integers(1, 3), file_bytes=st.integers(1, 200), by_place=st.booleans())
+def test_a_rank_takes_its_lines_whatever_the_files(
+    tmp_path_factory: pytest.TempPathFactory, ranks: int, width: int, file_bytes: int, by_place: bool
+) -> None:
+    store = Store(str(tmp_path_factory.mktemp("store")))
+    every = torch.arange(16)
+    lines = torch.arange(16.0 * width).view(16, width)
+    stored = lines[Places(16).rows(every)] if by_place else lines
+    wanted = {"before": torch.arange(5), "lines": stored, "after": torch.arange(3)}
+    files = write_tensors(store, "folder", wanted, file_bytes)
+    for rank in range(ranks):
+        places = Places(16, rank, ranks)
+        own = {"lines": OwnLines(places, by_place)}
+        found = read_tensors(store, "folder", describe(wanted), files, own)
+        assert torch.equal(found["lines"], lines[places.rows_at(torch.arange(len(places.here)))])
+        assert torch.equal(found["before"], wanted["before"])
+        assert torch.equal(found["after"], wanted["after"])
+
+
+def test_a_rank_reads_only_the_files_that_hold_its_lines(store: Store) -> None:
+    wanted = {"lines": torch.arange(64.0)}
+    files = write_tensors(store, "folder", wanted, 16)
+    store.remove(f"folder/{files[0].name}")
+    first, second = ({"lines": OwnLines(Places(64, rank, 2), by_place=True)} for rank in (0, 1))
+    read_tensors(store, "folder", describe(wanted), files, second)
+    with pytest.raises(CorruptArtefactError, match="tensors-00000"):
+        read_tensors(store, "folder", describe(wanted), files, first)

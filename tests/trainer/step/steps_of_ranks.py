@@ -3,12 +3,14 @@
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 import torch
 
 from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from trainer.config import TrainerConfig
+from trainer.items.embeddings import Line
 from trainer.ranks.workers import Workers
 from trainer.step.step import train_step
 
@@ -17,12 +19,13 @@ STEPS = 50
 
 def trained(store: Store, config: TrainerConfig, workers: Workers, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return parameters and sums of squares after the steps; the window starts again at its end."""
-    state = absorbed(store, config, dtype=dtype)
+    state = absorbed(store, config, dtype=dtype, workers=workers)
     dealt = batches_of(store, state)
     for step in range(STEPS):
         assert not train_step(state, dealt[step % len(dealt)], workers).refused
     parameters = {name: value.detach() for name, value in state.tower.state_dict().items()}
-    return parameters | {"weight": state.embeddings.weight, "squares": state.embeddings.squares}
+    every = torch.arange(state.table.capacity)
+    return parameters | {line: state.embeddings.fetch(every, line) for line in get_args(Line)}
 
 
 def main(url: str, settings: str, dtype: str, out: str) -> None:

@@ -6,16 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from contracts import Store
+from contracts.documents import read_document
+from tests.trainer.step.lives_of_ranks import gone_on
 from tests.trainer.step.steps_of_ranks import trained
 from tests.trainer.step.test_training import KINDS, configured
-from tests.trainer.windows import WindowWriter, synthetic
+from tests.trainer.support import same_tensors
+from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.loss_config import LOSSES
 from trainer.ranks.workers import Workers
+from trainer.state.evaluation import Evaluation
 from trainer.tower_config import kinds
 
 ROOT = Path(__file__).parents[3]
@@ -37,13 +42,12 @@ def settings_of(config: TrainerConfig) -> dict[str, TrainerConfig]:
     return found
 
 
-def on_ranks(ranks: int, store: Store, settings: dict[str, TrainerConfig], dtype: str, out: Path) -> None:
-    plain = json.dumps({name: config.model_dump(mode="json") for name, config in settings.items()})
+def on_ranks(ranks: int, script: str, *arguments: str) -> None:
+    """Run a script of this folder under torchrun."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    script = str(Path(__file__).parent / "steps_of_ranks.py")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *launcher, script, store.url, plain, dtype, str(out)],
+        [sys.executable, *launcher, str(Path(__file__).parent / script), *arguments],
         env=environment,
         timeout=400,
         capture_output=True,
@@ -53,23 +57,34 @@ def on_ranks(ranks: int, store: Store, settings: dict[str, TrainerConfig], dtype
     assert done.returncode == 0, done.stderr
 
 
+def trained_on(ranks: int, store: Store, settings: dict[str, TrainerConfig], dtype: str, out: Path) -> None:
+    plain = json.dumps({name: config.model_dump(mode="json") for name, config in settings.items()})
+    on_ranks(ranks, "steps_of_ranks.py", store.url, plain, dtype, str(out))
+
+
+def assert_near(found: torch.Tensor, expected: torch.Tensor, name: str) -> None:
+    # A feature that an item does not have is not a number.
+    assert torch.equal(found.isnan(), expected.isnan()), name
+    off = (found - expected).abs().nan_to_num()
+    if name.endswith("key_value.bias"):
+        keys, off = off.chunk(2)
+        assert keys.max() <= UNSEEN, (name, keys.max())
+    assert off.max() <= 1e-12, (name, off.max())
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_training_comes_to_the_same_parameters_with_any_number_of_ranks(
     store: Store, writer: WindowWriter, config: TrainerConfig, tmp_path: Path, ranks: int
 ) -> None:
     synthetic(writer, windows=1, events=75, exposed=3)
     settings = settings_of(config)
-    on_ranks(ranks, store, settings, "float64", tmp_path)
+    trained_on(ranks, store, settings, "float64", tmp_path)
     for setting, chosen in settings.items():
         alone = trained(store, chosen, Workers(), torch.float64)
         first, *others = (torch.load(tmp_path / f"{setting}.{rank}.pt") for rank in range(ranks))
         for name, value in alone.items():
             assert value.isfinite().all()
-            off = (first[name] - value).abs()
-            if name.endswith("key_value.bias"):
-                keys, off = off.chunk(2)
-                assert keys.max() <= UNSEEN, (setting, name, keys.max())
-            assert off.max() <= 1e-12, (setting, name, off.max())
+            assert_near(first[name], value, f"{setting}: {name}")
             assert all(torch.equal(first[name], other[name]) for other in others), (setting, name)
 
 
@@ -79,6 +94,45 @@ def test_float32_is_the_same_bit_for_bit_each_time(
     synthetic(writer, windows=1, events=75)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        on_ranks(3, store, {"all": config}, "float32", tmp_path / name)
+        trained_on(3, store, {"all": config}, "float32", tmp_path / name)
     one, two = (torch.load(tmp_path / name / "all.2.pt") for name in ("one", "two"))
     assert all(torch.equal(one[name], two[name]) for name in one.keys() | two.keys())
+
+
+def items_come_and_go(writer: WindowWriter) -> None:
+    """Write windows in which the table doubles twice, old items leave their rows to new ones, and features start."""
+    synthetic(writer, windows=3, events=60)
+    for number, items in ((3, 1100), (6, 2100)):
+        hour = 3_600_000 * number
+        names = [f"much {number} {n}" for n in range(items)]
+        users, times = [f"u{n % 400}" for n in range(items)], np.arange(items) + hour
+        writer.commit(users, names, times, span=(hour, hour + 3_600_000))
+        writer.features = FEATURES
+        synthetic(writer, first=number + 1, windows=2, events=60, items=40, seed=number)
+
+
+def test_a_run_goes_on_with_any_other_number_of_ranks(tmp_path: Path, config: TrainerConfig) -> None:
+    alone, shared = Store(str(tmp_path / "alone")), Store(str(tmp_path / "shared"))
+    for store in (alone, shared):
+        items_come_and_go(WindowWriter(store))
+    config = configured(config, {"tower": {"dropout": 0.0}, "features": {"buckets": 8}})
+    config = config.model_copy(update={"batch_size": 64, "item_ttl_seconds": 9000.0})
+    expected = gone_on(alone, config, Workers(), range(9))
+    gone_on(shared, config, Workers(), range(2))
+    for ranks, first, last in ((3, 2, 5), (2, 5, 9)):
+        on_ranks(ranks, "lives_of_ranks.py", shared.url, config.model_dump_json(), f"[{first}, {last}]", str(tmp_path))
+    one, two = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert len(one["embeddings.squares"]) == 4096
+    assert expected.keys() == one.keys()
+    assert same_tensors(one, two) == []
+    for name in expected.keys() - {"progress"}:
+        if one[name].is_floating_point():
+            assert_near(one[name], expected[name], name)
+        else:
+            assert torch.equal(one[name], expected[name]), name
+    evaluations = alone.glob("evaluations/*/*.json")
+    assert len(evaluations) == 9
+    for name in evaluations:
+        one, two = (read_document(store, name, Evaluation).model_dump() for store in (alone, shared))
+        assert {field for field in one if two[field] != pytest.approx(one[field])} == set(), name
+    assert shared.glob("bundles/*/MANIFEST.json")

@@ -207,14 +207,26 @@ def test_two_ranks_compute_what_one_rank_does(
     alone = [compute_gradients(state, batch, Workers()) for batch in (dealt[0], dealt[-1])]
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
     for one, left, right in zip(alone, first, second, strict=True):
-        rows, embeddings, tower, totals, _ = left
+        rows, embeddings, tower, totals, *_ = left
+        # Each rank has the gradients of the rows that it keeps.
+        rows, order = torch.cat([rows, right[0]]).sort()
+        embeddings = torch.cat([embeddings, right[1]])[order]
         assert torch.equal(rows, one.rows)
         wanted = [one.embeddings, *one.tower, one.totals[:2]]
         for mine, ours in zip([embeddings, *tower, totals[:2]], wanted, strict=True):
             torch.testing.assert_close(mine, ours, rtol=0, atol=1e-12)
         # One rank was told to stop: all know.
         assert totals[2] == 1
-        assert all(torch.equal(a, b) for a, b in zip([*tower, embeddings], [*right[2], right[1]], strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(tower, right[2], strict=True))
+
+
+def test_a_batch_and_a_table_that_other_ranks_share_do_not_go_together(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    with pytest.raises(ValueError, match="2 ranks share the batch, but 1 the item table"):
+        train_step(state, batches_of(store, state)[0], Workers(0, 2))
 
 
 def test_a_step_moves_what_took_part_only(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:

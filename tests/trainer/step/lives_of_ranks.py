@@ -1,0 +1,55 @@
+"""Started by torchrun, or imported: goes on with a run from its newest checkpoint, all ranks together."""
+
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from contracts import Store, WindowLog
+from tests.trainer.support import whole_tensors
+from trainer.config import TrainerConfig
+from trainer.export.bundle import export_bundle
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.trainer_state import TrainerState
+from trainer.stream.learner import Learner
+from trainer.stream.metrics import TrainerMetrics
+from trainer.stream.progress import ProgressObserver
+
+
+class Never(NamedTuple):
+    """Nobody asks for a stop."""
+
+    requested: bool = False
+
+
+def gone_on(store: Store, config: TrainerConfig, workers: Workers, numbers: range) -> dict[str, torch.Tensor]:
+    """Return all that is remembered after the windows of these numbers; a checkpoint follows each.
+
+    Of several ranks, three make bundles, too: the tower is traced for them, once for each process, which takes long.
+    """
+    checkpoints, log = CheckpointLog(store), WindowLog(store)
+    state = checkpoints.load(config, workers) or TrainerState.fresh(config, dtype=torch.float64, workers=workers)
+    observer = ProgressObserver(store, TrainerMetrics(), workers.is_first, None)
+    learner = Learner(state, log, workers, Never(), observer, checkpoints)
+    for number in numbers:
+        assert learner.process_window(log.committed()[number])
+        if workers.world_size == 3:
+            workers.first(lambda: export_bundle(store, state), state.embeddings.answer)
+        checkpoints.save(state, workers)
+    return whole_tensors(state)
+
+
+def main(url: str, config: str, numbers: str, out: str) -> None:
+    settings, (first, last) = TrainerConfig.model_validate_json(config), json.loads(numbers)
+    with Workers.from_environment("cpu") as workers:
+        found = gone_on(Store(url), settings, workers, range(first, last))
+        torch.save(found, Path(out) / f"{workers.rank}.pt")
+        # A rank that goes while another is in its last exchange may take that one down.
+        workers.first(lambda: None)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

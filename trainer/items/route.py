@@ -1,0 +1,79 @@
+"""How the lines of some rows come from the ranks that keep them, and what belongs to these rows goes back."""
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from trainer.items.places import Places
+from trainer.ranks.workers import Workers
+
+__all__ = ["Route"]
+
+
+class Route:
+    """Connects the distinct rows that each rank asks for with those that it keeps; all ranks make and use it together.
+
+    A row is asked for once by each rank at most, so that sums over ranks have one order: that of ranks.
+
+    Parameters
+    ----------
+    workers
+        The ranks.
+    order
+        Sorts the rows (n,) of this rank by place; None where they are in this order, or a single rank keeps all.
+    send
+        How many of them each rank keeps.
+    receive
+        How many rows each rank asks for here.
+    asked
+        These, rank by rank, as places among this rank's lines, (m,).
+    """
+
+    def __init__(
+        self, workers: Workers, order: Tensor | None, send: list[int], receive: list[int], asked: Tensor
+    ) -> None:
+        self._workers, self._order, self._send, self._receive, self.asked = workers, order, send, receive, asked
+
+    @classmethod
+    def of(cls, rows: Tensor, places: Places, workers: Workers) -> Self:
+        """Tell all ranks which of their rows this one asks for: `rows` (n,), distinct."""
+        if workers.world_size == 1:
+            return cls(workers, None, [len(rows)], [len(rows)], rows)
+        ones = [1] * workers.world_size
+        wanted, order = places.of(rows), None
+        if not bool((wanted[1:] > wanted[:-1]).all()):
+            wanted, order = wanted.sort()
+        cuts = torch.searchsorted(wanted, places.cuts.to(rows.device))
+        send = cuts.diff()
+        receive = workers.exchange(send, ones, ones).tolist()
+        asked = workers.exchange(wanted, send.tolist(), receive) - places.here.start
+        return cls(workers, order, send.tolist(), receive, asked)
+
+    def fetch(self, lines: Tensor) -> Tensor:
+        """Return the lines (n, ...) of the rows that were asked for, given the lines that each rank keeps."""
+        received = self._workers.exchange(lines[self.asked], self._receive, self._send)
+        if self._order is None:
+            return received
+        fetched = torch.empty_like(received)
+        fetched[self._order] = received
+        return fetched
+
+    def push(self, values: Tensor) -> Tensor:
+        """Send what belongs to the rows that were asked for, (n, ...), and return what belongs to `asked`, (m, ...)."""
+        ordered = values if self._order is None else values[self._order]
+        return self._workers.exchange(ordered, self._send, self._receive)
+
+    def add(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add up what ranks have for the same rows, (n, ...), in the order of ranks.
+
+        Returns the places (m,), among this rank's lines, of those that any rank asked for, each once, and the sums.
+        """
+        if self._workers.world_size == 1:
+            return self.asked, values
+        lines, number = torch.unique(self.asked, return_inverse=True)
+        sums = values.new_zeros(len(lines), *values.shape[1:])
+        parts = (torch.split(one, self._receive) for one in (self.push(values), number))
+        for part, into in zip(*parts, strict=True):
+            sums.index_add_(0, into, part)
+        return lines, sums
