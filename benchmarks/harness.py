@@ -2,6 +2,8 @@
 
 import mmap
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +35,12 @@ def row(*cells: object) -> None:
     """Print a row of a Markdown table; floats that are not formatted yet get four digits."""
     texts = (f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells)
     print(f"| {' | '.join(texts)} |", flush=True)
+
+
+def weir(*arguments: str) -> str:
+    """Run a command, with its progress on standard error, and return what it prints."""
+    command = [sys.executable, "-m", "weir", *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def median_seconds(call: Callable[[], object], times: int) -> float:

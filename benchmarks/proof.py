@@ -4,13 +4,12 @@
     python -m benchmarks.proof full      # the generated log of the demo and real logs (WEIR_DATA): hours
 
 For each log `weir evaluate` trains three seeds of the defaults and tunes the peers on the same validation part; a row
-is a peer, with the model's paired difference to it, and a line counts those whose 95 % interval is above zero. Then
+is a peer, with the model's paired difference to it, and a line counts those whose 95 % interval is above zero. Then one
+pass over the log as a stream is compared with peers that are made again at every window (`benchmarks.streamed`), and
 `weir bench losses` gives the corrections and pools of docs/losses.md one budget.
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks.harness import DATA, Data, command_line, head, row
+from benchmarks.harness import DATA, Data, command_line, head, row, weir
+from benchmarks.streamed import contest
 
 app = command_line(__doc__)
 
 METRICS: Final = ("recall@20", "ndcg@20")
 ROWS: Final = "in-batch, none; in-batch, standard; in-batch, improved; mixed, none; mixed, standard; mixed, improved"
 GENERATED: Final = 'pipeline.event_types={"play":"positive","skip":"negative"}'
+PLAYS: Final = (GENERATED,)
 
 Out = Annotated[Path, typer.Option(help="Folder for generated logs and results; losses that it holds are not rerun.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Runs of the model and of each loss.")]
@@ -32,19 +33,33 @@ Seeds = Annotated[int, typer.Option(min=1, help="Runs of the model and of each l
 
 @dataclass(frozen=True)
 class Trial:
-    """A log and the settings that `weir evaluate` reads it with."""
+    """A log, the settings that read it, and how it is split for `weir evaluate`."""
 
     name: str
     log: Path
-    arguments: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    split: str = "temporal"
+    steps: int | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """Options of `weir evaluate`."""
+        steps = ("--steps", str(self.steps)) if self.steps else ()
+        return ["--log", str(self.log), "--split", self.split, *steps, *(f"--set={one}" for one in self.settings)]
 
 
 @app.command()
-def quick(out: Out = Path("build/proof-quick"), seeds: Seeds = 3) -> None:
-    """Test a small generated log: 300 users, 15,000 events, at most 300 steps."""
+def quick(
+    out: Out = Path("build/proof-quick"),
+    seeds: Seeds = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training, at most.")] = 300,
+) -> None:
+    """Test a small generated log: 300 users, 15,000 events."""
     log = generated(out, "--users", "300", "--items", "300", "--events", "15000")
-    _compare_peers([Trial("generated, small", log, (*_plays(), "--steps", "300"))], seeds)
-    _compare_losses(log, out / "losses", seeds, *_plays(), "--steps", "300")
+    trial = Trial("generated, small", log, PLAYS, steps=steps)
+    _compare_peers([trial], seeds)
+    _compare_streamed([trial])
+    _compare_losses(log, out / "losses", seeds, "--set", GENERATED, "--steps", str(steps))
 
 
 @app.command()
@@ -54,25 +69,22 @@ def full(data: Data = DATA, out: Out = Path("build/proof"), seeds: Seeds = 3) ->
     films = data / "ml-1m" / "interactions.parquet"
     sparse = data / "amazon-beauty" / "leave-one-out-order.txt.gz"
     trials = [
-        Trial("generated, as in the demo", plays, _plays()),
+        Trial("generated, as in the demo", plays, PLAYS),
         Trial("ml-small, temporal", data / "ml-small" / "interactions.parquet"),
-        Trial("amazon-beauty, leave-one-out", sparse, ("--split", "leave-one-out")),
+        Trial("amazon-beauty, leave-one-out", sparse, split="leave-one-out"),
         Trial("ml-1m, temporal", films),
     ]
     _compare_peers(_present(trials), seeds)
+    _compare_streamed(trial for trial in _present(trials) if trial.log != sparse)  # it has no times
     for trial in _present(trials[-1:]):
         _compare_losses(trial.log, out / "losses", seeds, "--steps", "1500")
-
-
-def _plays() -> tuple[str, str]:
-    return "--set", GENERATED
 
 
 def generated(out: Path, *arguments: str) -> Path:
     """Return the generated log of these sizes, the same bytes every time."""
     log = out / "plays.jsonl"
     out.mkdir(parents=True, exist_ok=True)
-    _weir("generate", str(log), *arguments)
+    weir("generate", str(log), *arguments)
     return log
 
 
@@ -87,8 +99,7 @@ def _present(trials: Iterable[Trial]) -> Iterator[Trial]:
 def _compare_peers(trials: Iterable[Trial], seeds: int) -> None:
     beaten, asked = 0, 0
     for trial in trials:
-        arguments = ("--log", str(trial.log), *trial.arguments, "--seeds", str(seeds), "--json")
-        found = json.loads(_weir("evaluate", *arguments))
+        found = json.loads(weir("evaluate", *trial.arguments, "--seeds", str(seeds), "--json"))
         _print_peers(trial, found)
         leads = [peer["differences"][metric] for peer in found["peers"].values() for metric in METRICS]
         beaten += sum(lead["low"] is not None and lead["low"] > 0 for lead in leads)
@@ -113,15 +124,15 @@ def _print_peers(trial: Trial, found: dict[str, Any]) -> None:
     print()
 
 
+def _compare_streamed(trials: Iterable[Trial]) -> None:
+    for trial in trials:
+        print(f"\n## {trial.name}: one pass, window by window")
+        contest(trial.log, list(trial.settings))
+
+
 def _compare_losses(log: Path, out: Path, seeds: int, *arguments: str) -> None:
     options = ("--log", str(log), "--rows", ROWS, "--seeds", str(seeds), "--out", str(out), *arguments)
-    print(_weir("bench", "losses", *options))
-
-
-def _weir(*arguments: str) -> str:
-    """Run a command, with its progress on standard error, and return what it prints."""
-    command = [sys.executable, "-m", "weir", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    print(weir("bench", "losses", *options))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def losses(
         session.print_json({"report": str(page), "table": str(out / "table.csv")})
         return
     for line in (out / "table.md").read_text().splitlines():
-        session.out.print(plain(line))
+        session.out.print(plain(line), soft_wrap=True)
     session.out.print(plain(f"the whole report: {page}"), soft_wrap=True)
 
 

@@ -1,6 +1,6 @@
 """The peers as candidates: which settings of each are tried."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from trainer.offline.peers.queries import Catalogue, ItemWeights, Matrix
 from trainer.offline.peers.tuning import Candidate
 from trainer.ranking.ranker import Scores
 
-__all__ = ["DECAY", "EASE", "ITEM_KNN", "LAST_DAYS", "eases", "item_knns", "last_days"]
+__all__ = ["DECAY", "EASE", "ITEM_KNN", "L2", "LAST_DAYS", "NEIGHBOURS", "eases", "item_knns", "last_days"]
 
 LAST_DAYS: Final = "popularity of the last days"
 ITEM_KNN: Final = "item-kNN"
@@ -26,8 +26,8 @@ DECAY: Final = " with recency decay"
 _DAY_MS: Final = 86_400_000
 # Without validation the first of each is taken.
 _DAYS: Final = (7.0, 1.0, 3.0, 30.0, 90.0, 365.0, 1095.0)
-_NEIGHBOURS: Final = (50, 5, 10, 20, 200)
-_L2: Final = (250.0, 50.0, 10.0, 1250.0, 6250.0)
+NEIGHBOURS: Final = (50, 5, 10, 20, 200)
+L2: Final = (250.0, 50.0, 10.0, 1250.0, 6250.0)
 _HALF_LIVES: Final = (5.0, 30.0, 10.0, 2.0, 1.0)
 
 
@@ -51,17 +51,17 @@ def last_days(interactions: Interactions, train: Ints) -> Iterator[Candidate]:
             yield Candidate(LAST_DAYS, {"days": days}, _the_same(counts))
 
 
-def item_knns(catalogue: Catalogue, *, decay: bool) -> Iterator[Candidate]:
+def item_knns(catalogue: Catalogue, neighbours: Iterable[int] = NEIGHBOURS, *, decay: bool) -> Iterator[Candidate]:
     """Yield item-kNN for some numbers of neighbours, and with `decay` also for some half-lives of the query."""
     together = gram(catalogue.seen)
-    for count in _NEIGHBOURS:
+    for count in neighbours:
         yield from _queries(ITEM_KNN, {"neighbours": count}, catalogue, item_knn(together, count), decay=decay)
 
 
-def eases(catalogue: Catalogue, *, decay: bool) -> Iterator[Candidate]:
+def eases(catalogue: Catalogue, penalties: Iterable[float] = L2, *, decay: bool) -> Iterator[Candidate]:
     """Yield EASE for some regularisations, and with `decay` also for some half-lives of the query."""
     together = gram(catalogue.seen)
-    for l2 in _L2:
+    for l2 in penalties:
         yield from _queries(EASE, {"l2": l2}, catalogue, ease(together, l2), decay=decay)
 
 
