@@ -7,6 +7,7 @@ import pytest
 
 from contracts import BundleLog, BundleManifest, Store
 from contracts.recipe import Recipe, Stretch
+from contracts.variants import MAIN
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
@@ -98,7 +99,7 @@ def test_a_bundle_of_the_middle_of_a_window_is_made_again(store: Store, config: 
     state = TrainerState.fresh(config)
     state.stretches = continued((), state.position, Workers())
     recipe = Recipe(settings=config.recipe(), stretches=state.stretches)
-    wanted = SimpleNamespace(version="00000001-0000000014-x", trained_sequence=1)
+    wanted = SimpleNamespace(version="00000001-0000000014-x", trained_sequence=1, variant=MAIN)
     middle = retrained(store, cast(BundleManifest, wanted), recipe, Workers())
     assert (middle.position.step, middle.position.batch > 0) == (14, True)
     middle.stretches = state.stretches
