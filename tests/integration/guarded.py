@@ -123,7 +123,7 @@ def guarded_server(folder: Path) -> Iterator[Guarded]:
         "issuer": ISSUER,
         "audience": AUDIENCE,
         "allow": RULES,
-        "calls_per_second": 200,
+        "calls_per_second": 50,
         "burst": 300,
     }
     token = folder / "token"

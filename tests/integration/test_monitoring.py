@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not is_installed(), reason="there is no promethe
 def wait(condition: Callable[[], object], what: str, log: Path) -> None:
     end = time.monotonic() + 200
     while not condition():
-        assert time.monotonic() < end, f"{what}; {log.name} ends: {log.read_text()[-2000:]}"
+        assert time.monotonic() < end, f"{what}: {condition()}; {log.name} ends: {log.read_text()[-2000:]}"
         time.sleep(0.5)
 
 

@@ -52,7 +52,8 @@ class Node:
 @contextmanager
 def nodes(store: Store, folder: Path) -> Iterator[list[Node]]:
     settings = folder / "weir.yaml"
-    settings.write_text(json.dumps({"store": store.url, "trainer": CONFIG.model_dump(mode="json")}))
+    trainer = CONFIG.model_dump(mode="json")
+    settings.write_text(json.dumps({"store": store.url, "pipeline": {"exposed_items": 3}, "trainer": trainer}))
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-id=weir", "--rdzv-conf=keep_alive_interval=1"]
     endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=10"]
@@ -86,7 +87,7 @@ def progress(store: Store) -> str:
 def test_nodes_that_are_lost_come_back_and_the_run_ends_bit_for_bit_where_it_would_have(tmp_path: Path) -> None:
     whole, disturbed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "disturbed"))
     for store in (whole, disturbed):
-        synthetic(WindowWriter(store), windows=4, events=400)
+        synthetic(WindowWriter(store), windows=4, events=400, exposed=3)
     assert started(whole, tmp_path / "one node, two ranks").wait(timeout=100) == 0
     with nodes(disturbed, tmp_path) as both:
         # One of the two holds the place where they meet: the other cannot go on without it.

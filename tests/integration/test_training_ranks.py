@@ -85,11 +85,11 @@ def listening(root: int) -> dict[int, str]:
 def test_ranks_of_one_machine_listen_on_loopback_only(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     writer = WindowWriter(store)
-    synthetic(writer, windows=1)
+    synthetic(writer, windows=1, exposed=3)
     metrics = free_port()
     settings = tmp_path / "weir.yaml"
     trainer = CONFIG.model_dump(mode="json") | {"metrics_port": metrics}
-    settings.write_text(json.dumps({"store": store.url, "trainer": trainer}))
+    settings.write_text(json.dumps({"store": store.url, "pipeline": {"exposed_items": 3}, "trainer": trainer}))
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with (tmp_path / "log").open("wb") as log:
@@ -123,7 +123,7 @@ def test_ranks_of_one_machine_listen_on_loopback_only(tmp_path: Path) -> None:
         # A rank that is killed comes back, and still nothing listens beyond.
         ranks.append(set())
         os.kill(max(ranks[0]), signal.SIGKILL)
-        synthetic(writer, first=1, windows=1)
+        synthetic(writer, first=1, windows=1, exposed=3)
         assert wait_until(lambda: trained(2, 2), process, 120), (tmp_path / "log").read_text()
         assert beyond() == {}
         process.send_signal(signal.SIGTERM)
@@ -155,7 +155,7 @@ train_worker.main(*sys.argv[1:])
 
 def test_an_export_longer_than_the_timeout_of_collectives_does_not_end_the_ranks(tmp_path: Path) -> None:
     store, notes = Store(str(tmp_path / "store")), tmp_path / "notes"
-    synthetic(WindowWriter(store), windows=2)
+    synthetic(WindowWriter(store), windows=2, exposed=3)
     notes.mkdir()
     script = tmp_path / "slow.py"
     script.write_text(SLOW_EXPORT)
