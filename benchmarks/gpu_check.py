@@ -98,6 +98,10 @@ def _parts(device: torch.device, sizes: Sizes, limit: Limits) -> dict[str, Calla
     }
     if device.type == "cpu" or _faiss_gpus():
         found["serving: FAISS as the server uses it"] = lambda: parts.faiss_indexes(device, sizes)
+    if device.type == "cuda" and _faiss_gpus():
+        found["serving: the same on the CPU"] = lambda: parts.faiss_indexes(torch.device("cpu"), sizes)
+        if hasattr(faiss, "GpuIndexCagra"):
+            found["serving: a graph of faiss-gpu-cuvs, which the server does not use yet"] = lambda: parts.cagra(sizes)
     return found
 
 

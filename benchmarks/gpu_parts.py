@@ -136,11 +136,7 @@ def _overlap(found: np.ndarray, truth: np.ndarray) -> float:
 def faiss_indexes(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
     """Search as the server does, flat and with inverted lists: as few of these as reach the recall."""
     where = "gpu" if device.type == "cuda" else "cpu"
-    rng = np.random.default_rng(0)
-    centres = rng.standard_normal((max(2, sizes.lists // 4), sizes.dimension), np.float32)
-    items = _clustered(rng, centres, sizes.items)
-    queries = _clustered(rng, centres, sizes.queries)
-    truth = ExactIndex(items).search(queries[:256], K).rows
+    items, queries, truth = _problem(sizes)
     for kind in ("Flat", f"IVF{sizes.lists},Flat"):
         made = faiss.index_factory(sizes.dimension, kind, faiss.METRIC_INNER_PRODUCT)
         made.train(items[: 64 * sizes.lists])
@@ -153,6 +149,35 @@ def faiss_indexes(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
         label = f"faiss {kind}{f', nprobe {probes}' if probes else ''}, {where}"
         yield Figure(label, sizes.queries / seconds, "queries/s")
         yield Figure(f"{label}: recall@{K}", _overlap(index.search(queries[:256], K, probes).rows, truth), "")
+
+
+def cagra(sizes: Sizes) -> Iterator[Figure]:
+    """Build and search FAISS' graph for GPUs; as wide a search as reaches the recall, for its own width does not."""
+    items, queries, truth = _problem(sizes)
+    index = faiss.GpuIndexCagra(faiss.StandardGpuResources(), sizes.dimension, faiss.METRIC_INNER_PRODUCT)
+    started = time.perf_counter()
+    index.train(items)
+    yield Figure("faiss CAGRA: building the graph", time.perf_counter() - started, "s")
+    for width in (128, 256, 512):
+        wanted = faiss.SearchParametersCagra()
+        wanted.itopk_size = width
+        seconds = seconds_of(
+            lambda wanted=wanted: index.search(queries, K, params=wanted), torch.device("cuda"), sizes.seconds
+        )
+        found = _overlap(index.search(queries[:256], K, params=wanted)[1], truth)
+        yield Figure(f"faiss CAGRA, itopk_size {width}, gpu", sizes.queries / seconds, "queries/s")
+        yield Figure(f"faiss CAGRA, itopk_size {width}, gpu: recall@{K}", found, "")
+        if found >= RECALL:
+            return
+
+
+def _problem(sizes: Sizes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return clustered items and queries, and the best rows of the first 256 queries."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((max(2, sizes.lists // 4), sizes.dimension), np.float32)
+    items = _clustered(rng, centres, sizes.items)
+    queries = _clustered(rng, centres, sizes.queries)
+    return items, queries, ExactIndex(items).search(queries[:256], K).rows
 
 
 def _powers(lists: int) -> Iterator[int]:

@@ -75,7 +75,8 @@ def run(
     return RunResult(
         row=name,
         seed=seed,
-        steps=plan.budget.steps,
+        steps=trained.steps,
+        best_step=trained.best_step,
         examples=trained.examples,
         train_seconds=trained.seconds,
         evaluate_seconds=time.perf_counter() - started,

@@ -173,8 +173,8 @@ class Evaluator:
         """Return a function from numbers of cases to scores; items that training has not seen score -inf."""
         items, users = model.vectors()[1], self._users(model)
         unseen = torch.ones(FIRST_ITEM + len(self.counts), dtype=torch.bool)
-        unseen[model.live] = False
-        hidden = unseen[FIRST_ITEM:]
+        unseen[model.live.cpu()] = False
+        hidden = unseen[FIRST_ITEM:].to(items.device)
 
         def scores(numbers: Tensor) -> Tensor:
             return (users(numbers) @ items.T).masked_fill_(hidden, -torch.inf)
@@ -192,14 +192,17 @@ class Evaluator:
         model.tower.eval()
         vectors = model.vectors()[0]
         unknown = torch.ones(len(vectors), dtype=torch.bool)
-        unknown[model.live] = False
+        unknown[model.live.cpu()] = False
         if model.config.tower.knows_users:
             histories = self.user_rows[:, None]
         else:
             histories = self.past.histories(model.config.tower.history_length)
             histories = histories.masked_fill(unknown[histories], PADDING)
 
-        return lambda numbers: user_vectors(model.tower, model.config.tower, vectors, histories[numbers])
+        def vectors_of(numbers: Tensor) -> Tensor:
+            return user_vectors(model.tower, model.config.tower, vectors, histories[numbers].to(vectors.device))
+
+        return vectors_of
 
     def result(self, *ranked: Ranked) -> EvaluationResult:
         """Return all metrics of rankings; of one model with several seeds, their means over the seeds."""

@@ -31,10 +31,10 @@ def export_model(
     folder: Path, interactions: Interactions, test: Evaluator, model: OfflineModel, ranked: Ranked
 ) -> None:
     """Write the vectors of a model, and its rankings of the test cases with their scores."""
-    seed, items = model.config.seed, model.vectors()[1]
+    seed, items = model.config.seed, model.vectors()[1].cpu()
     catalogue = {"item_id": interactions.item_ids, "vector": _lists(items), "interactions": test.counts}
     _write(folder, f"items-seed{seed}.parquet", catalogue)
-    users = test.user_vectors(model)
+    users = test.user_vectors(model).cpu()
     shown = torch.from_numpy(ranked.top.astype(np.int64))
     # Case by case: the vectors of all items of all cases would not fit.
     scores = torch.cat([items[top[top >= 0]] @ user for top, user in zip(shown, users, strict=True)])

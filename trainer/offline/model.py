@@ -6,6 +6,7 @@ then, where the user tower is a vector per user, every user.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from trainer.items.embeddings import Embeddings
 from trainer.items.table import FIRST_ITEM, PADDING, TableRows
 from trainer.losses import ItemCache
 from trainer.offline.data import Interactions, Ints
+from trainer.ranks.workers import device_of
 from trainer.step.model import Position, Totals
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower, project
@@ -68,14 +70,13 @@ class OfflineModel:
         Raises
         ------
         ValueError
-            If the configuration requires a GPU.
+            If the configuration requires a GPU where there is none.
         """
-        if config.device == "cuda":
-            raise ValueError("device = cuda, but offline models train on the CPU: set device = auto or cpu")
+        device = device_of(config.device)
         users, items = interactions.users[train], interactions.items[train]
         size = FIRST_ITEM + len(interactions.item_ids)
         capacity = size + (len(interactions.user_ids) if config.tower.knows_users else 0)
-        tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER))
+        tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER)).to(device)
         rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
         counts = np.bincount(items + FIRST_ITEM, minlength=capacity).astype(np.float64)
         model = cls(
@@ -83,27 +84,27 @@ class OfflineModel:
             tower,
             # A tower may have no parameters; AdamW accepts an empty group.
             AdamW([{"params": list(tower.parameters())}], lr=rate, weight_decay=decay),
-            _embeddings(config, capacity),
-            _log_q(items, capacity, estimator),
-            torch.from_numpy(counts),
+            _embeddings(config, capacity, device),
+            _log_q(items, capacity, estimator).to(device),
+            torch.from_numpy(counts).to(device),
             Totals(float(len(train)), len(np.unique(users)), len(np.unique(items))),
             len(interactions.item_ids),
         )
         if config.tower.kind == "lightgcn":
-            model.graph = Graph(users + size, items + FIRST_ITEM, capacity)
+            model.graph = Graph(users + size, items + FIRST_ITEM, capacity, device=device)
         if config.loss.cache:
             draw = generator(config.seed, Purpose.CACHE)
-            model.cache = ItemCache(config.loss.cache, capacity, draw, ids=model.live)
+            model.cache = ItemCache(config.loss.cache, capacity, draw, ids=model.live.cpu())
         return model
 
-    @property
+    @cached_property
     def live(self) -> Tensor:
         """Rows of the items that occur in training, (V,)."""
         return torch.nonzero(self.item_counts)[:, 0]
 
     def select(self, used: Tensor) -> Tensor:
         """Return the rows that a step needs: those used, or all where vectors are propagated over the graph."""
-        return torch.unique(used) if self.graph is None else torch.arange(len(self.embeddings.weight))
+        return torch.unique(used) if self.graph is None else self._every_row
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:  # noqa: ARG002 - the protocol's
         """Return the embeddings themselves, or all of them after propagation over the graph."""
@@ -113,8 +114,13 @@ class OfflineModel:
     def vectors(self) -> tuple[Tensor, Tensor]:
         """Return what the towers read, (capacity, d), and the vectors (I, d) of all items as compared."""
         weight = self.embeddings.weight
-        read = self.compose(weight, torch.arange(len(weight)))
+        read = self.compose(weight, self._every_row)
         return read, project(read[FIRST_ITEM : FIRST_ITEM + self.items], self.config.tower)
+
+    @property
+    def _every_row(self) -> Tensor:
+        weight = self.embeddings.weight
+        return torch.arange(len(weight), device=weight.device)
 
     @property
     def parameters(self) -> int:
@@ -123,8 +129,8 @@ class OfflineModel:
         return sum(one.numel() for one in self.tower.parameters()) + reached * self.config.tower.dimension
 
 
-def _embeddings(config: TrainerConfig, capacity: int) -> Embeddings:
-    table = Embeddings(torch.zeros(capacity, config.tower.dimension))
+def _embeddings(config: TrainerConfig, capacity: int, device: torch.device) -> Embeddings:
+    table = Embeddings(torch.zeros(capacity, config.tower.dimension, device=device))
     table.initialise(TableRows(np.delete(np.arange(capacity), PADDING)), generator(config.seed, Purpose.ROWS))
     return table
 

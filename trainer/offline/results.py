@@ -84,7 +84,8 @@ class RunResult(_Model):
 
     row: str
     seed: int
-    steps: int
+    steps: int = Field(description="done")
+    best_step: int = Field(description="whose model was tested")
     examples: int = Field(description="positives trained on")
     train_seconds: float
     evaluate_seconds: float

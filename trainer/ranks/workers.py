@@ -51,12 +51,8 @@ class Workers(AbstractContextManager["Workers"]):
         ValueError
             If ``cuda`` is asked for where there is none.
         """
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device = cuda, but this machine offers no CUDA device: set device = cpu or auto")
-        chosen = torch.device("cpu")
-        if device != "cpu" and torch.cuda.is_available():
-            chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), chosen)
+        number = int(os.environ.get("LOCAL_RANK", "0"))
+        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), device_of(device, number))
 
     @property
     def is_first(self) -> bool:
@@ -218,6 +214,19 @@ def _stay_on_loopback() -> None:
         if name in {"lo", "lo0"}:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+
+
+def device_of(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.device:
+    """Return the device that a setting asks for: for ``auto`` the GPU with this number where there are any.
+
+    Raises
+    ------
+    ValueError
+        If ``cuda`` is asked for where there is none.
+    """
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device = cuda, but this machine offers no CUDA device: set device = cpu or auto")
+    return torch.device("cuda", number) if wanted != "cpu" and torch.cuda.is_available() else torch.device("cpu")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from weir.text import plain
 
 if TYPE_CHECKING:
     from trainer.offline.compare import Plan
-    from trainer.offline.fit import Step, StepReport
+    from trainer.offline.fit import Budget, Step, StepReport
     from trainer.offline.results import Comparison
     from trainer.offline.rows import Row
 
@@ -54,7 +54,11 @@ def losses(
         ),
     ] = "softmax",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row, with seeds 0, 1, ...")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of each run.")] = 2000,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each run; with --patience, at most.")] = 2000,
+    patience: Annotated[
+        int | None,
+        typer.Option(min=1, help="Validations in a row without a better one that end a run; its best step is tested."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results and report.")] = Path(
         "build/bench-losses"
     ),
@@ -63,8 +67,9 @@ def losses(
 ) -> None:
     """Train the chosen losses with the same budget, and write a table, curves, and recall by popularity.
 
-    Every run has its own file: a comparison that was stopped and is started again does only the missing runs. The
-    trainer's settings (tower, batch, optimiser) apply to all rows; a row sets its loss and negatives.
+    The budget is so many steps or, with --patience, training until validation gets no better. Every run has its own
+    file: a comparison that was stopped and is started again does only the missing runs. The trainer's settings (tower,
+    batch, optimiser) apply to all rows; a row sets its loss and negatives.
     """
     session = options.open()
     set_up_logging(session.notes)
@@ -77,7 +82,9 @@ def losses(
     _check_headline(headline, options.rules.cutoffs)
     interactions = options.read(session)
     division = options.divide(interactions)
-    budget = Budget(steps, max(steps // 6, 1))
+    if patience is not None and not len(division.validation):
+        raise UsageError(f"--patience = {patience}: --split {options.split} leaves nothing for validation; use --steps")
+    budget = Budget(steps, max(steps // 6, 1)) if patience is None else Budget(steps, patience=patience)
     plan = Plan(interactions, division, session.settings.trainer, budget, options.rules, options.cases)
     comparison = _comparison(plan, chosen, tuple(range(seeds)), options, headline)
     out.mkdir(parents=True, exist_ok=True)
@@ -119,7 +126,7 @@ def _comparison(
 
     budget, sizes, data = plan.budget, plan.split, Path(options.data)
     return Comparison(
-        title=f"{len(rows)} losses, {budget.steps:,} steps each",
+        title=f"{len(rows)} losses, {_effort(budget)}",
         data="/".join(data.parts[-2:]) if data.parent.name else data.name,
         split=str(options.split),
         rows=tuple(rows),
@@ -142,6 +149,12 @@ def _comparison(
     )
 
 
+def _effort(budget: "Budget") -> str:
+    if budget.patience is None:
+        return f"{budget.steps:,} steps each"
+    return f"each until {budget.patience} validations in a row were no better, at most {budget.steps:,} steps"
+
+
 def _settings(plan: "Plan", name: str, row: "Row") -> dict[str, Any]:
     """Return what determines a run: sections of its configuration, the estimator and the steps."""
     from pydantic import ValidationError
@@ -152,7 +165,8 @@ def _settings(plan: "Plan", name: str, row: "Row") -> dict[str, Any]:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise UsageError(f"the row {name!r} is incompatible with these settings: {problem}") from error
     kept = {name: plain[name] for name in ("batch_size", "tower", "negatives", "loss", "optimizer")}
-    return kept | {"estimator": row.estimator, "steps": plan.budget.steps}
+    until = {} if plan.budget.patience is None else {"patience": plan.budget.patience}
+    return kept | {"estimator": row.estimator, "steps": plan.budget.steps, **until}
 
 
 def _refuse_other(out: Path, comparison: "Comparison") -> None:

@@ -116,7 +116,23 @@ def test_gradients_of_lightgcn_are_finite_for_all_rows() -> None:
     assert model.embeddings.weight.isfinite().all()
 
 
-def test_a_gpu_that_would_not_be_used_is_refused() -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
     config = small().model_copy(update={"device": "cuda"})
-    with pytest.raises(ValueError, match="offline models train on the CPU: set device = auto or cpu"):
+    with pytest.raises(ValueError, match="offers no CUDA device: set device = cpu or auto"):
         OfflineModel.fresh(config, circles(), everything(circles()))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["recency", "sasrec", "matrix_factorisation", "lightgcn"])
+def test_a_gpu_learns_what_the_cpu_learns(kind: str) -> None:
+    log, found = circles(), []
+    for device in ("cpu", "cuda"):
+        config = small(kind).model_copy(update={"device": device})
+        model = OfflineModel.fresh(config, log, everything(log))
+        for batch, _ in zip(training_batches(config, log, everything(log)), range(10), strict=False):
+            train_step(model, batch, Workers())
+        assert model.embeddings.weight.device.type == device
+        found.append(model.vectors()[1].cpu())
+    assert torch.allclose(*found, rtol=1e-3, atol=1e-4)

@@ -42,6 +42,7 @@ def run(row: str = "BPR", seed: int = 0, **changes: Any) -> RunResult:
         "row": row,
         "seed": seed,
         "steps": 900,
+        "best_step": 900,
         "examples": 5_760_000,
         "train_seconds": 123.4,
         "evaluate_seconds": 2.1,

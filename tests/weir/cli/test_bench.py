@@ -105,6 +105,26 @@ def test_data_that_cannot_be_used_leaves_no_folder(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_runs_go_on_until_validation_gets_no_better(tmp_path: Path, data: Path) -> None:
+    out, limits = tmp_path / "out", ["--seeds", "1", "--steps", "2000", "--patience", "2", "--headline", "recall@5"]
+    arguments = ["--data", data, "--out", out, "--rows", "uniform, none", *limits, *TINY]
+    told(weir("bench", "losses", *arguments, "--set", "trainer.optimizer.learning_rate=0.1", "--json"))
+    comparison = load_comparison(out)
+    assert comparison.title == "1 losses, each until 2 validations in a row were no better, at most 2,000 steps"
+    result = load_results(out, comparison)["uniform, none", 0]
+    points = {point.step: point.metrics["recall@5"] for point in result.curve}
+    assert result.steps == max(points) < 2000
+    assert points[result.best_step] == max(points.values())
+    assert len([step for step in points if step > result.best_step]) == 2
+
+
+def test_without_validation_there_is_no_patience(tmp_path: Path) -> None:
+    data = write_circles(tmp_path / "circles.parquet", split=["train"] * 270 + ["test"] * 30)
+    arguments = ["--data", data, "--split", "labelled", "--out", tmp_path / "out", "--patience", "2"]
+    line = refused(weir("bench", "losses", *arguments), 2)
+    assert "--patience = 2: --split labelled leaves nothing for validation; use --steps" in line
+
+
 @pytest.mark.parametrize("split", ["leave-one-out", "random", "labelled"])
 def test_every_split_can_be_compared_on(tmp_path: Path, split: str) -> None:
     """The labelled one has no validation: its curve has no figures, its report is written all the same."""

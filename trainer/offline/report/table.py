@@ -84,6 +84,11 @@ class Row:
         """Seconds of training."""
         return MetricSummary(tuple(run.train_seconds for run in self.runs))
 
+    @property
+    def best_steps(self) -> str:
+        """The steps whose models were tested."""
+        return _range([run.best_step for run in self.runs]) if self.runs else "–"
+
 
 @dataclass(frozen=True)
 class Table:
@@ -146,7 +151,7 @@ def metric_label(metric: str) -> str:
 def as_markdown(comparison: Comparison, table: Table) -> str:
     """Return title and table in Markdown, the best of each metric in bold, with notes below it."""
     head = ["Row", "Seeds", *map(metric_label, table.metrics)]
-    head += [f"95 % interval of {metric_label(table.headline)}", "Training, s"]
+    head += [f"95 % interval of {metric_label(table.headline)}", "Step", "Training, s"]
     lines = [f"# {_escaped(comparison.title)}", "", _escaped(subject(comparison, table)) + ".", ""]
     lines += [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]
     for row in table.rows:
@@ -155,7 +160,7 @@ def as_markdown(comparison: Comparison, table: Table) -> str:
             text = str(row.summaries[metric])
             cells.append(f"**{text}**" if row.name in table.best[metric] else text)
         seconds = f"{row.train_seconds.mean:.1f}" if row.runs else "–"
-        lines.append(_line([*cells, row.summaries[table.headline].interval, seconds]))
+        lines.append(_line([*cells, row.summaries[table.headline].interval, row.best_steps, seconds]))
     return "\n".join([*lines, "", "\n\n".join(notes(table)), ""])
 
 

@@ -45,6 +45,7 @@ def run(row: str, seed: int, **changes: Any) -> RunResult:
         "row": row,
         "seed": seed,
         "steps": 900,
+        "best_step": 900,
         "examples": 921_600,
         "train_seconds": float(random.uniform(50, 100)),
         "evaluate_seconds": 2.0,

@@ -73,7 +73,7 @@ def test_rows_with_seeds_missing_are_shown_as_such(tmp_path: Path) -> None:
     assert text.count("Unfinished: 3 of 9 runs done") == 1
     assert "unfinished, 3 of 9 runs done" in subject(comparison(ROWS, [0, 1, 2]), table)
     body = [cells(line) for line in text.splitlines() if line.startswith("|")][2:]
-    assert body[0][1:] == ["0 of 3", *["–"] * 5]
+    assert body[0][1:] == ["0 of 3", *["–"] * 6]
     assert body[1][2].strip("*") == f"{run(ROWS[1], 0).metrics['recall@20']:.4f}", "one seed has no deviation"
     first = next(csv.DictReader(io.StringIO(as_csv(table))))
     assert (first["seeds missing"], first["recall@20"], first["parameters"]) == ("0 1 2", "", "")
