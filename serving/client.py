@@ -60,6 +60,8 @@ CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", -1),
     # gRPC's half a minute is longer than a rollout of a few servers takes: all that it knew would be gone.
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
+    # A process that dies resets the connections that wait for it. gRPC's second is later than the last of the retries.
+    ("grpc.initial_reconnect_backoff_ms", 100),
 ]
 
 

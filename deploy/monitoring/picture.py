@@ -47,7 +47,8 @@ def _plot(axes: Axes, panel: dict[str, Any], prometheus: Prometheus, start: floa
     axes.yaxis.set_major_formatter(_UNITS[defaults["unit"]])
     axes.tick_params(labelsize="x-small")
     axes.set_title(panel["title"], fontsize="small", loc="left")
-    axes.legend(fontsize="x-small")
+    if axes.get_lines():
+        axes.legend(fontsize="x-small")
 
 
 def _main() -> None:

@@ -12,6 +12,8 @@ import torch
 
 from contracts import Store
 from contracts.documents import read_document
+from contracts.verification import verify
+from tests.campaigns.size import IS_LONG
 from tests.trainer.step.lives_of_ranks import gone_on
 from tests.trainer.step.steps_of_ranks import trained
 from tests.trainer.step.test_training import KINDS, configured
@@ -78,9 +80,12 @@ def test_training_comes_to_the_same_parameters_with_any_number_of_ranks(
 ) -> None:
     synthetic(writer, windows=1, events=75, exposed=3)
     settings = settings_of(config)
+    if not IS_LONG:  # three ranks try all of them, two and four a half each
+        chosen = {2: slice(0, None, 2), 3: slice(None), 4: slice(1, None, 2)}[ranks]
+        settings = dict(list(settings.items())[chosen])
     trained_on(ranks, store, settings, "float64", tmp_path)
-    for setting, chosen in settings.items():
-        alone = trained(store, chosen, Workers(), torch.float64)
+    for setting, wanted in settings.items():
+        alone = trained(store, wanted, Workers(), torch.float64)
         first, *others = (torch.load(tmp_path / f"{setting}.{rank}.pt") for rank in range(ranks))
         for name, value in alone.items():
             assert value.isfinite().all()
@@ -135,4 +140,5 @@ def test_a_run_goes_on_with_any_other_number_of_ranks(tmp_path: Path, config: Tr
     for name in evaluations:
         one, two = (read_document(store, name, Evaluation).model_dump() for store in (alone, shared))
         assert {field for field in one if two[field] != pytest.approx(one[field])} == set(), name
-    assert shared.glob("bundles/*/MANIFEST.json")
+    assert len(list(shared.glob("bundles/*/MANIFEST.json"))) == 3
+    assert verify(shared).findings == []
