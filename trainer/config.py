@@ -73,7 +73,7 @@ class TrainerConfig(FrozenModel):
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="every random draw derives from it and the position")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes a GPU where there is one")
-    batch_size: int = Field(default=512, ge=2, description="examples per step over all ranks together")
+    batch_size: int = Field(default=128, ge=2, description="examples per step over all ranks together")
     tower: TowerConfig = TowerConfig()
     negatives: NegativesConfig = NegativesConfig()
     loss: LossConfig = LossConfig()
