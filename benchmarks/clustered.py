@@ -23,7 +23,7 @@ from torch import Tensor
 from benchmarks.harness import DATA, Data, command_line, head, row
 from benchmarks.proof import GENERATED, generated
 from logs import LogConfig
-from trainer.config import LossConfig, TowerConfig, TrainerConfig
+from trainer.config import LossConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from trainer.losses import exclude_positive, full_softmax, sampled_softmax
 from trainer.offline.data import read_interactions
 from trainer.offline.examples import training_batches
@@ -112,7 +112,9 @@ def compare(log: Path, rules: LogConfig, steps: int, batches: int) -> None:
     interactions = read_interactions(str(log), rules)
     train = temporal(interactions).train
     tower = TowerConfig(kind="sasrec", layers=1, dropout=0.0)
-    config = ROWS["mixed, improved"].configure(TrainerConfig(device="cpu", batch_size=64, tower=tower), 0)
+    optimizer = OptimizerConfig(embedding_memory=1.0)
+    base = TrainerConfig(device="cpu", batch_size=64, tower=tower, optimizer=optimizer)
+    config = ROWS["mixed, improved"].configure(base, 0)
     with deterministic():
         model = OfflineModel.fresh(config, interactions, train)
         fit(model, interactions, train, Budget(steps))

@@ -164,7 +164,7 @@ def trained(events: list[Event], seed: int) -> LoadedBundle:
             batch_size=128,
             tower=TowerConfig(dimension=16, history_length=HISTORY),
             negatives=NegativesConfig(uniform=64),
-            optimizer=OptimizerConfig(learning_rate=0.01),
+            optimizer=OptimizerConfig(learning_rate=0.01, embedding_memory=1.0),
         )
         state, windows = TrainerState.fresh(config), WindowLog(store)
         observer = ProgressObserver(store, TrainerMetrics(), is_first=True, report=None)

@@ -197,7 +197,7 @@ def trained(store: Store, seed: int, negatives: dict[str, Any]) -> TrainerState:
     """Return a model of all windows of a store."""
     config = TrainerConfig.model_validate(
         {"seed": seed, "device": "cpu", "evaluation_examples": 1, "negatives": negatives}
-        | {"tower": {"history_length": HISTORY}}
+        | {"tower": {"history_length": HISTORY}, "batch_size": 512, "optimizer": {"embedding_memory": 1.0}}
     )
     with tempfile.TemporaryDirectory() as folder, deterministic():
         scratch, workers = Store(folder), Workers()

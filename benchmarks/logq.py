@@ -31,7 +31,7 @@ from contracts import ItemKeys, Keys, Label, UserKeys, UserTable, columns, hash_
 from pipelines.user_state import TouchedUsers
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from sketches.view import DecayedSketch
-from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from trainer.items.rows import no_rows
 from trainer.items.table import FIRST_ITEM, RowChanges
 from trainer.negatives import Pool, shared_pool
@@ -112,6 +112,7 @@ def settings(name: str, seed: int) -> TrainerConfig:
         seed=seed,
         device="cpu",
         batch_size=512,
+        optimizer=OptimizerConfig(embedding_memory=1.0),
         evaluation_filter_seen=True,
         tower=TowerConfig(kind="mean_pooling", dimension=32, history_length=HISTORY),
         negatives=NegativesConfig(uniform=0, correction="none" if name == "no correction" else "improved"),

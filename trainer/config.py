@@ -12,7 +12,15 @@ from contracts.variants import MAIN, VariantError, VariantName
 from trainer.loss_config import LossConfig, NegativesConfig
 from trainer.tower_config import TowerConfig, kinds
 
-__all__ = ["FeaturesConfig", "LossConfig", "NegativesConfig", "OptimizerConfig", "TowerConfig", "TrainerConfig"]
+__all__ = [
+    "EARLIER",
+    "FeaturesConfig",
+    "LossConfig",
+    "NegativesConfig",
+    "OptimizerConfig",
+    "TowerConfig",
+    "TrainerConfig",
+]
 
 _OPERATIONAL: Final = frozenset(
     {
@@ -55,12 +63,23 @@ class FeaturesConfig(FrozenModel):
     )
 
 
+EARLIER: Final = {"optimizer.embedding_memory": 1.0}
+"""What settings were before there was a choice, by the names of `TrainerConfig.defining`."""
+
+
 class OptimizerConfig(FrozenModel):
-    """AdamW for the tower, row-wise Adagrad for the item embeddings."""
+    """AdamW for the tower, row-wise Adagrad for the item embeddings, which may forget."""
 
     learning_rate: float = Field(default=1e-3, gt=0, description="AdamW's, for the tower")
     weight_decay: float = Field(default=0.01, ge=0, description="AdamW's, for the tower")
     embedding_learning_rate: float = Field(default=0.1, gt=0, description="row-wise Adagrad's, for the embeddings")
+    embedding_memory: float = Field(
+        default=0.99,
+        gt=0,
+        le=1,
+        description="share of a row's sum of squared gradients that stays in a step that moves the row; 1: all of it, "
+        "which is Adagrad, whose steps become shorter as long as the stream goes on",
+    )
     max_gradient_norm: float | None = Field(
         default=3.0,
         gt=0,

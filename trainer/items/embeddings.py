@@ -180,11 +180,15 @@ class Embeddings:
         lines, sums = route.add(gradient)
         return self.places.rows_at(lines), sums
 
-    def adagrad_step(self, rows: Tensor, gradient: Tensor, learning_rate: float) -> None:
-        """Move distinct `rows` (n,), which this rank keeps, against their `gradient` (n, d); padding stays zeros."""
+    def adagrad_step(self, rows: Tensor, gradient: Tensor, learning_rate: float, memory: float = 1.0) -> None:
+        """Move distinct `rows` (n,), which this rank keeps, against their `gradient` (n, d); padding stays zeros.
+
+        `memory` is the share of their sums that stays; below 1 the step is RMSprop's, whose length does not fall for
+        ever (Tieleman and Hinton, "Lecture 6.5: rmsprop", 2012; the sum here is not divided by 1 / (1 - memory)).
+        """
         gradient = gradient.masked_fill((rows == PADDING)[:, None], 0)
         lines = self.places.local(rows)
-        squares = self.squares[lines] + gradient.square().mean(1)
+        squares = memory * self.squares[lines] + gradient.square().mean(1)
         self.squares[lines] = squares
         self.weight[lines] -= learning_rate * gradient / (squares.sqrt() + _EPSILON)[:, None]
         self.touched.mark(rows.cpu().numpy())

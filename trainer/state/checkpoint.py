@@ -28,7 +28,7 @@ from contracts.checkpoint import (
     read_checkpoint_mark,
 )
 from contracts.documents import write_document
-from trainer.config import TrainerConfig
+from trainer.config import EARLIER, TrainerConfig
 from trainer.items.places import Places
 from trainer.items.rows import Reader, TableRows, no_rows
 from trainer.items.stored import OwnLines, PlacedLines, placed
@@ -220,8 +220,8 @@ def _own_lines(mark: CheckpointMark, workers: Workers) -> dict[str, OwnLines]:
 
 
 def _settings(mark: CheckpointMark) -> dict[str, object]:
-    """Return the settings of a checkpoint, by their names of today."""
-    return {_RENAMED.get(setting, setting): value for setting, value in mark.settings.items()}
+    """Return the settings of a checkpoint, by their names of today, and what was not to be chosen then."""
+    return EARLIER | {_RENAMED.get(setting, setting): value for setting, value in mark.settings.items()}
 
 
 def _differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:

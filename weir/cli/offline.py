@@ -159,11 +159,14 @@ def _small_model(split: SplitKind) -> dict[str, Any]:
 
     Histories where there is an order, a vector per user where there is none. Every position of a history is a training
     example, so that a batch of 64 histories has up to 3,200 positives. Epochs repeat them: without dropout a small log
-    is learned by heart, whereas one pass of the stream is better without.
+    is learned by heart, whereas one pass of the stream is better without. Steps may become shorter, as there is an end.
     """
     if split is SplitKind.RANDOM:
         free = {"normalised": False, "temperature": 1.0}
         tower: dict[str, Any] = {"kind": "matrix_factorisation", "dimension": 32, **free}
-        return {"trainer": {"batch_size": 1024, "tower": tower, "negatives": {"mask_history": False}}}
-    tower = {"kind": "recency", "dimension": 64, "history_length": 50, "expansion": 1, "dropout": 0.5}
-    return {"trainer": {"batch_size": 64, "tower": tower, "negatives": {"mask_history": False}}}
+        size = 1024
+    else:
+        tower = {"kind": "recency", "dimension": 64, "history_length": 50, "expansion": 1, "dropout": 0.5}
+        size = 64
+    same: dict[str, Any] = {"negatives": {"mask_history": False}, "optimizer": {"embedding_memory": 1.0}}
+    return {"trainer": {"batch_size": size, "tower": tower, **same}}

@@ -13,21 +13,39 @@ def fresh(capacity: int = 6, dimension: int = 4) -> Embeddings:
 
 
 @settings(max_examples=25)
-@given(st.lists(st.lists(st.integers(0, 5), unique=True, min_size=1), min_size=1, max_size=8), st.floats(0.01, 1))
-def test_descent_is_adagrad_with_one_number_per_row(touched: list[list[int]], rate: float) -> None:
+@given(
+    st.lists(st.lists(st.integers(0, 5), unique=True, min_size=1), min_size=1, max_size=8),
+    st.floats(0.01, 1),
+    st.sampled_from([1.0, 0.9]),
+)
+def test_descent_is_adagrad_with_one_number_per_row_that_may_forget(
+    touched: list[list[int]], rate: float, memory: float
+) -> None:
     table = fresh()
     weight, squares = table.weight.numpy().copy(), np.zeros(6)
     draw = np.random.default_rng(0)
     for rows in touched:
         gradient = draw.normal(size=(len(rows), 4))
-        table.adagrad_step(torch.tensor(rows), torch.from_numpy(gradient), rate)
+        table.adagrad_step(torch.tensor(rows), torch.from_numpy(gradient), rate, memory)
         for row, slope in zip(rows, gradient, strict=True):
             if row != PADDING:
-                squares[row] += np.mean(slope**2)
+                squares[row] = memory * squares[row] + np.mean(slope**2)
                 # The 1e-10 shows in a weight that comes to lie near 0.
                 weight[row] -= rate * slope / (np.sqrt(squares[row]) + 1e-10)
     np.testing.assert_allclose(table.weight.numpy(), weight, rtol=1e-7)
     assert not table.weight[PADDING].any()
+
+
+def test_steps_of_a_row_that_forgets_do_not_shrink_for_ever() -> None:
+    moved = {}
+    for memory in (1.0, 0.99):
+        table, slope = fresh(), torch.ones(1, 4, dtype=torch.float64)
+        for _ in range(5000):
+            before = table.weight[2].clone()
+            table.adagrad_step(torch.tensor([2]), slope, 0.1, memory)
+        moved[memory] = float((table.weight[2] - before).abs().max())
+    np.testing.assert_allclose(moved[1.0], 0.1 / 5000**0.5)
+    np.testing.assert_allclose(moved[0.99], 0.1 * 0.01**0.5)
 
 
 def test_growth_keeps_rows_and_reuse_forgets_them() -> None:

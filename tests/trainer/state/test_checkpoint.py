@@ -19,7 +19,7 @@ from contracts.documents import write_document
 from contracts.verification import verify
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TowerConfig, TrainerConfig
+from trainer.config import EARLIER, TowerConfig, TrainerConfig
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
 from trainer.state.tensor_files import write_tensors
@@ -140,6 +140,19 @@ def test_a_setting_that_came_later_is_refused_only_where_it_is_given(store: Stor
     given = log.continued(TrainerConfig.model_validate({**plain, "features": {"buckets": 8}}), workers)
     with pytest.raises(CheckpointMismatchError, match=r"features\.buckets was 'absent' and is now 8"):
         log.load(given, workers)
+
+
+def test_what_was_no_choice_then_stays_what_it_was(store: Store, state: TrainerState) -> None:
+    log, workers = CheckpointLog(store), Workers()
+    path = mark_path(log.save(state, workers))
+    mark = read_checkpoint_mark(store, log.names()[-1])
+    settings = {name: value for name, value in mark.settings.items() if name not in EARLIER}
+    write_document(store, path, mark.model_copy(update={"settings": settings}))
+    plain = state.config.model_dump()
+    plain.pop("optimizer")
+    config = log.continued(TrainerConfig.model_validate(plain), workers)
+    assert config.optimizer.embedding_memory == 1 != TrainerConfig().optimizer.embedding_memory
+    assert log.load(config, workers) is not None
 
 
 def test_without_a_checkpoint_settings_are_as_given(store: Store) -> None:
