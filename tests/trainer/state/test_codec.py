@@ -71,6 +71,7 @@ def test_an_old_checkpoint_is_restored_bit_for_bit(old: tuple[Store, str], kind:
 def test_an_old_checkpoint_is_continued_by_a_whole_one_and_that_by_deltas(old: tuple[Store, str], kind: str) -> None:
     (store, _), config = old, TrainerConfig.model_validate(SMALL | SETTINGS[kind])
     log = CheckpointLog(store, keep=9)
+    config = log.continued(config, Workers())
     state = log.load(config, Workers())
     assert state is not None
     for parent in (False, True):
