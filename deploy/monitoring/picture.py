@@ -47,7 +47,7 @@ def _plot(axes: Axes, panel: dict[str, Any], prometheus: Prometheus, start: floa
     axes.yaxis.set_major_formatter(_UNITS[defaults["unit"]])
     axes.tick_params(labelsize="x-small")
     axes.set_title(panel["title"], fontsize="small", loc="left")
-    if axes.get_lines():
+    if axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize="x-small")
 
 
