@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +27,7 @@ from tests.ports import free_port
 from weir.cli.variant_facts import variant_facts
 from weir.demo.generator import GeneratorConfig, generate
 
+ROOT = Path(__file__).parents[2]
 USERS = 120
 PATIENT = 180.0
 """Seconds that anything may take on a busy machine."""
@@ -36,6 +39,7 @@ class Shop:
 
     folder: Path
     port: int
+    scraped: int
     later: bytes
 
     @property
@@ -78,7 +82,7 @@ def shop(tmp_path: Path) -> Shop:
     (tmp_path / "log").mkdir()
     half = len(lines) // 2
     (tmp_path / "log/0.jsonl").write_bytes(b"".join(lines[:half]))
-    port = free_port()
+    port, scraped = free_port(), free_port()
     trainer = {
         "metrics_port": 0,
         "batch_size": 64,
@@ -107,7 +111,7 @@ def shop(tmp_path: Path) -> Shop:
         },
         "monitor": {
             "target": f"127.0.0.1:{port}",
-            "metrics_port": 0,
+            "metrics_port": scraped,
             "k": [10, 20],
             "poll_seconds": 0.05,
             "served_delay_seconds": 1,
@@ -115,7 +119,7 @@ def shop(tmp_path: Path) -> Shop:
         },
     }
     (tmp_path / "weir.yaml").write_text(json.dumps(settings))
-    return Shop(tmp_path, port, b"".join(lines[half:]))
+    return Shop(tmp_path, port, scraped, b"".join(lines[half:]))
 
 
 @dataclass
@@ -177,6 +181,7 @@ def test_the_better_of_two_lines_comes_to_all_users_without_a_failed_call(shop: 
         shop.weir("ingest")
         until(lambda: _word(store) == "better")
         until(lambda: (found := Comparison.read(store, "keen")) and min(len(found.clicks), 2) == 2)
+        until(lambda: _shown() <= _told(shop))
         assert not store.exists("variants/CHAMPION.json"), "nobody but its trainer promotes it"
         facts = variant_facts(store, ["keen"])["comparison"]["measures"]
         assert [one["verdict"] for one in facts if one["measure"] == "recall"] == ["better"]
@@ -197,6 +202,18 @@ def test_the_better_of_two_lines_comes_to_all_users_without_a_failed_call(shop: 
     assert facts["promotion"]["verdict"].startswith("better: recall@20 as served of keen is ")
     assert {one["variant"] for one in shop.weir("inspect", "served")["variants"]} == {"main", "keen"}
     assert verify(store).findings == []
+
+
+def _shown() -> set[str]:
+    """Return the metrics of variants that the dashboards ask for."""
+    board = (ROOT / "deploy/monitoring/dashboards/learning.json").read_text()
+    return set(re.findall(r"weir_(?:attribution_)?variant_\w+", board))
+
+
+def _told(shop: Shop) -> set[str]:
+    """Return the metrics of which the monitor has a series."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{shop.scraped}/metrics", timeout=10) as answer:
+        return {re.split(r"[{ ]", line)[0] for line in answer.read().decode().splitlines() if line[0] != "#"}
 
 
 def _lines_of(client: RetrievalClient) -> tuple[str, ...]:
