@@ -6,6 +6,7 @@ metrics of processes, and never forgets a label such as the version of a bundle.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -75,7 +76,10 @@ class ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the server."""
-        live = [link.scraped(_SCRAPE_SECONDS) for link in list(self.links.values())]
+        links = list(self.links.values())
+        # All at once: processes that are starting, one after the other, would outlast the connection of the scrape.
+        with ThreadPoolExecutor(len(links) or 1) as pool:
+            live = list(pool.map(lambda link: link.scraped(_SCRAPE_SECONDS), links))
         for family in merged([self.own.collect(), self._ended, *live]):
             if family.name == _RESIDENT and (resident := _resident(self.pids())):
                 family.samples = [sample._replace(value=resident) for sample in family.samples]

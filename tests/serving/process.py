@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Self
 
 from pydantic import BaseModel
-from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from contracts import Store
 from serving.access.config import ClientConfig
@@ -25,14 +24,6 @@ from serving.config import ServingConfig
 from serving.monitor.config import MonitorConfig
 from serving.monitor.variants.comparing import Contest
 from serving.shared.config import FollowerConfig
-
-
-@retry(retry=retry_if_exception_type(ConnectionError), stop=stop_after_delay(30), wait=wait_fixed(0.2), reraise=True)
-def _scraped(port: str) -> str:
-    """Return what there is to scrape; as Prometheus does, ask again where processes took too long to say it."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
-
 
 _SERVE = (
     "from functools import partial; from serving.server import serve; from serving.catalogue import CatalogueFiles; "
@@ -101,7 +92,8 @@ class Process:
     def metric(self, name: str, *labels: str) -> float:
         """Return the sum of a metric's samples that have the given labels, spelt ``name="value"``."""
         port = self.said(r"metrics on port (\d+)").group(1)
-        text = _scraped(port)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
         samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return sum(
             float(value)

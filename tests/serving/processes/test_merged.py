@@ -1,4 +1,5 @@
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -97,6 +98,24 @@ def test_counts_never_fall_when_a_process_ends() -> None:
     found = list(collector.collect())
     assert value(found, "calls_total", code="OK") == 23
     assert value(found, "weir_queue_queries") == 6  # what an ended process held is gone
+
+
+class Meeting(Scraped):
+    """A process that answers when all others are asked, too."""
+
+    meeting = threading.Barrier(3)
+
+    def scraped(self, seconds: float) -> list[Metric]:
+        self.meeting.wait(20)
+        return super().scraped(seconds)
+
+
+def test_no_process_waits_for_the_answer_of_another() -> None:
+    collector = ServerCollector(CollectorRegistry(), list)
+    for number in range(3):
+        link = collector.links[number] = Meeting(number, Process())
+        link.process.calls.labels("OK").inc()
+    assert value(collector.collect(), "calls_total", code="OK") == 3
 
 
 def test_resident_memory_counts_what_is_shared_once() -> None:
