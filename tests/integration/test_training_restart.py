@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from contracts import BundleLog, Store
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
@@ -81,8 +83,8 @@ def final(store: Store) -> TrainerState:
     return state
 
 
-def test_ranks_killed_at_random_end_bit_for_bit_where_an_unkilled_run_ends(tmp_path: Path) -> None:
-    ranks = 3
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_killed_at_random_end_bit_for_bit_where_an_unkilled_run_ends(tmp_path: Path, ranks: int) -> None:
     whole, killed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "killed"))
     for store in (whole, killed):
         synthetic(WindowWriter(store), windows=5, events=600, exposed=3)

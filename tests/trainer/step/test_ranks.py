@@ -13,7 +13,6 @@ import torch
 from contracts import Store
 from contracts.documents import read_document
 from contracts.verification import verify
-from tests.campaigns.size import IS_LONG
 from tests.trainer.step.lives_of_ranks import gone_on
 from tests.trainer.step.steps_of_ranks import trained
 from tests.trainer.step.test_training import KINDS, configured
@@ -80,12 +79,9 @@ def test_training_comes_to_the_same_parameters_with_any_number_of_ranks(
 ) -> None:
     synthetic(writer, windows=1, events=75, exposed=3)
     settings = settings_of(config)
-    if not IS_LONG:  # three ranks try all of them, two and four a half each
-        chosen = {2: slice(0, None, 2), 3: slice(None), 4: slice(1, None, 2)}[ranks]
-        settings = dict(list(settings.items())[chosen])
     trained_on(ranks, store, settings, "float64", tmp_path)
-    for setting, wanted in settings.items():
-        alone = trained(store, wanted, Workers(), torch.float64)
+    for setting, chosen in settings.items():
+        alone = trained(store, chosen, Workers(), torch.float64)
         first, *others = (torch.load(tmp_path / f"{setting}.{rank}.pt") for rank in range(ranks))
         for name, value in alone.items():
             assert value.isfinite().all()
