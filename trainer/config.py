@@ -230,6 +230,15 @@ class TrainerConfig(FrozenModel):
         """Return the settings that decide what a bundle holds, as they are written: others stay at their defaults."""
         return self.model_dump(mode="json", exclude=set(_OPERATIONAL - _OF_BUNDLES))
 
+    @classmethod
+    def of_recipe(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the settings of a recipe; one that its version did not have is what it was then."""
+        earlier: dict[str, Any] = {}
+        for name, value in EARLIER.items():
+            section, _, key = name.partition(".")
+            earlier.setdefault(section, {})[key] = value
+        return cls.model_validate(_overlaid(earlier, settings))
+
     def defining(self) -> dict[str, object]:
         """Return the settings that decide what is trained, flat (``tower.dimension``), as JSON values.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import pytest
@@ -23,6 +23,9 @@ from tests.integration import hostile
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+
+CALLS_PER_SECOND: Final = 50
+"""Of each caller; a busy machine has to exceed it."""
 
 QUERY = [by_history(["item-1", "item-2"], 5)]
 RULES = [
@@ -123,7 +126,7 @@ def guarded_server(folder: Path) -> Iterator[Guarded]:
         "issuer": ISSUER,
         "audience": AUDIENCE,
         "allow": RULES,
-        "calls_per_second": 50,
+        "calls_per_second": CALLS_PER_SECOND,
         "burst": 300,
     }
     token = folder / "token"

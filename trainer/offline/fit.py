@@ -85,7 +85,7 @@ def fit(
     validation: Evaluator | None = None,
     report: StepReport | None = None,
 ) -> Fit:
-    """Train a fresh model on the interactions numbered `train`; the same seed and steps give the same model.
+    """Train a fresh model on the interactions numbered `train`; the same seed and steps give the same model on a CPU.
 
     Raises
     ------

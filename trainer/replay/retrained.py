@@ -1,16 +1,16 @@
 """The state that a bundle was made of, trained again from the windows."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
 from contracts import BundleManifest, RetiredError, Store, UserError, WindowLog
 from contracts.recipe import Recipe
 from contracts.variants import version_of
-from trainer.config import EARLIER, TrainerConfig
+from trainer.config import TrainerConfig
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
@@ -83,7 +83,7 @@ def retrained(
     """
     steps, first = _step_of(manifest), recipe.stretches[0].sequence
     try:
-        config = TrainerConfig.model_validate(_with_earlier(recipe.settings) | {"checkpoint_every_steps": _NEVER})
+        config = TrainerConfig.of_recipe(recipe.settings | {"checkpoint_every_steps": _NEVER})
     except ValidationError as error:
         raise ReplayError(f"{manifest.version}: this version does not know its settings: {error}") from error
     state = TrainerState.fresh(config, workers.device, workers=workers)
@@ -120,12 +120,3 @@ def _learn(learner: Learner, first: int, manifest: BundleManifest) -> None:
             if window.sequence <= manifest.trained_sequence:
                 learner.process_window(window)
         after = found[-1].sequence
-
-
-def _with_earlier(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a recipe, and the value that each had which an older version did not have."""
-    found = dict(settings)
-    for name, value in EARLIER.items():
-        section, _, key = name.partition(".")
-        found[section] = {key: value} | found.get(section, {})
-    return found
