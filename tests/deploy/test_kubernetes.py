@@ -22,6 +22,7 @@ from tests.deploy.support import (
     tool,
     with_components,
 )
+from trainer.config import TrainerConfig
 from weir.config import Settings, load_settings
 
 pytestmark = needs_kubectl
@@ -251,6 +252,42 @@ def test_the_follower_of_redis_is_reached_scraped_and_alone(tmp_path: Path) -> N
     labels = follower["spec"]["template"]["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert job(endpoint["relabelings"], labels) == "weir-histories"
+
+
+def test_the_trainer_of_a_variant_keeps_to_itself(tmp_path: Path) -> None:
+    folder = with_components(["pod-monitor", "variant"], tmp_path)
+    file = folder / "kustomization.yaml"
+    named = {"configMapGenerator": [{"name": "weir-variant", "literals": ["name=flat"]}]}
+    file.write_text(file.read_text() + yaml.safe_dump(named))
+    found = resources(folder)
+    all_of = workloads(found)
+    pods = {name: each["spec"]["template"]["metadata"]["labels"] for name, each in all_of.items()}
+    plain, variant = container(all_of["weir-trainer"]), container(all_of["weir-trainer-variant"])
+    assert plain["image"] == variant["image"]
+    renamed = [each.replace("weir-trainer", "weir-trainer-variant") for each in plain["args"]]
+    assert variant["args"] == [*renamed, "--variant=$(WEIR_VARIANT)"]
+    [told] = [each for each in variant["env"] if each["name"] == "WEIR_VARIANT"]
+    key = told["valueFrom"]["configMapKeyRef"]
+    named_in = {each["metadata"]["name"]: each["data"] for each in found if each["kind"] == "ConfigMap"}
+    assert named_in[key["name"]][key["key"]] == "flat"
+    config = Settings(store="s", trainer=TrainerConfig(variants={"flat": {"batch_size": 64}}))
+    port = config.trainer.of_variant("flat").metrics_port
+    assert {each["name"]: each["containerPort"] for each in variant["ports"]}["metrics"] == port
+    assert all_of["weir-trainer-variant"]["spec"]["serviceName"] == "weir-trainer-variant"
+    own = [each for each in found if each["metadata"]["name"] == "weir-trainer-variant"]
+    assert len(own) == 5, "workload, service, budget, policy, account"
+    assert "component: trainer\n" not in yaml.safe_dump_all(own), "a selector of the champion's trainer"
+    for each in own:
+        selector = each.get("spec", {}).get("selector") or each.get("spec", {}).get("podSelector", {"no": "pods"})
+        selected = [name for name, has in pods.items() if selector.get("matchLabels", selector).items() <= has.items()]
+        assert selected == ([] if each["kind"] == "ServiceAccount" else ["weir-trainer-variant"])
+    [monitor] = [each for each in found if each["kind"] == "PodMonitor"]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    jobs = [
+        job(endpoint["relabelings"], pods["weir-trainer-variant"] | {"apps.kubernetes.io/pod-index": index})
+        for index in ("0", "1")
+    ]
+    assert jobs == ["weir-trainer-variant", None]
 
 
 def test_the_pod_monitor_names_the_jobs_as_the_rules_do(tmp_path: Path) -> None:
