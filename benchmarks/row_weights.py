@@ -28,7 +28,7 @@ from trainer.offline.data import read_interactions
 from trainer.offline.evaluator import Rules
 from trainer.offline.fit import Budget
 from trainer.offline.results import RunResult
-from trainer.offline.rows import ROWS, Row
+from trainer.offline.rows import ROWS
 from trainer.offline.splits import temporal
 
 app = command_line(__doc__)
@@ -37,7 +37,6 @@ Loss = Callable[[LossInputs, TrainerConfig], Tensor]
 
 Steps = Annotated[int, typer.Option(min=1, help="Training steps of each run.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Runs of each row.")]
-Columns = Annotated[int, typer.Option(min=2, help="Negatives k of each row, positives of the same batch.")]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def training_with(weight: Weight) -> Iterator[None]:
 
 
 @app.command()
-def compare(data: Data = DATA, steps: Steps = 1500, seeds: Seeds = 3, columns: Columns = 256) -> None:
+def compare(data: Data = DATA, steps: Steps = 1500, seeds: Seeds = 3) -> None:
     """Train each of them, and print recall for popular and rare films."""
     log = data / "ml-1m" / "interactions.parquet"
     if not log.exists():
@@ -100,12 +99,12 @@ def compare(data: Data = DATA, steps: Steps = 1500, seeds: Seeds = 3, columns: C
         interactions, temporal(interactions), base, Budget(steps, steps), Rules("interaction", cutoffs=(20,)), None
     )
     evaluators = plan.evaluators()
-    standard = ROWS["in-batch, standard"]
-    method = Row(standard.negatives | {"in_batch_limit": columns}, standard.loss, standard.estimator)
     head("the positive counts", "seeds", "Recall@20", "NDCG@20", "head", "torso", "tail")
     for name, weight in WEIGHTS.items():
         with training_with(weight):
-            found = [run(plan, method, (name, seed), evaluators, lambda _: None) for seed in range(seeds)]
+            found = [
+                run(plan, ROWS["in-batch, standard"], (name, seed), evaluators, lambda _: None) for seed in range(seeds)
+            ]
         row(name, seeds, *cells(found))
 
 
