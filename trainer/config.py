@@ -63,7 +63,11 @@ class FeaturesConfig(FrozenModel):
     )
 
 
-EARLIER: Final = {"optimizer.embedding_memory": 1.0}
+EARLIER: Final = {
+    "optimizer.embedding_memory": 1.0,
+    "optimizer.embedding_decay": 0.0,
+    "optimizer.embedding_scale": 1.0,
+}
 """What settings were before there was a choice, by the names of `TrainerConfig.defining`."""
 
 
@@ -79,6 +83,14 @@ class OptimizerConfig(FrozenModel):
         le=1,
         description="share of a row's sum of squared gradients that stays in a step that moves the row; 1: all of it, "
         "which is Adagrad, whose steps become shorter as long as the stream goes on",
+    )
+    embedding_decay: float = Field(
+        default=0.0,
+        ge=0,
+        description="share of an embedding that is added to its gradient in a step that moves it (L2 regularisation)",
+    )
+    embedding_scale: float = Field(
+        default=1.0, gt=0, description="length of an embedding before its first step, on average"
     )
     max_gradient_norm: float | None = Field(
         default=3.0,

@@ -72,6 +72,7 @@ class Embeddings:
         device: torch.device,
         dtype: torch.dtype,
         *,
+        scale: float = 1.0,
         workers: Workers | None = None,
     ) -> "Embeddings":
         """Return a table whose shared row is random and whose other rows are zeros until an item gets them."""
@@ -79,7 +80,7 @@ class Embeddings:
         places = Places(capacity, workers.rank, workers.world_size)
         weight = torch.zeros(len(places.here), dimension, device=device, dtype=dtype)
         table = cls(weight, places=places, workers=workers)
-        table.initialise(TableRows(np.array([SHARED])), generator)
+        table.initialise(TableRows(np.array([SHARED])), generator, scale)
         return table
 
     @property
@@ -123,15 +124,15 @@ class Embeddings:
         moved[route.asked] = route.push(lines)
         return moved
 
-    def initialise(self, rows: TableRows, generator: torch.Generator) -> None:
-        """Draw new vectors of expected length 1 for rows and reset the sums of their gradients; alike on all ranks."""
+    def initialise(self, rows: TableRows, generator: torch.Generator, scale: float = 1.0) -> None:
+        """Draw new vectors of expected length `scale` for rows and reset their sums of squares; alike on all ranks."""
         dimension = self.weight.shape[1]
         for first, last in pairwise(_blocks(len(rows))):
             drawn = torch.from_numpy(rows[first:last])
             values = torch.randn((last - first, dimension), generator=generator, dtype=torch.float64) / dimension**0.5
             own = self.places.own(drawn)
             index = self.places.local(drawn[own]).to(self.weight.device)
-            self.weight[index] = values[own].to(self.weight)
+            self.weight[index] = (scale * values[own]).to(self.weight)
             self.squares[index] = 0
         self.touched.mark(rows)
 
@@ -180,14 +181,19 @@ class Embeddings:
         lines, sums = route.add(gradient)
         return self.places.rows_at(lines), sums
 
-    def adagrad_step(self, rows: Tensor, gradient: Tensor, learning_rate: float, memory: float = 1.0) -> None:
+    def adagrad_step(
+        self, rows: Tensor, gradient: Tensor, learning_rate: float, memory: float = 1.0, decay: float = 0.0
+    ) -> None:
         """Move distinct `rows` (n,), which this rank keeps, against their `gradient` (n, d); padding stays zeros.
 
         `memory` is the share of their sums that stays; below 1 the step is RMSprop's, whose length does not fall for
         ever (Tieleman and Hinton, "Lecture 6.5: rmsprop", 2012; the sum here is not divided by 1 / (1 - memory)).
+        `decay` times the rows is added to their gradient: that of a penalty of decay / 2 times their squares.
         """
-        gradient = gradient.masked_fill((rows == PADDING)[:, None], 0)
         lines = self.places.local(rows)
+        if decay:
+            gradient = gradient + decay * self.weight[lines]
+        gradient = gradient.masked_fill((rows == PADDING)[:, None], 0)
         squares = memory * self.squares[lines] + gradient.square().mean(1)
         self.squares[lines] = squares
         self.weight[lines] -= learning_rate * gradient / (squares.sqrt() + _EPSILON)[:, None]

@@ -131,7 +131,8 @@ class OfflineModel:
 
 def _embeddings(config: TrainerConfig, capacity: int, device: torch.device) -> Embeddings:
     table = Embeddings(torch.zeros(capacity, config.tower.dimension, device=device))
-    table.initialise(TableRows(np.delete(np.arange(capacity), PADDING)), generator(config.seed, Purpose.ROWS))
+    rows, draw = TableRows(np.delete(np.arange(capacity), PADDING)), generator(config.seed, Purpose.ROWS)
+    table.initialise(rows, draw, config.optimizer.embedding_scale)
     return table
 
 

@@ -76,7 +76,8 @@ class TrainerState:
         device = device or torch.device("cpu")
         table = ItemTable()
         rows = generator(config.seed, Purpose.ROWS, -1)
-        embeddings = Embeddings.fresh(table.capacity, config.tower.dimension, rows, device, dtype, workers=workers)
+        size, scale = (table.capacity, config.tower.dimension), config.optimizer.embedding_scale
+        embeddings = Embeddings.fresh(*size, rows, device, dtype, scale=scale, workers=workers)
         return cls(config, *_tower(config, device, dtype), embeddings, table, FrequencyView(config.half_life_seconds))
 
     @property
@@ -153,7 +154,11 @@ class TrainerState:
         seen = np.maximum(self.frequencies.agreed(estimates), occurrences) >= self.config.admit_after
         admitted = self.table.admit(ItemKeys(keys[seen]), ids[seen], manifest.max_event_ms)
         self.embeddings.grow(self.table.capacity)
-        self.embeddings.initialise(admitted, generator(self.config.seed, Purpose.ROWS, manifest.sequence))
+        draw, scale = (
+            generator(self.config.seed, Purpose.ROWS, manifest.sequence),
+            self.config.optimizer.embedding_scale,
+        )
+        self.embeddings.initialise(admitted, draw, scale)
         changes = RowChanges(admitted, evicted)
         rows = self.table.rows(keys)
         known = rows >= FIRST_ITEM

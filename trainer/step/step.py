@@ -96,8 +96,9 @@ def _update(model: Model, gradients: Gradients, workers: Workers) -> None:
     for parameter, gradient in zip(_parameters(model), gradients.tower, strict=True):
         parameter.grad = gradient
     model.optimizer.step()
-    rate, memory = model.config.optimizer.embedding_learning_rate, model.config.optimizer.embedding_memory
-    model.embeddings.adagrad_step(gradients.rows, gradients.embeddings, rate, memory)
+    of = model.config.optimizer
+    how = of.embedding_learning_rate, of.embedding_memory, of.embedding_decay
+    model.embeddings.adagrad_step(gradients.rows, gradients.embeddings, *how)
     if workers.world_size > 1 and workers.is_first:  # it writes what has changed
         model.embeddings.touched.mark(gradients.used.cpu().numpy())
     if model.cache is not None:

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,18 +18,20 @@ def fresh(capacity: int = 6, dimension: int = 4) -> Embeddings:
     st.lists(st.lists(st.integers(0, 5), unique=True, min_size=1), min_size=1, max_size=8),
     st.floats(0.01, 1),
     st.sampled_from([1.0, 0.9]),
+    st.sampled_from([0.0, 0.3]),
 )
-def test_descent_is_adagrad_with_one_number_per_row_that_may_forget(
-    touched: list[list[int]], rate: float, memory: float
+def test_descent_is_adagrad_with_one_number_per_row_that_may_forget_and_decay(
+    touched: list[list[int]], rate: float, memory: float, decay: float
 ) -> None:
     table = fresh()
     weight, squares = table.weight.numpy().copy(), np.zeros(6)
     draw = np.random.default_rng(0)
     for rows in touched:
         gradient = draw.normal(size=(len(rows), 4))
-        table.adagrad_step(torch.tensor(rows), torch.from_numpy(gradient), rate, memory)
+        table.adagrad_step(torch.tensor(rows), torch.from_numpy(gradient), rate, memory, decay)
         for row, slope in zip(rows, gradient, strict=True):
             if row != PADDING:
+                slope = slope + decay * weight[row]  # noqa: PLW2901
                 squares[row] = memory * squares[row] + np.mean(slope**2)
                 # The 1e-10 shows in a weight that comes to lie near 0.
                 weight[row] -= rate * slope / (np.sqrt(squares[row]) + 1e-10)
@@ -62,7 +65,9 @@ def test_growth_keeps_rows_and_reuse_forgets_them() -> None:
     assert torch.equal(table.weight[SHARED], before[SHARED])
 
 
-def test_new_rows_are_of_length_one_on_average() -> None:
-    table = Embeddings.fresh(4000, 64, torch.Generator(), torch.device("cpu"), torch.float32)
-    table.initialise(np.arange(2, 4000), torch.Generator().manual_seed(3))
-    assert abs(float(table.weight[2:].norm(dim=1).mean()) - 1) < 0.02
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_new_rows_are_of_a_given_length_on_average(scale: float) -> None:
+    table = Embeddings.fresh(4000, 64, torch.Generator(), torch.device("cpu"), torch.float32, scale=scale)
+    assert abs(float(table.weight[SHARED].norm()) / scale - 1) < 0.3
+    table.initialise(np.arange(2, 4000), torch.Generator().manual_seed(3), scale)
+    assert abs(float(table.weight[2:].norm(dim=1).mean()) / scale - 1) < 0.02
