@@ -1,10 +1,12 @@
 """Memory and disk per item and per event, for docs/sizing.md.
 
     python -m benchmarks.footprint trainer --items 1000000       # the trainer's state, a checkpoint, a bundle, a test
+    python -m benchmarks.footprint a-window STORE --positives 10000000 # writes one of random items
     python -m benchmarks.footprint window STORE                  # reading a store's first window as the trainer does
 
-It is the peak of the process, less the peak of the same with a thousand items (or before the window); for the test,
-less what the process holds before it. A busy machine affects only the CPU-seconds (user and system), and little.
+It is the peak of the process, less the peak of the same with a thousand items; for the test, less what the process
+holds before it. Of a window, mapped pages are counted apart: the kernel keeps as many as it has room for. A busy
+machine affects only the CPU-seconds (user and system), and little.
 """
 
 import tempfile
@@ -15,25 +17,43 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
+import pyarrow as pa
+import torch
 import typer
 
-from benchmarks.harness import command_line, status
-from benchmarks.states import filled
-from contracts import ItemKeys, Store, UserKeys, WindowCounts, WindowLog, WindowManifest
+from benchmarks.harness import I64, Peak, command_line, head, row, status
+from benchmarks.states import filled, item_id
+from contracts import (
+    FileEntry,
+    ItemKeys,
+    Store,
+    UserKeys,
+    WindowCounts,
+    WindowLog,
+    WindowManifest,
+    WindowName,
+    columns,
+    examples_schema,
+    hash_ids,
+)
+from contracts.artefacts import write_table
 from contracts.columns import ITEM_ID, ITEM_KEY
+from contracts.window import ITEMS_SCHEMA
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.items.table import ItemTable
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Examples, Positives, read_positives
+from trainer.step.batches import batches
+from trainer.step.positives import Positives, read_positives
 from trainer.stream.prequential import evaluate
 
 app = command_line(__doc__)
 HISTORY: Final = 50
 FEW: Final = 1000
 TESTED: Final = 256
+SHARDS: Final = 16
 PEAK: Final = "VmHWM"
 Items = Annotated[int, typer.Option(help="items in the table")]
 Kind = Annotated[str, typer.Option(help="FAISS factory string, or auto")]
@@ -73,18 +93,18 @@ def tested(state: TrainerState, items: int, *, print_it: bool) -> None:
     found = Positives(UserKeys(positives), ItemKeys(positives), ItemKeys(histories), weights, exposed)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     held, started = status("VmRSS"), time.process_time()
-    evaluate(state, a_window(), found, Workers())
+    evaluate(state, manifest_of(), found, Workers())
     spent, added = time.process_time() - started, status(PEAK) - held
     if print_it:
         each = f"{added / items:.0f} bytes per item, {1000 * spent / TESTED:.1f} ms of CPU per event"
         print(f"test of {TESTED} events: {added / 2**20:.0f} MiB more, {each}", flush=True)
 
 
-def a_window() -> WindowManifest:
-    """Return the manifest of a window without files."""
+def manifest_of(positives: int = 0, files: tuple[FileEntry, ...] = ()) -> WindowManifest:
+    """Return the manifest of a window with these files."""
     return WindowManifest(
         sequence=1, start_ms=0, end_ms=1000, pane=0, attempt="a", min_event_ms=0, max_event_ms=999, committed_at=0,
-        counts=WindowCounts(), history_length=HISTORY, sketch={}, files=(),
+        counts=WindowCounts(events=positives, positives=positives), history_length=HISTORY, sketch={}, files=files,
     )  # fmt: skip
 
 
@@ -101,17 +121,62 @@ def measured(step: str, items: int, base: int) -> Iterator[None]:
 
 
 @app.command()
+def a_window(
+    store: Annotated[str, typer.Argument(help="folder that gets the window")],
+    positives: Annotated[int, typer.Option(help="events, all positive")] = 10_000_000,
+    items: Items = 100_000,
+) -> None:
+    """Commit a window in which every event has a full history of random items, which does not compress."""
+    log, draw, name = WindowLog(Store(store)), np.random.default_rng(0), WindowName(0, 1000)
+    ids = [item_id(number) for number in range(items)]
+    keys, folder = hash_ids(ids), name.folder("a")
+    table = pa.table([keys, ids, np.ones(items, np.int64)], schema=ITEMS_SCHEMA)
+    files = [write_table(log.store, f"{folder}/{WindowName.items()}", table)]
+    for shard, users in enumerate(np.array_split(np.arange(positives), SHARDS)):
+        entry = write_table(log.store, f"{folder}/{WindowName.examples(shard)}", random_examples(users, keys, draw))
+        files.append(entry)
+    log.commit(manifest_of(positives, tuple(files)))
+
+
+def random_examples(users: I64, keys: ItemKeys, draw: np.random.Generator) -> pa.Table:
+    """Return a positive for each user, with random items."""
+    count, schema = len(users), examples_schema(HISTORY)
+    drawn = {
+        columns.USER_KEY: users,
+        columns.ITEM_KEY: draw.choice(keys, count),
+        columns.TIMESTAMP: np.zeros(count, np.int64),
+        columns.HISTORY: pa.FixedSizeListArray.from_arrays(draw.choice(keys, count * HISTORY), HISTORY),
+        columns.WEIGHT: np.ones(count, np.float32),
+        columns.LABEL: np.ones(count, np.int8),
+    }
+    given = [drawn[name] if name in drawn else pa.nulls(count, schema.field(name).type) for name in schema.names]
+    return pa.table(given, schema=schema)
+
+
+@app.command()
 def window(store: Annotated[str, typer.Argument(help="path or URL")]) -> None:
-    """Read the first window as the trainer does, into examples of a table that holds its items."""
+    """Read the first window as the trainer does, and deal batches of rows of a table that holds its items."""
     log = WindowLog(Store(store))
     manifest = log.committed()[0]
-    items, table = log.items(manifest), ItemTable()
+    items, table, size = log.items(manifest), ItemTable(), TrainerConfig().batch_size
     table.admit(items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), 0)
-    count, base = manifest.counts.positives, status(PEAK)
-    with measured("read", count, base):
+    head("step", "own memory, B per positive", "mapped files, B", "CPU, us")
+    count = manifest.counts.positives
+    with counted("read", count):
         found = read_positives(log, manifest, HISTORY)
-    with measured("examples", count, base):
-        Examples.of(found, table).admitted()
+    with counted("look up and deal all batches", count):
+        for _ in batches(found, table, size, torch.Generator()):
+            pass
+
+
+@contextmanager
+def counted(step: str, positives: int) -> Iterator[None]:
+    """Print what a step adds to the process at most."""
+    started = time.process_time()
+    with Peak() as peak:
+        yield
+    spent = 1e6 * (time.process_time() - started)
+    row(step, *(f"{part / positives:.0f}" for part in (peak.own, peak.mapped)), f"{spent / positives:.2f}")
 
 
 if __name__ == "__main__":

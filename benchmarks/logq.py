@@ -38,7 +38,8 @@ from trainer.negatives import Pool, shared_pool
 from trainer.ranking import gain
 from trainer.ranks.workers import Workers, deterministic
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch, Examples, Positives, batches
+from trainer.step.batches import Batch, Examples, batches
+from trainer.step.positives import Positives
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
 from trainer.stream.prequential import scored_blocks
@@ -130,11 +131,11 @@ def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
         for number, first in enumerate(range(0, len(stream.keys), WINDOW)):
             part = slice(first, min(first + WINDOW, len(stream.keys)))
             if part.stop > first_test:
-                tested = examples(state, stream, slice(max(part.start, first_test), part.stop))
-                ranks += [block.ranks() for block in scored_blocks(state, tested)]
+                tested = positives(stream, slice(max(part.start, first_test), part.stop))
+                ranks += [block.ranks() for block in scored_blocks(state, Examples.of(tested, state.table))]
             ingest(state, estimator, stream, part, number)
             order = generator(seed, Purpose.SHUFFLE, number)
-            for batch in batches(examples(state, stream, part), config.batch_size, order):
+            for batch in batches(positives(stream, part), state.table, config.batch_size, order):
                 train_step(state, batch, workers)
     found_ranks = torch.cat(ranks)
     decile, errors = deciles(stream.keys), log_q_errors(estimator, stream.keys)
@@ -156,12 +157,11 @@ def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
     }
 
 
-def examples(state: TrainerState, stream: Stream, part: slice) -> Examples:
-    """Return a slice of the stream as table rows; the loss does not use the users."""
+def positives(stream: Stream, part: slice) -> Positives:
+    """Return a slice of the stream; the loss does not use the users."""
     items = stream.keys[part]
     weights, exposed = np.ones(len(items), np.float32), ItemKeys(np.empty((len(items), 0), np.int64))
-    found = Positives(np.zeros_like(items), items, stream.histories[part], weights, exposed)
-    return Examples.of(found, state.table)
+    return Positives(np.zeros_like(items), items, stream.histories[part], weights, exposed)
 
 
 def ingest(state: TrainerState, estimator: FrequencyEstimator, stream: Stream, part: slice, number: int) -> None:

@@ -31,7 +31,7 @@ from trainer.export.servable import Servable
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Positives
+from trainer.step.positives import Positives
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import ProgressObserver

@@ -1,6 +1,8 @@
 """What windows and bundles share: Parquet files that a commit or a manifest describes."""
 
 import io
+from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,7 +10,9 @@ import pyarrow.parquet as pq
 from contracts.errors import CorruptArtefactError
 from contracts.storage import FileEntry, Store
 
-__all__ = ["MANIFEST", "read_column", "read_table", "write_table"]
+__all__ = ["MANIFEST", "read_batches", "read_column", "read_table", "write_table"]
+
+_ROWS: Final = 1 << 15
 
 MANIFEST = "MANIFEST.json"
 """Written last: without it the directory does not exist for any reader."""
@@ -45,7 +49,21 @@ def read_column(store: Store, folder: str, entry: FileEntry, column: str) -> pa.
 def read_table(store: Store, folder: str, entry: FileEntry, columns: list[str] | None = None) -> pa.Table:
     """Return a verified Parquet file as a table; raises `CorruptArtefactError`."""
     table = pq.read_table(pa.BufferReader(store.read_verified(folder, entry)), columns=columns)
-    if table.num_rows != entry.rows:
-        problem = f"has {table.num_rows} rows, the manifest says {entry.rows}"
-        raise CorruptArtefactError(store.path(f"{folder}/{entry.name}"), problem)
+    _check_rows(table.num_rows, store, folder, entry)
     return table
+
+
+def read_batches(store: Store, folder: str, entry: FileEntry, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield a verified Parquet file in order, some rows at a time; raises `CorruptArtefactError`.
+
+    In memory is the file as it is stored, and what one batch holds.
+    """
+    file = pq.ParquetFile(pa.BufferReader(store.read_verified(folder, entry)))
+    _check_rows(file.metadata.num_rows, store, folder, entry)
+    yield from file.iter_batches(_ROWS, columns=columns)
+
+
+def _check_rows(found: int, store: Store, folder: str, entry: FileEntry) -> None:
+    if found != entry.rows:
+        problem = f"has {found} rows, the manifest says {entry.rows}"
+        raise CorruptArtefactError(store.path(f"{folder}/{entry.name}"), problem)

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from contracts import columns
-from contracts.artefacts import read_table
+from contracts.artefacts import read_batches, read_table
 from contracts.commit import Commit, requirements
 from contracts.commits import CommitLog, Cursor
 from contracts.redacted_panes import RedactedPanes
-from contracts.storage import Store
+from contracts.storage import FileEntry, Store
 from contracts.window import ITEMS_SCHEMA, WindowManifest, WindowName, examples_schema
 
 __all__ = ["WindowLog"]
@@ -104,8 +104,11 @@ class WindowLog:
 
     def examples(self, manifest: WindowManifest, shard: int, columns: list[str] | None = None) -> pa.Table:
         """Return one shard's examples in order of time; raises `CorruptArtefactError`."""
-        entry = manifest.examples.get(shard) or manifest.file(WindowName.examples(shard))
-        return read_table(self.store, manifest.folder, entry, columns)
+        return read_table(self.store, manifest.folder, _examples(manifest, shard), columns)
+
+    def example_batches(self, manifest: WindowManifest, shard: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield one shard's examples in order of time, some at a time; raises `CorruptArtefactError`."""
+        return read_batches(self.store, manifest.folder, _examples(manifest, shard), columns)
 
     def all_examples(self, manifest: WindowManifest, columns: list[str] | None = None) -> pa.Table:
         """Return the examples of all shards, shard by shard; raises `CorruptArtefactError`."""
@@ -144,3 +147,7 @@ class WindowLog:
 
     def __iter__(self) -> Iterator[WindowManifest]:
         return self.follow()
+
+
+def _examples(manifest: WindowManifest, shard: int) -> FileEntry:
+    return manifest.examples.get(shard) or manifest.file(WindowName.examples(shard))

@@ -13,7 +13,7 @@ from trainer.offline.stored import read_store
 from trainer.ranking import means
 from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Positives
+from trainer.step.positives import Positives
 
 CONFIG = TrainerConfig(batch_size=64, evaluation_examples=10**6, evaluation_k=(20,))
 PLAYS = 'pipeline.event_types={"play":"positive","skip":"negative"}'

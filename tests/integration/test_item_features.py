@@ -22,7 +22,7 @@ from trainer.ranks.workers import Workers, deterministic
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.evaluation import Evaluation, mean_metrics
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Positives, read_positives
+from trainer.step.positives import Positives, read_positives
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.prequential import evaluate

@@ -11,7 +11,8 @@ from trainer.config import TrainerConfig
 from trainer.items.embeddings import Line
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch, Examples, batches, read_positives
+from trainer.step.batches import Batch, batches
+from trainer.step.positives import read_positives
 from trainer.step.seeds import Purpose, generator
 
 
@@ -44,7 +45,7 @@ def batches_of(store: Store, state: TrainerState, sequence: int = 0) -> list[Bat
     shown = config.negatives.exposed
     found = read_positives(log, log.committed()[sequence], config.tower.history_length, shown)
     order = generator(config.seed, Purpose.SHUFFLE, sequence)
-    return list(batches(Examples.of(found, state.table, state.users).admitted(), config.batch_size, order))
+    return list(batches(found, state.table, config.batch_size, order, users=state.users))
 
 
 def same_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from contracts import CorruptArtefactError, ItemKeys, RetiredError, Store, WindowLog, WindowManifest
 from contracts.places import GATE_CASES, GATE_WINDOWS
 from trainer.config import TrainerConfig
-from trainer.step.batches import Positives, read_positives
+from trainer.step.positives import Positives, read_positives
 from trainer.step.seeds import Purpose, generator
 
 __all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]

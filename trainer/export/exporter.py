@@ -19,7 +19,7 @@ from trainer.export.tower import is_traced
 from trainer.export.tracing import Tracing, tracing_of
 from trainer.export.trial import Trials
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Positives
+from trainer.step.positives import Positives
 from trainer.stream.metrics import TrainerMetrics
 
 __all__ = ["Exporter"]

@@ -1,40 +1,26 @@
-"""From a committed window to batches of table rows."""
+"""From the positives of a window to batches of table rows."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contracts import PADDING_KEY, ItemKeys, UserKeys, WindowLog, WindowManifest, columns
+from contracts import ItemKeys
 from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
 from trainer.log_q.users import Users
+from trainer.step.positives import Positives
+from trainer.step.shuffled import Ints, Shuffled
+from trainer.step.spool import blocks
 
-__all__ = ["Batch", "Examples", "Positives", "batches", "read_positives"]
-
-_WANTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.HISTORY, columns.WEIGHT, columns.LABEL]
-
-
-class Positives(NamedTuple):
-    """A window's positive examples as keys: `users` and `items` (n,), `histories` (n, L) and `weights` (n,).
-
-    `exposed` (n, E) were shown beside them and not chosen, padded on the right; E is 0 where nobody asks for them.
-    """
-
-    users: UserKeys
-    items: ItemKeys
-    histories: ItemKeys
-    weights: npt.NDArray[np.float32]
-    exposed: ItemKeys
+__all__ = ["Batch", "Examples", "batches"]
 
 
 class Examples(NamedTuple):
-    """The same as table rows: `positives` (n,), `histories` (n, L), `weights` and `user_counts` (n,), `exposed` (n, E).
+    """Positives by table row: `positives` (n,), `histories` (n, L), `weights` and `user_counts` (n,), `exposed` (n, E).
 
     `user_counts` are the occurrences of each example's user in the stream, where a loss asks for them, else 1.
     """
@@ -46,20 +32,15 @@ class Examples(NamedTuple):
     exposed: Tensor
 
     @classmethod
-    def of(cls, found: Positives, table: ItemTable, users: Users | None = None) -> "Examples":
+    def of(cls, found: Positives, table: ItemTable) -> "Examples":
         """Look up all keys; an item without a row of its own becomes the shared row."""
-        rows = torch.from_numpy(table.rows(found.items))
-        histories = torch.from_numpy(table.rows(found.histories))
-        weights = torch.from_numpy(found.weights.copy())
-        counts = torch.ones_like(weights) if users is None else torch.from_numpy(users.counts(found.users))
-        return cls(rows, histories, weights, counts, torch.from_numpy(table.rows(found.exposed)))
+        rows, histories, exposed = (
+            torch.from_numpy(table.rows(keys)) for keys in (found.items, found.histories, found.exposed)
+        )
+        weights = torch.from_numpy(found.weights)
+        return cls(rows, histories, weights, torch.ones_like(weights), exposed)
 
-    def admitted(self) -> "Examples":
-        """Return the examples whose positive has a row of its own; the others cannot be trained on."""
-        kept = torch.nonzero(self.positives >= FIRST_ITEM)[:, 0]
-        return self if len(kept) == len(self) else self.take(kept)
-
-    def take(self, index: Tensor) -> "Examples":
+    def take(self, index: Tensor | slice) -> "Examples":
         """Return the examples at `index`."""
         return Examples(*(column[index] for column in self))
 
@@ -86,53 +67,59 @@ class Batch(NamedTuple):
     exposed: Tensor = torch.empty(0, 0, dtype=torch.int64)
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device."""
-        return Batch(*(tensor.to(device) for tensor in self))
+        """Return the batch on a device; a pinned one arrives while this process goes on."""
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+    def pinned(self) -> "Batch":
+        """Return the batch in memory that a GPU reads by itself."""
+        return Batch(*(tensor.pin_memory() for tensor in self))
 
 
-def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int, exposed: int = 0) -> Positives:
-    """Read a window's positives, shard by shard, with the newest `history_length` items of each history.
+def batches(
+    found: Positives,
+    table: ItemTable,
+    size: int,
+    generator: torch.Generator,
+    *,
+    users: Users | None = None,
+    start: int = 0,
+) -> Iterator[Batch]:
+    """Return the positives whose item has a row of its own, in a seeded order, from batch `start` on.
 
-    With them come the first `exposed` items that each was shown with, none where the window was not joined with lists.
+    The last batch is padded to the full size, so that every rank has as many rows in every step. Histories and exposed
+    items wait on disk: 4 B per item in ``TMPDIR``.
 
-    Beside what it returns, twice for a moment, the memory is that of one shard's file.
+    Raises
+    ------
+    OSError
+        If the disk is full.
     """
-    wanted = [*_WANTED, columns.EXPOSED] if exposed and manifest.exposed_items else _WANTED
-    parts = [
-        _positives(log.examples(manifest, shard, wanted), history_length, exposed) for shard in log.shards(manifest)
-    ]
-    if not parts:
-        return _positives(log.all_examples(manifest, wanted), history_length, exposed)
-    users, items, histories, weights, shown = (np.concatenate(found) for found in zip(*parts, strict=True))
-    return Positives(UserKeys(users), ItemKeys(items), ItemKeys(histories), weights, ItemKeys(shown))
+    rows = table.rows(found.items)
+    admitted = np.flatnonzero(rows >= FIRST_ITEM)
+    order = admitted[torch.randperm(len(admitted), generator=generator).numpy()]
+    ones = np.broadcast_to(np.float32(1), len(rows))
+    # A copy: it is read here and there.
+    columns = rows, np.array(found.weights), ones if users is None else users.counts(found.users)
+    lines, length = _shuffled(found, table, order, size), found.histories.shape[1]
+    parts = _in_order(columns, lines, length, start * size)
+    return (_padded(part.take(slice(at, at + size)), size) for part in parts for at in range(0, len(part), size))
 
 
-def _positives(table: pa.Table, history_length: int, exposed: int) -> Positives:
-    table = table.filter(pc.greater(table[columns.LABEL], 0)).combine_chunks()
-    histories, shown = _keys(table, columns.HISTORY)[:, -history_length:], np.full((len(table), exposed), PADDING_KEY)
-    if columns.EXPOSED in table.column_names:
-        known = _keys(table, columns.EXPOSED)[:, :exposed]
-        shown[:, : known.shape[1]] = known
-    users, items, weights = (table[name].to_numpy() for name in (columns.USER_KEY, columns.ITEM_KEY, columns.WEIGHT))
-    return Positives(users, items, ItemKeys(histories), weights, ItemKeys(shown))
+def _shuffled(found: Positives, table: ItemTable, order: Ints, size: int) -> Shuffled:
+    """Look up the rows of histories and exposed items, side by side."""
+    sides = found.histories, found.exposed
+    lines = Shuffled(order, len(found.items), sum(keys.shape[1] for keys in sides), size)
+    for block in blocks(len(found.items)):
+        lines.append(np.concatenate([table.rows(ItemKeys(keys[block])) for keys in sides], 1))
+    return lines
 
 
-def _keys(table: pa.Table, column: str) -> npt.NDArray[np.int64]:
-    """Return a column of lists of equal length as (n, length)."""
-    length = table.schema.field(column).type.list_size
-    flat = pa.chunked_array(chunk.flatten() for chunk in table[column].chunks) if len(table) else None
-    keys = np.empty(0, np.int64) if flat is None else flat.to_numpy()
-    return keys.reshape(len(table), length)
-
-
-def batches(examples: Examples, size: int, generator: torch.Generator, start: int = 0) -> Iterator[Batch]:
-    """Yield examples in a seeded order, from batch `start` on.
-
-    The last batch is padded to the full size, so that every rank has as many rows in every step.
-    """
-    order = torch.randperm(len(examples), generator=generator)
-    for first in range(start * size, len(order), size):
-        yield _padded(examples.take(order[first : first + size]), size)
+def _in_order(columns: tuple[npt.NDArray[Any], ...], lines: Shuffled, length: int, start: int) -> Iterator[Examples]:
+    """Yield examples in their order, as many at a time as `lines` has in a part."""
+    for chosen, part in lines.parts(start):
+        positives, weights, counts = (torch.from_numpy(column[chosen]) for column in columns)
+        histories, exposed = torch.from_numpy(part).long().tensor_split([length], 1)
+        yield Examples(positives, histories, weights, counts, exposed)
 
 
 def _padded(examples: Examples, size: int) -> Batch:

@@ -17,9 +17,10 @@ from trainer.config import TrainerConfig
 from trainer.items.table import PADDING
 from trainer.ranks.workers import Workers, deterministic
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch, Examples, batches, read_positives
+from trainer.step.batches import Batch, batches
 from trainer.step.inputs import sample_inputs
 from trainer.step.laps import Clock
+from trainer.step.positives import read_positives
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
 from trainer.step.vectors import in_parts
@@ -109,8 +110,8 @@ def _batches(state: TrainerState, log: WindowLog, manifests: list[WindowManifest
     for manifest in manifests:
         found = read_positives(log, manifest, config.tower.history_length)
         ingest(state, log, manifest, found)
-        examples = Examples.of(found, state.table, state.users).admitted()
-        yield from batches(examples, config.batch_size, generator(config.seed, Purpose.SHUFFLE, manifest.sequence))
+        order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
+        yield from batches(found, state.table, config.batch_size, order, users=state.users)
 
 
 def _timed(state: TrainerState, batch: Batch, workers: Workers, clock: Clock) -> _Round:

@@ -4,7 +4,7 @@ from contracts import UserKeys, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.items.table import RowChanges
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Positives
+from trainer.step.positives import Positives
 
 __all__ = ["ingest"]
 

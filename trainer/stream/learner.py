@@ -1,17 +1,20 @@
 """One window: it tests the model, then its items and frequencies are ingested, then the model trains on it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from contracts import WindowLog, WindowManifest
+from contracts import ItemKeys, WindowLog, WindowManifest
 from trainer.items.table import FIRST_ITEM
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.stretches import continued
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Examples, Positives, batches, read_positives
+from trainer.step.ahead import ahead
+from trainer.step.batches import Batch, batches
+from trainer.step.positives import Positives, read_positives
 from trainer.step.seeds import Purpose, generator
+from trainer.step.spool import blocks
 from trainer.step.step import train_step
 from trainer.stream.ingest import ingest
 from trainer.stream.prequential import evaluate
@@ -58,9 +61,11 @@ class Learner:
         if position.batch == 0:
             self._test(manifest, found)
             self._ingest(manifest, found)
-        examples = Examples.of(found, self.state.table, self.state.users).admitted()
-        del found  # as large as the examples
-        if not self._train(manifest, examples):
+        steps = -(-self._known(found.items) // config.batch_size)
+        order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
+        dealt = batches(found, self.state.table, config.batch_size, order, users=self.state.users, start=position.batch)
+        del found  # on disk it is larger than what is dealt
+        if not self._train(manifest, dealt, steps):
             return False
         self._leave(manifest)
         return True
@@ -79,19 +84,21 @@ class Learner:
 
     def _ingest(self, manifest: WindowManifest, found: Positives) -> None:
         changes = ingest(self.state, self.log, manifest, found)
-        unadmitted = int((self.state.table.rows(found.items) < FIRST_ITEM).sum())
-        exposed = int((self.state.table.rows(found.exposed) >= FIRST_ITEM).sum())
-        self.observer.ingested(changes, len(self.state.table), unadmitted, exposed)
+        unadmitted = len(found.items) - self._known(found.items)
+        self.observer.ingested(changes, len(self.state.table), unadmitted, self._known(found.exposed))
         self.observer.frequencies_updated(self.state.frequencies.sketch, len(found.items))
 
-    def _train(self, manifest: WindowManifest, examples: Examples) -> bool:
+    def _known(self, keys: ItemKeys) -> int:
+        """Count the keys (n, ...) of items that have a row of their own."""
+        rows = (self.state.table.rows(ItemKeys(keys[block])) for block in blocks(len(keys)))
+        return sum(int((part >= FIRST_ITEM).sum()) for part in rows)
+
+    def _train(self, manifest: WindowManifest, dealt: Iterator[Batch], steps: int) -> bool:
         state, config, at = self.state, self.state.config, self.state.position
-        steps = -(-len(examples) // config.batch_size)
         self.observer.window_started(str(manifest.name), manifest.sequence, steps, at.batch, at.step)
         at.trained_window, at.trained_sequence = str(manifest.name), manifest.sequence
         at.max_event_ms = max(at.max_event_ms, manifest.max_event_ms)
-        order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
-        for batch in batches(examples, config.batch_size, order, at.batch):
+        for batch in ahead(dealt, state.device):
             result = train_step(state, batch, self.workers, stop=self.stop.requested)
             self.observer.stepped(result, int(batch.real.sum()), at.batch, at.step)
             if result.stop and at.batch < steps:

@@ -13,7 +13,8 @@ from trainer.ranking import MetricSums, distinct, highest, rank_of, user_vectors
 from trainer.ranks.workers import Workers
 from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Examples, Positives
+from trainer.step.batches import Examples
+from trainer.step.positives import Positives
 from trainer.step.seeds import Purpose, generator
 from trainer.towers import project
 

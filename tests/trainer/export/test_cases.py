@@ -5,7 +5,7 @@ from contracts import Store, WindowLog
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export.cases import Cases, RecentCases
-from trainer.step.batches import read_positives
+from trainer.step.positives import read_positives
 
 
 def noted(store: Store, config: TrainerConfig, last: int) -> RecentCases:

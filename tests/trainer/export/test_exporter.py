@@ -10,7 +10,7 @@ from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.exporter import Exporter
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import read_positives
+from trainer.step.positives import read_positives
 from trainer.stream.metrics import TrainerMetrics
 
 

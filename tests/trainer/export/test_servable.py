@@ -13,7 +13,7 @@ from trainer.export.cases import Cases
 from trainer.export.servable import Servable
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import read_positives
+from trainer.step.positives import read_positives
 from trainer.step.step import train_step
 
 

@@ -19,7 +19,8 @@ from trainer.export.keeper import Keeper
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Examples, batches, read_positives
+from trainer.step.batches import batches
+from trainer.step.positives import read_positives
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
 
@@ -43,8 +44,8 @@ def learn(state: TrainerState, log: WindowLog, sequence: int) -> None:
     manifest = log.committed()[sequence]
     absorb(state, log, manifest)
     found = read_positives(log, manifest, state.config.tower.history_length)
-    examples = Examples.of(found, state.table, state.users).admitted()
-    for batch in batches(examples, state.config.batch_size, generator(state.config.seed, Purpose.SHUFFLE, sequence)):
+    order = generator(state.config.seed, Purpose.SHUFFLE, sequence)
+    for batch in batches(found, state.table, state.config.batch_size, order, users=state.users):
         train_step(state, batch, Workers())
     state.position.trained_window, state.position.trained_sequence = str(manifest.name), sequence
     state.position.max_event_ms = manifest.max_event_ms

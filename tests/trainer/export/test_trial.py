@@ -20,7 +20,7 @@ from trainer.export.gate import PairedGate
 from trainer.export.trial import Trial, Trials
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import read_positives
+from trainer.step.positives import read_positives
 from trainer.step.step import train_step
 from trainer.stream.metrics import TrainerMetrics
 

@@ -17,7 +17,7 @@ from trainer.items.table import PADDING, SHARED
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import read_positives
+from trainer.step.positives import read_positives
 from trainer.step.step import compute_gradients, train_step
 from trainer.stream.prequential import evaluate
 

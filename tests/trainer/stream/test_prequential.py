@@ -11,7 +11,8 @@ from trainer.config import TrainerConfig
 from trainer.ranks.workers import Workers
 from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Examples, Positives, read_positives
+from trainer.step.batches import Examples
+from trainer.step.positives import Positives, read_positives
 from trainer.step.step import train_step
 from trainer.stream import prequential
 from trainer.stream.prequential import ScoredBlock, evaluate, scored_blocks

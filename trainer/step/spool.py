@@ -1,0 +1,66 @@
+"""Lines of numbers on disk while a window is trained on: as many as it has, in the memory of those that are in use."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Spool", "blocks", "naming_the_disk", "scratch"]
+
+_AT_ONCE: Final = 1 << 15
+
+
+class Spool:
+    """An array (n, width) that grows by its first dimension, in a file that goes with it.
+
+    Parameters
+    ----------
+    width
+        Numbers per line.
+    dtype
+        Of the numbers.
+    """
+
+    def __init__(self, width: int, dtype: npt.DTypeLike) -> None:
+        self._width, self._dtype, self._count = width, np.dtype(dtype), 0
+        self._file = scratch()
+
+    def append(self, lines: npt.NDArray[Any]) -> None:
+        """Add lines (m, width); raises `OSError` if the disk is full."""
+        self._count += len(lines)
+        with naming_the_disk():
+            self._file.write(lines.astype(self._dtype).tobytes())
+            self._file.flush()
+
+    def finish(self) -> npt.NDArray[Any]:
+        """Return the lines (n, width); no more can be added.
+
+        The array is mapped: the kernel keeps in memory what there is room for.
+        """
+        with self._file:
+            if not self._count * self._width:
+                return np.empty((self._count, self._width), self._dtype)
+            return np.memmap(self._file, self._dtype, "r+", shape=(self._count, self._width))
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Cut so many lines into blocks, for work that needs the memory of one."""
+    return (slice(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE))
+
+
+def scratch() -> IO[bytes]:
+    """Return a file of no name: it goes when it is closed, or with the process, however that ends."""
+    return tempfile.TemporaryFile(prefix="weir-")
+
+
+@contextmanager
+def naming_the_disk() -> Iterator[None]:
+    """Say of an error of the disk which one it is."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{tempfile.gettempdir()}, where a window is while it is trained on (TMPDIR names another folder)"
+        raise OSError(error.errno, error.strerror, where) from error
