@@ -58,6 +58,7 @@ _SOFTMAX: Final = {
     "in-batch, none": _softmax(_IN_BATCH, "none"),
     "in-batch, standard": _softmax(_IN_BATCH, "standard"),
     "in-batch, improved": _softmax(_IN_BATCH, "improved"),
+    "in-batch without duplicates, none": _softmax(_IN_BATCH, "none", deduplicate=True),
     "in-batch without duplicates, improved": _softmax(_IN_BATCH, "improved", deduplicate=True),
     "mixed, none": _softmax(_MIXED, "none"),
     "mixed, standard": _softmax(_MIXED, "standard"),
