@@ -138,6 +138,26 @@ BOARD = board(
                 "Sampled negatives that are the row's own items.",
             ),
         ],
+        "Shown and not chosen": [
+            chart(
+                "Clicks, and their lists",
+                {"{{outcome}}": rate("weir_pipeline_exposure_clicks_total{}", by="outcome")},
+                "Positives with an attribution token a second, by what came of looking for their list: "
+                "docs/attribution.md.",
+            ),
+            chart(
+                "Items passed over, per positive",
+                {
+                    "committed": rate("weir_pipeline_exposed_items_total{}")
+                    + " / "
+                    + rate('weir_pipeline_events_total{label="positive"}'),
+                    "with a row": rate("weir_trainer_exposed_items_total{}")
+                    + " / "
+                    + rate("weir_trainer_examples_total{}"),
+                },
+                "Shown beside what was chosen. 0 where `pipeline.exposed_items` and `trainer.negatives.exposed` are 0.",
+            ),
+        ],
         "Counts behind log Q": [
             chart(
                 "Error of log Q",
