@@ -27,6 +27,7 @@ TOWERS: Final = {
     "recency": TowerClass("recency:Recency"),
     "sasrec": TowerClass("sasrec:SasRec"),
     "esasrec": TowerClass("esasrec:ESasRec"),
+    "hstu": TowerClass("hstu:Hstu"),
     "mean_pooling": TowerClass("mean_pooling:MeanPooling"),
     "matrix_factorisation": TowerClass("matrix_factorisation:MatrixFactorisation", knows_users=True),
     # Of vectors that `trainer.towers.lightgcn` has propagated.
@@ -49,9 +50,10 @@ class TowerConfig(FrozenModel):
 
     kind: TowerKind = Field(
         default="recency",
-        description="causal self-attention over the history: by distance and beside means that forget (recency), or by "
-        "place, plain (sasrec) or with gated layers (esasrec); a network over its mean; a vector per user, plain or "
-        "propagated over the graph of interactions (the last two in `weir evaluate` and `weir bench` only)",
+        description="causal self-attention over the history: by distance and beside means that forget (recency), by "
+        "place, plain (sasrec) or with gated layers (esasrec), or by distance without a softmax (hstu); a network over "
+        "its mean; a vector per user, plain or propagated over the graph of interactions (the last two in `weir "
+        "evaluate` and `weir bench` only)",
     )
     dimension: int = Field(default=64, ge=1, description="length of user and item vectors")
     history_length: int = Field(default=50, ge=1, description="newest items of a history that the tower reads")

@@ -98,7 +98,7 @@ def test_every_tower_that_reads_histories_trains_in_the_stream(
 
 @pytest.mark.parametrize("kind", kinds(knows_users=True))
 def test_a_tower_that_knows_users_is_refused_in_the_stream(store: Store, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"tower.kind = {kind} knows .* allowed here: recency, sasrec, esasrec"):
+    with pytest.raises(ValueError, match=f"tower.kind = {kind} knows .* allowed here: recency, sasrec, esasrec, hstu"):
         train(store, TrainerConfig(tower=TowerConfig(kind=kind)))
 
 

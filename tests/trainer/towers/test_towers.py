@@ -7,6 +7,7 @@ from trainer.config import TowerConfig
 from trainer.tower_config import TOWERS, TowerKind, kinds
 from trainer.towers import Tower, build_tower, project, read_out
 from trainer.towers.esasrec import ESasRec
+from trainer.towers.hstu import Hstu
 from trainer.towers.matrix_factorisation import MatrixFactorisation
 from trainer.towers.mean_pooling import MeanPooling
 from trainer.towers.recency import Recency
@@ -27,7 +28,7 @@ def test_every_kind_of_the_settings_has_a_tower() -> None:
 
 def test_some_towers_know_users_and_the_others_read_histories() -> None:
     assert kinds(knows_users=True) == ["matrix_factorisation", "lightgcn"]
-    assert READERS == ["recency", "sasrec", "esasrec", "mean_pooling"]
+    assert READERS == ["recency", "sasrec", "esasrec", "hstu", "mean_pooling"]
     assert [kind for kind in TOWERS if TowerConfig(kind=kind).knows_users] == kinds(knows_users=True)
 
 
@@ -53,7 +54,7 @@ def test_users_without_an_item_share_a_vector_that_is_learned(kind: TowerKind) -
 
 @pytest.mark.parametrize(
     ("kind", "cls"),
-    [("recency", Recency), ("sasrec", SasRec), ("esasrec", ESasRec), ("mean_pooling", MeanPooling)],
+    [("recency", Recency), ("sasrec", SasRec), ("esasrec", ESasRec), ("hstu", Hstu), ("mean_pooling", MeanPooling)],
 )
 def test_the_configuration_chooses_the_tower_and_the_seed_its_parameters(kind: str, cls: type) -> None:
     config = TowerConfig.model_validate({"kind": kind, "dimension": 8, "layers": 2})
@@ -95,6 +96,6 @@ def test_all_positions_are_read_out_one_row_each_user_by_user(kind: str) -> None
 def test_a_tower_without_positions_says_so() -> None:
     tower, history = build_tower(TowerConfig(kind="matrix_factorisation"), 1), torch.randn(2, 1, 8)
     with pytest.raises(
-        ValueError, match="MatrixFactorisation reads no sequences; allowed are recency, sasrec, esasrec"
+        ValueError, match="MatrixFactorisation reads no sequences; allowed are recency, sasrec, esasrec, hstu"
     ):
         read_out(tower, history, torch.ones(2, 1, dtype=torch.bool), every=True)
