@@ -49,7 +49,7 @@ def test_a_seed_decides_every_bit_and_looking_changes_none(kind: str) -> None:
     assert plain.curve == ()
 
 
-@pytest.mark.parametrize(("kind", "share"), [("sasrec", 0.5), ("esasrec", 0.5), ("mean_pooling", 0.6)])
+@pytest.mark.parametrize(("kind", "share"), [("sasrec", 0.5), ("esasrec", 0.5), ("hstu", 0.5), ("mean_pooling", 0.6)])
 def test_the_loss_falls_where_there_is_something_to_learn(kind: str, share: float) -> None:
     losses: list[float] = []
     fitted(small(kind), 80, losses=losses)
