@@ -67,6 +67,18 @@ def test_items_expire_by_event_time_and_return_as_new(writer: WindowWriter) -> N
     assert not (state.embeddings.weight[row] == 7).any()
 
 
+def test_new_embeddings_have_the_length_of_the_settings(writer: WindowWriter) -> None:
+    weights = []
+    for number, scale in enumerate((1.0, 0.1)):
+        state = TrainerState.fresh(TrainerConfig.model_validate({"optimizer": {"embedding_scale": scale}}))
+        absorb(state, writer, "abc", number)
+        weights.append(state.embeddings.weight[: FIRST_ITEM + 3])
+    shared = [weight[SHARED] for weight in weights]
+    torch.testing.assert_close(shared[1], 0.1 * shared[0])
+    assert 0.5 < float(weights[0][FIRST_ITEM:].norm(dim=1).mean()) < 1.5
+    assert 0.05 < float(weights[1][FIRST_ITEM:].norm(dim=1).mean()) < 0.15
+
+
 def test_the_embeddings_grow_with_the_table_and_log_q_covers_it(writer: WindowWriter) -> None:
     state = TrainerState.fresh(TrainerConfig())
     many = [chr(0x4E00 + number) for number in range(1500)]

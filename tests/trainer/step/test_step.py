@@ -245,6 +245,22 @@ def test_a_step_moves_what_took_part_only(store: Store, writer: WindowWriter, co
     assert result.accidental_hits > 0
 
 
+def test_embeddings_decay_in_the_steps_that_move_them(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1)
+    settings = {"embedding_decay": 0.3, "max_gradient_norm": None}
+    state = absorbed(store, changed(config, optimizer=settings))
+    batch = batches_of(store, state)[0]
+    found, before = compute_gradients(state, batch, Workers()), state.embeddings.weight.clone()
+    rows = found.rows[found.rows != PADDING]
+    slope = found.embeddings[found.rows != PADDING] + 0.3 * before[rows]
+    train_step(state, batch, Workers())
+    # The first step of Adagrad has the rate as its length, whatever the gradient's.
+    step = state.config.optimizer.embedding_learning_rate * slope / slope.square().mean(1, keepdim=True).sqrt()
+    torch.testing.assert_close(state.embeddings.weight[rows], before[rows] - step)
+
+
 def test_steps_lower_the_loss(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
     synthetic(writer, windows=1)
     state = absorbed(store, config)
