@@ -13,6 +13,7 @@ import xxhash
 from torch import Tensor
 
 from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, ItemKeys, columns
+from trainer.config import EARLIER
 from trainer.export.fingerprint import Fingerprint
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows
 from trainer.state.codec import flatten
@@ -104,7 +105,9 @@ class Content:
 
     def _digest(self) -> str:
         state, digest = self.state, xxhash.xxh3_128()
-        settings = state.config.defining() | {"index": state.config.index, "nprobe": state.config.nprobe}
+        # What is as it was before there was a choice is left out: older versions have named bundles without it.
+        named = [item for item in state.config.defining().items() if item not in EARLIER.items()]
+        settings = dict(named) | {"index": state.config.index, "nprobe": state.config.nprobe}
         # Their sum tells counts apart that were read at other times.
         counted = {"time_ms": state.frequencies.time_ms, "log_total": state.counts.log_total}
         digest.update(json.dumps(settings | counted | {"items": self.fingerprint.value}, sort_keys=True).encode())

@@ -6,7 +6,7 @@ the parameters are put in afterwards. Every result is compared with the tower be
 
 import logging
 import warnings
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ from trainer.config import TowerConfig
 from trainer.export.errors import ExportError
 from trainer.towers import build_tower
 
-__all__ = ["OPSET", "is_traced", "keep_graph", "tower_to_onnx", "trace_tower"]
+__all__ = ["OPSET", "bare", "is_traced", "keep_graph", "tower_to_onnx", "trace_tower"]
 
 OPSET: Final = 20
 _TOLERANCE: Final = 1e-4
@@ -89,7 +89,20 @@ def _traced(config: TowerConfig) -> bytes:
         noisy.setLevel(level)
     if program is None:
         raise ExportError("torch.onnx.export returned no program")
-    return bytes(program.model_proto.SerializeToString())
+    return bare(bytes(program.model_proto.SerializeToString()))
+
+
+def bare(model: bytes) -> bytes:
+    """Return an ONNX model without notes on how it was made.
+
+    They name files and lines of the sources: two installations would give two models of one tower.
+    """
+    found = onnx.ModelProto.FromString(model)
+    graph = found.graph
+    parts: tuple[Any, ...] = (graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer)
+    for part in parts:
+        del part.metadata_props[:]
+    return found.SerializeToString()
 
 
 def _inputs(config: TowerConfig) -> tuple[torch.Tensor, torch.Tensor]:

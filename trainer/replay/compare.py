@@ -8,7 +8,7 @@ from contracts.item_rows import FIRST_ITEM_ROW
 from contracts.variants import version_of
 from trainer.export.content import Content
 from trainer.export.servable import Servable
-from trainer.export.tower import tower_to_onnx
+from trainer.export.tower import bare, tower_to_onnx
 from trainer.items.rows import SHARED
 from trainer.state.trainer_state import TrainerState
 
@@ -27,7 +27,8 @@ def differences(log: BundleLog, manifest: BundleManifest, state: TrainerState) -
     """
     content = Content.of(state)
     found = _of_items(Servable.open(log, manifest), content)
-    if log.read(manifest, BundleFile.TOWER) != tower_to_onnx(state.tower, state.config.tower):
+    # Older versions have left notes in theirs.
+    if bare(log.read(manifest, BundleFile.TOWER)) != tower_to_onnx(state.tower, state.config.tower):
         found.append("the user tower differs")
     if (version := version_of(content.version, manifest.variant)) != manifest.version:
         found.append(f"the state differs: its bundle would be named {version}")

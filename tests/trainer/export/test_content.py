@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from contracts import Store
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
+from trainer.config import EARLIER, TrainerConfig
 from trainer.export.content import Content
 from trainer.items.rows import Reader
 from trainer.state.trainer_state import TrainerState
@@ -22,6 +23,16 @@ def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerS
 def test_the_same_state_has_the_same_name_also_from_a_checkpoint(state: TrainerState) -> None:
     restored = TrainerState.restore(state.config, state.tensors(), torch.device("cpu"))
     assert Content.of(restored).version == Content.of(state).version == Content.of(state).version
+
+
+def test_a_setting_that_is_what_it_was_before_there_was_a_choice_changes_no_name(state: TrainerState) -> None:
+    other_settings(optimizer={name.removeprefix("optimizer."): value for name, value in EARLIER.items()})(state)
+    version, of_before = Content.of(state).version, state.config.defining().keys() - EARLIER.keys()
+    settings = {name: value for name, value in state.config.defining().items() if name in of_before}
+    with patch.object(TrainerConfig, "defining", return_value=settings):
+        assert Content.of(state).version == version
+    other_settings(optimizer={"embedding_decay": 0.5})(state)
+    assert Content.of(state).version != version
 
 
 def other_settings(**changes: object) -> Callable[[TrainerState], None]:

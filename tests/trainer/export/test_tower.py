@@ -6,7 +6,7 @@ import torch
 
 from trainer.config import TowerConfig
 from trainer.export.errors import ExportError
-from trainer.export.tower import OPSET, tower_to_onnx
+from trainer.export.tower import OPSET, bare, tower_to_onnx
 from trainer.tower_config import kinds
 from trainer.towers import build_tower
 
@@ -47,6 +47,18 @@ def test_training_mode_does_not_leak_into_the_export() -> None:
     config = CONFIGS[1]
     tower = build_tower(config, 1).train()
     assert tower_to_onnx(tower, config) == tower_to_onnx(tower.eval(), config)
+
+
+def test_nothing_of_the_installation_is_in_the_model() -> None:
+    """Two installations make one model of one tower."""
+    config = CONFIGS[0]
+    data = tower_to_onnx(build_tower(config, 1), config)
+    assert b"trainer/towers" not in data
+    assert bare(data) == data
+    noted = onnx.ModelProto.FromString(data)
+    for part in (noted.graph, noted.graph.node[0]):
+        part.metadata_props.add(key="pkg.torch.onnx.stack_trace", value=__file__)
+    assert bare(noted.SerializeToString()) == data
 
 
 def test_a_tower_that_does_not_fit_the_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
