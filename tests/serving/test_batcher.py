@@ -325,8 +325,9 @@ def test_a_request_that_is_cancelled_between_its_parts_is_not_gone_on_with() -> 
             await asyncio.sleep(0)
             gate.open.set()
             assert (await core.double(7, 1)).answer == 14
-            assert gate.seen == [[1], [7]]
-            assert recorder.drops == ["cancelled"]
+        # Cheap queries do not wait for the rest of the dear one: that is dropped before 7 or after it.
+        assert gate.seen == [[1], [7]]
+        assert recorder.drops == ["cancelled"]
 
     asyncio.run(scenario())
 
