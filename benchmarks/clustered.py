@@ -20,7 +20,7 @@ import torch
 import typer
 from torch import Tensor
 
-from benchmarks.harness import DATA, Data, command_line, head, row
+from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
 from benchmarks.proof import GENERATED, generated
 from logs import LogConfig
 from trainer.config import LossConfig, OptimizerConfig, TowerConfig, TrainerConfig
@@ -100,11 +100,7 @@ def of_generated(steps: Steps = 300, batches: Batches = 40) -> None:
 @app.command("films")
 def of_films(data: Data = DATA, steps: Steps = 300, batches: Batches = 40) -> None:
     """Compare on MovieLens-1M."""
-    log = data / "ml-1m" / "interactions.parquet"
-    if not log.exists():
-        print(f"left out: {log} is not there; WEIR_DATA names the folder of the data sets")
-        return
-    compare(log, LogConfig(), steps, batches)
+    compare(interactions_of(data, "ml-1m"), LogConfig(), steps, batches)
 
 
 def compare(log: Path, rules: LogConfig, steps: int, batches: int) -> None:

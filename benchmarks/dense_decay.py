@@ -15,7 +15,7 @@ import torch
 import typer
 from torch import Tensor
 
-from benchmarks.harness import DATA, Data, command_line, head, row
+from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
 from logs import LogConfig
 from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from trainer.items.embeddings import Embeddings
@@ -60,11 +60,7 @@ def dense_adam(decay: float) -> Iterator[None]:
 @app.command()
 def compare(data: Data = DATA, steps: Steps = 3000, decay: Decay = 1e-5) -> None:
     """Train both rows, and print recall for frequent and rare places."""
-    log = data / "gowalla" / "interactions.parquet"
-    if not log.exists():
-        print(f"left out: {log} is not there; WEIR_DATA names the folder of the data sets")
-        return
-    interactions = read_interactions(str(log), LogConfig())
+    interactions = read_interactions(str(interactions_of(data, "gowalla")), LogConfig())
     free = {"kind": "matrix_factorisation", "dimension": 32, "normalised": False, "temperature": 1.0}
     base = TrainerConfig(
         device="cpu",

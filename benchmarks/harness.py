@@ -1,4 +1,4 @@
-"""What the benchmarks share: the command line, tables in Markdown, clocks, memory and Zipf's law."""
+"""What the benchmarks share: the command line, data sets, tables in Markdown, clocks, memory and Zipf's law."""
 
 import mmap
 import os
@@ -29,6 +29,15 @@ def head(*names: str) -> None:
     """Print the head of a Markdown table."""
     row(*names)
     row(*("---" for _ in names))
+
+
+def interactions_of(folder: Path, name: str) -> Path:
+    """Return the log of a data set; where there is none, say so and end, as after work that is done."""
+    log = folder / name / "interactions.parquet"
+    if not log.exists():
+        print(f"left out: {log} is not there; WEIR_DATA names the folder of the data sets")
+        raise typer.Exit
+    return log
 
 
 def row(*cells: object) -> None:

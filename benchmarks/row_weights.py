@@ -18,7 +18,7 @@ import numpy as np
 import typer
 from torch import Tensor
 
-from benchmarks.harness import DATA, Data, command_line, head, row
+from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
 from logs import LogConfig
 from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from trainer.losses import softmax
@@ -83,11 +83,7 @@ def training_with(weight: Weight) -> Iterator[None]:
 @app.command()
 def compare(data: Data = DATA, steps: Steps = 1500, seeds: Seeds = 3) -> None:
     """Train each of them, and print recall for popular and rare films."""
-    log = data / "ml-1m" / "interactions.parquet"
-    if not log.exists():
-        print(f"left out: {log} is not there; WEIR_DATA names the folder of the data sets")
-        return
-    interactions = read_interactions(str(log), LogConfig())
+    interactions = read_interactions(str(interactions_of(data, "ml-1m")), LogConfig())
     base = TrainerConfig(
         device="cpu",
         batch_size=64,

@@ -32,7 +32,7 @@ class Spool:
         """Add lines (m, width); raises `OSError` if the disk is full."""
         self._count += len(lines)
         with naming_the_disk():
-            self._file.write(lines.astype(self._dtype).tobytes())
+            self._file.write(np.ascontiguousarray(lines, self._dtype).data)
             self._file.flush()
 
     def finish(self) -> npt.NDArray[Any]:

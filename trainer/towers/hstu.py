@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.config import TowerConfig
-from trainer.towers.tower import Tower
+from trainer.towers.by_distance import ByDistance
 
 __all__ = ["Hstu"]
 
@@ -38,10 +38,10 @@ class Layer(nn.Module):
         self.out = nn.Linear(dimension, dimension)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, query: Tensor, memory: Tensor, seen: Tensor, age: Tensor) -> Tensor:
+    def forward(self, query: Tensor, memory: Tensor, age: Tensor, seen: Tensor) -> Tensor:
         """Return the new values of `query` (B, Q, d), given `memory` (B, L, d).
 
-        `seen` (B, Q, L) says which places it sees, and `age` (Q, L) how many places before it they are.
+        `age` (Q, L) and `seen` (B, Q, L) are those of `ByDistance.see`.
         """
         gate, asked = functional.silu(self.gate_query(self.norm(query))).chunk(2, dim=-1)
         value, key = functional.silu(self.value_key(self.norm(memory))).chunk(2, dim=-1)
@@ -55,34 +55,26 @@ class Layer(nn.Module):
         return x.view(*x.shape[:2], self.heads, x.shape[2] // self.heads).transpose(1, 2)
 
 
-class Hstu(Tower):
-    """User tower; a place counts by its distance alone, so that every position trains what answers."""
-
-    age: Tensor
-    itself: Tensor
-    earlier: Tensor
+class Hstu(ByDistance):
+    """User tower."""
 
     def __init__(self, config: TowerConfig) -> None:
         super().__init__(config)
-        dimension, length = config.dimension, config.history_length
+        dimension = config.dimension
         self.cold_start = nn.Parameter(torch.randn(dimension) / dimension**0.5)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(dimension)
         self.dropout = nn.Dropout(config.dropout)
-        place = torch.arange(length)
-        self.register_buffer("age", (place[:, None] - place).clamp(min=0), persistent=False)
-        self.register_buffer("itself", torch.eye(length, dtype=torch.bool), persistent=False)
-        self.register_buffer("earlier", torch.ones_like(self.itself).tril(-1), persistent=False)
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
 
         L may be shorter than `history_length`; a user without any item gets the learned cold-start vector.
         """
-        x, seen, age = self._enter(history, mask)
+        x = self.dropout(history)
         for layer in self.layers[:-1]:
-            x = layer(x, x, seen, age)
-        newest = self.norm(self.layers[-1](x[:, -1:], x, seen[:, -1:], age[-1:])[:, 0])
+            x = layer(x, x, *self.see(mask))
+        newest = self.norm(self.layers[-1](x[:, -1:], x, *self.see(mask, newest=True))[:, 0])
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
@@ -90,13 +82,7 @@ class Hstu(Tower):
 
         Places of padding before the first item hold the cold-start vector.
         """
-        x, seen, age = self._enter(history, mask)
+        x, seen = self.dropout(history), self.see(mask)
         for layer in self.layers:
-            x = layer(x, x, seen, age)
+            x = layer(x, x, *seen)
         return torch.where(mask.cumsum(1)[..., None] > 0, self.norm(x), self.cold_start)
-
-    def _enter(self, history: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the first layer reads, which place sees which (B, L, L), and how far back it is (L, L)."""
-        length = history.shape[1]
-        age, itself, earlier = (each[:length, :length] for each in (self.age, self.itself, self.earlier))
-        return self.dropout(history), itself | (earlier & mask[:, None]), age

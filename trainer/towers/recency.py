@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from trainer.config import TowerConfig
 from trainer.towers.blocks import AttentionBlock
-from trainer.towers.tower import Tower
+from trainer.towers.by_distance import ByDistance
 
 __all__ = ["Recency"]
 
@@ -31,12 +31,8 @@ _OF_MEANS: Final = (2.0, 10.0)
 """Those of the means."""
 
 
-class Recency(Tower):
+class Recency(ByDistance):
     """User tower."""
-
-    age: Tensor
-    itself: Tensor
-    earlier: Tensor
 
     def __init__(self, config: TowerConfig) -> None:
         super().__init__(config)
@@ -50,10 +46,6 @@ class Recency(Tower):
         self.blocks = nn.ModuleList(AttentionBlock(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(dimension)
         self.dropout = nn.Dropout(config.dropout)
-        place = torch.arange(length)
-        self.register_buffer("age", (place[:, None] - place).clamp(min=0), persistent=False)
-        self.register_buffer("itself", torch.eye(length, dtype=torch.bool), persistent=False)
-        self.register_buffer("earlier", torch.ones_like(self.itself).tril(-1), persistent=False)
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
@@ -79,15 +71,8 @@ class Recency(Tower):
         return torch.where(mask.cumsum(1)[..., None] > 0, users, self.cold_start)
 
     def _weigh(self, by_age: Tensor, mask: Tensor, *, newest: bool = False) -> Tensor:
-        """Return logits (B, K, Q, L) of what a place sees, given those `by_age` (K, `history_length`).
-
-        Q is the `newest` place, or all L. Later places and padding have -inf; a place always sees itself, so that a row
-        of padding has something to see and cannot become NaN.
-        """
-        length = mask.shape[1]
-        first = length - 1 if newest else 0
-        age, itself, earlier = (each[first:length, :length] for each in (self.age, self.itself, self.earlier))
-        seen = itself | (earlier & mask[:, None])
+        """Return logits (B, K, Q, L) of what a place sees, given those `by_age` (K, `history_length`), else -inf."""
+        age, seen = self.see(mask, newest=newest)
         return torch.where(seen[:, None], by_age[:, age], -torch.inf)
 
     def _means(self, history: Tensor, logits: Tensor) -> Tensor:

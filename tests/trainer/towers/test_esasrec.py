@@ -1,48 +1,23 @@
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
+from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded, sigmoid
 from trainer.config import TowerConfig
 from trainer.towers.esasrec import ESasRec
 
-Array = npt.NDArray[np.float64]
-
 
 def tower(**settings: int) -> ESasRec:
-    """Return a tower whose parameters all differ, as after training."""
-    draw = torch.Generator().manual_seed(0)
-    config = TowerConfig.model_validate({"dimension": 8, "history_length": 7, "heads": 2, "layers": 2} | settings)
-    model = ESasRec(config).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
-    return model
+    some = {"dimension": 8, "history_length": LENGTH, "heads": 2, "layers": 2}
+    return as_after_training(ESasRec(TowerConfig.model_validate(some | settings)))
 
 
-def left_padded(counts: list[int], length: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
-    draw = torch.Generator().manual_seed(1)
-    mask = torch.arange(length) >= length - torch.tensor(counts)[:, None]
-    return torch.randn(len(counts), length, 8, generator=draw, dtype=torch.float64), mask
-
-
-def sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-class Layers:
-    """The published layers for one history without padding, place by place and head by head."""
+class Layers(PlainLayers):
+    """The published layers, place by place and head by head."""
 
     def __init__(self, model: ESasRec, heads: int) -> None:
-        self.values: dict[str, Array] = {name: value.numpy() for name, value in model.state_dict().items()}
+        super().__init__(model)
         self.layers, self.heads = len(model.blocks), heads
-
-    def linear(self, name: str, x: Array) -> Array:
-        return np.asarray(x @ self.values[f"{name}.weight"].T + self.values.get(f"{name}.bias", 0.0))
-
-    def norm(self, name: str, x: Array) -> Array:
-        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        return np.asarray(scaled * self.values[f"{name}.weight"] + self.values[f"{name}.bias"])
 
     def attention(self, name: str, x: Array) -> Array:
         entered = self.norm(f"{name}.norm", x)

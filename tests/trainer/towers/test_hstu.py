@@ -1,52 +1,29 @@
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
-from torch import Tensor
 
+from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded, sigmoid
 from trainer.config import TowerConfig
 from trainer.towers.hstu import Hstu, Layer
 
-Array = npt.NDArray[np.float64]
-LENGTH = 7
-
 
 def tower(**settings: float) -> Hstu:
-    """Return a tower whose parameters all differ, as after training."""
-    draw = torch.Generator().manual_seed(0)
     some = {"dimension": 8, "history_length": LENGTH, "heads": 2, "layers": 2, "dropout": 0.2}
-    model = Hstu(TowerConfig.model_validate(some | settings)).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
-    return model
-
-
-def left_padded(counts: list[int]) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(1)
-    mask = torch.arange(LENGTH) >= LENGTH - torch.tensor(counts)[:, None]
-    return torch.randn(len(counts), LENGTH, 8, generator=draw, dtype=torch.float64), mask
+    return as_after_training(Hstu(TowerConfig.model_validate(some | settings)))
 
 
 def silu(x: Array) -> Array:
-    return np.asarray(x / (1 + np.exp(-x)))
+    return x * sigmoid(x)
 
 
-class Plain:
-    """Equations 2 to 4 for one history without padding, place by place and head by head."""
+class Plain(PlainLayers):
+    """Equations 2 to 4, place by place and head by head."""
 
     def __init__(self, model: Hstu, heads: int) -> None:
-        self.values: dict[str, Array] = {name: value.numpy() for name, value in model.state_dict().items()}
+        super().__init__(model)
         self.layers, self.heads = len(model.layers), heads
-
-    def linear(self, name: str, x: Array) -> Array:
-        return np.asarray(x @ self.values[f"{name}.weight"].T + self.values[f"{name}.bias"])
-
-    def norm(self, name: str, x: Array) -> Array:
-        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        return np.asarray(scaled * self.values[f"{name}.weight"] + self.values[f"{name}.bias"])
 
     def layer(self, name: str, x: Array) -> Array:
         entered = self.norm(f"{name}.norm", x)
@@ -105,5 +82,5 @@ def test_weights_need_not_add_up_to_one() -> None:
     for history in (once, twice):
         length = history.shape[1]
         seen, age = torch.ones(1, 1, length, dtype=torch.bool), torch.zeros(1, length, dtype=torch.int64)
-        added.append(layer(once, history, seen, age) - once)
+        added.append(layer(once, history, age, seen) - once)
     torch.testing.assert_close(added[1], 2 * added[0])

@@ -1,49 +1,27 @@
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
+from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded
 from trainer.config import TowerConfig
 from trainer.towers.recency import Recency
 
-Array = npt.NDArray[np.float64]
-
 
 def tower(**settings: float) -> Recency:
-    """Return a tower whose parameters all differ, as after training."""
-    draw = torch.Generator().manual_seed(0)
-    some = {"dimension": 8, "history_length": 7, "heads": 2, "layers": 2, "dropout": 0.2}
-    model = Recency(TowerConfig.model_validate(some | settings)).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
-    return model
+    some = {"dimension": 8, "history_length": LENGTH, "heads": 2, "layers": 2, "dropout": 0.2}
+    return as_after_training(Recency(TowerConfig.model_validate(some | settings)))
 
 
-def left_padded(counts: list[int], length: int = 7) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(1)
-    mask = torch.arange(length) >= length - torch.tensor(counts)[:, None]
-    return torch.randn(len(counts), length, 8, generator=draw, dtype=torch.float64), mask
-
-
-class Plain:
-    """The tower for one history without padding, place by place and head by head."""
+class Plain(PlainLayers):
+    """The tower, place by place and head by head."""
 
     def __init__(self, model: Recency, heads: int) -> None:
-        self.values: dict[str, Array] = {name: value.numpy() for name, value in model.state_dict().items()}
+        super().__init__(model)
         self.layers, self.heads = len(model.blocks), heads
-
-    def linear(self, name: str, x: Array) -> Array:
-        return np.asarray(x @ self.values[f"{name}.weight"].T + self.values[f"{name}.bias"])
-
-    def norm(self, name: str, x: Array) -> Array:
-        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        return np.asarray(scaled * self.values[f"{name}.weight"] + self.values[f"{name}.bias"])
 
     def attention(self, name: str, x: Array) -> Array:
         entered = self.norm(f"{name}.norm", x)
