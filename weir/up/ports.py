@@ -4,10 +4,23 @@ import socket
 from contextlib import closing
 from typing import Any, Final
 
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
 from serving.http.hosts import is_loopback
 from weir.config import Settings, SettingsError
 
-__all__ = ["PORTS", "busy_ports", "free_port", "is_free", "metrics_url", "page_scheme", "reached", "with_ports"]
+__all__ = [
+    "PORTS",
+    "await_ports",
+    "busy_ports",
+    "free_port",
+    "is_free",
+    "is_served",
+    "metrics_url",
+    "page_scheme",
+    "reached",
+    "with_ports",
+]
 
 PORTS: Final = {
     "serving.port": "gRPC",
@@ -19,7 +32,8 @@ PORTS: Final = {
     "monitor.page_port": "page",
 }
 
-
+_POLL_SECONDS: Final = 0.5
+_CONNECT_SECONDS: Final = 1.0
 _DISTANCES: Final = {"serving.http_port": 29, "monitor.page_port": 39}
 """Without ports of their own, HTTP and the page are so far above gRPC: 50080 and 50090 above 50051."""
 
@@ -55,6 +69,26 @@ def busy_ports(settings: Settings) -> list[str]:
         for key, port in _ports(settings).items()
         if not is_free(_host(settings, key), port)
     ]
+
+
+def is_served(settings: Settings) -> bool:
+    """Return whether a process listens on one of the ports; a busy port without is the local end of a connection."""
+    for key, port in _ports(settings).items():
+        with closing(socket.socket()) as probe:
+            probe.settimeout(_CONNECT_SECONDS)
+            if probe.connect_ex((_host(settings, key), port)) == 0:
+                return True
+    return False
+
+
+def await_ports(settings: Settings, seconds: float) -> list[str]:
+    """Return what `busy_ports` returns once no port is busy, or after some seconds."""
+    patient = Retrying(retry=retry_if_result(bool), stop=stop_after_delay(seconds), wait=wait_fixed(_POLL_SECONDS))
+    try:
+        return patient(busy_ports, settings)
+    except RetryError as error:
+        busy: list[str] = error.last_attempt.result()
+        return busy
 
 
 def _ports(settings: Settings) -> dict[str, int]:

@@ -22,7 +22,7 @@ from weir.text import plain
 from weir.up.holdings import CATALOGUE, Holdings, holdings, make_room, remember_replay
 from weir.up.holdings import GENERATED as GENERATED_LOG
 from weir.up.options import UpOptions
-from weir.up.ports import PORTS, busy_ports, with_ports
+from weir.up.ports import PORTS, await_ports, busy_ports, is_served, with_ports
 from weir.up.processes import Replayed
 
 __all__ = ["Launch", "demo_settings", "last_user", "log_settings", "prepare"]
@@ -32,6 +32,8 @@ _ROWS: Final = 200
 _SHORTEST_REPLAY: Final = 20.0
 _LONGEST_REPLAY: Final = 120.0
 _ROWS_PER_SECOND: Final = 100
+_TIME_WAIT_SECONDS: Final = 65.0
+"""Connections get local ports from a range that includes gRPC's, and keep them for a minute after their end."""
 
 _SMALL: Final[dict[str, Any]] = {
     "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.1},
@@ -92,8 +94,7 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
         # The remembered ports already include an offset.
         session = open_session(config, store, assign, base=_without_ports(remembered(session.store)))
     _check_client(session.settings)
-    if busy := busy_ports(with_ports(session.settings, options.port_offset)):
-        raise CommandError("; ".join(busy) + ": stop what holds it, or choose others with --port-offset 100")
+    _check_ports(with_ports(session.settings, options.port_offset), session)
     held = holdings(session.store, folder)
     if not replays:
         _check_live(session, held, options)
@@ -201,6 +202,17 @@ def _absolute(settings: Settings) -> dict[str, str]:
     """Return the files of `settings` that are in no section, as the processes find them wherever they run."""
     named = {"catalogue": settings.catalogue, "takedown": settings.takedown}
     return {name: path if "://" in path else str(Path(path).resolve()) for name, path in named.items() if path}
+
+
+def _check_ports(settings: Settings, session: Session) -> None:
+    """Raise `CommandError` for ports that are in use, after a wait where only the end of a connection holds them."""
+    busy = busy_ports(settings)
+    if busy and not is_served(settings):
+        line = f"{'; '.join(busy)} by a connection: waiting up to {_TIME_WAIT_SECONDS:.0f} s for its end"
+        session.notes.print(plain(line), soft_wrap=True)
+        busy = await_ports(settings, _TIME_WAIT_SECONDS)
+    if busy:
+        raise CommandError("; ".join(busy) + ": stop what holds it, or choose others with --port-offset 100")
 
 
 def _check_client(settings: Settings) -> None:

@@ -1,9 +1,13 @@
 import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from weir.config import Settings, SettingsError
-from weir.up.ports import PORTS, busy_ports, metrics_url, reached, with_ports
+from weir.up.ports import PORTS, await_ports, busy_ports, is_served, metrics_url, reached, with_ports
 
 
 def ports(settings: Settings) -> list[int]:
@@ -62,6 +66,47 @@ def test_a_metrics_port_is_looked_for_where_it_will_be_bound() -> None:
             trainer = Settings().trainer.model_copy(update={"metrics_host": host, "metrics_port": port})
             found = busy_ports(Settings().model_copy(update={"trainer": trainer}))
             assert (f"port {port} (trainer metrics, trainer.metrics_port) is in use" in found) == held
+
+
+def only_serving(**ports: int) -> Settings:
+    """Return settings with these ports of the server, and free ones for all else."""
+    changes = {name: {"metrics_port": 0} for name in ("pipeline", "trainer", "serving", "monitor")}
+    changes["serving"] |= {"port": 0} | ports
+    sections = {name: getattr(Settings(), name).model_copy(update=change) for name, change in changes.items()}
+    return with_ports(Settings().model_copy(update=sections), 0)
+
+
+@contextmanager
+def connected() -> Iterator[tuple[Settings, socket.socket]]:
+    """A connection whose local port is that of the settings' server."""
+    with socket.socket() as server, socket.socket() as client:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        client.connect(server.getsockname())
+        yield only_serving(port=client.getsockname()[1]), client
+
+
+def close_at_once(client: socket.socket) -> None:
+    """Reset the connection, so that no TIME_WAIT is left of it."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def test_the_port_of_a_connection_is_waited_for() -> None:
+    with connected() as (settings, client):
+        busy = busy_ports(settings)
+        assert [line for line in busy if "serving.port" in line]
+        assert not is_served(settings)
+        assert await_ports(settings, 0.1) == busy
+        threading.Timer(0.3, close_at_once, [client]).start()
+        assert await_ports(settings, 30) == []
+
+
+def test_a_port_that_somebody_listens_on_is_served() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        assert is_served(only_serving(metrics_port=busy.getsockname()[1]))
 
 
 def test_what_listens_everywhere_is_reached_on_loopback() -> None:

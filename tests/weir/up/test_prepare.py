@@ -1,4 +1,7 @@
 import json
+import socket
+import struct
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -70,6 +73,26 @@ def test_a_server_that_the_other_stages_could_not_ask_is_refused(
         start(store, [*FREE, *assign], demo=True, log=log_file(tmp_path / "log.jsonl"))
     assert not store.exists()
     start(store, [*FREE, TLS, TOKENS, "client={tls: true, token_file: t}"], log=log_file(tmp_path / "log.jsonl"))
+
+
+def test_a_port_that_only_a_connection_holds_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = log_file(tmp_path / "log.jsonl")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname(), source_address=("127.0.0.1", 23_400))
+        # Reset at its end, or TIME_WAIT holds the port for a minute.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        threading.Timer(0.5, client.close).start()
+        start(tmp_path / "store", demo=True, log=log)
+    assert "port 23400 (gRPC, serving.port) is in use by a connection: waiting up to 65 s" in capsys.readouterr().err
+
+
+def test_a_port_that_a_server_holds_is_refused_at_once(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 23_400)),
+        pytest.raises(CommandError, match=r"port 23400 \(gRPC, serving.port\) is in use: .* --port-offset 100"),
+    ):
+        start(tmp_path / "store", demo=True, log=log_file(tmp_path / "log.jsonl"))
+    assert not (tmp_path / "store").exists()
 
 
 def log_file(path: Path) -> Path:
