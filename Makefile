@@ -6,7 +6,7 @@ DEV := all,bench,deploy-checks,dev
 install = deploy/install.sh $(BIN)/python $(1) && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: campaign stream-campaign demo gpu-check docs docs-version test lint format mutants proof proof-quick bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
+.PHONY: campaign stream-campaign demo gpu-check docs docs-version native native-check test lint format mutants proof proof-quick bench cluster-check deploy-check drill tools engines engines-stop lock upgrade sbom audit dist release-check
 .DEFAULT_GOAL := demo
 
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
@@ -98,14 +98,27 @@ engines: .venv/runtime.stamp  ## Kafka on 127.0.0.1:19092 and Flink on 127.0.0.1
 engines-stop: .venv/runtime.stamp  ## stops them
 	$(BIN)/python -m deploy.engines stop
 
-tools: .venv/tools/minio .venv/clients/node_modules .venv/clients/go/ready .venv/dev.stamp  ## for tests: S3 (needs Go), clients (Node, Go), Kafka and Flink (Java, Maven), Redis and Chromium (apt); they skip without
+tools: .venv/tools/minio .venv/clients/node_modules .venv/clients/go/ready .venv/dev.stamp  ## for tests: S3 (needs Go), clients (Node, Go), Kafka and Flink (Java, Maven), the compiled front (Rust), Redis and Chromium (apt); they skip without
 	@$(BIN)/python -m deploy.engines fetch --optional
+	@if command -v cargo > /dev/null; then $(MAKE) --no-print-directory native || echo "tools: skipped, the compiled front cannot be built"; \
+	else echo "tools: skipped, there is no Rust to build the compiled front with"; fi
 	@command -v redis-server > /dev/null || command -v valkey-server > /dev/null \
 	|| (apt-get update && apt-get install --yes --no-install-recommends redis-server) > /dev/null 2>&1 \
 	|| echo "tools: skipped, Redis cannot be installed: apt install redis-server"
 	@(command -v chromium && command -v chromedriver) > /dev/null \
 	|| (apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver) > /dev/null 2>&1 \
 	|| echo "tools: skipped, Chromium cannot be installed: apt install chromium chromium-driver"
+
+native: .venv/front.stamp  ## the compiled front of the server, for serving.front = native; a minute or two, needs Rust
+
+.venv/front.stamp: .venv/runtime.stamp native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/src/*.rs)
+	CARGO_TARGET_DIR=$(CURDIR)/.venv/front $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./native
+	@touch $@
+
+native-check: native .venv/dev.stamp  ## the tests of serving against the compiled front, after a change of native/; ten minutes
+	cargo fmt --check --manifest-path native/Cargo.toml
+	CARGO_TARGET_DIR=$(CURDIR)/.venv/front cargo clippy --quiet --release --locked --manifest-path native/Cargo.toml -- --deny warnings
+	WEIR_TEST_FRONT=native OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile tests/serving tests/integration/test_serving_*.py tests/integration/test_native_front.py
 
 # Releases of MinIO are no versions of a Go module: this is the commit of one.
 .venv/tools/minio:

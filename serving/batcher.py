@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from serving.bell import Bell, Beside
 from serving.errors import DeadlinePassedError, ShuttingDownError
 from serving.lanes import Job, Lanes, Outcome, Part
 
@@ -74,9 +75,11 @@ class Batcher(Generic[TaskT, AnswerT]):
         self._running: list[Job[TaskT, AnswerT]] = []
         self._running_since = 0.0
         self._changes: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._changing_since: float | None = None
+        self._busy: tuple[str, float] | None = None
+        self._beside: Beside = Bell()
+        self._beside_was_last = False
         self._closed = False
-        self._changed = threading.Condition()
+        self._changing = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="weir-search", daemon=True)
         self._thread.start()
 
@@ -88,12 +91,12 @@ class Batcher(Generic[TaskT, AnswerT]):
         """
         loop = asyncio.get_running_loop()
         job: Job[TaskT, AnswerT] = Job(deque(parts), deadline, loop, loop.create_future())
-        with self._changed:
+        with self._changing:
             if self._closed:
                 raise ShuttingDownError
             self._lanes.admit(job, self._retry_after)
             self._observer.depth(self._lanes.waiting)
-            self._changed.notify()
+        self._beside.ring()
         return await job.future
 
     def between(self, change: Callable[[], Made]) -> Made:
@@ -103,29 +106,35 @@ class Batcher(Generic[TaskT, AnswerT]):
         `ShuttingDownError`, and whatever the change raises.
         """
         done: Future[Made] = Future()
-        with self._changed:
+        with self._changing:
             if self._closed:
                 raise ShuttingDownError
             self._changes.append((change, done))
-            self._changed.notify()
+        self._beside.ring()
         return done.result()
+
+    def attach(self, beside: Beside) -> None:
+        """Have the thread wait on another one from now on, and answer what waits there in turn with batches."""
+        with self._changing:
+            before, self._beside = self._beside, beside
+        before.ring()
 
     def problem(self, bound: float) -> str | None:
         """Return why nothing is answered: the thread has ended, or its batch takes more than `bound` seconds."""
         if not self._thread.is_alive():
             return "the thread that searches has ended"
-        changing, running, since = self._changing_since, self._running, self._running_since
-        if changing is not None and (seconds := time.monotonic() - changing) > bound:
-            return f"a change of the index has been running for {seconds:.0f} s, more than {bound:g} s"
+        busy, running, since = self._busy, self._running, self._running_since
+        if busy is not None and (seconds := time.monotonic() - busy[1]) > bound:
+            return f"{busy[0]} has been running for {seconds:.0f} s, more than {bound:g} s"
         if running and (seconds := time.monotonic() - since) > bound:
             return f"a batch of {len(running)} requests has been running for {seconds:.0f} s, more than {bound:g} s"
         return None
 
     def close(self) -> None:
         """Answer what is queued, refuse the rest, and return when the thread has ended."""
-        with self._changed:
+        with self._changing:
             self._closed = True
-            self._changed.notify()
+        self._beside.ring()
         self._thread.join()
 
     def _work(self) -> None:
@@ -137,7 +146,7 @@ class Batcher(Generic[TaskT, AnswerT]):
 
     def _abandon(self) -> None:
         """Refuse what is left when the thread ends: nothing would answer it."""
-        with self._changed:
+        with self._changing:
             self._closed = True
             left = [*self._running, *self._lanes.clear()]
             changes = list(self._changes)
@@ -149,28 +158,40 @@ class Batcher(Generic[TaskT, AnswerT]):
     def _next(self) -> list[Job[TaskT, AnswerT]]:
         """Wait for jobs and take as many as fit; none means closed."""
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._changes or self._lanes or self._closed)
-                if not self._changes:
+            with self._changing:
+                beside, change = self._beside, self._changes.popleft() if self._changes else None
+                has_turn = change is None and beside.waits and not (self._beside_was_last and self._lanes)
+                self._beside_was_last = has_turn
+                if change is None and not has_turn and (self._lanes or self._closed):
                     batch = self._lanes.take()
                     self._observer.depth(self._lanes.waiting)
                     return batch
-                change, done = self._changes.popleft()
-            self._change(change, done)
+            if change is not None:
+                self._change(*change)
+            elif has_turn:
+                answered: Future[None] = Future()
+                self._run_aside("a batch of plain requests", beside.answer, answered)
+                if (error := answered.exception()) is not None:
+                    log.error("what waits beside the batches failed", exc_info=error)
+            else:
+                beside.wait()
 
     def _change(self, change: Callable[[], Any], done: Future[Any]) -> None:
-        self._changing_since = time.monotonic()
+        self._run_aside("a change of the index", change, done)
+        with self._changing:
+            self._lanes.restart()
+            self._observer.depth(self._lanes.waiting)
+
+    def _run_aside(self, name: str, work: Callable[[], Any], done: Future[Any]) -> None:
+        self._busy = name, time.monotonic()
         try:
-            done.set_result(change())
-        except Exception as error:  # noqa: BLE001 - it belongs to who asked for the change
+            done.set_result(work())
+        except Exception as error:  # noqa: BLE001 - it belongs to who asked for the work
             done.set_exception(error)
         except BaseException:  # this thread ends
             done.set_exception(ShuttingDownError())
             raise
-        self._changing_since = None
-        with self._changed:
-            self._lanes.restart()
-            self._observer.depth(self._lanes.waiting)
+        self._busy = None
 
     def _answer(self, batch: list[Job[TaskT, AnswerT]]) -> None:
         now = time.monotonic()
@@ -211,7 +232,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         """Note the answer to a job's next part; return the job once it was the last."""
         job.advance(answer)
         if job.parts:
-            with self._changed:
+            with self._changing:
                 self._lanes.put_back(job)
                 self._observer.depth(self._lanes.waiting)
             return None

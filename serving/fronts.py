@@ -22,6 +22,7 @@ from serving.http.gateway import Gateway
 from serving.interceptor import MetricsInterceptor
 from serving.listeners import listen, rpc_server
 from serving.metrics import RequestMetrics, RpcMetrics
+from serving.native.front import NativeFront
 from serving.queries import Answer, Task
 from serving.quiet import leave_out_departed
 from serving.reflection import enable_reflection
@@ -45,13 +46,14 @@ _QUIET_LOOKS: Final = 10
 
 @dataclass(frozen=True)
 class Behind:
-    """What answers: the batcher, the bundles and which of them, where lists are kept, and the health."""
+    """What answers: the batcher, the bundles and which of them, where lists are kept, health, and a native front."""
 
     batcher: Batcher[Task, Answer]
     bundles: Bundles
     choose: Callable[[Request, LoadedBundle], LoadedBundle]
     served: ServedLists
     health: health.aio.HealthServicer
+    native: NativeFront | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Fronts:
     server: grpc.aio.Server
     gateway: Gateway
     calls: MetricsInterceptor
+    native: NativeFront | None = None
 
     @classmethod
     def of(cls, config: ServingConfig, behind: Behind, around: Around) -> "Fronts":
@@ -116,14 +119,17 @@ class Fronts:
             config=config,
             around=wrapped,
         )
-        return cls(config, server, gateway, around.calls)
+        return cls(config, server, gateway, around.calls, behind.native)
 
     async def start(self) -> tuple[int, str]:
         """Listen; return the port of gRPC, and what the log says of HTTP."""
-        port = listen(self.server, self.config)
+        if self.native is None:
+            port = listen(self.server, self.config)
+        else:
+            self.server.add_insecure_port(f"unix:{self.native.upstream}")
         http = await self.gateway.start()
         await self.server.start()
-        return port, http
+        return port if self.native is None else self.native.start(), http
 
     async def stop(self) -> None:
         """Take no further call, and end as soon as none is in progress, after `grace_seconds` at the latest."""
@@ -135,11 +141,26 @@ class Fronts:
         gRPC sometimes accepts a call at this moment and never hands it to a handler. It would hang for the whole grace;
         cancelled, its client asks another server.
         """
-        stopping, quiet = asyncio.create_task(self.server.stop(self.config.grace_seconds)), 0
+        stopping, quiet = asyncio.create_task(self._grace()), 0
         while quiet < _QUIET_LOOKS and not (await asyncio.wait([stopping], timeout=_LOOK_SECONDS))[0]:
-            quiet = 0 if self.calls.under_way else quiet + 1
+            quiet = 0 if self._under_way else quiet + 1
         await self.server.stop(None)
-        await stopping
+        if self.native is not None:
+            await self.native.close()
+            stopping.cancel()
+        await asyncio.wait([stopping])
+
+    async def _grace(self) -> None:
+        """Take no further connection, and give the calls in progress their time."""
+        if self.native is None:
+            await self.server.stop(self.config.grace_seconds)
+        else:  # what it has taken goes on to Python's server, which has to take it
+            self.native.stop()
+            await asyncio.sleep(self.config.grace_seconds)
+
+    @property
+    def _under_way(self) -> int:
+        return self.calls.under_way + (0 if self.native is None else self.native.under_way)
 
 
 def _deciding(

@@ -11,35 +11,41 @@ from serving.access.certificates import grpc_credentials
 from serving.config import ServingConfig
 from serving.http.hosts import is_loopback
 
-__all__ = ["listen", "open_to_probes", "rpc_server"]
+__all__ = ["HANDSHAKE_SECONDS", "listen", "open_to_probes", "rpc_server"]
 
 log = logging.getLogger(__name__)
 
-_HANDSHAKE_SECONDS: Final = 10
+HANDSHAKE_SECONDS: Final = 10
 """Time in which a connection must start HTTP/2."""
 
 _BOUNDED: Final = (
     ("grpc.max_allowed_incoming_connections", 64),
     ("grpc.max_connection_idle_ms", 60_000),
     ("grpc.max_concurrent_streams", 8),
-    ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+    ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
     ("grpc.max_receive_message_length", 4096),
 )
 """What all probes together may hold open."""
 
 
 def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
-    """Return a server without services, bounded in what its callers may hold open."""
+    """Return a server without services, bounded in what its callers may hold open.
+
+    Behind a native front, which bounds connections, it has a single one.
+    """
+    bounds = [
+        ("grpc.max_connection_age_ms", round(1000 * config.max_connection_age_seconds)),
+        ("grpc.max_connection_idle_ms", round(1000 * config.max_connection_idle_seconds)),
+        ("grpc.max_allowed_incoming_connections", config.max_connections),
+        ("grpc.max_concurrent_streams", config.max_streams_per_connection),
+        ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
+        _sharing(config),
+    ]
     return grpc.aio.server(
         interceptors=interceptors,
         options=[
-            ("grpc.max_connection_age_ms", round(1000 * config.max_connection_age_seconds)),
-            ("grpc.max_connection_idle_ms", round(1000 * config.max_connection_idle_seconds)),
-            ("grpc.max_allowed_incoming_connections", config.max_connections),
-            ("grpc.max_concurrent_streams", config.max_streams_per_connection),
-            ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_SECONDS),
+            *(bounds if config.front == "python" else []),
             ("grpc.max_receive_message_length", config.max_request_bytes),
-            _sharing(config),
             # What no handler has taken yet: gRPC refuses further calls itself, which costs a fifth of what Python takes
             # for it, and drops those whose deadline has passed.
             ("grpc.server.max_pending_requests", config.queue_calls),

@@ -10,6 +10,7 @@ from serving.errors import RequestError
 from serving.spans import exemplar
 
 __all__ = [
+    "SECONDS",
     "BundleMetrics",
     "CatalogueMetrics",
     "HistoryMetrics",
@@ -19,7 +20,7 @@ __all__ = [
     "ServedMetrics",
 ]
 
-_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -34,7 +35,7 @@ class RpcMetrics:
             "grpc_server_handling_seconds",
             "Seconds from a RPC's start to its end.",
             labels,
-            buckets=_SECONDS,
+            buckets=SECONDS,
             registry=registry,
         )
         self.unwritten = Counter(
@@ -52,7 +53,7 @@ class RequestMetrics:
             "weir_request_stage_seconds",
             "Seconds of a request by stage: total, queue, and the tower and search of its batch.",
             ("stage",),
-            buckets=_SECONDS,
+            buckets=SECONDS,
             registry=registry,
         )
         # Looking a series up by its label costs more than to add to it.
@@ -240,7 +241,7 @@ class BundleMetrics:
         self.pause_seconds = Histogram(
             "weir_bundle_delta_pause_seconds",
             "Seconds for which queries waited while a delta was taken in place.",
-            buckets=_SECONDS,
+            buckets=SECONDS,
             registry=registry,
         )
         self.deltas = Counter(

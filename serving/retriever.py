@@ -75,11 +75,11 @@ class Retriever:
             bundle, tagged = bundles[numbers[0]], bundles[numbers[0]].shelf.tagged
             if tagged is not None and tagged.cold is not None and len(tagged.cold):
                 bundle = tagged.cold.beside(bundle)
-            batch = _Batch(bundle, self.histories, self._sieve(bundle, tagged))
+            batch = _Batch(bundle, self.histories, self.sieve(bundle, tagged))
             answers.update(zip(numbers, batch.answer(group), strict=True))
         return [answers[number] for number in range(len(tasks))]
 
-    def _sieve(self, bundle: LoadedBundle, tagged: TaggedRows | None) -> Sieve:
+    def sieve(self, bundle: LoadedBundle, tagged: TaggedRows | None) -> Sieve:
         """Return what may be returned of a bundle now."""
         shelf, down, now = bundle.shelf, self.taken_down(bundle.key_secret), time.time()
         if shelf.sieve is None or not shelf.sieve.holds(tagged, down, now):

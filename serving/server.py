@@ -10,10 +10,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 from grpc_health.v1 import health, health_pb2
@@ -33,12 +33,16 @@ from serving.interceptor import MetricsInterceptor
 from serving.kernels import warn_of_old_kernel
 from serving.listeners import open_to_probes
 from serving.metrics import CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
+from serving.native.answering import Answering
+from serving.native.collected import shown_together
+from serving.native.front import NativeFront
+from serving.native.plain import PlainRetriever
 from serving.open_files import allow_files
 from serving.queries import Answer, Task
 from serving.retriever import Retriever
 from serving.served.lists import ServedLists
 from serving.served.writer import ServedWriter
-from serving.stopping import stop_signal
+from serving.stopping import all_ended, first_of, stop_signal
 from serving.variants.lines import Lines, bundles_of, check_roles
 from serving.variants.split import only
 
@@ -121,6 +125,7 @@ class Server:
     def __post_init__(self) -> None:
         config = self.config
         ProcessCollector(registry=self.registry)
+        self.shown = self.registry
         self.metrics = RequestMetrics(self.registry)
         self.rpcs = RpcMetrics(self.registry)
         self.calls = MetricsInterceptor(self.rpcs)
@@ -136,8 +141,9 @@ class Server:
         self.health = health.aio.HealthServicer()
         self._ill = ""
         self._where = f"gRPC on {config.host}:{config.port}"
+        self.retriever = Retriever(self.histories, config.threads, takedown.keys)
         self.batcher: Batcher[Task, Answer] = Batcher(
-            Retriever(self.histories, config.threads, takedown.keys),
+            self.retriever,
             self.metrics,
             max_batch=config.max_batch_queries,
             max_cost=config.max_batch_cost,
@@ -145,6 +151,7 @@ class Server:
             retry_after=config.retry_after_seconds,
         )
         self.watcher = self._bundles(catalogue)
+        self.native = self._native()
         self.followers = Followers(
             config.poll_seconds,
             self.histories,
@@ -161,6 +168,18 @@ class Server:
             return self.member
         between, describe = self.batcher.between, catalogue.describe
         return bundles_of(self.store, self.config, self.registry, self.variants, between=between, describe=describe)
+
+    def _native(self) -> NativeFront | None:
+        """Make the compiled front, whose counts are shown with the server's own."""
+        if self.config.front == "python":
+            return None
+        answering = Answering(lambda: self.watcher.loaded, PlainRetriever(self.retriever), self.served, self.metrics)
+        is_each_seen = self.config.auth.jwks is not None or self.traces is not None or self.lines is not None
+        native = NativeFront(self.config, self.batcher, answering, answers=not (is_each_seen or self.variants))
+        self.shown = shown_together(self.registry, native.counts)
+        if self.member is not None:
+            self.member.link.registry = self.shown
+        return native
 
     def _histories(self) -> "FollowedHistories | SharedHistories":
         config, metrics = self.config, HistoryMetrics(self.registry)
@@ -189,11 +208,11 @@ class Server:
             try:
                 if self.member is not None:
                     self.followers.start()
-                    await _either(stopped.wait(), self.member.may_listen())
+                    await first_of(stopped.wait(), self.member.may_listen())
                 if not stopped.is_set():
                     await self._answer(stopped, metrics)
             finally:
-                await _ended([watching, *self.followers.tasks])
+                await all_ended([watching, *self.followers.tasks])
                 await asyncio.to_thread(self.batcher.close)
                 await asyncio.to_thread(self.writer.close)
                 if self.traces is not None:
@@ -206,7 +225,7 @@ class Server:
         """Show the metrics while inside; those of a member are shown by its parent."""
         if self.member is not None:
             return nullcontext("the port of the parent")
-        return exposed(self.registry, self.config.metrics_host, self.config.metrics_port)
+        return exposed(self.shown, self.config.metrics_host, self.config.metrics_port)
 
     async def _answer(self, stopped: asyncio.Event, metrics: str) -> None:
         """Listen until a signal, and drain."""
@@ -234,7 +253,7 @@ class Server:
         choose = watcher.choose if isinstance(watcher, Lines) else only
         return Fronts.of(
             self.config,
-            Behind(self.batcher, watcher, choose, self.served, self.health),
+            Behind(self.batcher, watcher, choose, self.served, self.health, self.native),
             Around(self.calls, self.metrics, self.rpcs, self.traces, self.lines),
         )
 
@@ -265,25 +284,11 @@ class Server:
             # What is here now stays: looking through it again and again for garbage holds up calls for nothing.
             gc.collect()
             gc.freeze()
+        if self.native is not None:
+            self.native.follow(self.watcher.bundle)
         await self._healthy(_STATUS.SERVING if ready else _STATUS.NOT_SERVING)
         log.info("ready: %s" if ready else "not ready, there is no bundle to serve: %s", self._where)
 
     async def _healthy(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", SERVICE):
             await self.health.set(service, status)
-
-
-async def _either(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of these is over, and cancel the others."""
-    tasks = [asyncio.ensure_future(one) for one in waits]
-    _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in others:
-        task.cancel()
-
-
-async def _ended(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    for result in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(result, Exception):
-            log.error("a task of the server had failed", exc_info=result)

@@ -3,7 +3,7 @@
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -65,9 +65,14 @@ class ServedLists:
 
     def note(self, version: str, queries: Sequence[Query], hits: Sequence[Hits], *, probe: bool = False) -> str:
         """Keep an answer if it is one of the share and there is room; return its token, which says where it is kept."""
+        return self.token(version, lambda: (queries, hits), probe=probe)
+
+    def token(self, version: str, answer: Callable[[], tuple[Sequence[Query], Sequence[Hits]]], *, probe: bool) -> str:
+        """Do what `note` does with an `answer` that is made only where it is kept."""
         number = secrets.token_hex(8)
         if probe or int(number, 16) >= self._share * _RANGE:
             return served_token(version, "", number)
+        queries, hits = answer()
         items = sum(len(found.ids) for found in hits)
         with self._lock:
             batch = self._batch

@@ -120,7 +120,12 @@ class ServerProcess(Process):
         variants: tuple[str, ...] = (),
         **config: object,
     ) -> None:
-        defaults = {"port": 0, "metrics_port": 0, "poll_seconds": 0.05}
+        defaults = {
+            "port": 0,
+            "metrics_port": 0,
+            "poll_seconds": 0.05,
+            "front": os.environ.get("WEIR_TEST_FRONT", "python"),
+        }
         served = _SERVE.format(files=files or CatalogueFiles(), variants=variants)
         super().__init__(served, store, ServingConfig.model_validate({**defaults, **config}), out=out)
         self.client = client

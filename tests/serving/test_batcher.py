@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from serving.batcher import Batcher
+from serving.bell import Bell
 from serving.errors import DeadlinePassedError, QueueFullError, ShuttingDownError
 from serving.lanes import Outcome, Part
 
@@ -496,3 +497,69 @@ def test_a_closed_batcher_takes_no_change_and_refuses_those_that_wait() -> None:
         assert len(refused) == 1
         ask(core)
         assert len(refused) == 2
+
+
+class Work(Bell):
+    """Beside the batches: so many pieces of work, each of which notes when it was done."""
+
+    def __init__(self, gate: Gate, pieces: int, *, hangs: threading.Event | None = None, fails: bool = False) -> None:
+        super().__init__()
+        self.gate, self.pieces, self.hangs, self.fails = gate, pieces, hangs, fails
+        self.done: list[int] = []
+
+    @property
+    def waits(self) -> bool:  # type: ignore[override]
+        return len(self.done) < self.pieces
+
+    def answer(self) -> None:
+        self.done.append(len(self.gate.seen))
+        self.gate.threads.add(threading.get_ident())
+        if self.fails:
+            raise OSError("no disk")
+        if self.hangs is not None:
+            self.hangs.wait(10)
+
+
+def test_work_beside_takes_turns_with_batches_on_their_thread() -> None:
+    gate = Gate()
+    work = Work(gate, 3)
+
+    async def run(numbers: Numbers) -> None:
+        first = asyncio.create_task(numbers.double(1, 1))
+        await asyncio.to_thread(gate.started.wait, 10)
+        others = [asyncio.create_task(numbers.double(number, 1)) for number in (2, 3)]
+        await asyncio.sleep(0.05)
+        numbers.attach(work)
+        gate.open.set()
+        await asyncio.gather(first, *others)
+        while work.waits:
+            await asyncio.sleep(0.001)
+
+    with batcher(gate, max_batch=1) as (numbers, _):
+        asyncio.run(run(numbers))
+    assert work.done == [1, 2, 3]
+    assert len(gate.threads) == 1
+
+
+def test_work_that_fails_ends_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    gate.open.set()
+    with batcher(gate) as (numbers, _):
+        numbers.attach(work := Work(gate, 2, fails=True))
+        assert asyncio.run(numbers.double(4, 1)).answer == 8
+        while work.waits:
+            time.sleep(0.001)
+        assert numbers.problem(10) is None
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["no disk"] * 2
+
+
+def test_work_that_hangs_is_a_problem_until_it_ends() -> None:
+    gate, hangs = Gate(), threading.Event()
+    with batcher(gate) as (numbers, _):
+        numbers.attach(Work(gate, 1, hangs=hangs))
+        while (problem := numbers.problem(0.05)) is None:
+            time.sleep(0.01)
+        assert problem == "a batch of plain requests has been running for 0 s, more than 0.05 s"
+        hangs.set()
+        while numbers.problem(0.05) is not None:
+            time.sleep(0.01)

@@ -1,0 +1,56 @@
+//! Which calls are begun: those that can be answered before their deadline. `serving/admission.py` says why.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const SHARE: f64 = 0.5;
+const STEP: f64 = 1.05;
+const FIRST: f64 = 1e-5;
+
+struct State {
+    under_way: usize,
+    pace: f64,
+}
+
+pub struct Admission {
+    limit: usize,
+    state: Mutex<State>,
+}
+
+/// A call that was begun; its end is noted when this is dropped.
+pub struct Entry {
+    admission: Arc<Admission>,
+    ahead: usize,
+    began: Instant,
+    /// It was answered, or its deadline passed while it waited.
+    pub waited: bool,
+}
+
+impl Admission {
+    pub fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Admission { limit, state: Mutex::new(State { under_way: 0, pace: FIRST }) })
+    }
+
+    /// Begin a call for which so much time is left; None: it would not be answered in time.
+    pub fn enter(self: &Arc<Self>, left: Option<Duration>) -> Option<Entry> {
+        let mut state = self.state.lock().expect("no holder of this lock panics");
+        let ahead = state.under_way;
+        let in_time = left.is_none_or(|left| ahead as f64 * state.pace <= SHARE * left.as_secs_f64());
+        if ahead >= self.limit || !(ahead == 0 || in_time) {
+            return None;
+        }
+        state.under_way += 1;
+        Some(Entry { admission: self.clone(), ahead, began: Instant::now(), waited: false })
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut state = self.admission.state.lock().expect("no holder of this lock panics");
+        state.under_way -= 1;
+        if self.waited {
+            let took = self.began.elapsed().as_secs_f64() / (self.ahead + 1) as f64;
+            state.pace = FIRST.max(state.pace * if took > state.pace { STEP } else { 1.0 / STEP });
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Requests that are answered together: what Python reads of them, and how it answers.
+
+use crate::queue::Job;
+use crate::status::Status;
+use crate::wire::{Hits, Stages, put_end};
+use bytes::BytesMut;
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+use std::time::{Duration, Instant};
+
+#[pyclass]
+pub struct Batch {
+    jobs: Vec<Job>,
+    taken: Instant,
+}
+
+/// What was found for all queries of a batch, one after the other.
+#[derive(FromPyObject)]
+struct Found<'py> {
+    /// Items, best first, of the first query, then of the second, ...
+    #[pyo3(item)]
+    ids: Vec<PyBackedStr>,
+    #[pyo3(item)]
+    scores: PyReadonlyArray1<'py, f32>,
+    /// How many items each query has, (queries,).
+    #[pyo3(item)]
+    counts: Vec<usize>,
+    /// Whether each key is that of an item, (keys,); those of users are not looked at.
+    #[pyo3(item)]
+    known: PyReadonlyArray1<'py, bool>,
+    #[pyo3(item)]
+    fallback: Vec<bool>,
+    #[pyo3(item)]
+    complete: Vec<bool>,
+    /// Whether each item is cold; empty: none is.
+    #[pyo3(item)]
+    cold: PyReadonlyArray1<'py, bool>,
+}
+
+impl Batch {
+    pub fn of(jobs: Vec<Job>) -> Option<Self> {
+        (!jobs.is_empty()).then(|| Batch { jobs, taken: Instant::now() })
+    }
+}
+
+#[pymethods]
+impl Batch {
+    /// Keys, one after the other; for each query how many it has, whether it is that of a user, and how many items it
+    /// wants, (n,) each.
+    #[allow(clippy::type_complexity)]
+    fn wanted<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<bool>>, Bound<'py, PyArray1<i64>>)
+    {
+        let queries = || self.jobs.iter().flat_map(|job| &job.queries);
+        let keys: Vec<i64> = queries().flat_map(|query| query.keys.iter().copied()).collect();
+        let lengths: Vec<i64> = queries().map(|query| query.keys.len() as i64).collect();
+        let users: Vec<bool> = queries().map(|query| query.is_user).collect();
+        let ks: Vec<i64> = queries().map(|query| i64::from(query.k)).collect();
+        (keys.into_pyarray(py), lengths.into_pyarray(py), users.into_pyarray(py), ks.into_pyarray(py))
+    }
+
+    /// The ids of each query's history, none for a user.
+    fn ids(&self) -> Vec<Vec<String>> {
+        let queries = self.jobs.iter().flat_map(|job| &job.queries);
+        let spelled = |id: &bytes::Bytes| String::from_utf8_lossy(id).into_owned();
+        queries.map(|query| query.ids.iter().map(spelled).collect()).collect()
+    }
+
+    /// How many queries each request has, and whether nobody is shown its answer.
+    fn requests(&self) -> Vec<(usize, bool)> {
+        self.jobs.iter().map(|job| (job.queries.len(), job.probe)).collect()
+    }
+
+    /// Answer all requests from one bundle, each with its token.
+    fn answer(
+        &mut self,
+        version: &str,
+        tokens: Vec<PyBackedStr>,
+        found: Found<'_>,
+        seconds: (f64, f64),
+    ) -> PyResult<()> {
+        self.check(&tokens, &found)?;
+        let (scores, known, all_cold) = (found.scores.as_slice()?, found.known.as_slice()?, found.cold.as_slice()?);
+        let (tower, search) = (Duration::from_secs_f64(seconds.0), Duration::from_secs_f64(seconds.1));
+        let (mut query, mut item, mut key) = (0, 0, 0);
+        for (job, token) in std::mem::take(&mut self.jobs).into_iter().zip(&tokens) {
+            let mut out = BytesMut::with_capacity(4096);
+            for wanted in &job.queries {
+                let items = item..item + found.counts[query];
+                let missing = wanted.ids.iter().zip(&known[key..]).filter(|(_, known)| !**known).map(|(id, _)| id);
+                let cold = all_cold.get(items.clone()).filter(|cold| cold.contains(&true)).unwrap_or(&[]);
+                let hits = Hits {
+                    ids: found.ids[items.clone()].iter().map(|id| &**id).collect(),
+                    scores: &scores[items.clone()],
+                    missing: missing.collect(),
+                    fallback: found.fallback[query],
+                    seen_bounded: false,
+                    complete: found.complete[query],
+                    cold,
+                };
+                hits.put(&mut out);
+                (query, item, key) = (query + 1, items.end, key + wanted.keys.len());
+            }
+            let queue = self.taken - job.arrived;
+            let stages = Stages { total: job.arrived.elapsed(), queue, tower, search };
+            put_end(version, token, &stages, &mut out);
+            let _ = job.reply.send(Ok((out.freeze(), stages)));
+        }
+        Ok(())
+    }
+
+    /// Refuse all requests with a status: code, message and details.
+    fn fail(&mut self, code: u16, message: &str, details: &[u8]) {
+        let status = Status::new(code, message, details);
+        for job in std::mem::take(&mut self.jobs) {
+            let _ = job.reply.send(Err(status.clone()));
+        }
+    }
+
+    /// Return as many batches as there are requests; this one has none any more.
+    fn split(&mut self) -> Vec<Batch> {
+        let taken = self.taken;
+        std::mem::take(&mut self.jobs).into_iter().map(|job| Batch { jobs: vec![job], taken }).collect()
+    }
+}
+
+impl Batch {
+    fn check(&self, tokens: &[PyBackedStr], found: &Found<'_>) -> PyResult<()> {
+        let queries: usize = self.jobs.iter().map(|job| job.queries.len()).sum();
+        let keys: usize = self.jobs.iter().flat_map(|job| &job.queries).map(|query| query.keys.len()).sum();
+        let items: usize = found.counts.iter().sum();
+        let cold = found.cold.len()?;
+        let fits = tokens.len() == self.jobs.len()
+            && [found.counts.len(), found.fallback.len(), found.complete.len()] == [queries; 3]
+            && found.known.len()? == keys
+            && [found.ids.len(), found.scores.len()?] == [items; 2]
+            && (cold == 0 || cold == items);
+        fits.then_some(()).ok_or_else(|| PyValueError::new_err("the columns are not those of this batch's queries"))
+    }
+}

@@ -1,0 +1,217 @@
+//! A call: answered here if it is plain, else by Python.
+
+use crate::admission::{Admission, Entry};
+use crate::counts::Counts;
+use crate::plain::{Rules, Wanted};
+use crate::queue::{Job, Queue};
+use crate::status::{Body, Failure, Status, answered, unframed};
+use crate::upstream::Upstream;
+use crate::wire::{RetrieveRequest, Stages};
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::{Frame, Incoming, SizeHint};
+use prost::Message;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+const RETRIEVE: &str = "/weir.retrieval.v1.RetrievalService/Retrieve";
+/// Bytes of a request that may be plain.
+const LARGE: usize = 1 << 16;
+const OK: u16 = 0;
+const CANCELLED: u16 = 1;
+const DEADLINE_EXCEEDED: u16 = 4;
+/// Share of a deadline that may be left here when it is over for the client (`serving/ending.py`).
+const ROUNDED: f64 = 0.02;
+static ECHOED: [HeaderName; 2] = [HeaderName::from_static("x-request-id"), HeaderName::from_static("traceparent")];
+
+/// What all calls share.
+pub struct Shared {
+    pub queue: Queue,
+    pub admission: Arc<Admission>,
+    pub counts: Arc<Counts>,
+    pub upstream: Upstream,
+    pub no_time: Status,
+    pub queue_full: Status,
+    pub stopping: Status,
+    /// Plain calls in progress.
+    pub under_way: AtomicUsize,
+    /// None: Python answers all.
+    pub rules: RwLock<Option<Arc<Rules>>>,
+}
+
+/// Answer a call.
+pub async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+    let rules = shared.rules.read().expect("no holder of this lock panics").clone();
+    match rules.filter(|_| request.uri().path() == RETRIEVE && is_grpc(request.headers())) {
+        Some(rules) => retrieve(shared, &rules, request).await,
+        None => shared.upstream.forward(request.map(|body| body.map_err(Failure::from).boxed_unsync())).await,
+    }
+}
+
+async fn retrieve(shared: Arc<Shared>, rules: &Rules, request: Request<Incoming>) -> Response<Body> {
+    let arrived = Instant::now();
+    let left = timeout(request.headers());
+    let Some(entry) = shared.admission.enter(left) else {
+        shared.counts.started();
+        shared.counts.refused("QUEUE_FULL");
+        shared.counts.handled(shared.no_time.code, Duration::ZERO);
+        return shared.no_time.response();
+    };
+    let (head, mut body) = request.into_parts();
+    let Ok((read, is_whole)) = first(&mut body).await else {
+        return shared.stopping.response(); // The client has gone.
+    };
+    let found = message(&read).filter(|_| is_whole);
+    match found.and_then(|found| Some((found.probe, rules.plain(found)?))) {
+        Some((probe, (queries, cost))) => {
+            Call::begun(shared, arrived, left, entry).answered(queries, cost, probe, &head.headers).await
+        }
+        None => {
+            // Python counts it, and decides by itself whether to begin it.
+            drop(entry);
+            let body = Begun { read: Some(read), rest: body }.boxed_unsync();
+            shared.upstream.forward(Request::from_parts(head, body)).await
+        }
+    }
+}
+
+/// The first bytes of a body, and whether they are all.
+async fn first(body: &mut Incoming) -> Result<(Bytes, bool), hyper::Error> {
+    let mut read = BytesMut::new();
+    while read.len() <= LARGE {
+        match body.frame().await {
+            Some(frame) => frame?.data_ref().into_iter().for_each(|data| read.extend_from_slice(data)),
+            None => return Ok((read.freeze(), true)),
+        }
+    }
+    Ok((read.freeze(), false))
+}
+
+fn message(call: &Bytes) -> Option<RetrieveRequest> {
+    RetrieveRequest::decode(unframed(call)?).ok()
+}
+
+/// A plain call: counted from its start to its end, also where its client leaves before.
+struct Call {
+    shared: Arc<Shared>,
+    arrived: Instant,
+    left: Option<Duration>,
+    entry: Entry,
+    code: Option<u16>,
+}
+
+impl Call {
+    fn begun(shared: Arc<Shared>, arrived: Instant, left: Option<Duration>, entry: Entry) -> Self {
+        shared.under_way.fetch_add(1, Ordering::Relaxed);
+        shared.counts.started();
+        Call { shared, arrived, left, entry, code: None }
+    }
+
+    async fn answered(mut self, queries: Vec<Wanted>, cost: f64, probe: bool, headers: &HeaderMap) -> Response<Body> {
+        let (reply, wait) = oneshot::channel();
+        let deadline = self.left.map(|left| self.arrived + left);
+        let job = Job { queries, cost, probe, arrived: self.arrived, deadline, reply };
+        let response = match self.shared.queue.push(job) {
+            false => self.refused(self.shared.queue_full.clone(), "QUEUE_FULL"),
+            true => match wait.await {
+                Ok(Ok((message, stages))) => {
+                    self.shared.counts.answered(&Stages { total: self.arrived.elapsed(), ..stages });
+                    self.code = Some(OK);
+                    answered(&message)
+                }
+                Ok(Err(status)) => self.failed(&status),
+                Err(_) => self.refused(self.shared.stopping.clone(), "SHUTTING_DOWN"),
+            },
+        };
+        self.entry.waited = self.code == Some(OK) || self.code == Some(DEADLINE_EXCEEDED);
+        echoed(response, headers)
+    }
+
+    fn refused(&mut self, status: Status, reason: &'static str) -> Response<Body> {
+        self.shared.counts.refused(reason);
+        self.failed(&status)
+    }
+
+    /// End with a status that is counted already.
+    fn failed(&mut self, status: &Status) -> Response<Body> {
+        self.code = Some(status.code);
+        status.response()
+    }
+
+    /// Whether the client's deadline is over.
+    fn is_over(&self) -> bool {
+        self.left.is_some_and(|left| self.arrived.elapsed().as_secs_f64() >= (1.0 - ROUNDED) * left.as_secs_f64())
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let code = self.code.unwrap_or_else(|| {
+            // Its client has gone.
+            self.entry.waited = self.is_over();
+            if self.entry.waited { DEADLINE_EXCEEDED } else { CANCELLED }
+        });
+        self.shared.counts.handled(code, self.arrived.elapsed());
+        self.shared.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn echoed(mut response: Response<Body>, headers: &HeaderMap) -> Response<Body> {
+    for name in &ECHOED {
+        for value in headers.get_all(name) {
+            response.headers_mut().append(name, value.clone());
+        }
+    }
+    response
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// The time that a caller waits, from the header `grpc-timeout`.
+fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = number.parse().ok().filter(|number| *number < 100_000_000)?;
+    match unit {
+        "H" => Some(Duration::from_secs(number * 3600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+/// A body of which the first bytes have been read.
+struct Begun {
+    read: Option<Bytes>,
+    rest: Incoming,
+}
+
+impl hyper::body::Body for Begun {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        match self.read.take() {
+            Some(read) => Poll::Ready(Some(Ok(Frame::data(read)))),
+            None => Pin::new(&mut self.rest).poll_frame(context).map_err(Failure::from),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.read.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}

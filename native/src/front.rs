@@ -1,0 +1,197 @@
+//! The front as Python sees it.
+
+use crate::admission::Admission;
+use crate::batch::Batch;
+use crate::calls::Shared;
+use crate::counts::{Counts, Histogram};
+use crate::listener::{Bounds, listen};
+use crate::plain::Rules;
+use crate::queue::Queue;
+use crate::status::Status;
+use crate::upstream::Upstream;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::net::TcpListener;
+use std::os::fd::FromRawFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// A status as Python gives it: code, message, details.
+type Spelled = (u16, String, Vec<u8>);
+
+#[derive(FromPyObject)]
+struct Options {
+    #[pyo3(item)]
+    max_connections: usize,
+    #[pyo3(item)]
+    max_streams: u32,
+    #[pyo3(item)]
+    age_seconds: f64,
+    #[pyo3(item)]
+    idle_seconds: f64,
+    #[pyo3(item)]
+    handshake_seconds: f64,
+    #[pyo3(item)]
+    max_calls: usize,
+    #[pyo3(item)]
+    queue_queries: usize,
+    #[pyo3(item)]
+    bounds: Vec<f64>,
+    #[pyo3(item)]
+    no_time: Spelled,
+    #[pyo3(item)]
+    queue_full: Spelled,
+    #[pyo3(item)]
+    late: Spelled,
+    #[pyo3(item)]
+    stopping: Spelled,
+}
+
+#[derive(FromPyObject)]
+struct Limits {
+    #[pyo3(item)]
+    max_queries: usize,
+    #[pyo3(item)]
+    max_k: u32,
+    #[pyo3(item)]
+    max_history_item_ids: usize,
+    #[pyo3(item)]
+    max_item_ids: usize,
+    #[pyo3(item)]
+    max_id_bytes: usize,
+    #[pyo3(item)]
+    default_k: u32,
+    #[pyo3(item)]
+    query_cost: f64,
+    #[pyo3(item)]
+    max_cost: f64,
+    #[pyo3(item)]
+    secret: Vec<u8>,
+}
+
+/// Answers on a listening socket, of which it takes over the file `descriptor`; what it does not answer goes to the
+/// socket `upstream`.
+#[pyclass(frozen)]
+pub struct Front {
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    runtime: Mutex<Option<Runtime>>,
+}
+
+#[pymethods]
+impl Front {
+    #[new]
+    fn new(descriptor: i32, upstream: PathBuf, options: Options) -> PyResult<Self> {
+        // SAFETY: Python has detached the descriptor from its socket, so this is its only owner.
+        let listener = unsafe { TcpListener::from_raw_fd(descriptor) };
+        listener.set_nonblocking(true)?;
+        let bounds = Bounds {
+            connections: options.max_connections,
+            streams: options.max_streams,
+            age: Duration::from_secs_f64(options.age_seconds),
+            idle: Duration::from_secs_f64(options.idle_seconds),
+            handshake: Duration::from_secs_f64(options.handshake_seconds),
+        };
+        let counts = Arc::new(Counts::new(options.bounds));
+        let status = |(code, message, details): Spelled| Status::new(code, &message, &details);
+        let stopping = status(options.stopping);
+        let shared = Arc::new(Shared {
+            queue: Queue::new(options.queue_queries, status(options.late), counts.clone()),
+            admission: Admission::new(options.max_calls),
+            counts,
+            upstream: Upstream::new(upstream, stopping.clone()),
+            no_time: status(options.no_time),
+            queue_full: status(options.queue_full),
+            stopping,
+            under_way: AtomicUsize::new(0),
+            rules: RwLock::new(None),
+        });
+        let (stop, stops) = watch::channel(false);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("weir-front")
+            .enable_all()
+            .build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        runtime.spawn(listen(listener, shared.clone(), bounds, Arc::default(), stops));
+        Ok(Front { shared, stop, runtime: Mutex::new(Some(runtime)) })
+    }
+
+    /// Answer plain requests within these limits from now on; None: leave all to Python.
+    fn answer_plain(&self, limits: Option<Limits>) {
+        let rules = limits.map(|limits| {
+            Arc::new(Rules {
+                max_queries: limits.max_queries,
+                max_k: limits.max_k,
+                max_history_item_ids: limits.max_history_item_ids,
+                max_item_ids: limits.max_item_ids,
+                max_id_bytes: limits.max_id_bytes,
+                default_k: limits.default_k,
+                query_cost: limits.query_cost,
+                max_cost: limits.max_cost,
+                secret: limits.secret,
+            })
+        });
+        *self.shared.rules.write().expect("no holder of this lock panics") = rules;
+    }
+
+    /// Wait until a request waits, or `ring` was called since the last wait, or the front is closed.
+    fn wait(&self, py: Python<'_>) {
+        py.detach(|| self.shared.queue.wait());
+    }
+
+    /// End a wait.
+    fn ring(&self, py: Python<'_>) {
+        py.detach(|| self.shared.queue.ring());
+    }
+
+    /// Take requests with at most so many queries that cost so much together, one at least; None where none waits.
+    fn take(&self, queries: usize, cost: f64) -> Option<Batch> {
+        Batch::of(self.shared.queue.take(queries, cost))
+    }
+
+    /// How many queries wait.
+    #[getter]
+    fn depth(&self) -> usize {
+        self.shared.queue.depth()
+    }
+
+    /// How many plain calls are in progress.
+    #[getter]
+    fn under_way(&self) -> usize {
+        self.shared.under_way.load(Ordering::Relaxed)
+    }
+
+    /// What has been counted since the start: see `Counted`. Histograms are the counts by bucket, and the sum.
+    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (now, found) = (self.shared.counts.now(), PyDict::new(py));
+        let spelled = |histogram: Histogram| (histogram.counts, histogram.sum);
+        found.set_item("started", now.started)?;
+        found.set_item("handled", now.handled)?;
+        found.set_item("refused", now.refused)?;
+        found.set_item("dropped", now.dropped)?;
+        found.set_item("seconds", spelled(now.seconds))?;
+        found.set_item("stages", now.stages.map(spelled).to_vec())?;
+        Ok(found)
+    }
+
+    /// Accept no further connection, and ask those that are open to end after their calls.
+    fn stop(&self) {
+        let _ = self.stop.send(true);
+    }
+
+    /// End everything.
+    fn close(&self, py: Python<'_>) {
+        self.stop();
+        self.shared.queue.close();
+        let runtime = self.runtime.lock().expect("no holder of this lock panics").take();
+        py.detach(|| runtime.map(|ends| ends.shutdown_timeout(Duration::from_secs(1))));
+    }
+}

@@ -1,0 +1,24 @@
+//! A front for the retrieval server without Python: HTTP/2, protobuf, checks, hashing, admission and the queue.
+//!
+//! Python is called once for each batch of plain requests, with flat arrays, and answers with flat arrays. All other
+//! calls go on to the server of Python, which answers whatever there is.
+
+mod admission;
+mod batch;
+mod calls;
+mod counts;
+mod front;
+mod listener;
+mod plain;
+mod queue;
+mod status;
+mod upstream;
+mod wire;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn weir_front(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<front::Front>()?;
+    module.add_class::<batch::Batch>()
+}

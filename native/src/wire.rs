@@ -1,0 +1,131 @@
+//! Protobuf as it is on the wire: the requests that are answered here, and their answers.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use std::time::Duration;
+
+/// `weir.retrieval.v1.RetrieveRequest`. What is only looked at for being there is read as bytes.
+#[derive(Clone, PartialEq, Message)]
+pub struct RetrieveRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub queries: Vec<Query>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub params: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub filter: Option<Bytes>,
+    #[prost(bool, tag = "4")]
+    pub exclude_seen: bool,
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub excluded_item_ids: Vec<Bytes>,
+    #[prost(bytes = "bytes", tag = "6")]
+    pub bundle_version: Bytes,
+    #[prost(bytes = "bytes", optional, tag = "7")]
+    pub diversity: Option<Bytes>,
+    #[prost(bool, tag = "11")]
+    pub probe: bool,
+}
+
+/// `Query`: of the sources at most one is set in what is answered here.
+#[derive(Clone, PartialEq, Message)]
+pub struct Query {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    pub user_id: Option<Bytes>,
+    #[prost(message, optional, tag = "2")]
+    pub history: Option<History>,
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub embedding: Option<Bytes>,
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub item_id: Option<Bytes>,
+    #[prost(uint32, optional, tag = "5")]
+    pub k: Option<u32>,
+}
+
+/// `History`; that the ids are UTF-8 is checked where they are hashed.
+#[derive(Clone, PartialEq, Message)]
+pub struct History {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub item_ids: Vec<Bytes>,
+}
+
+/// What was found for one query, best first; `cold` is empty, or says it of each item.
+pub struct Hits<'a> {
+    pub ids: Vec<&'a str>,
+    pub scores: &'a [f32],
+    pub missing: Vec<&'a Bytes>,
+    pub fallback: bool,
+    pub seen_bounded: bool,
+    pub complete: bool,
+    pub cold: &'a [bool],
+}
+
+/// How long each stage of a request took.
+#[derive(Clone, Copy)]
+pub struct Stages {
+    pub total: Duration,
+    pub queue: Duration,
+    pub tower: Duration,
+    pub search: Duration,
+}
+
+impl Hits<'_> {
+    /// Append these hits to a `RetrieveResponse`.
+    pub fn put(&self, out: &mut BytesMut) {
+        let texts = self.ids.iter().map(|id| id.len()).chain(self.missing.iter().map(|id| id.len()));
+        let flags = [(4, self.fallback), (5, self.seen_bounded), (6, self.complete)];
+        let mut size: usize = texts.map(delimited).sum();
+        size += flags.iter().filter(|(_, is_set)| *is_set).count() * 2;
+        size += if self.scores.is_empty() { 0 } else { delimited(self.scores.len() * 4) };
+        size += if self.cold.is_empty() { 0 } else { delimited(self.cold.len()) };
+        out.reserve(size + 8);
+        encode_key(1, WireType::LengthDelimited, out);
+        encode_varint(size as u64, out);
+        self.ids.iter().for_each(|id| put_bytes(1, id.as_bytes(), out));
+        if !self.scores.is_empty() {
+            put_head(2, self.scores.len() * 4, out);
+            self.scores.iter().for_each(|score| out.put_f32_le(*score));
+        }
+        self.missing.iter().for_each(|id| put_bytes(3, id, out));
+        for (tag, _) in flags.into_iter().filter(|(_, is_set)| *is_set) {
+            encode_key(tag, WireType::Varint, out);
+            out.put_u8(1);
+        }
+        if !self.cold.is_empty() {
+            put_head(7, self.cold.len(), out);
+            self.cold.iter().for_each(|cold| out.put_u8(u8::from(*cold)));
+        }
+    }
+}
+
+/// Append all but the hits to a `RetrieveResponse`.
+pub fn put_end(version: &str, token: &str, stages: &Stages, out: &mut BytesMut) {
+    put_bytes(2, version.as_bytes(), out);
+    put_bytes(3, token.as_bytes(), out);
+    let mut timing = BytesMut::with_capacity(64);
+    for (tag, spent) in [(1, stages.total), (2, stages.queue), (3, stages.tower), (4, stages.search)] {
+        let mut duration = BytesMut::with_capacity(16);
+        for (part, value) in [(1, spent.as_secs()), (2, u64::from(spent.subsec_nanos()))] {
+            if value > 0 {
+                encode_key(part, WireType::Varint, &mut duration);
+                encode_varint(value, &mut duration);
+            }
+        }
+        put_bytes(tag, &duration, &mut timing);
+    }
+    put_bytes(4, &timing, out);
+}
+
+/// The size of a field of so many bytes, with its key (of a tag below 16) and its length.
+fn delimited(size: usize) -> usize {
+    1 + encoded_len_varint(size as u64) + size
+}
+
+fn put_head(tag: u32, size: usize, out: &mut BytesMut) {
+    encode_key(tag, WireType::LengthDelimited, out);
+    encode_varint(size as u64, out);
+}
+
+fn put_bytes(tag: u32, bytes: &[u8], out: &mut BytesMut) {
+    put_head(tag, bytes.len(), out);
+    out.put_slice(bytes);
+}

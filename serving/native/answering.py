@@ -1,0 +1,86 @@
+"""Answers batches of plain requests as `serving.service` answers calls: bundle, tokens, metrics and errors."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from serving.bundle import LoadedBundle
+from serving.errors import NoBundleError, RequestError
+from serving.metrics import RequestMetrics
+from serving.native.columns import Found, PlainBatch, Wanted, queries_of
+from serving.native.plain import PlainRetriever
+from serving.queries import Hits, Query
+from serving.served.lists import ServedLists
+from serving.status import code_of, details_of
+
+__all__ = ["Answering", "spelled"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Called by the batcher's thread; answers from the first of the bundles that `loaded` returns at that moment."""
+
+    loaded: Callable[[], Sequence[LoadedBundle]]
+    retriever: PlainRetriever
+    served: ServedLists
+    metrics: RequestMetrics
+
+    def __call__(self, batch: PlainBatch) -> LoadedBundle | None:
+        """Answer or refuse each request, and return the bundle that answered.
+
+        If the batch fails, its requests are run one by one, and only one that fails again is refused.
+        """
+        requests = batch.requests()
+        self.metrics.batch(sum(queries for queries, _ in requests))
+        try:
+            return self._answered(batch)
+        except RequestError as error:
+            self._refuse(batch, error, len(requests))
+        except Exception as error:
+            if len(requests) > 1:
+                log.warning("a batch of %d requests failed, each is run by itself: %s", len(requests), error)
+                return [self(part) for part in batch.split()][-1]
+            log.exception("a request failed")
+            self._refuse(batch, RequestError("the server failed; its log says why"), 1)
+        return None
+
+    def _answered(self, batch: PlainBatch) -> LoadedBundle:
+        loaded, wanted = self.loaded(), Wanted(*batch.wanted())
+        if not loaded:
+            raise NoBundleError
+        bundle = loaded[0].answering()
+        if self.retriever.is_flat(bundle):
+            found, tower, search = self.retriever.flat(bundle, wanted)
+        else:
+            found, tower, search = self.retriever.one_by_one(bundle, wanted, batch.ids())
+        self.metrics.fallbacks.inc(int(found.fallback.sum()))
+        self.metrics.cold.inc(int(found.cold.sum()))
+        batch.answer(
+            bundle.version, self._tokens(bundle.version, batch, wanted, found), found.columns(), (tower, search)
+        )
+        return bundle
+
+    def _tokens(self, version: str, batch: PlainBatch, wanted: Wanted, found: Found) -> list[str]:
+        """Name each answer, and keep those whose turn it is."""
+        tokens, first = [], 0
+        for queries, probe in batch.requests():
+            answer = partial(_of_request, slice(first, first + queries), batch, wanted, found)
+            tokens.append(self.served.token(version, answer, probe=probe))
+            first += queries
+        return tokens
+
+    def _refuse(self, batch: PlainBatch, error: RequestError, requests: int) -> None:
+        self.metrics.refused.labels(error.reason).inc(requests)
+        batch.fail(*spelled(error))
+
+
+def spelled(error: RequestError) -> tuple[int, str, bytes]:
+    """Return an error as gRPC sends it: code, message and details."""
+    return code_of(error).value[0], str(error), details_of(error)
+
+
+def _of_request(part: slice, batch: PlainBatch, wanted: Wanted, found: Found) -> tuple[list[Query], list[Hits]]:
+    return list(queries_of(wanted, batch.ids()))[part], list(found.hits())[part]

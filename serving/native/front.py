@@ -1,0 +1,152 @@
+"""Starts the compiled front before the server of Python, and answers its plain requests on the thread that searches."""
+
+import asyncio
+import socket
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from contracts import MAX_ID_BYTES
+from serving.batcher import Batcher
+from serving.bell import Bell, Beside
+from serving.bundle import LoadedBundle
+from serving.config import ServingConfig
+from serving.cost import QUERY
+from serving.errors import DeadlinePassedError, NoTimeLeftError, QueueFullError, ShuttingDownError
+from serving.listeners import HANDSHAKE_SECONDS
+from serving.metrics import SECONDS
+from serving.native.answering import Answering, spelled
+from serving.queries import Answer, Task
+from serving.requests import DEFAULT_K
+
+__all__ = ["NativeFront"]
+
+_MOST_ITEMS: Final = 255
+"""Items of a query up to which it makes no difference to a search how many they are (`serving.retriever`)."""
+
+
+@dataclass
+class NativeFront(Beside):
+    """Listens on the port of gRPC; Python's server has to listen at `upstream`.
+
+    `answers` False: nothing is plain, so that Python sees each call. Raises `ValueError` without the package.
+    """
+
+    config: ServingConfig
+    batcher: Batcher[Task, Answer]
+    answering: Answering
+    answers: bool
+    _folder: tempfile.TemporaryDirectory[str] = field(init=False)
+    _front: Any = field(default=None, init=False)
+    _bundle: LoadedBundle | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            from weir_front import Front  # noqa: PLC0415 - a package of its own, which is optional
+        except ModuleNotFoundError:
+            raise ValueError(
+                "serving.front = native needs the package weir-front: `make native` builds it from weir's sources with "
+                "Rust, and so does `pip install ./native`"
+            ) from None
+        self._made = Front
+        self._folder = tempfile.TemporaryDirectory(prefix="weir-front-")
+
+    @property
+    def upstream(self) -> Path:
+        """The socket at which Python's server has to listen; nobody else can open it."""
+        return Path(self._folder.name) / "python.sock"
+
+    def start(self) -> int:
+        """Listen, and return the port."""
+        sharing = self.config.processes > 1
+        family, _, _, _, address = socket.getaddrinfo(
+            self.config.host, self.config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.create_server(address[:2], family=family, backlog=1024, reuse_port=sharing)
+        port = int(listening.getsockname()[1])
+        self._front = self._made(listening.detach(), self.upstream, self._options())
+        self.batcher.attach(self)
+        self.follow(next(iter(self.answering.loaded()), None))
+        return port
+
+    def follow(self, bundle: LoadedBundle | None) -> None:
+        """Answer plain requests from a bundle from now on; None: leave all to Python, which says that there is none."""
+        if self._front is None or not self.answers or bundle is self._bundle:
+            return
+        self._bundle = bundle
+        self._front.answer_plain(None if bundle is None else self._limits(bundle))
+
+    def counts(self) -> dict[str, Any]:
+        """Return what the front has counted, nothing before it listens."""
+        return {} if self._front is None else {**self._front.counts(), "depth": self._front.depth}
+
+    @property
+    def waits(self) -> bool:
+        """Whether plain requests wait."""
+        return bool(self._front.depth)
+
+    def ring(self) -> None:
+        """Wake the thread that waits."""
+        self._front.ring()
+
+    def wait(self) -> None:
+        """Wait until the bell rings or plain requests wait."""
+        self._front.wait()
+
+    def answer(self) -> None:
+        """Answer a batch of plain requests."""
+        batch = self._front.take(self.config.max_batch_queries, float(self.config.max_batch_cost))
+        if batch is not None and (bundle := self.answering(batch)) is not None:
+            self.follow(bundle)
+
+    @property
+    def under_way(self) -> int:
+        """How many plain calls are in progress."""
+        return 0 if self._front is None else int(self._front.under_way)
+
+    def stop(self) -> None:
+        """Take no further connection, and ask clients to leave those that are open."""
+        if self._front is not None:
+            self._front.stop()
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._front is not None:
+            self.batcher.attach(Bell())
+            await asyncio.to_thread(self._front.close)
+        self._folder.cleanup()
+
+    def _options(self) -> dict[str, Any]:
+        config = self.config
+        return {
+            "max_connections": config.max_connections,
+            "max_streams": config.max_streams_per_connection,
+            "age_seconds": config.max_connection_age_seconds,
+            "idle_seconds": config.max_connection_idle_seconds,
+            "handshake_seconds": float(HANDSHAKE_SECONDS),
+            "max_calls": config.queue_queries + config.max_batch_queries,
+            "queue_queries": config.queue_queries,
+            "bounds": list(SECONDS),
+            "no_time": spelled(NoTimeLeftError(config.retry_after_seconds)),
+            "queue_full": spelled(
+                QueueFullError(config.queue_queries, config.queue_queries, config.retry_after_seconds)
+            ),
+            "late": spelled(DeadlinePassedError()),
+            "stopping": spelled(ShuttingDownError()),
+        }
+
+    def _limits(self, bundle: LoadedBundle) -> dict[str, Any]:
+        limits = self.config.limits
+        return {
+            "max_queries": min(limits.max_queries, self.config.max_batch_queries),
+            "max_k": min(limits.max_k, _MOST_ITEMS),
+            "max_history_item_ids": limits.max_history_item_ids,
+            "max_item_ids": limits.max_item_ids,
+            "max_id_bytes": MAX_ID_BYTES,
+            "default_k": min(DEFAULT_K, limits.max_k),
+            "query_cost": QUERY + bundle.index.cost(),
+            # What costs more waits in a lane of its own.
+            "max_cost": min(limits.max_cost, self.config.max_batch_cost / 2),
+            "secret": bytes.fromhex(bundle.key_secret),
+        }

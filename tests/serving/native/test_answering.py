@@ -1,0 +1,129 @@
+"""Batches of plain requests are answered, refused and named, whatever they hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from contracts import BundleLog, Store, hash_id
+from contracts.served import segment_of
+from serving.bundle import LoadedBundle
+from serving.loading import load_bundle
+from serving.metrics import RequestMetrics, ServedMetrics
+from serving.native.answering import Answering
+from serving.native.columns import I64, Bools, PlainBatch
+from serving.native.plain import PlainRetriever
+from serving.retriever import Retriever
+from serving.served.config import ServedConfig
+from serving.served.lists import ServedLists
+from tests.serving.support import Catalogue, histories_of, poisonous_tower, write_bundle, write_window
+
+
+@dataclass
+class Batch:
+    """Histories that wait, one for each request, and what became of them."""
+
+    histories: list[list[str]]
+    probe: bool = False
+    answers: list[tuple[str, Sequence[str], dict[str, Any]]] = field(default_factory=list)
+    failures: list[tuple[int, str, bytes]] = field(default_factory=list)
+    parts: "list[Batch]" = field(default_factory=list)
+
+    def wanted(self) -> tuple[I64, I64, Bools, I64]:
+        keys = [hash_id(item) for history in self.histories for item in history]
+        lengths = [len(history) for history in self.histories]
+        return np.array(keys), np.array(lengths), np.zeros(len(lengths), np.bool_), np.full(len(lengths), 3)
+
+    def ids(self) -> list[list[str]]:
+        return self.histories
+
+    def requests(self) -> list[tuple[int, bool]]:
+        return [(1, self.probe)] * len(self.histories)
+
+    def answer(self, version: str, tokens: Sequence[str], found: dict[str, Any], seconds: tuple[float, float]) -> None:
+        assert all(each >= 0 for each in seconds)
+        self.answers.append((version, tokens, found))
+
+    def fail(self, code: int, message: str, details: bytes) -> None:
+        self.failures.append((code, message, details))
+
+    def split(self) -> list[PlainBatch]:
+        self.parts = [Batch([history]) for history in self.histories]
+        return [*self.parts]
+
+
+@dataclass
+class Served:
+    """An answering server without connections."""
+
+    answering: Answering
+    bundles: list[LoadedBundle]
+    lists: ServedLists
+    registry: CollectorRegistry
+
+    def count(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def served(store: Store, catalogue: Catalogue) -> Served:
+    embeddings = catalogue.embeddings.copy()
+    embeddings[2] = 2000  # of item-0, which the tower fails on
+    poisoned = Catalogue(catalogue.ids, catalogue.vectors, embeddings, catalogue.popularity)
+    write_window(store, 0, [])
+    write_bundle(store, "v1", poisoned, tower=poisonous_tower())
+    registry, bundles = CollectorRegistry(), [load_bundle(BundleLog(store), "v1")]
+    lists = ServedLists(ServedConfig(share=1), ServedMetrics(registry))
+    retriever = PlainRetriever(Retriever(histories_of(store)))
+    return Served(Answering(lambda: bundles, retriever, lists, RequestMetrics(registry)), bundles, lists, registry)
+
+
+def test_each_request_is_answered_named_and_kept(served: Served) -> None:
+    batch = Batch([["item-1"], ["item-2", "gone"], ["nobody knows"]])
+    assert served.answering(batch) is served.bundles[0]
+    [(version, tokens, found)] = batch.answers
+    assert version == "v1"
+    assert found["counts"] == [3, 3, 3]
+    assert found["fallback"] == [False, False, True]
+    assert found["known"].tolist() == [True, True, False, False]
+    rows = served.lists.take()
+    assert {segment_of(token) for token in tokens} == {rows.segment}
+    kept = rows.table().to_pylist()
+    assert [row["attribution_token"] for row in kept] == list(tokens)
+    assert [item for row in kept for item in row["item_ids"]] == found["ids"]
+    assert served.count("weir_batch_queries_sum") == 3
+    assert served.count("weir_fallbacks_total") == 1
+
+
+def test_nothing_is_kept_of_a_probe(served: Served) -> None:
+    batch = Batch([["item-1"]], probe=True)
+    served.answering(batch)
+    [(_, [token], _)] = batch.answers
+    assert segment_of(token) is None
+    assert not served.lists.take().lists
+
+
+def test_a_request_that_fails_does_not_fail_its_neighbours(served: Served) -> None:
+    batch = Batch([["item-1"], ["item-0"], ["item-2"]])
+    served.answering(batch)
+    good, bad, other = batch.parts
+    assert good.answers
+    assert other.answers
+    [(code, message, details)] = bad.failures
+    assert (code, message) == (13, "the server failed; its log says why")
+    assert b"INTERNAL" in details
+    assert served.count("weir_requests_refused_total", reason="INTERNAL") == 1
+
+
+def test_without_a_bundle_all_are_told_so(served: Served) -> None:
+    served.bundles.clear()
+    batch = Batch([["item-1"], ["item-2"]])
+    assert served.answering(batch) is None
+    [(code, message, details)] = batch.failures
+    assert code == 14
+    assert "no bundle is loaded" in message
+    assert b"NO_BUNDLE" in details
+    assert served.count("weir_requests_refused_total", reason="NO_BUNDLE") == 2
