@@ -9,7 +9,6 @@ is asked as `benchmarks.serving` does, beside empty calls (of Python's server), 
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from typing import Annotated, Final
 
 import grpc
@@ -22,6 +21,7 @@ from benchmarks.serving import (
     RETRIEVE,
     Calls,
     Folder,
+    Load,
     Server,
     alone,
     client_processes,
@@ -31,7 +31,6 @@ from benchmarks.serving import (
     served,
 )
 from contracts import BundleLog, Store
-from serving.bundle import LoadedBundle
 from serving.loading import load_bundle
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
@@ -47,7 +46,11 @@ COLUMNS: Final = (
 
 @app.command()
 def load(
-    folder: Folder, seconds: Annotated[float, typer.Option(help="of every measurement")] = 4.0, only: str = "*"
+    folder: Folder,
+    seconds: Annotated[float, typer.Option(help="of every measurement")] = 4.0,
+    only: str = "*",
+    *,
+    exclude_seen: Annotated[bool, typer.Option(help="leave the items of the history out")] = False,
 ) -> None:
     """Print the table."""
     head(*COLUMNS.split(" | "))
@@ -57,15 +60,28 @@ def load(
             bundle = load_bundle(BundleLog(store), str(BundleLog(store).current()))
             with served(store) as plain, served(store, "serving.front=native") as native:
                 servers = (plain, native)
-                compare(servers, requests_for(random_histories(bundle.items))[:COMPARED])
+                histories = random_histories(bundle.items)
+                requests = [*map(without_seen, requests_for(histories))] if exclude_seen else requests_for(histories)
+                compare(servers, requests[:COMPARED])
                 for calls in (1, 8, 64):
-                    row(*measured(bundle, servers, clients, calls, seconds))
+                    asked = [loaded(server, clients, Calls(RETRIEVE, requests, calls), seconds) for server in servers]
+                    empty = loaded(servers[0], clients, Calls(CHECK, [EMPTY], calls), seconds)
+                    batch = max(1, round(asked[0].batch))
+                    without = alone(bundle, bundle.item_rows.keys[histories], batch, seconds / 2)
+                    row(bundle.items, bundle.manifest.index.type, calls, *cells(asked, empty.cpu_us, *without))
+
+
+def without_seen(request: bytes) -> bytes:
+    """Return a request that leaves out the items of its histories."""
+    found = pb.RetrieveRequest.FromString(request)
+    found.exclude_seen = True
+    return found.SerializeToString()
 
 
 def compare(servers: Sequence[Server], requests: list[bytes]) -> None:
     """Raise `RuntimeError` where two servers answer differently."""
     for request in requests:
-        answers = [asked(server, request) for server in servers]
+        answers = [answer_of(server, request) for server in servers]
         for answer in answers:
             answer.ClearField("timing")
             answer.ClearField("attribution_token")
@@ -73,7 +89,7 @@ def compare(servers: Sequence[Server], requests: list[bytes]) -> None:
             raise RuntimeError(f"the two fronts answer differently: {answers[0]} and {answers[1]}")
 
 
-def asked(server: Server, request: bytes) -> pb.RetrieveResponse:
+def answer_of(server: Server, request: bytes) -> pb.RetrieveResponse:
     """Return the answer to a request."""
     with grpc.insecure_channel(server.target) as channel:
         method = channel.unary_unary(RETRIEVE, response_deserializer=pb.RetrieveResponse.FromString)
@@ -81,24 +97,15 @@ def asked(server: Server, request: bytes) -> pb.RetrieveResponse:
         return answer
 
 
-def measured(
-    bundle: LoadedBundle, servers: Sequence[Server], clients: Executor, calls: int, seconds: float
-) -> tuple[object, ...]:
-    """Return the cells of one row."""
-    histories = random_histories(bundle.items)
-    requests = requests_for(histories)
-    found = [loaded(server, clients, Calls(RETRIEVE, requests, calls), seconds) for server in servers]
-    empty = loaded(servers[0], clients, Calls(CHECK, [EMPTY], calls), seconds)
-    batch = max(1, round(found[0].batch))
-    tower, search = alone(bundle, bundle.item_rows.keys[histories], batch, seconds / 2)
-    least = empty.cpu_us + tower + search
-    return (
-        *(bundle.items, bundle.manifest.index.type, calls),
-        *(f"{us:.0f}" for us in (empty.cpu_us, tower, search, *(each.cpu_us for each in found))),
-        *(f"{each.cpu_us / least:.2f}" for each in found),
-        f"{found[0].cpu_us / found[1].cpu_us:.2f}",
-        *(f"{each.batch:.1f}" for each in found),
-    )
+def cells(asked: Sequence[Load], empty: float, tower: float, search: float) -> list[str]:
+    """Return the cells of a row behind the first three."""
+    least = empty + tower + search
+    return [
+        *(f"{us:.0f}" for us in (empty, tower, search, *(each.cpu_us for each in asked))),
+        *(f"{each.cpu_us / least:.2f}" for each in asked),
+        f"{asked[0].cpu_us / asked[1].cpu_us:.2f}",
+        *(f"{each.batch:.1f}" for each in asked),
+    ]
 
 
 if __name__ == "__main__":

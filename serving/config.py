@@ -92,7 +92,7 @@ class ServingConfig(FrozenModel):
     front: Literal["python", "native"] = Field(
         default="python",
         description="what callers of gRPC reach: python, or native, a compiled front (the package weir-front), which "
-        "answers plain requests for less than half of the CPU and passes all others on; without `tls`",
+        "answers plain requests for less than half of the CPU and passes all others on",
     )
     processes: int = Field(
         default=1,
@@ -204,12 +204,6 @@ class ServingConfig(FrozenModel):
             raise ValueError(
                 "auth.allow and auth.calls_per_second need auth.jwks or tls.client_ca_file to know callers"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _can_listen(self) -> Self:
-        if self.front == "native" and self.tls.certificate_file is not None:
-            raise ValueError("front = native has no TLS: leave out tls.certificate_file, or set front = python")
         return self
 
     @property

@@ -170,7 +170,11 @@ def _deciding(
     decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
     if not access.asks:
         return [decoding]
-    return [AccessInterceptor(access, service.refuse), decoding, RequestRightsInterceptor(service.refuse)]
+    return [
+        AccessInterceptor(access, service.refuse, has_front=config.front == "native"),
+        decoding,
+        RequestRightsInterceptor(service.refuse),
+    ]
 
 
 def _dimension(bundle: LoadedBundle | None) -> int:

@@ -11,7 +11,7 @@ from serving.access.certificates import grpc_credentials
 from serving.config import ServingConfig
 from serving.http.hosts import is_loopback
 
-__all__ = ["HANDSHAKE_SECONDS", "listen", "open_to_probes", "rpc_server"]
+__all__ = ["HANDSHAKE_SECONDS", "listen", "open_to_probes", "rpc_server", "warn_of_plain_tokens"]
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +59,15 @@ def listen(server: grpc.aio.Server, config: ServingConfig) -> int:
     where = f"{config.host}:{config.port}"
     if config.tls.certificate_file is not None:
         return server.add_secure_port(where, grpc_credentials(config.tls))
-    if config.auth.jwks is not None and not is_loopback(config.host):
-        log.warning("tokens travel in plain text to %s: set serving.tls, or keep the port to a mesh", where)
+    warn_of_plain_tokens(config)
     return server.add_insecure_port(where)
+
+
+def warn_of_plain_tokens(config: ServingConfig) -> None:
+    """Warn where callers send tokens without TLS over a network."""
+    if config.auth.jwks is not None and config.tls.certificate_file is None and not is_loopback(config.host):
+        where = f"{config.host}:{config.port}"
+        log.warning("tokens travel in plain text to %s: set serving.tls, or keep the port to a mesh", where)
 
 
 async def open_to_probes(

@@ -174,7 +174,8 @@ class Server:
         if self.config.front == "python":
             return None
         answering = Answering(lambda: self.watcher.loaded, PlainRetriever(self.retriever), self.served, self.metrics)
-        is_each_seen = self.config.auth.jwks is not None or self.traces is not None or self.lines is not None
+        is_asked_who = self.config.auth.jwks is not None or self.config.tls.client_ca_file is not None
+        is_each_seen = is_asked_who or self.traces is not None or self.lines is not None
         native = NativeFront(self.config, self.batcher, answering, answers=not (is_each_seen or self.variants))
         self.shown = shown_together(self.registry, native.counts)
         if self.member is not None:
@@ -263,6 +264,8 @@ class Server:
             if self.member is not None:
                 self.member.link.beat()
             await self.look_after()
+            if self.native is not None:
+                await asyncio.to_thread(self.native.look)
             await asyncio.sleep(1)
 
     async def look_after(self) -> None:

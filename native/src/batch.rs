@@ -33,6 +33,8 @@ struct Found<'py> {
     #[pyo3(item)]
     fallback: Vec<bool>,
     #[pyo3(item)]
+    seen_bounded: Vec<bool>,
+    #[pyo3(item)]
     complete: Vec<bool>,
     /// Whether each item is cold; empty: none is.
     #[pyo3(item)]
@@ -55,7 +57,7 @@ impl Batch {
         py: Python<'py>,
     ) -> (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<bool>>, Bound<'py, PyArray1<i64>>)
     {
-        let queries = || self.jobs.iter().flat_map(|job| &job.queries);
+        let queries = || self.jobs.iter().flat_map(|job| &job.plain.queries);
         let keys: Vec<i64> = queries().flat_map(|query| query.keys.iter().copied()).collect();
         let lengths: Vec<i64> = queries().map(|query| query.keys.len() as i64).collect();
         let users: Vec<bool> = queries().map(|query| query.is_user).collect();
@@ -65,14 +67,21 @@ impl Batch {
 
     /// The ids of each query's history, none for a user.
     fn ids(&self) -> Vec<Vec<String>> {
-        let queries = self.jobs.iter().flat_map(|job| &job.queries);
+        let queries = self.jobs.iter().flat_map(|job| &job.plain.queries);
         let spelled = |id: &bytes::Bytes| String::from_utf8_lossy(id).into_owned();
         queries.map(|query| query.ids.iter().map(spelled).collect()).collect()
     }
 
     /// How many queries each request has, and whether nobody is shown its answer.
     fn requests(&self) -> Vec<(usize, bool)> {
-        self.jobs.iter().map(|job| (job.queries.len(), job.probe)).collect()
+        self.jobs.iter().map(|job| (job.plain.queries.len(), job.plain.probe)).collect()
+    }
+
+    /// What each request leaves out: whether what was seen, and which keys; None: all leave out nothing.
+    fn left_out<'py>(&self, py: Python<'py>) -> Option<Vec<(bool, Bound<'py, PyArray1<i64>>)>> {
+        let all = self.jobs.iter().map(|job| &job.plain.left_out);
+        let spelled = || all.clone().map(|each| (each.seen, each.keys.clone().into_pyarray(py))).collect();
+        (!all.clone().all(|each| each.is_nothing())).then(spelled)
     }
 
     /// Answer all requests from one bundle, each with its token.
@@ -89,7 +98,7 @@ impl Batch {
         let (mut query, mut item, mut key) = (0, 0, 0);
         for (job, token) in std::mem::take(&mut self.jobs).into_iter().zip(&tokens) {
             let mut out = BytesMut::with_capacity(4096);
-            for wanted in &job.queries {
+            for wanted in &job.plain.queries {
                 let items = item..item + found.counts[query];
                 let missing = wanted.ids.iter().zip(&known[key..]).filter(|(_, known)| !**known).map(|(id, _)| id);
                 let cold = all_cold.get(items.clone()).filter(|cold| cold.contains(&true)).unwrap_or(&[]);
@@ -98,7 +107,7 @@ impl Batch {
                     scores: &scores[items.clone()],
                     missing: missing.collect(),
                     fallback: found.fallback[query],
-                    seen_bounded: false,
+                    seen_bounded: found.seen_bounded[query],
                     complete: found.complete[query],
                     cold,
                 };
@@ -130,12 +139,13 @@ impl Batch {
 
 impl Batch {
     fn check(&self, tokens: &[PyBackedStr], found: &Found<'_>) -> PyResult<()> {
-        let queries: usize = self.jobs.iter().map(|job| job.queries.len()).sum();
-        let keys: usize = self.jobs.iter().flat_map(|job| &job.queries).map(|query| query.keys.len()).sum();
+        let queries: usize = self.jobs.iter().map(|job| job.plain.queries.len()).sum();
+        let keys: usize = self.jobs.iter().flat_map(|job| &job.plain.queries).map(|query| query.keys.len()).sum();
         let items: usize = found.counts.iter().sum();
         let cold = found.cold.len()?;
         let fits = tokens.len() == self.jobs.len()
-            && [found.counts.len(), found.fallback.len(), found.complete.len()] == [queries; 3]
+            && [found.counts.len(), found.fallback.len(), found.seen_bounded.len(), found.complete.len()]
+                == [queries; 4]
             && found.known.len()? == keys
             && [found.ids.len(), found.scores.len()?] == [items; 2]
             && (cold == 0 || cold == items);

@@ -2,7 +2,7 @@
 
 use crate::admission::{Admission, Entry};
 use crate::counts::Counts;
-use crate::plain::{Rules, Wanted};
+use crate::plain::{Plain, Rules};
 use crate::queue::{Job, Queue};
 use crate::status::{Body, Failure, Status, answered, unframed};
 use crate::upstream::Upstream;
@@ -18,6 +18,7 @@ use std::sync::{Arc, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use tokio_rustls::TlsAcceptor;
 
 const RETRIEVE: &str = "/weir.retrieval.v1.RetrievalService/Retrieve";
 /// Bytes of a request that may be plain.
@@ -38,6 +39,8 @@ pub struct Shared {
     pub no_time: Status,
     pub queue_full: Status,
     pub stopping: Status,
+    /// None: connections are in plain text.
+    pub tls: RwLock<Option<TlsAcceptor>>,
     /// Plain calls in progress.
     pub under_way: AtomicUsize,
     /// None: Python answers all.
@@ -67,10 +70,8 @@ async fn retrieve(shared: Arc<Shared>, rules: &Rules, request: Request<Incoming>
         return shared.stopping.response(); // The client has gone.
     };
     let found = message(&read).filter(|_| is_whole);
-    match found.and_then(|found| Some((found.probe, rules.plain(found)?))) {
-        Some((probe, (queries, cost))) => {
-            Call::begun(shared, arrived, left, entry).answered(queries, cost, probe, &head.headers).await
-        }
+    match found.and_then(|found| rules.plain(found)) {
+        Some(plain) => Call::begun(shared, arrived, left, entry).answered(plain, &head.headers).await,
         None => {
             // Python counts it, and decides by itself whether to begin it.
             drop(entry);
@@ -112,10 +113,10 @@ impl Call {
         Call { shared, arrived, left, entry, code: None }
     }
 
-    async fn answered(mut self, queries: Vec<Wanted>, cost: f64, probe: bool, headers: &HeaderMap) -> Response<Body> {
+    async fn answered(mut self, plain: Plain, headers: &HeaderMap) -> Response<Body> {
         let (reply, wait) = oneshot::channel();
         let deadline = self.left.map(|left| self.arrived + left);
-        let job = Job { queries, cost, probe, arrived: self.arrived, deadline, reply };
+        let job = Job { plain, arrived: self.arrived, deadline, reply };
         let response = match self.shared.queue.push(job) {
             false => self.refused(self.shared.queue_full.clone(), "QUEUE_FULL"),
             true => match wait.await {

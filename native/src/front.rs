@@ -8,7 +8,9 @@ use crate::listener::{Bounds, listen};
 use crate::plain::Rules;
 use crate::queue::Queue;
 use crate::status::Status;
+use crate::tls::acceptor;
 use crate::upstream::Upstream;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::net::TcpListener;
@@ -19,9 +21,17 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 /// A status as Python gives it: code, message, details.
 type Spelled = (u16, String, Vec<u8>);
+
+/// A chain, its key, and authorities of clients where those are asked for certificates: PEM.
+type Certificate = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
+
+fn made((chain, key, authorities): Certificate) -> PyResult<TlsAcceptor> {
+    acceptor(&chain, &key, authorities.as_deref()).map_err(|error| PyValueError::new_err(error.to_string()))
+}
 
 #[derive(FromPyObject)]
 struct Options {
@@ -60,6 +70,8 @@ struct Limits {
     #[pyo3(item)]
     max_history_item_ids: usize,
     #[pyo3(item)]
+    max_excluded_item_ids: usize,
+    #[pyo3(item)]
     max_item_ids: usize,
     #[pyo3(item)]
     max_id_bytes: usize,
@@ -67,6 +79,8 @@ struct Limits {
     default_k: u32,
     #[pyo3(item)]
     query_cost: f64,
+    #[pyo3(item)]
+    seen_cost: f64,
     #[pyo3(item)]
     max_cost: f64,
     #[pyo3(item)]
@@ -85,7 +99,8 @@ pub struct Front {
 #[pymethods]
 impl Front {
     #[new]
-    fn new(descriptor: i32, upstream: PathBuf, options: Options) -> PyResult<Self> {
+    fn new(descriptor: i32, upstream: PathBuf, options: Options, certificate: Option<Certificate>) -> PyResult<Self> {
+        let tls = certificate.map(made).transpose()?;
         // SAFETY: Python has detached the descriptor from its socket, so this is its only owner.
         let listener = unsafe { TcpListener::from_raw_fd(descriptor) };
         listener.set_nonblocking(true)?;
@@ -107,6 +122,7 @@ impl Front {
             no_time: status(options.no_time),
             queue_full: status(options.queue_full),
             stopping,
+            tls: RwLock::new(tls),
             under_way: AtomicUsize::new(0),
             rules: RwLock::new(None),
         });
@@ -131,15 +147,24 @@ impl Front {
                 max_queries: limits.max_queries,
                 max_k: limits.max_k,
                 max_history_item_ids: limits.max_history_item_ids,
+                max_excluded_item_ids: limits.max_excluded_item_ids,
                 max_item_ids: limits.max_item_ids,
                 max_id_bytes: limits.max_id_bytes,
                 default_k: limits.default_k,
                 query_cost: limits.query_cost,
+                seen_cost: limits.seen_cost,
                 max_cost: limits.max_cost,
                 secret: limits.secret,
             })
         });
         *self.shared.rules.write().expect("no holder of this lock panics") = rules;
+    }
+
+    /// Show another certificate to those who connect from now on.
+    fn certify(&self, certificate: Certificate) -> PyResult<()> {
+        let tls = Some(made(certificate)?);
+        *self.shared.tls.write().expect("no holder of this lock panics") = tls;
+        Ok(())
     }
 
     /// Wait until a request waits, or `ring` was called since the last wait, or the front is closed.

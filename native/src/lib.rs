@@ -5,6 +5,7 @@
 
 mod admission;
 mod batch;
+mod begun;
 mod calls;
 mod counts;
 mod front;
@@ -12,6 +13,7 @@ mod listener;
 mod plain;
 mod queue;
 mod status;
+mod tls;
 mod upstream;
 mod wire;
 

@@ -1,6 +1,12 @@
 //! Connections: how many there are, and how long each may last.
 
+use crate::begun::Begun;
 use crate::calls::{Shared, answer};
+use crate::status::Failure;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use http::{HeaderValue, Request};
+use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -8,11 +14,17 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
-const PREFACE: usize = 24;
+type Secured = TlsStream<TcpStream>;
+
+/// The certificate of a client, which TLS has verified: what gRPC decodes from base64 ends with -bin.
+const CLIENT: &str = "x-weir-client-certificate-bin";
 const LOOK: Duration = Duration::from_millis(250);
 const HEADERS: u32 = 16 << 10;
 const STREAM_WINDOW: u32 = 1 << 18;
@@ -65,32 +77,47 @@ pub async fn listen(
             let (shared, open, stop) = (shared.clone(), open.clone(), stop.clone());
             tokio::spawn(async move {
                 let _open = Counted::one(&open);
-                if timeout(bounds.handshake, begins(&stream)).await == Ok(true) {
-                    serve(stream, shared, bounds, stop).await;
+                // Or answers wait for the acknowledgement of those before.
+                let _ = stream.set_nodelay(true);
+                let tls = shared.tls.read().expect("no holder of this lock panics").clone();
+                match tls {
+                    None => {
+                        if let Ok(Ok(begun)) = timeout(bounds.handshake, Begun::of(stream)).await {
+                            serve(begun, None, shared, bounds, stop).await;
+                        }
+                    }
+                    Some(tls) => {
+                        if let Ok(Ok((begun, client))) = timeout(bounds.handshake, secured(stream, tls)).await {
+                            serve(begun, client, shared, bounds, stop).await;
+                        }
+                    }
                 }
             });
         }
     }
 }
 
-/// Wait until a client has sent what HTTP/2 begins with; false: it has gone.
-async fn begins(stream: &TcpStream) -> bool {
-    let mut first = [0; PREFACE];
-    loop {
-        match stream.peek(&mut first).await {
-            Ok(PREFACE) => return true,
-            Ok(0) | Err(_) => return false,
-            Ok(_) => sleep(Duration::from_millis(20)).await,
-        }
-    }
+/// Begin a connection over TLS; return with it the certificate of the client, as Python's server reads it.
+async fn secured(stream: TcpStream, tls: TlsAcceptor) -> Result<(Begun<Secured>, Option<HeaderValue>), Failure> {
+    let stream = tls.accept(stream).await?;
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let client = certificates.first().map(|client| HeaderValue::from_str(&STANDARD_NO_PAD.encode(client)));
+    Ok((Begun::of(stream).await?, client.transpose()?))
 }
 
-async fn serve(stream: TcpStream, shared: Arc<Shared>, bounds: Bounds, mut stop: watch::Receiver<bool>) {
-    // Or answers wait for the acknowledgement of those before.
-    let _ = stream.set_nodelay(true);
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    client: Option<HeaderValue>,
+    shared: Arc<Shared>,
+    bounds: Bounds,
+    mut stop: watch::Receiver<bool>,
+) {
     let here = Arc::new(AtomicUsize::new(0));
-    let calls = service_fn(|request| {
+    let calls = service_fn(|mut request: Request<Incoming>| {
         let (shared, here) = (shared.clone(), here.clone());
+        // Nobody else may say it.
+        request.headers_mut().remove(CLIENT);
+        client.iter().for_each(|client| drop(request.headers_mut().insert(CLIENT, client.clone())));
         async move {
             let _here = Counted::one(&here);
             Ok::<_, Infallible>(answer(shared, request).await)

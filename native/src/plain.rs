@@ -12,11 +12,14 @@ pub struct Rules {
     pub max_queries: usize,
     pub max_k: u32,
     pub max_history_item_ids: usize,
+    pub max_excluded_item_ids: usize,
     pub max_item_ids: usize,
     pub max_id_bytes: usize,
     pub default_k: u32,
     /// Cost of a query besides its ids and its k.
     pub query_cost: f64,
+    /// Cost of leaving out what a user has seen.
+    pub seen_cost: f64,
     /// Requests that cost more are not plain.
     pub max_cost: f64,
     /// The key of the store's hashes; empty: they have none.
@@ -31,21 +34,50 @@ pub struct Wanted {
     pub k: u32,
 }
 
+/// What a request does not want: what its users have seen, or the items of its histories, and items by key.
+#[derive(Default)]
+pub struct LeftOut {
+    pub seen: bool,
+    pub keys: Vec<i64>,
+}
+
+impl LeftOut {
+    pub fn is_nothing(&self) -> bool {
+        !self.seen && self.keys.is_empty()
+    }
+}
+
+/// A plain request.
+pub struct Plain {
+    pub queries: Vec<Wanted>,
+    pub left_out: LeftOut,
+    pub probe: bool,
+    pub cost: f64,
+}
+
 impl Rules {
-    /// Return the queries of a plain request, and what it costs.
-    pub fn plain(&self, request: RetrieveRequest) -> Option<(Vec<Wanted>, f64)> {
+    /// Return what a plain request asks for; None: it is not plain.
+    pub fn plain(&self, request: RetrieveRequest) -> Option<Plain> {
         let has_wishes = request.params.is_some() || request.filter.is_some() || request.diversity.is_some();
-        let leaves_out = request.exclude_seen || !request.excluded_item_ids.is_empty();
-        let queries = request.queries;
-        let ids: usize = queries.iter().filter_map(|query| query.history.as_ref()).map(|all| all.item_ids.len()).sum();
-        let fits = (1..=self.max_queries).contains(&queries.len()) && ids <= self.max_item_ids;
-        if has_wishes || leaves_out || !request.bundle_version.is_empty() || !fits {
+        let (queries, excluded) = (request.queries, request.excluded_item_ids);
+        let histories = queries.iter().filter_map(|query| query.history.as_ref());
+        let ids: usize = histories.map(|history| history.item_ids.len()).sum();
+        let fits = (1..=self.max_queries).contains(&queries.len())
+            && excluded.len() <= self.max_excluded_item_ids
+            && ids + excluded.len() <= self.max_item_ids;
+        if has_wishes || !request.bundle_version.is_empty() || !fits {
             return None;
         }
-        let wanted: Vec<Wanted> = queries.into_iter().map(|query| self.wanted(query)).collect::<Option<_>>()?;
-        let each = wanted.iter().map(|query| self.query_cost + query.ids.len() as f64 + f64::from(query.k));
-        let cost: f64 = each.sum();
-        (cost <= self.max_cost).then_some((wanted, cost))
+        let queries: Vec<Wanted> = queries.into_iter().map(|query| self.wanted(query)).collect::<Option<_>>()?;
+        let keys = excluded.iter().map(|id| self.key(id)).collect::<Option<_>>()?;
+        let left_out = LeftOut { seen: request.exclude_seen, keys };
+        let cost: f64 = queries.iter().map(|query| self.cost(query, &left_out)).sum();
+        (cost <= self.max_cost).then_some(Plain { queries, left_out, probe: request.probe, cost })
+    }
+
+    fn cost(&self, query: &Wanted, left_out: &LeftOut) -> f64 {
+        let seen = if left_out.seen && query.is_user { self.seen_cost } else { 0.0 };
+        self.query_cost + (query.ids.len() + left_out.keys.len()) as f64 + f64::from(query.k) + seen
     }
 
     fn wanted(&self, query: Query) -> Option<Wanted> {

@@ -1,7 +1,7 @@
 //! The bounded queue between the connections and the thread of Python that searches.
 
 use crate::counts::Counts;
-use crate::plain::Wanted;
+use crate::plain::Plain;
 use crate::status::Status;
 use crate::wire::Stages;
 use bytes::Bytes;
@@ -14,12 +14,16 @@ pub type Reply = Result<(Bytes, Stages), Status>;
 
 /// A request that waits for its answer.
 pub struct Job {
-    pub queries: Vec<Wanted>,
-    pub cost: f64,
-    pub probe: bool,
+    pub plain: Plain,
     pub arrived: Instant,
     pub deadline: Option<Instant>,
     pub reply: oneshot::Sender<Reply>,
+}
+
+impl Job {
+    fn is_like(&self, other: &Job) -> bool {
+        self.plain.left_out.is_nothing() == other.plain.left_out.is_nothing()
+    }
 }
 
 #[derive(Default)]
@@ -48,11 +52,11 @@ impl Queue {
     /// Queue a job; false: there is no room.
     pub fn push(&self, job: Job) -> bool {
         let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
-        let has_room = waiting.jobs.is_empty() || waiting.queries + job.queries.len() <= self.limit;
+        let has_room = waiting.jobs.is_empty() || waiting.queries + job.plain.queries.len() <= self.limit;
         if waiting.closed || !has_room {
             return false;
         }
-        waiting.queries += job.queries.len();
+        waiting.queries += job.plain.queries.len();
         waiting.jobs.push_back(job);
         self.changed.notify_one();
         true
@@ -72,28 +76,33 @@ impl Queue {
 
     /// Remove the jobs that make a batch: one, and more as long as they have at most so many queries and cost so much.
     ///
-    /// Those whose client has gone are dropped, and those whose deadline has passed are refused.
+    /// All of a batch leave something out, or none does. Jobs whose client has gone are dropped, and those whose deadline
+    /// has passed are refused.
     pub fn take(&self, queries: usize, cost: f64) -> Vec<Job> {
         let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
-        let (mut taken, mut left, mut budget, now) = (Vec::new(), queries, cost, Instant::now());
-        while let Some(next) = waiting.jobs.front() {
-            if !taken.is_empty() && (next.queries.len() > left || next.cost > budget) {
-                break;
-            }
-            let Some(job) = waiting.jobs.pop_front() else { break };
-            waiting.queries -= job.queries.len();
+        let (mut taken, mut others) = (Vec::<Job>::new(), VecDeque::new());
+        let (mut left, mut budget, now) = (queries, cost, Instant::now());
+        while let Some(job) = waiting.jobs.pop_front() {
             if job.reply.is_closed() {
                 self.counts.dropped("cancelled");
             } else if job.deadline.is_some_and(|deadline| deadline <= now) {
                 self.counts.dropped("deadline");
                 self.counts.refused("DEADLINE_PASSED");
                 let _ = job.reply.send(Err(self.late.clone()));
+            } else if taken.first().is_some_and(|first| !first.is_like(&job)) {
+                others.push_back(job);
+            } else if !taken.is_empty() && (job.plain.queries.len() > left || job.plain.cost > budget) {
+                others.push_back(job);
+                break;
             } else {
-                left = left.saturating_sub(job.queries.len());
-                budget -= job.cost;
+                left = left.saturating_sub(job.plain.queries.len());
+                budget -= job.plain.cost;
                 taken.push(job);
             }
         }
+        others.append(&mut waiting.jobs);
+        waiting.queries = others.iter().map(|job| job.plain.queries.len()).sum();
+        waiting.jobs = others;
         taken
     }
 

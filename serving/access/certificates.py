@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 from cryptography import x509
@@ -14,21 +14,34 @@ from cryptography.x509.oid import NameOID
 from serving.access.config import TlsConfig
 from serving.access.files import FromFiles
 
-__all__ = ["grpc_credentials", "http_context", "names_of"]
+__all__ = ["Certificate", "certificate_of", "grpc_credentials", "http_context", "names_of"]
+
+
+class Certificate(NamedTuple):
+    """A chain, its key and, where callers are asked for theirs, the authorities of their certificates; as PEM."""
+
+    chain: bytes
+    key: bytes
+    authorities: bytes | None
+
+
+def certificate_of(config: TlsConfig) -> FromFiles[Certificate]:
+    """Return the newest certificate for gRPC; raises `OSError` or `ValueError`."""
+    return FromFiles("the certificate for gRPC", _files(config), lambda: _read(config))
 
 
 def grpc_credentials(config: TlsConfig) -> grpc.ServerCredentials:
     """Return credentials for gRPC, with a certificate; raises `OSError` or `ValueError`."""
-    certificates = FromFiles("the certificate for gRPC", _files(config), lambda: _grpc_configuration(config))
+    certificates = certificate_of(config)
     served = certificates.get()
 
     def newest() -> Any:
         nonlocal served
         before, served = served, certificates.get()
-        return None if served is before else served  # None: what gRPC has is still right
+        return None if served is before else _grpc_configuration(served)  # None: what gRPC has is still right
 
     return grpc.dynamic_ssl_server_credentials(
-        served, newest, require_client_authentication=config.client_ca_file is not None
+        _grpc_configuration(served), newest, require_client_authentication=config.client_ca_file is not None
     )
 
 
@@ -95,10 +108,14 @@ def _files(config: TlsConfig) -> list[Path]:
     return [file for file in (config.certificate_file, config.key_file, config.client_ca_file) if file is not None]
 
 
-def _grpc_configuration(config: TlsConfig) -> grpc.ServerCertificateConfiguration:
-    certificate, key, *authorities = (file.read_bytes() for file in _files(config))
+def _read(config: TlsConfig) -> Certificate:
+    chain, key, *authorities = (file.read_bytes() for file in _files(config))
     # gRPC would take a key that does not fit, and then fail every handshake.
-    if load_pem_private_key(key, None).public_key() != x509.load_pem_x509_certificate(certificate).public_key():
+    if load_pem_private_key(key, None).public_key() != x509.load_pem_x509_certificate(chain).public_key():
         raise ValueError(f"{config.key_file} is not the key of {config.certificate_file}")
-    x509.load_pem_x509_certificates(authorities[0] if authorities else certificate)
-    return grpc.ssl_server_certificate_configuration([(key, certificate)], authorities[0] if authorities else None)
+    x509.load_pem_x509_certificates(authorities[0] if authorities else chain)
+    return Certificate(chain, key, authorities[0] if authorities else None)
+
+
+def _grpc_configuration(served: Certificate) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(served.key, served.chain)], served.authorities)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
+from ssl import DER_cert_to_PEM_cert
 from typing import Any, Final
 
 import grpc
@@ -23,6 +24,9 @@ Refuse = Callable[[RequestError, Any], Awaitable[None]]
 
 _RETRIEVAL: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
 _REFLECTION: Final = {reflection.SERVICE_NAME, REFLECTION_V1}
+
+_CLIENT: Final = "x-weir-client-certificate-bin"
+"""Set by the compiled front, which takes away what callers send by this name."""
 
 _caller: ContextVar[Caller] = ContextVar("caller")
 """Of the call that this task answers."""
@@ -48,11 +52,14 @@ def _is_no_header(record: logging.LogRecord) -> bool:
 
 
 class AccessInterceptor(WrappingInterceptor):
-    """Admits calls before their request is decoded; `refuse` is given the error and the context, and ends the call."""
+    """Admits calls before their request is decoded; `refuse` is given the error and the context, and ends the call.
 
-    def __init__(self, access: Access, refuse: Refuse) -> None:
+    Behind a compiled front (`has_front`), that says which certificate a client has shown it.
+    """
+
+    def __init__(self, access: Access, refuse: Refuse, *, has_front: bool = False) -> None:
         super().__init__()
-        self._access, self._refuse = access, refuse
+        self._access, self._refuse, self._has_front = access, refuse, has_front
 
     def wrapped(self, handler: Any, path: str) -> Any:
         """Put the check before all methods but those of health."""
@@ -84,8 +91,12 @@ class AccessInterceptor(WrappingInterceptor):
         return handle
 
     async def _admit(self, context: Any, right: Right) -> None:
-        authorization = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
-        certificate = context.auth_context().get("x509_pem_cert")
+        metadata = context.invocation_metadata() or ()
+        authorization = [value for key, value in metadata if key == "authorization"]
+        if self._has_front:
+            certificate = [DER_cert_to_PEM_cert(value).encode() for key, value in metadata if key == _CLIENT]
+        else:
+            certificate = context.auth_context().get("x509_pem_cert")
         try:
             caller = await self._access.admit(authorization, certificate[0] if certificate else None, right)
         except RequestError as error:

@@ -4,13 +4,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
+import numpy as np
+
+from contracts import ItemKeys
 from serving.bundle import LoadedBundle
 from serving.errors import NoBundleError, RequestError
 from serving.metrics import RequestMetrics
-from serving.native.columns import Found, PlainBatch, Wanted, queries_of
+from serving.native.columns import I64, Found, PlainBatch, Wanted, queries_of
 from serving.native.plain import PlainRetriever
-from serving.queries import Hits, Query
+from serving.queries import Hits, Query, Task
 from serving.served.lists import ServedLists
 from serving.status import code_of, details_of
 
@@ -51,11 +55,11 @@ class Answering:
         loaded, wanted = self.loaded(), Wanted(*batch.wanted())
         if not loaded:
             raise NoBundleError
-        bundle = loaded[0].answering()
-        if self.retriever.is_flat(bundle):
+        bundle, left_out = loaded[0].answering(), batch.left_out()
+        if left_out is None and self.retriever.is_flat(bundle):
             found, tower, search = self.retriever.flat(bundle, wanted)
         else:
-            found, tower, search = self.retriever.one_by_one(bundle, wanted, batch.ids())
+            found, tower, search = self.retriever.by_tasks(_tasks(bundle, batch, wanted, left_out))
         self.metrics.fallbacks.inc(int(found.fallback.sum()))
         self.metrics.cold.inc(int(found.cold.sum()))
         batch.answer(
@@ -80,6 +84,18 @@ class Answering:
 def spelled(error: RequestError) -> tuple[int, str, bytes]:
     """Return an error as gRPC sends it: code, message and details."""
     return code_of(error).value[0], str(error), details_of(error)
+
+
+def _tasks(
+    bundle: LoadedBundle, batch: PlainBatch, wanted: Wanted, left_out: Sequence[tuple[bool, I64]] | None
+) -> list[Task]:
+    """Return a task for each request."""
+    queries, requests = queries_of(wanted, batch.ids()), batch.requests()
+    nothing = (False, np.empty(0, np.int64))
+    return [
+        Task(bundle, tuple(islice(queries, count)), exclude_seen=seen, excluded=ItemKeys(keys))
+        for (count, _), (seen, keys) in zip(requests, left_out or [nothing] * len(requests), strict=True)
+    ]
 
 
 def _of_request(part: slice, batch: PlainBatch, wanted: Wanted, found: Found) -> tuple[list[Query], list[Hits]]:

@@ -27,6 +27,9 @@ class PlainBatch(Protocol):
     def ids(self) -> list[list[str]]:
         """Return the ids of each query's history; none for a user."""
 
+    def left_out(self) -> list[tuple[bool, I64]] | None:
+        """Return for each request whether it leaves out what was seen, and the keys of what else; None: nothing all."""
+
     def requests(self) -> list[tuple[int, bool]]:
         """Return how many queries each request has, and whether nobody is shown its answer."""
 
@@ -70,12 +73,13 @@ class Found:
     counts: I64
     known: Bools
     fallback: Bools
+    seen_bounded: Bools
     complete: Bools
     cold: Bools
 
     def columns(self) -> dict[str, Any]:
         """Return what the front takes."""
-        lists = ("counts", "fallback", "complete")
+        lists = ("counts", "fallback", "seen_bounded", "complete")
         return {**vars(self), **{name: getattr(self, name).tolist() for name in lists}}
 
     def hits(self) -> Iterator[Hits]:

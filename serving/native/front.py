@@ -1,6 +1,7 @@
 """Starts the compiled front before the server of Python, and answers its plain requests on the thread that searches."""
 
 import asyncio
+import logging
 import socket
 import tempfile
 from dataclasses import dataclass, field
@@ -8,19 +9,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from contracts import MAX_ID_BYTES
+from serving.access.certificates import Certificate, certificate_of
 from serving.batcher import Batcher
 from serving.bell import Bell, Beside
 from serving.bundle import LoadedBundle
 from serving.config import ServingConfig
-from serving.cost import QUERY
+from serving.cost import QUERY, SEEN
 from serving.errors import DeadlinePassedError, NoTimeLeftError, QueueFullError, ShuttingDownError
-from serving.listeners import HANDSHAKE_SECONDS
+from serving.listeners import HANDSHAKE_SECONDS, warn_of_plain_tokens
 from serving.metrics import SECONDS
 from serving.native.answering import Answering, spelled
 from serving.queries import Answer, Task
 from serving.requests import DEFAULT_K
 
 __all__ = ["NativeFront"]
+
+log = logging.getLogger(__name__)
 
 _MOST_ITEMS: Final = 255
 """Items of a query up to which it makes no difference to a search how many they are (`serving.retriever`)."""
@@ -40,6 +44,7 @@ class NativeFront(Beside):
     _folder: tempfile.TemporaryDirectory[str] = field(init=False)
     _front: Any = field(default=None, init=False)
     _bundle: LoadedBundle | None = field(default=None, init=False)
+    _shown: Certificate | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         try:
@@ -50,6 +55,8 @@ class NativeFront(Beside):
                 "Rust, and so does `pip install ./native`"
             ) from None
         self._made = Front
+        tls = self.config.tls
+        self._certificates = None if tls.certificate_file is None else certificate_of(tls)
         self._folder = tempfile.TemporaryDirectory(prefix="weir-front-")
 
     @property
@@ -65,7 +72,9 @@ class NativeFront(Beside):
         )[0]
         listening = socket.create_server(address[:2], family=family, backlog=1024, reuse_port=sharing)
         port = int(listening.getsockname()[1])
-        self._front = self._made(listening.detach(), self.upstream, self._options())
+        warn_of_plain_tokens(self.config)
+        self._shown = None if self._certificates is None else self._certificates.get()
+        self._front = self._made(listening.detach(), self.upstream, self._options(), self._shown)
         self.batcher.attach(self)
         self.follow(next(iter(self.answering.loaded()), None))
         return port
@@ -76,6 +85,18 @@ class NativeFront(Beside):
             return
         self._bundle = bundle
         self._front.answer_plain(None if bundle is None else self._limits(bundle))
+
+    def look(self) -> None:
+        """Show new callers the newest certificate; to be called every second."""
+        if self._front is None or self._certificates is None:
+            return
+        newest = self._certificates.get()
+        if newest is not self._shown:
+            self._shown = newest
+            try:
+                self._front.certify(newest)
+            except ValueError as error:
+                log.error("the certificate for gRPC cannot be used, the one before stays: %s", error)
 
     def counts(self) -> dict[str, Any]:
         """Return what the front has counted, nothing before it listens."""
@@ -142,10 +163,12 @@ class NativeFront(Beside):
             "max_queries": min(limits.max_queries, self.config.max_batch_queries),
             "max_k": min(limits.max_k, _MOST_ITEMS),
             "max_history_item_ids": limits.max_history_item_ids,
+            "max_excluded_item_ids": limits.max_excluded_item_ids,
             "max_item_ids": limits.max_item_ids,
             "max_id_bytes": MAX_ID_BYTES,
             "default_k": min(DEFAULT_K, limits.max_k),
             "query_cost": QUERY + bundle.index.cost(),
+            "seen_cost": SEEN,
             # What costs more waits in a lane of its own.
             "max_cost": min(limits.max_cost, self.config.max_batch_cost / 2),
             "secret": bytes.fromhex(bundle.key_secret),

@@ -4,6 +4,7 @@ What is found is what `serving.retriever` finds. Where items must not be returne
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import faiss
@@ -12,13 +13,11 @@ import numpy as np
 from contracts import IndexRows, ItemKeys, UserKeys
 from contracts.item_rows import flat_tower_rows
 from serving.bundle import LoadedBundle
-from serving.native.columns import F32, I64, Bools, Found, Wanted, queries_of
-from serving.queries import Answer, Hits, Task
+from serving.native.columns import F32, I64, Bools, Found, Wanted
+from serving.queries import Answer, ByHistory, Hits, Source, Task
 from serving.retriever import Retriever
 
 __all__ = ["PlainRetriever"]
-
-Ids = list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,14 @@ class PlainRetriever:
         kept = (rows >= 0) & (np.arange(rows.shape[1]) < wanted.k[:, None])
         ids: list[str] = bundle.ids[rows[kept]].tolist()
         complete = wanted.k <= bundle.items
-        found = Found(ids, scores[kept], kept.sum(axis=1), known, ~there, complete, np.empty(0, np.bool_))
+        none = np.zeros(len(there), np.bool_)
+        found = Found(ids, scores[kept], kept.sum(axis=1), known, ~there, none, complete, none[:0])
         return found, planned - started, time.monotonic() - planned
 
-    def one_by_one(self, bundle: LoadedBundle, wanted: Wanted, ids: Ids) -> tuple[Found, float, float]:
-        """Return the same, by queries instead of columns: whatever may be returned."""
-        queries = queries_of(wanted, ids)
-        answers = self.retriever([Task(bundle=bundle, queries=(query,)) for query in queries])
-        return _found(answers, wanted, ids), answers[0].tower_seconds, answers[0].search_seconds
+    def by_tasks(self, tasks: Sequence[Task]) -> tuple[Found, float, float]:
+        """Return the same of tasks in place of columns: whatever they leave out, and whatever may be returned."""
+        answers = self.retriever(tasks)
+        return _found(answers, tasks), answers[0].tower_seconds, answers[0].search_seconds
 
     def _inputs(self, bundle: LoadedBundle, wanted: Wanted) -> tuple[Bools, I64, Bools]:
         """Return which keys have an item, and what the tower reads: rows and mask, (n, length) each."""
@@ -80,22 +79,23 @@ def _nothing(queries: int, width: int) -> tuple[F32, I64]:
     return np.zeros((queries, width), np.float32), np.full((queries, width), -1, np.int64)
 
 
-def _found(answers: list[Answer], wanted: Wanted, ids: Ids) -> Found:
+def _found(answers: Sequence[Answer], tasks: Sequence[Task]) -> Found:
     hits = [hit for answer in answers for hit in answer.hits]
+    sources = [query.source for task in tasks for query in task.queries]
     cold = [hit.cold or [False] * len(hit.ids) for hit in hits] if any(hit.cold for hit in hits) else []
     return Found(
         ids=[each for hit in hits for each in hit.ids],
         scores=np.array([score for hit in hits for score in hit.scores], np.float32),
         counts=np.array([len(hit.ids) for hit in hits]),
-        known=_known(hits, wanted, ids),
+        known=np.concatenate([_known(source, hit) for source, hit in zip(sources, hits, strict=True)]),
         fallback=np.array([hit.fallback for hit in hits]),
+        seen_bounded=np.array([hit.seen_bounded for hit in hits]),
         complete=np.array([hit.complete for hit in hits]),
         cold=np.array([each for flags in cold for each in flags], np.bool_),
     )
 
 
-def _known(hits: list[Hits], wanted: Wanted, ids: Ids) -> Bools:
-    known = np.ones(len(wanted.keys), np.bool_)
-    missing = [set(hit.missing) for hit in hits]
-    known[~wanted.of_users] = [each not in gone for gone, own in zip(missing, ids, strict=True) for each in own]
-    return known
+def _known(source: Source, hits: Hits) -> Bools:
+    """Return which of a query's keys have an item; the single key of a user counts as if it had."""
+    missing = set(hits.missing)
+    return np.array([each not in missing for each in source.ids] if isinstance(source, ByHistory) else [True], np.bool_)

@@ -99,7 +99,7 @@ class Guarded:
         with aim.speaking() as connection:
             connection.sendall(hostile.call(hostile.headers(aim, {"authorization": authorization}), 1, b""))
             found = b""
-            while b"grpc-status" not in found and (data := connection.recv(65536)):
+            while not hostile.has_ended(found) and (data := connection.recv(65536)):
                 found += data
             return found
 

@@ -40,8 +40,10 @@ METHOD = "/weir.retrieval.v1.RetrievalService/Retrieve"
 GOOD = [by_history(["item-1", "item-2"], 10)]
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING = 0, 1, 3, 4, 6
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS = 1, 4
+_HEAD = 9
+"""Bytes of a frame before its payload."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -108,6 +110,17 @@ def call(block: bytes, stream: int, message: bytes) -> bytes:
     """The frames of a call with a header block."""
     body = b"\x00" + struct.pack(">I", len(message)) + message
     return frame(_HEADERS, _END_HEADERS, stream, block) + frame(_DATA, _END_STREAM, stream, body)
+
+
+def has_ended(answer: bytes) -> bool:
+    """Say whether an answer holds the end of a call's stream, or of the connection."""
+    while len(answer) >= _HEAD:
+        size, kind, flags = int.from_bytes(answer[:3]), answer[3], answer[4]
+        ends = kind in {_HEADERS, _DATA} and flags & _END_STREAM
+        if len(answer) >= _HEAD + size and (ends or kind in {_RST_STREAM, _GOAWAY}):
+            return True
+        answer = answer[_HEAD + size :]
+    return False
 
 
 def idle(aim: Aim, until: float, count: int = 2000, *, speaking: bool = True) -> None:

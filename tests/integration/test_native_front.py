@@ -15,7 +15,6 @@ from grpc_status import rpc_status
 
 from contracts import Store
 from serving.client import RetrievalClient, RetrievalError, by_history
-from serving.config import ServingConfig
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
@@ -48,11 +47,11 @@ PLAIN: Final = {
     "more than there are": ask(pb.Query(user_id="ann", k=250)),
     "an id of other letters": ask(pb.Query(history=pb.History(item_ids=["Žluť", "item-3"]))),
     "a probe": ask(KNOWN, probe=True),
+    "seen items left out": ask(ANN, KNOWN, exclude_seen=True),
+    "excluded items": ask(KNOWN, excluded_item_ids=["item-2", "item-9", "gone"]),
     "an unknown field": ask(KNOWN) + b"\xa0\x06\x01",
 }
 PASSED_ON: Final = {
-    "seen items left out": ask(ANN, exclude_seen=True),
-    "excluded items": ask(KNOWN, excluded_item_ids=["item-2"]),
     "allowed items": ask(KNOWN, filter=pb.Filter(allowed_item_ids=["item-2", "item-4"])),
     "parameters": ask(KNOWN, params=pb.SearchParams(exact=True, score_threshold=0.1)),
     "the loaded version": ask(KNOWN, bundle_version="v1"),
@@ -72,6 +71,7 @@ REFUSED: Final = {
     "no message": b"\xff\xff\xff",
     "another version": ask(KNOWN, bundle_version="v0"),
     "tags without a catalogue": ask(KNOWN, filter=pb.Filter(any_tags=["jazz"])),
+    "an empty excluded id": ask(KNOWN, excluded_item_ids=["item-2", ""]),
     "too many queries": ask(*[KNOWN] * 300),
 }
 
@@ -222,8 +222,3 @@ def test_calls_in_progress_are_answered_at_the_end(tmp_path_factory: pytest.Temp
             caller.join()
     # Nothing listens any more; nothing that was taken was lost.
     assert all("UNAVAILABLE" in failure for failure in failures), failures
-
-
-def test_certificates_are_refused() -> None:
-    with pytest.raises(ValueError, match="front = native has no TLS"):
-        ServingConfig.model_validate({"front": "native", "tls": {"certificate_file": "c", "key_file": "k"}})

@@ -11,12 +11,15 @@ import grpc
 import pytest
 
 from contracts import Store
+from serving.access.channel import credentials_of
 from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, RetrievalError
 from tests.integration.guarded import DENIED, QUERY, refused
 from tests.serving.authority import Authority
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.retrieval.v1 import retrieval_pb2_grpc
 
 
 def test_only_certificates_of_the_authority_count(tmp_path: Path) -> None:
@@ -35,6 +38,14 @@ def test_only_certificates_of_the_authority_count(tmp_path: Path) -> None:
         with RetrievalClient(server.target, 10, config(authority.files("shop"))) as shop:
             assert shop.info().bundle_version == "v1"
             assert refused(lambda: shop.retrieve(QUERY)) == DENIED
+        # The compiled front tells Python's server by a header who calls; nobody else can.
+        name, stolen = "x-weir-client-certificate-bin", ssl.PEM_cert_to_DER_cert(authority.pair("tester")[0].decode())
+        credentials = credentials_of(config(authority.files("shop")), None)
+        with grpc.secure_channel(server.target, credentials) as channel:
+            stub = retrieval_pb2_grpc.RetrievalServiceStub(channel)
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.Retrieve(pb.RetrieveRequest(queries=QUERY), metadata=((name, stolen),), timeout=10)
+        assert caught.value.code() == DENIED[0]
         for pair in ({}, other.files("tester2")):
             with RetrievalClient(server.target, 3, config(pair)) as stranger:
                 assert refused(stranger.info)[0] in {

@@ -28,6 +28,7 @@ class Batch:
 
     histories: list[list[str]]
     probe: bool = False
+    excluded: list[str] | None = None
     answers: list[tuple[str, Sequence[str], dict[str, Any]]] = field(default_factory=list)
     failures: list[tuple[int, str, bytes]] = field(default_factory=list)
     parts: "list[Batch]" = field(default_factory=list)
@@ -39,6 +40,11 @@ class Batch:
 
     def ids(self) -> list[list[str]]:
         return self.histories
+
+    def left_out(self) -> list[tuple[bool, I64]] | None:
+        if self.excluded is None:
+            return None
+        return [(True, np.array([hash_id(item) for item in self.excluded], np.int64))] * len(self.histories)
 
     def requests(self) -> list[tuple[int, bool]]:
         return [(1, self.probe)] * len(self.histories)
@@ -96,6 +102,20 @@ def test_each_request_is_answered_named_and_kept(served: Served) -> None:
     assert [item for row in kept for item in row["item_ids"]] == found["ids"]
     assert served.count("weir_batch_queries_sum") == 3
     assert served.count("weir_fallbacks_total") == 1
+
+
+def test_what_a_request_leaves_out_is_not_found(served: Served) -> None:
+    first, second = Batch([["item-1"], ["gone"]]), Batch([["item-1"], ["gone"]])
+    served.answering(first)
+    [(_, _, before)] = first.answers
+    second.excluded = [before["ids"][0], before["ids"][3]]
+    served.answering(second)
+    [(_, _, found)] = second.answers
+    assert found["counts"] == [3, 3]
+    assert found["fallback"] == [False, True]
+    assert found["known"].tolist() == [True, False]
+    assert not {*second.excluded, "item-1"} & set(found["ids"])
+    assert found["ids"][3:5] == before["ids"][4:6]
 
 
 def test_nothing_is_kept_of_a_probe(served: Served) -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from contracts import BundleLog, ItemKeys, Store, hash_id
 from serving.bundle import LoadedBundle
 from serving.loading import load_bundle
-from serving.native.columns import Found, Wanted
+from serving.native.columns import Found, Wanted, queries_of
 from serving.native.plain import PlainRetriever
+from serving.queries import Task
 from serving.retriever import Retriever
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
 from tests.serving.users import Event
@@ -48,10 +49,15 @@ def wanted(asked: list[Asked]) -> tuple[Wanted, list[list[str]]]:
     return columns, ids
 
 
+def tasks(bundle: LoadedBundle, columns: Wanted, ids: list[list[str]]) -> list[Task]:
+    """Return a task for each query."""
+    return [Task(bundle, (query,)) for query in queries_of(columns, ids)]
+
+
 def same(one: Found, other: Found) -> None:
     assert one.ids == other.ids
     np.testing.assert_allclose(one.scores, other.scores, rtol=1e-5, atol=1e-6)
-    for name in ("counts", "known", "fallback", "complete"):
+    for name in ("counts", "known", "fallback", "seen_bounded", "complete"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
@@ -62,7 +68,7 @@ def test_columns_find_what_queries_find(plain: tuple[LoadedBundle, PlainRetrieve
     columns, ids = wanted(asked)
     assert retriever.is_flat(bundle)
     flat, *seconds = retriever.flat(bundle, columns)
-    same(flat, retriever.one_by_one(bundle, columns, ids)[0])
+    same(flat, retriever.by_tasks(tasks(bundle, columns, ids))[0])
     assert all(0 <= each < 10 for each in seconds)
     assert not len(flat.cold)
 
@@ -84,7 +90,7 @@ def test_what_is_taken_down_is_not_found(plain: tuple[LoadedBundle, PlainRetriev
     gone = ItemKeys(np.array([hash_id(before.ids[0]), hash_id(before.ids[3])]))
     without = PlainRetriever(Retriever(retriever.retriever.histories, taken_down=lambda _: gone))
     assert not without.is_flat(bundle)
-    found, *_ = without.one_by_one(bundle, columns, ids)
+    found, *_ = without.by_tasks(tasks(bundle, columns, ids))
     assert found.counts.tolist() == [3, 3]
     assert not {before.ids[0], before.ids[3]} & set(found.ids)
     assert found.ids[3:5] == before.ids[4:6]
