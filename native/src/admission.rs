@@ -31,16 +31,19 @@ impl Admission {
         Arc::new(Admission { limit, state: Mutex::new(State { under_way: 0, pace: FIRST }) })
     }
 
-    /// Begin a call for which so much time is left; None: it would not be answered in time.
-    pub fn enter(self: &Arc<Self>, left: Option<Duration>) -> Option<Entry> {
-        let mut state = self.state.lock().expect("no holder of this lock panics");
+    /// Say whether to read and begin a call for which so much time is left; None: it has no deadline.
+    pub fn has_time(&self, left: Option<Duration>) -> bool {
+        let state = self.state.lock().expect("no holder of this lock panics");
         let ahead = state.under_way;
-        let in_time = left.is_none_or(|left| ahead as f64 * state.pace <= SHARE * left.as_secs_f64());
-        if ahead >= self.limit || !(ahead == 0 || in_time) {
-            return None;
-        }
+        let in_time = |left: Duration| ahead as f64 * state.pace <= SHARE * left.as_secs_f64();
+        ahead < self.limit && (ahead == 0 || left.is_none_or(in_time))
+    }
+
+    /// Begin a call.
+    pub fn enter(self: &Arc<Self>) -> Entry {
+        let mut state = self.state.lock().expect("no holder of this lock panics");
         state.under_way += 1;
-        Some(Entry { admission: self.clone(), ahead, began: Instant::now(), waited: false })
+        Entry { admission: self.clone(), ahead: state.under_way - 1, began: Instant::now(), waited: false }
     }
 }
 

@@ -59,22 +59,21 @@ pub async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response
 async fn retrieve(shared: Arc<Shared>, rules: &Rules, request: Request<Incoming>) -> Response<Body> {
     let arrived = Instant::now();
     let left = timeout(request.headers());
-    let Some(entry) = shared.admission.enter(left) else {
+    if !shared.admission.has_time(left) {
         shared.counts.started();
         shared.counts.refused("QUEUE_FULL");
         shared.counts.handled(shared.no_time.code, Duration::ZERO);
         return shared.no_time.response();
-    };
+    }
     let (head, mut body) = request.into_parts();
     let Ok((read, is_whole)) = first(&mut body).await else {
         return shared.stopping.response(); // The client has gone.
     };
     let found = message(&read).filter(|_| is_whole);
     match found.and_then(|found| rules.plain(found)) {
-        Some(plain) => Call::begun(shared, arrived, left, entry).answered(plain, &head.headers).await,
+        Some(plain) => Call::begun(shared, arrived, left).answered(plain, &head.headers).await,
         None => {
             // Python counts it, and decides by itself whether to begin it.
-            drop(entry);
             let body = Begun { read: Some(read), rest: body }.boxed_unsync();
             shared.upstream.forward(Request::from_parts(head, body)).await
         }
@@ -107,9 +106,10 @@ struct Call {
 }
 
 impl Call {
-    fn begun(shared: Arc<Shared>, arrived: Instant, left: Option<Duration>, entry: Entry) -> Self {
+    fn begun(shared: Arc<Shared>, arrived: Instant, left: Option<Duration>) -> Self {
         shared.under_way.fetch_add(1, Ordering::Relaxed);
         shared.counts.started();
+        let entry = shared.admission.enter();
         Call { shared, arrived, left, entry, code: None }
     }
 

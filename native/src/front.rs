@@ -136,7 +136,7 @@ impl Front {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
-        runtime.spawn(listen(listener, shared.clone(), bounds, Arc::default(), stops));
+        runtime.spawn(listen(listener, shared.clone(), bounds, stops));
         Ok(Front { shared, stop, runtime: Mutex::new(Some(runtime)) })
     }
 

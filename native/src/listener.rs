@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -40,60 +40,58 @@ pub struct Bounds {
     pub handshake: Duration,
 }
 
-struct Counted<'a>(&'a AtomicUsize);
+/// One more of what is counted, as long as this lives.
+struct Counted(Arc<AtomicUsize>);
 
-impl<'a> Counted<'a> {
-    fn one(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Counted(count)
+impl Counted {
+    fn in_all(all: &Arc<AtomicUsize>) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Counted(all.clone())
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Accept connections until `stop` says so; those that are open then end with their calls.
-pub async fn listen(
-    listener: TcpListener,
-    shared: Arc<Shared>,
-    bounds: Bounds,
-    open: Arc<AtomicUsize>,
-    mut stop: watch::Receiver<bool>,
-) {
+pub async fn listen(listener: TcpListener, shared: Arc<Shared>, bounds: Bounds, mut stop: watch::Receiver<bool>) {
+    let room = Arc::new(Semaphore::new(bounds.connections));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stops| *stops) => return,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, caller)) = accepted else {
             // No file is left: there will be when a connection ends.
             sleep(LOOK).await;
             continue;
         };
-        if open.load(Ordering::Relaxed) < bounds.connections {
-            let (shared, open, stop) = (shared.clone(), open.clone(), stop.clone());
+        if let Ok(place) = room.clone().try_acquire_owned() {
+            // Connections that begin together do not end together.
+            let age = bounds.age.mul_f64(0.9 + f64::from(caller.port() % 1024) / 5120.0);
+            let connected = connect(stream, shared.clone(), Bounds { age, ..bounds }, stop.clone());
             tokio::spawn(async move {
-                let _open = Counted::one(&open);
-                // Or answers wait for the acknowledgement of those before.
-                let _ = stream.set_nodelay(true);
-                let tls = shared.tls.read().expect("no holder of this lock panics").clone();
-                match tls {
-                    None => {
-                        if let Ok(Ok(begun)) = timeout(bounds.handshake, Begun::of(stream)).await {
-                            serve(begun, None, shared, bounds, stop).await;
-                        }
-                    }
-                    Some(tls) => {
-                        if let Ok(Ok((begun, client))) = timeout(bounds.handshake, secured(stream, tls)).await {
-                            serve(begun, client, shared, bounds, stop).await;
-                        }
-                    }
-                }
+                connected.await;
+                drop(place);
             });
         }
+    }
+}
+
+/// Answer the calls of a connection, until it ends.
+async fn connect(stream: TcpStream, shared: Arc<Shared>, bounds: Bounds, stop: watch::Receiver<bool>) {
+    // Or answers wait for the acknowledgement of those before.
+    let _ = stream.set_nodelay(true);
+    let tls = shared.tls.read().expect("no holder of this lock panics").clone();
+    if let Some(tls) = tls {
+        if let Ok(Ok((begun, client))) = timeout(bounds.handshake, secured(stream, tls)).await {
+            serve(begun, client, shared, bounds, stop).await;
+        }
+    } else if let Ok(Ok(begun)) = timeout(bounds.handshake, Begun::of(stream)).await {
+        serve(begun, None, shared, bounds, stop).await;
     }
 }
 
@@ -114,13 +112,14 @@ async fn serve(
 ) {
     let here = Arc::new(AtomicUsize::new(0));
     let calls = service_fn(|mut request: Request<Incoming>| {
-        let (shared, here) = (shared.clone(), here.clone());
+        let (shared, counted) = (shared.clone(), Counted::in_all(&here));
         // Nobody else may say it.
         request.headers_mut().remove(CLIENT);
         client.iter().for_each(|client| drop(request.headers_mut().insert(CLIENT, client.clone())));
         async move {
-            let _here = Counted::one(&here);
-            Ok::<_, Infallible>(answer(shared, request).await)
+            let answer = answer(shared, request).await;
+            drop(counted);
+            Ok::<_, Infallible>(answer)
         }
     });
     let mut builder = Builder::new(TokioExecutor::new());
