@@ -35,7 +35,7 @@ class Reopened(Generic[ChannelT]):
         plain: Callable[..., ChannelT],
         secure: Callable[..., ChannelT],
     ) -> None:
-        self._target, self._config, self._options = target, config or ClientConfig(), list(options)
+        self._target, self._config, self._options = target, config or ClientConfig(), [*options, *_authority(target)]
         self._plain, self._secure = plain, secure
         self._token = SentToken.of(self._config)
         files = [self._config.ca_file, self._config.certificate_file, self._config.key_file]
@@ -51,6 +51,13 @@ class Reopened(Generic[ChannelT]):
             return self._plain(self._target, self._options)
         name = [("grpc.ssl_target_name_override", config.server_name)] if config.server_name else []
         return self._secure(self._target, credentials_of(config, self._token), [*self._options, *name])
+
+
+def _authority(target: str) -> list[tuple[str, str]]:
+    """Name one of several addresses as what is asked: gRPC names all, which servers may refuse as no authority."""
+    scheme, _, addresses = target.partition(":")
+    several = addresses.split(",") if scheme in {"ipv4", "ipv6"} else []
+    return [("grpc.default_authority", several[0])] if len(several) > 1 else []
 
 
 class Channel(Reopened[grpc.Channel]):

@@ -5,7 +5,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.access.channel import Channel, SentToken, bearer_token
+from serving.access.channel import Channel, Reopened, SentToken, bearer_token
 from serving.access.config import ClientConfig
 from tests.serving.authority import Authority
 
@@ -79,3 +79,19 @@ def test_without_settings_it_is_plain_text() -> None:
     channel = Channel("127.0.0.1:1", None, [])
     assert isinstance(channel.open(), grpc.Channel)
     channel.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "authority"),
+    [
+        ("ipv4:10.0.0.1:1,10.0.0.2:1", "10.0.0.1:1"),
+        ("ipv6:[::1]:1,[::2]:1", "[::1]:1"),
+        ("ipv4:10.0.0.1:1", None),
+        ("dns:///a,b:1", None),
+        ("127.0.0.1:1", None),
+    ],
+)
+def test_of_several_addresses_one_is_named_as_asked(target: str, authority: str | None) -> None:
+    opened = Reopened(target, None, [("a", 1)], lambda _, options: options, lambda *_: None)
+    assert dict(opened.open()).get("grpc.default_authority") == authority
+    assert ("a", 1) in opened.open()
