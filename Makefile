@@ -117,7 +117,8 @@ native: .venv/front.stamp  ## the compiled front of the server, for serving.fron
 
 native-check: native .venv/dev.stamp  ## the tests of serving against the compiled front, after a change of native/; ten minutes
 	cargo fmt --check --manifest-path native/Cargo.toml
-	CARGO_TARGET_DIR=$(CURDIR)/.venv/front cargo clippy --quiet --release --locked --manifest-path native/Cargo.toml -- --deny warnings
+	CARGO_TARGET_DIR=$(CURDIR)/.venv/front cargo clippy --quiet --all-targets --locked --manifest-path native/Cargo.toml -- --deny warnings
+	CARGO_TARGET_DIR=$(CURDIR)/.venv/front cargo test --quiet --locked --manifest-path native/Cargo.toml
 	WEIR_TEST_FRONT=native OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile tests/serving tests/integration/test_serving_*.py tests/integration/test_native_front.py
 
 # Releases of MinIO are no versions of a Go module: this is the commit of one.

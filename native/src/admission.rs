@@ -57,3 +57,38 @@ impl Drop for Entry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_refused_that_would_be_late() {
+        let admission = Admission::new(3);
+        let second = Some(Duration::from_secs(1));
+        assert!(admission.has_time(second));
+        let first = admission.enter();
+        admission.state.lock().unwrap().pace = 0.4;
+        // One under way takes .4 s, less than half of a second.
+        assert!(admission.has_time(second) && admission.has_time(None));
+        let other = admission.enter();
+        assert!(!admission.has_time(second));
+        assert!(admission.has_time(Some(Duration::from_secs(2))) && admission.has_time(None));
+        let third = admission.enter();
+        assert!(!admission.has_time(None));
+        drop((first, other, third));
+        assert!(admission.has_time(Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn the_pace_follows_what_calls_took() {
+        let admission = Admission::new(9);
+        admission.state.lock().unwrap().pace = 1.0;
+        let mut entry = admission.enter();
+        entry.waited = true;
+        drop(entry);
+        assert_eq!(admission.state.lock().unwrap().pace, 1.0 / STEP);
+        drop(admission.enter());
+        assert_eq!(admission.state.lock().unwrap().pace, 1.0 / STEP);
+    }
+}

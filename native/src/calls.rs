@@ -216,3 +216,28 @@ impl hyper::body::Body for Begun {
         SizeHint::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(text: &'static str) -> Option<Duration> {
+        let mut headers = HeaderMap::new();
+        headers.insert("grpc-timeout", http::HeaderValue::from_static(text));
+        timeout(&headers)
+    }
+
+    #[test]
+    fn timeouts_are_those_of_grpc() {
+        assert_eq!(left("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(left("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(left("4S"), Some(Duration::from_secs(4)));
+        assert_eq!(left("5m"), Some(Duration::from_millis(5)));
+        assert_eq!(left("6u"), Some(Duration::from_micros(6)));
+        assert_eq!(left("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        for wrong in ["", "5", "m", "-5m", "5x", "5.0S", "100000000n"] {
+            assert_eq!(left(wrong), None, "{wrong}");
+        }
+        assert_eq!(timeout(&HeaderMap::new()), None);
+    }
+}

@@ -110,3 +110,97 @@ impl Rules {
         Some(i64::from_le_bytes(hash.finalize_fixed().into()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::History;
+
+    fn rules(secret: &[u8]) -> Rules {
+        Rules {
+            max_queries: 3,
+            max_k: 50,
+            max_history_item_ids: 4,
+            max_excluded_item_ids: 2,
+            max_item_ids: 6,
+            max_id_bytes: 8,
+            default_k: 10,
+            query_cost: 100.0,
+            seen_cost: 200.0,
+            max_cost: 1000.0,
+            secret: secret.into(),
+        }
+    }
+
+    fn user(id: &'static str) -> Query {
+        Query { user_id: Some(Bytes::from_static(id.as_bytes())), ..Default::default() }
+    }
+
+    fn history(ids: &[&'static str]) -> Query {
+        let item_ids = ids.iter().map(|id| Bytes::from_static(id.as_bytes())).collect();
+        Query { history: Some(History { item_ids }), ..Default::default() }
+    }
+
+    fn request(queries: Vec<Query>) -> RetrieveRequest {
+        RetrieveRequest { queries, ..Default::default() }
+    }
+
+    #[test]
+    fn keys_are_those_of_the_store() {
+        // contracts.hash_id("item-1"), without a secret and with "00ff".
+        assert_eq!(rules(&[]).key(&Bytes::from_static(b"item-1")), Some(-6274262587704068686));
+        assert_eq!(rules(&[0, 255]).key(&Bytes::from_static(b"item-1")), Some(8364750990660965143));
+        for wrong in [&b""[..], b"123456789", b"\xff"] {
+            assert_eq!(rules(&[]).key(&Bytes::copy_from_slice(wrong)), None);
+        }
+    }
+
+    #[test]
+    fn a_plain_request_is_read_with_its_cost() {
+        let mut asked = request(vec![user("ann"), history(&["a", "b"])]);
+        asked.queries[1].k = Some(20);
+        asked.exclude_seen = true;
+        asked.excluded_item_ids = vec![Bytes::from_static(b"c")];
+        let plain = rules(&[]).plain(asked).expect("plain");
+        assert_eq!(
+            plain.queries.iter().map(|query| (query.is_user, query.k)).collect::<Vec<_>>(),
+            [(true, 10), (false, 20)]
+        );
+        assert_eq!(plain.queries[1].ids, ["a", "b"]);
+        assert!(plain.left_out.seen && plain.left_out.keys.len() == 1);
+        assert_eq!(plain.cost, (100.0 + 1.0 + 10.0 + 200.0) + (100.0 + 2.0 + 1.0 + 20.0));
+    }
+
+    #[test]
+    fn what_is_not_plain_is_left_to_python() {
+        let plain = |request: RetrieveRequest| rules(&[]).plain(request).is_some();
+        assert!(plain(request(vec![history(&[])])));
+        let mut wishes: Vec<RetrieveRequest> = vec![
+            request(vec![]),
+            request(vec![user("ann"), user("ann"), user("ann"), user("ann")]),
+            request(vec![Query::default()]),
+            request(vec![user("")]),
+            request(vec![history(&["a", "b", "c", "d", "e"])]),
+            request(vec![history(&["a", "b", "c", "d"]), history(&["a", "b", "c"])]),
+            request(vec![Query { history: Some(History::default()), ..user("ann") }]),
+            request(vec![Query { item_id: Some(Bytes::from_static(b"a")), ..Default::default() }]),
+            request(vec![Query { embedding: Some(Bytes::new()), ..Default::default() }]),
+            request(vec![Query { k: Some(0), ..user("ann") }]),
+            request(vec![Query { k: Some(51), ..user("ann") }]),
+            RetrieveRequest { params: Some(Bytes::new()), ..request(vec![user("ann")]) },
+            RetrieveRequest { filter: Some(Bytes::new()), ..request(vec![user("ann")]) },
+            RetrieveRequest { diversity: Some(Bytes::new()), ..request(vec![user("ann")]) },
+            RetrieveRequest { bundle_version: Bytes::from_static(b"v1"), ..request(vec![user("ann")]) },
+            RetrieveRequest { excluded_item_ids: vec![Bytes::new()], ..request(vec![user("ann")]) },
+            RetrieveRequest { excluded_item_ids: vec![Bytes::from_static(b"a"); 3], ..request(vec![user("ann")]) },
+        ];
+        // Three users whose seen items are left out cost 930: within the limit until one wants more items.
+        let mut dear = RetrieveRequest { exclude_seen: true, ..request(vec![user("a"), user("b"), user("c")]) };
+        assert!(plain(dear.clone()));
+        dear.queries.iter_mut().for_each(|query| query.k = Some(40));
+        wishes.push(dear);
+        for (number, wish) in wishes.into_iter().enumerate() {
+            assert!(!plain(wish), "{number}");
+        }
+    }
+}

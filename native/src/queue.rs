@@ -119,3 +119,83 @@ impl Queue {
         self.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plain::{LeftOut, Wanted};
+    use std::time::Duration;
+
+    fn queue(limit: usize) -> Queue {
+        Queue::new(limit, Status::new(4, "late", b""), Arc::new(Counts::new(vec![1.0])))
+    }
+
+    /// Queue a job of so many queries that costs `cost`; return who waits for its answer, None where there is no room.
+    fn pushed(queue: &Queue, queries: usize, cost: f64, seen: bool) -> Option<oneshot::Receiver<Reply>> {
+        let (reply, wait) = oneshot::channel();
+        let wanted = || Wanted { ids: vec![], keys: vec![1], is_user: true, k: 1 };
+        let left_out = LeftOut { seen, keys: vec![] };
+        let plain = Plain { queries: (0..queries).map(|_| wanted()).collect(), left_out, probe: false, cost };
+        queue.push(Job { plain, arrived: Instant::now(), deadline: None, reply }).then_some(wait)
+    }
+
+    fn sizes(jobs: &[Job]) -> Vec<usize> {
+        jobs.iter().map(|job| job.plain.queries.len()).collect()
+    }
+
+    #[test]
+    fn batches_keep_to_their_size_and_cost_but_one_job_is_always_taken() {
+        let queue = queue(100);
+        let _waiting: Vec<_> = [9, 2, 2, 3].map(|queries| pushed(&queue, queries, queries as f64, false)).into();
+        assert_eq!(queue.depth(), 16);
+        assert_eq!(sizes(&queue.take(4, 100.0)), [9]);
+        assert_eq!(sizes(&queue.take(4, 100.0)), [2, 2]);
+        assert_eq!(sizes(&queue.take(4, 100.0)), [3]);
+        let _waiting: Vec<_> = [1, 1, 1].map(|queries| pushed(&queue, queries, 10.0, false)).into();
+        assert_eq!(sizes(&queue.take(4, 25.0)), [1, 1]);
+        assert_eq!(queue.depth(), 1);
+    }
+
+    #[test]
+    fn a_batch_leaves_something_out_or_nothing() {
+        let queue = queue(100);
+        let kinds = [(1, false), (2, true), (3, false), (4, true)];
+        let _waiting: Vec<_> = kinds.map(|(queries, seen)| pushed(&queue, queries, 1.0, seen)).into();
+        assert_eq!(sizes(&queue.take(100, 100.0)), [1, 3]);
+        assert_eq!(queue.depth(), 6);
+        assert_eq!(sizes(&queue.take(100, 100.0)), [2, 4]);
+        assert!(queue.take(100, 100.0).is_empty());
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_those_who_have_gone_or_are_late_are_not_taken() {
+        let queue = queue(4);
+        let gone = pushed(&queue, 2, 1.0, false);
+        let _stays = pushed(&queue, 2, 1.0, false);
+        assert!(pushed(&queue, 1, 1.0, false).is_none());
+        drop(gone);
+        assert_eq!(queue.take(100, 100.0).len(), 1);
+        let (reply, mut wait) = oneshot::channel();
+        let plain = Plain { queries: vec![], left_out: LeftOut::default(), probe: false, cost: 1.0 };
+        let now = Instant::now();
+        assert!(queue.push(Job { plain, arrived: now, deadline: Some(now), reply }));
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(queue.take(100, 100.0).is_empty());
+        assert!(matches!(wait.try_recv(), Ok(Err(status)) if status.code == 4));
+        let counted = queue.counts.now();
+        assert_eq!(counted.dropped.into_iter().collect::<Vec<_>>(), [("cancelled", 1), ("deadline", 1)]);
+    }
+
+    #[test]
+    fn a_ring_ends_one_wait_and_a_closed_queue_takes_nothing() {
+        let queue = queue(4);
+        queue.ring();
+        queue.wait();
+        let waiting = pushed(&queue, 1, 1.0, false);
+        queue.wait();
+        queue.close();
+        assert!(waiting.is_some_and(|mut wait| wait.try_recv().is_err()));
+        assert!(pushed(&queue, 1, 1.0, false).is_none());
+        queue.wait();
+    }
+}

@@ -129,3 +129,106 @@ fn put_bytes(tag: u32, bytes: &[u8], out: &mut BytesMut) {
     put_head(tag, bytes.len(), out);
     out.put_slice(bytes);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `RetrieveResponse` as prost reads it.
+    #[derive(Clone, PartialEq, Message)]
+    struct Response {
+        #[prost(message, repeated, tag = "1")]
+        hits: Vec<ReadHits>,
+        #[prost(string, tag = "2")]
+        bundle_version: String,
+        #[prost(string, tag = "3")]
+        attribution_token: String,
+        #[prost(message, optional, tag = "4")]
+        timing: Option<Timing>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct ReadHits {
+        #[prost(string, repeated, tag = "1")]
+        item_ids: Vec<String>,
+        #[prost(float, repeated, tag = "2")]
+        scores: Vec<f32>,
+        #[prost(string, repeated, tag = "3")]
+        missing_item_ids: Vec<String>,
+        #[prost(bool, tag = "4")]
+        fallback: bool,
+        #[prost(bool, tag = "5")]
+        seen_bounded: bool,
+        #[prost(bool, tag = "6")]
+        complete: bool,
+        #[prost(bool, repeated, tag = "7")]
+        cold: Vec<bool>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct Timing {
+        #[prost(message, optional, tag = "1")]
+        total: Option<Span>,
+        #[prost(message, optional, tag = "2")]
+        queue: Option<Span>,
+        #[prost(message, optional, tag = "3")]
+        tower: Option<Span>,
+        #[prost(message, optional, tag = "4")]
+        search: Option<Span>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    struct Span {
+        #[prost(int64, tag = "1")]
+        seconds: i64,
+        #[prost(int32, tag = "2")]
+        nanos: i32,
+    }
+
+    #[test]
+    fn an_answer_reads_as_what_was_written() {
+        let long = "x".repeat(300);
+        let missing = Bytes::from_static(b"gone");
+        let mut out = BytesMut::new();
+        let full = Hits {
+            ids: vec!["a", &long, "Žluť"],
+            scores: &[2.5, -1.0, 0.0],
+            missing: vec![&missing],
+            fallback: false,
+            seen_bounded: true,
+            complete: true,
+            cold: &[false, true, false],
+        };
+        let empty = Hits {
+            ids: vec![],
+            scores: &[],
+            missing: vec![],
+            fallback: true,
+            seen_bounded: false,
+            complete: false,
+            cold: &[],
+        };
+        full.put(&mut out);
+        empty.put(&mut out);
+        let stages = Stages {
+            total: Duration::from_millis(1500),
+            queue: Duration::ZERO,
+            tower: Duration::from_nanos(1),
+            search: Duration::from_secs(2),
+        };
+        put_end("v1", "v1/0", &stages, &mut out);
+        let read = Response::decode(out.freeze()).expect("a message");
+        assert_eq!(read.hits[0].item_ids, ["a", &long, "Žluť"]);
+        assert_eq!(read.hits[0].scores, [2.5, -1.0, 0.0]);
+        assert_eq!(read.hits[0].missing_item_ids, ["gone"]);
+        assert_eq!(read.hits[0].cold, [false, true, false]);
+        assert!(read.hits[0].seen_bounded && read.hits[0].complete && !read.hits[0].fallback);
+        assert_eq!(read.hits[1], ReadHits { fallback: true, ..Default::default() });
+        assert_eq!((read.bundle_version.as_str(), read.attribution_token.as_str()), ("v1", "v1/0"));
+        let timing = read.timing.expect("timing");
+        assert_eq!(timing.total, Some(Span { seconds: 1, nanos: 500_000_000 }));
+        assert_eq!(timing.queue, Some(Span::default()));
+        assert_eq!(timing.tower, Some(Span { seconds: 0, nanos: 1 }));
+        assert_eq!(timing.search, Some(Span { seconds: 2, nanos: 0 }));
+    }
+}
