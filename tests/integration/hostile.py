@@ -1,8 +1,10 @@
 """Hostile clients, each in a process of its own, and good calls measured beside them.
 
     python -m tests.integration.hostile --seconds 10
+    python -m tests.integration.hostile --odd 10000         # requests with odd filters; both also with --tls
 
-starts a server over 20,000 items with tags and prints the latency of good calls without and with each attack.
+starts a server over 20,000 items with tags and prints the latency of good calls without and with each attack, or how
+long each odd request waited for its status, beside good calls.
 """
 
 import argparse
@@ -16,7 +18,9 @@ import struct
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +34,7 @@ from contracts import Store
 from serving.access.channel import Channel
 from serving.access.config import ClientConfig
 from serving.client import RetrievalClient, by_history
-from tests.integration.odd_filters import ITEMS, described, large_request
+from tests.integration.odd_filters import ITEMS, described, large_request, odd_request
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
@@ -333,6 +337,25 @@ def measured(server: ServerProcess, attack: str | None, seconds: float, warm: fl
         return good_calls(aim, seconds)
 
 
+def odd_calls(aim: Aim, count: int, callers: int) -> tuple[Counter[str], list[float]]:
+    """Send so many requests with odd filters, some at a time; return the codes, and the milliseconds of each call."""
+    rng, times = random.Random(1), list[float]()
+
+    def ask(data: bytes) -> str:
+        start = time.monotonic()
+        try:
+            call(data, timeout=30)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        finally:
+            times.append(1000 * (time.monotonic() - start))
+        return "OK"
+
+    with contextlib.closing(aim.channel()) as channel, ThreadPoolExecutor(callers) as pool:
+        call = channel.open().unary_unary(METHOD)
+        return Counter(pool.map(ask, (odd_request(rng) for _ in range(count)))), times
+
+
 @contextlib.contextmanager
 def served(store: Store, folder: Path, *, secured: bool) -> Iterator[ServerProcess]:
     """Start a server for attacks; `secured` with TLS and tokens, whose files go to `folder`."""
@@ -348,11 +371,29 @@ def served(store: Store, folder: Path, *, secured: bool) -> Iterator[ServerProce
         yield server
 
 
+def show_odd(server: ServerProcess, count: int, callers: int) -> None:
+    """Print how long odd requests and the good calls beside them took."""
+    aim = Aim(server.target, server.client or ClientConfig())
+    with ThreadPoolExecutor(1) as beside:
+        good = beside.submit(good_calls, aim, count / 400, 1)
+        codes, times = odd_calls(aim, count, callers)
+    middle, late, worst = np.quantile(times, (0.5, 0.99, 1)).tolist()
+    slow = sum(each > 100 for each in times)
+    print(f"odd: {dict(codes)}; median {middle:.1f}, p99 {late:.1f}, worst {worst:.1f} ms; {slow} above 100 ms")  # noqa: T201
+    found = good.result()
+    print(  # noqa: T201
+        f"good calls beside: {found.answered} answered, {found.failed} failed; median {found.median:.1f}, "
+        f"p99 {found.p99:.1f}, worst {found.worst:.1f} ms"
+    )
+
+
 def main() -> None:
     """Print a line per attack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="good calls are measured for so long per attack")
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS), choices=list(ATTACKS))
+    parser.add_argument("--odd", type=int, metavar="N", help="send N requests with odd filters instead of attacks")
+    parser.add_argument("--callers", type=int, default=2, help="odd requests at a time")
     parser.add_argument("--tls", action="store_true", help="through TLS, with tokens")
     arguments: Any = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -360,6 +401,9 @@ def main() -> None:
         write_bundle(store, "v1", Catalogue.random(items=ITEMS, dimension=64), index="IVF64,Flat")
         with served(store, Path(folder), secured=arguments.tls) as server:
             server.serving("v1")
+            if arguments.odd is not None:
+                show_odd(server, arguments.odd, arguments.callers)
+                return
             print(f"{'attack':12} {'answered':>8} {'failed':>6} {'median':>8} {'p99':>8} {'worst':>8} ms   MiB")  # noqa: T201
             for attack in (None, *arguments.attacks, None):
                 found = measured(server, attack, arguments.seconds)
