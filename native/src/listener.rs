@@ -125,6 +125,8 @@ async fn serve(
     let mut builder = Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).auto_date_header(false);
     builder.max_concurrent_streams(bounds.streams).max_header_list_size(HEADERS);
+    // As many calls as may be under way may be given up at once: an overloaded server must not end the connection for it.
+    builder.max_pending_accept_reset_streams(bounds.streams as usize);
     builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), calls));
     let (began, mut used, mut looks) = (Instant::now(), Instant::now(), interval(LOOK));
