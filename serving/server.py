@@ -205,7 +205,9 @@ class Server:
         await self.health.set(LIVENESS, _STATUS.SERVING)
         # Metrics first, which fail in one line: a gRPC server dropped before its loop ends logs much more.
         with self._shown() as metrics:
-            watching = asyncio.create_task(self._watch_over())
+            watching = [asyncio.create_task(self._watch_over())]
+            if self.native is not None:
+                watching.append(asyncio.create_task(self.native.follow_certificate()))
             try:
                 if self.member is not None:
                     self.followers.start()
@@ -213,7 +215,7 @@ class Server:
                 if not stopped.is_set():
                     await self._answer(stopped, metrics)
             finally:
-                await all_ended([watching, *self.followers.tasks])
+                await all_ended([*watching, *self.followers.tasks])
                 await asyncio.to_thread(self.batcher.close)
                 await asyncio.to_thread(self.writer.close)
                 if self.traces is not None:
@@ -264,8 +266,6 @@ class Server:
             if self.member is not None:
                 self.member.link.beat()
             await self.look_after()
-            if self.native is not None:
-                await asyncio.to_thread(self.native.look)
             await asyncio.sleep(1)
 
     async def look_after(self) -> None:

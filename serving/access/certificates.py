@@ -25,9 +25,9 @@ class Certificate(NamedTuple):
     authorities: bytes | None
 
 
-def certificate_of(config: TlsConfig) -> FromFiles[Certificate]:
-    """Return the newest certificate for gRPC; raises `OSError` or `ValueError`."""
-    return FromFiles("the certificate for gRPC", _files(config), lambda: _read(config))
+def certificate_of(config: TlsConfig, seconds: float | None = None) -> FromFiles[Certificate]:
+    """Return the newest certificate for gRPC, looked for so often; raises `OSError` or `ValueError`."""
+    return FromFiles("the certificate for gRPC", _files(config), lambda: _read(config), seconds)
 
 
 def grpc_credentials(config: TlsConfig) -> grpc.ServerCredentials:

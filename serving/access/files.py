@@ -28,14 +28,16 @@ class FromFiles(Generic[Made]):
     what
         Names it in the log.
     files
-        Looked at once a second at most.
+        Looked at once a second at most, or as often as `seconds` says.
     make
         Raises `OSError` or `ValueError` for what cannot be used.
         It is called here for the first time, and that error is raised.
     """
 
-    def __init__(self, what: str, files: Sequence[Path], make: Callable[[], Made]) -> None:
-        self._what, self._files, self._make = what, files, make
+    def __init__(
+        self, what: str, files: Sequence[Path], make: Callable[[], Made], seconds: float | None = None
+    ) -> None:
+        self._what, self._files, self._make, self._seconds = what, files, make, seconds
         self._problem = ""
         self._lock = threading.Lock()
         self._stamp = _stamp(files)
@@ -46,7 +48,7 @@ class FromFiles(Generic[Made]):
         """Return the newest that can be used; the same object as long as nothing has changed."""
         with self._lock:
             now = time.monotonic()
-            if now - self._looked >= _LOOK_SECONDS:
+            if now - self._looked >= (_LOOK_SECONDS if self._seconds is None else self._seconds):
                 self._looked = now
                 self._look()
             return self._made

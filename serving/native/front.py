@@ -26,6 +26,9 @@ __all__ = ["NativeFront"]
 
 log = logging.getLogger(__name__)
 
+_LOOK_SECONDS: Final = 0.25
+"""How old the certificate may be that a new caller is shown: nothing asks for it when a caller connects."""
+
 _MOST_ITEMS: Final = 255
 """Items of a query up to which it makes no difference to a search how many they are (`serving.retriever`)."""
 
@@ -56,7 +59,7 @@ class NativeFront(Beside):
             ) from None
         self._made = Front
         tls = self.config.tls
-        self._certificates = None if tls.certificate_file is None else certificate_of(tls)
+        self._certificates = None if tls.certificate_file is None else certificate_of(tls, _LOOK_SECONDS)
         self._folder = tempfile.TemporaryDirectory(prefix="weir-front-")
 
     @property
@@ -86,17 +89,20 @@ class NativeFront(Beside):
         self._bundle = bundle
         self._front.answer_plain(None if bundle is None else self._limits(bundle))
 
-    def look(self) -> None:
-        """Show new callers the newest certificate; to be called every second."""
-        if self._front is None or self._certificates is None:
-            return
-        newest = self._certificates.get()
-        if newest is not self._shown:
-            self._shown = newest
-            try:
-                self._front.certify(newest)
-            except ValueError as error:
-                log.error("the certificate for gRPC cannot be used, the one before stays: %s", error)
+    async def follow_certificate(self) -> None:
+        """Show new callers the newest certificate, for as long as this runs."""
+        while self._certificates is not None:
+            await asyncio.sleep(_LOOK_SECONDS)
+            newest = await asyncio.to_thread(self._certificates.get)
+            if self._front is not None and newest is not self._shown:
+                self._shown = newest
+                self._show(newest)
+
+    def _show(self, certificate: Certificate) -> None:
+        try:
+            self._front.certify(certificate)
+        except ValueError as error:
+            log.error("the certificate for gRPC cannot be used, the one before stays: %s", error)
 
     def counts(self) -> dict[str, Any]:
         """Return what the front has counted, nothing before it listens."""
