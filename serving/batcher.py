@@ -154,6 +154,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         for _, done in changes:
             done.set_exception(ShuttingDownError())
         _deliver([(job, ShuttingDownError()) for job in left])
+        self._beside.end()
 
     def _next(self) -> list[Job[TaskT, AnswerT]]:
         """Wait for jobs and take as many as fit; none means closed."""

@@ -22,6 +22,9 @@ class Beside(Protocol):
     def answer(self) -> None:
         """Answer a batch of what waits here."""
 
+    def end(self) -> None:
+        """Refuse what waits here and what comes: the thread that answers has ended."""
+
 
 class Bell(Beside):
     """A bell alone."""
@@ -39,4 +42,7 @@ class Bell(Beside):
         self._rung.clear()
 
     def answer(self) -> None:
+        """Do nothing: nothing waits here."""
+
+    def end(self) -> None:
         """Do nothing: nothing waits here."""

@@ -58,7 +58,9 @@ pub struct Plain {
 impl Rules {
     /// Return what a plain request asks for; None: it is not plain.
     pub fn plain(&self, request: RetrieveRequest) -> Option<Plain> {
-        let has_wishes = request.params.is_some() || request.filter.is_some() || request.diversity.is_some();
+        // Empty parameters and an empty filter say nothing, and clients send them; an empty diversity is a mistake.
+        let says = |message: &Option<Bytes>| message.as_ref().is_some_and(|bytes| !bytes.is_empty());
+        let has_wishes = says(&request.params) || says(&request.filter) || request.diversity.is_some();
         let (queries, excluded) = (request.queries, request.excluded_item_ids);
         let histories = queries.iter().filter_map(|query| query.history.as_ref());
         let ids: usize = histories.map(|history| history.item_ids.len()).sum();
@@ -175,6 +177,8 @@ mod tests {
     fn what_is_not_plain_is_left_to_python() {
         let plain = |request: RetrieveRequest| rules(&[]).plain(request).is_some();
         assert!(plain(request(vec![history(&[])])));
+        let empty = Some(Bytes::new());
+        assert!(plain(RetrieveRequest { params: empty.clone(), filter: empty, ..request(vec![user("ann")]) }));
         let mut wishes: Vec<RetrieveRequest> = vec![
             request(vec![]),
             request(vec![user("ann"), user("ann"), user("ann"), user("ann")]),
@@ -187,8 +191,8 @@ mod tests {
             request(vec![Query { embedding: Some(Bytes::new()), ..Default::default() }]),
             request(vec![Query { k: Some(0), ..user("ann") }]),
             request(vec![Query { k: Some(51), ..user("ann") }]),
-            RetrieveRequest { params: Some(Bytes::new()), ..request(vec![user("ann")]) },
-            RetrieveRequest { filter: Some(Bytes::new()), ..request(vec![user("ann")]) },
+            RetrieveRequest { params: Some(Bytes::from_static(b"\x08\x01")), ..request(vec![user("ann")]) },
+            RetrieveRequest { filter: Some(Bytes::from_static(b"\x0a\x01a")), ..request(vec![user("ann")]) },
             RetrieveRequest { diversity: Some(Bytes::new()), ..request(vec![user("ann")]) },
             RetrieveRequest { bundle_version: Bytes::from_static(b"v1"), ..request(vec![user("ann")]) },
             RetrieveRequest { excluded_item_ids: vec![Bytes::new()], ..request(vec![user("ann")]) },

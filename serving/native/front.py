@@ -127,6 +127,13 @@ class NativeFront(Beside):
         if batch is not None and (bundle := self.answering(batch)) is not None:
             self.follow(bundle)
 
+    def end(self) -> None:
+        """Leave all to Python from now on, which refuses it, and refuse what waits."""
+        self.follow(None)
+        self.answers = False
+        while (batch := self._front.take(self.config.max_batch_queries, float(self.config.max_batch_cost))) is not None:
+            batch.fail(*spelled(ShuttingDownError()))
+
     @property
     def under_way(self) -> int:
         """How many plain calls are in progress."""

@@ -1,10 +1,12 @@
 """The compiled front beside Python's: on the same store both give the same answers, errors and counts."""
 
+import asyncio
 import importlib.util
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -12,9 +14,12 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
+from prometheus_client import CollectorRegistry
 
 from contracts import Store
 from serving.client import RetrievalClient, RetrievalError, by_history
+from serving.config import ServingConfig
+from serving.server import Server
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
@@ -49,6 +54,7 @@ PLAIN: Final = {
     "a probe": ask(KNOWN, probe=True),
     "seen items left out": ask(ANN, KNOWN, exclude_seen=True),
     "excluded items": ask(KNOWN, excluded_item_ids=["item-2", "item-9", "gone"]),
+    "empty parameters": ask(KNOWN, params=pb.SearchParams(), filter=pb.Filter()),
     "an unknown field": ask(KNOWN) + b"\xa0\x06\x01",
 }
 PASSED_ON: Final = {
@@ -180,8 +186,10 @@ def test_many_callers_each_get_their_own_answer(fronts: Fronts) -> None:
                 top = catalogue.top(catalogue.user([f"item-{item}"]), 200)
                 assert [top.index(each) for each in hits.item_ids] == sorted(top.index(each) for each in hits.item_ids)
 
+    before = fronts["native"].metric("weir_plain_calls_total")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(caller, range(0, 160, 20)))
+    assert fronts["native"].metric("weir_plain_calls_total") - before == 8 * 25
 
 
 def test_without_a_bundle_callers_are_told_so_and_later_answered(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -222,3 +230,24 @@ def test_calls_in_progress_are_answered_at_the_end(tmp_path_factory: pytest.Temp
             caller.join()
     # Nothing listens any more; nothing that was taken was lost.
     assert all("UNAVAILABLE" in failure for failure in failures), failures
+
+
+def test_when_the_thread_that_searches_has_ended_callers_are_told(tmp_path: Path) -> None:
+    """What ends the thread in the middle of its work is no bundle or request; here it is closed, with the front left."""
+    store = Store(str(tmp_path / "store"))
+    write_window(store, 0, [])
+    write_bundle(store, "v1", Catalogue.random())
+    registry = CollectorRegistry(auto_describe=True)
+    server = Server(store, ServingConfig(front="native", port=0, metrics_port=0), registry=registry)
+    native = server.native
+    assert native is not None
+    server.followers.histories.catch_up()
+    server.watcher.refresh()
+    target = f"127.0.0.1:{native.start()}"
+    with RetrievalClient(target) as client:
+        assert client.retrieve([KNOWN]).bundle_version == "v1"
+        server.batcher.close()
+        # Python's server is not there: it would refuse the call, as this does.
+        with pytest.raises(RetrievalError, match="SHUTTING_DOWN"):
+            client.retrieve([KNOWN], timeout=5)
+    asyncio.run(native.close())

@@ -506,6 +506,7 @@ class Work(Bell):
         super().__init__()
         self.gate, self.pieces, self.hangs, self.fails = gate, pieces, hangs, fails
         self.done: list[int] = []
+        self.ended = 0
 
     @property
     def waits(self) -> bool:  # type: ignore[override]
@@ -518,6 +519,9 @@ class Work(Bell):
             raise OSError("no disk")
         if self.hangs is not None:
             self.hangs.wait(10)
+
+    def end(self) -> None:
+        self.ended += 1
 
 
 def test_work_beside_takes_turns_with_batches_on_their_thread() -> None:
@@ -563,3 +567,11 @@ def test_work_that_hangs_is_a_problem_until_it_ends() -> None:
         hangs.set()
         while numbers.problem(0.05) is not None:
             time.sleep(0.01)
+
+
+def test_what_waits_beside_is_told_when_the_thread_ends() -> None:
+    gate = Gate()
+    with batcher(gate) as (numbers, _):
+        numbers.attach(work := Work(gate, 0))
+        assert not work.ended
+    assert work.ended == 1
