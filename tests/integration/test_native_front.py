@@ -233,7 +233,7 @@ def test_calls_in_progress_are_answered_at_the_end(tmp_path_factory: pytest.Temp
 
 
 def test_when_the_thread_that_searches_has_ended_callers_are_told(tmp_path: Path) -> None:
-    """What ends the thread in the middle of its work is no bundle or request; here it is closed, with the front left."""
+    """No bundle or request ends the thread in the middle of its work; here it is closed, and the front left."""
     store = Store(str(tmp_path / "store"))
     write_window(store, 0, [])
     write_bundle(store, "v1", Catalogue.random())
