@@ -7,8 +7,13 @@ is known from those before: a call that found n others under way and was answere
 and the median of that is followed. It holds whatever the bottleneck is, and whatever the machine does besides.
 
 The other half is for what comes before and after: the way here, batches that are larger than usual, the way back.
+
+To refuse a call costs Python as much as an empty call. What no handler takes, gRPC queues and, beyond `queue_calls`,
+cancels for a quarter of that. So after a refusal the event loop takes nothing for some milliseconds, in which the thread
+that searches has enough to do.
 """
 
+import asyncio
 import time
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +37,13 @@ _SHARE: Final = 0.5
 
 _STEP: Final = 1.05
 """Factor by which a call that took longer, or less long, than expected changes what is expected."""
+
+_PAUSE: Final = 0.005
+"""Seconds that nothing is taken after a refusal, at most: other methods wait as long."""
+
+_PAUSE_SHARE: Final = 1 / 8
+"""Of the time that the calls under way will take, what a pause may be: who is in a hurry must not hold up a server that
+has little to do."""
 
 _FIRST: Final = 1e-5
 """Seconds that a call is expected to take before any was answered: nothing is refused for them."""
@@ -73,6 +85,11 @@ class Admission:
         if not self.has_time(left):
             raise self.refusal
 
+    @property
+    def pause(self) -> float:
+        """Seconds in which to take nothing once a call was refused."""
+        return min(_PAUSE, _PAUSE_SHARE * self.under_way * self.pace)
+
     def enter(self) -> Entry:
         """Begin a call."""
         entry = Entry(self.under_way, time.monotonic())
@@ -101,6 +118,7 @@ class AdmissionInterceptor(WrappingInterceptor):
         error = admission.refusal
         self._admission, self._refused, self._calls = admission, requests.refused.labels(error.reason), calls
         self._status = code_of(error), str(error), ((DETAILS_KEY, details_of(error)),)
+        self._will_pause = False
 
     def wrapped(self, handler: Any, path: str) -> Any:
         """Put the check before the methods that wait for the search."""
@@ -117,6 +135,7 @@ class AdmissionInterceptor(WrappingInterceptor):
                 self._refused.inc()
                 handled.inc()
                 seconds.observe(0.0)
+                self._pause_soon()
                 await context.abort(*self._status)
             data = await context.read()
             if data is grpc.aio.EOF:
@@ -124,3 +143,13 @@ class AdmissionInterceptor(WrappingInterceptor):
             return await inner(data, context)
 
         return grpc.stream_unary_rpc_method_handler(handle, response_serializer=handler.response_serializer)
+
+    def _pause_soon(self) -> None:
+        """Take nothing for a moment, after what the event loop has to do already."""
+        if not self._will_pause:
+            self._will_pause = True
+            asyncio.get_running_loop().call_soon(self._pause)
+
+    def _pause(self) -> None:
+        self._will_pause = False
+        time.sleep(self._admission.pause)

@@ -36,6 +36,14 @@ def test_calls_without_a_deadline_are_begun_up_to_the_limit() -> None:
         full.require_time(None)
 
 
+@given(st.integers(0, 500), st.floats(1e-5, 1))
+def test_a_pause_is_short_beside_the_work_that_is_there(calls: int, pace: float) -> None:
+    pause = under_way(calls, pace).pause
+    assert 0 <= pause <= 0.005
+    assert pause <= calls * pace / 8
+    assert pause == 0.005 or pause == pytest.approx(calls * pace / 8)
+
+
 def test_before_any_call_was_answered_a_burst_is_begun() -> None:
     assert under_way(900, Admission(1, 0.1).pace).has_time(0.05)
 

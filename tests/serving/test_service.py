@@ -321,6 +321,25 @@ def test_failed_calls_are_under_way_no_longer_and_say_nothing_of_the_pace(store:
     asyncio.run(scenario())
 
 
+def test_after_refusals_nothing_is_taken_for_a_moment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with serving(store) as served:
+            served.gate.set()
+            await served.stub.Retrieve(ASK, timeout=5)
+            pauses: list[float] = []
+            monkeypatch.setattr("serving.admission.time.sleep", pauses.append)
+            served.admission.under_way, served.admission.pace = 50, 1.0
+            for _ in range(3):
+                code, _ = await refused(served.stub.Retrieve(ASK, timeout=5))
+                assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert pauses == [0.005] * 3
+            served.admission.under_way = 0
+            await served.stub.Retrieve(ASK, timeout=5)
+            assert len(pauses) == 3
+
+    asyncio.run(scenario())
+
+
 def test_a_full_queue_is_refused_at_once_with_a_time_to_return(store: Store) -> None:
     async def scenario() -> None:
         async with serving(store, queue=2) as served:
