@@ -18,7 +18,7 @@ from serving.sieve import NO_TAGS, TagFilter
 from serving.spread import TagCap
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
-__all__ = ["DEFAULT_K", "MAX_VIOLATIONS", "embed_task", "item_ids", "retrieve_task"]
+__all__ = ["DEFAULT_K", "MAX_VIOLATIONS", "embed_task", "item_ids", "retrieve_task", "wrong_length"]
 
 DEFAULT_K: Final = 10
 """Items found for a query that does not say how many."""
@@ -83,6 +83,11 @@ def embed_task(request: pb.EmbedRequest, bundle: LoadedBundle, limits: LimitsCon
     queries = check.queries(request.queries, with_k=False)
     check.raise_if_any()
     return Task(bundle=bundle, queries=queries, find=False, pinned=bool(request.bundle_version))
+
+
+def wrong_length(values: int, bundle: LoadedBundle) -> str:
+    """Say that an embedding of so many values is none of the bundle's."""
+    return f"has {values} values, bundle {bundle.version} has {bundle.manifest.dimension} dimensions"
 
 
 def _require_version(wanted: str, bundle: LoadedBundle) -> None:
@@ -175,8 +180,7 @@ class _Check:
     def embedding(self, path: str, embedding: pb.Embedding) -> npt.NDArray[np.float32]:
         dimension = self.bundle.manifest.dimension
         if len(embedding.values) != dimension:
-            given = len(embedding.values)
-            self.fault(path, f"has {given} values, bundle {self.bundle.version} has {dimension} dimensions")
+            self.fault(path, wrong_length(len(embedding.values), self.bundle))
             return np.zeros(dimension, np.float32)
         values = np.array(embedding.values, np.float32)
         if wrong := np.flatnonzero(~np.isfinite(values)).tolist():

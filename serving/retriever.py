@@ -35,11 +35,11 @@ from serving.spread import Ranked, Spread
 from serving.tagged import TaggedRows
 from serving.vectors import QueryVectors
 
-__all__ = ["Retriever"]
+__all__ = ["FEW", "Retriever", "lists_beyond"]
 
 Floats = npt.NDArray[np.float32]
 
-_FEW: Final = 256
+FEW: Final = 256
 """Rows wanted of a search, up to which it makes no difference how many they are."""
 
 _DEPTH: Final = 16
@@ -245,19 +245,11 @@ class _Batch:
         passing = self.passing(task) if task.find else None
         lists = task.nprobe if passing is not None else self.lists(plan)
         within = self.bundle.index.reaches(plan.wanted, lists)
-        return plan.place < 0, task.find, task.exact, lists, id(passing), within, (plan.wanted // _FEW).bit_length()
+        return plan.place < 0, task.find, task.exact, lists, id(passing), within, (plan.wanted // FEW).bit_length()
 
     def lists(self, plan: Plan) -> int:
-        """Return how many inverted lists to visit, 0 for the bundle's own number.
-
-        Excluded items may fill the nearest lists: the own number is doubled until the lists hold `_DEPTH` times as many
-        items as are excluded, or are all lists.
-        """
-        index, own = self.bundle.index, int(self.bundle.manifest.index.parameters.get("nprobe", 1))
-        if plan.task.nprobe or not index.lists:
-            return plan.task.nprobe
-        needed = _DEPTH * len(plan.excluded) * index.lists / max(1, self.bundle.items)
-        return min(own << math.ceil(math.log2(needed / own)), index.lists) if needed > own else 0
+        """Return how many inverted lists to visit, 0 for the bundle's own number."""
+        return plan.task.nprobe or lists_beyond(self.bundle, len(plan.excluded))
 
     def search(self, plans: list[Plan], queries: Floats) -> list[Ranked]:
         task, index, passing = plans[0].task, self.bundle.index, self.passing(plans[0].task)
@@ -314,6 +306,17 @@ class _Batch:
 
     def by_popularity(self, rows: IndexRows) -> Found:
         return Found(self.bundle.popularity[rows].astype(np.float32), rows)
+
+
+def lists_beyond(bundle: LoadedBundle, excluded: int) -> int:
+    """Return how many inverted lists to visit where so many items are left out, 0 for the bundle's own number.
+
+    Excluded items may fill the nearest lists: the own number is doubled until the lists hold `_DEPTH` times as many
+    items as are excluded, or are all lists.
+    """
+    lists, own = bundle.index.lists, int(bundle.manifest.index.parameters.get("nprobe", 1))
+    needed = _DEPTH * excluded * lists / max(1, bundle.items)
+    return min(own << math.ceil(math.log2(needed / own)), lists) if needed > own else 0
 
 
 def _grouped(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:

@@ -1,14 +1,18 @@
 //! Requests that are answered together: what Python reads of them, and how it answers.
 
+use crate::plain::{Kind, Wanted};
 use crate::queue::Job;
 use crate::status::Status;
 use crate::wire::{Hits, Stages, put_end};
 use bytes::BytesMut;
-use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use std::time::{Duration, Instant};
+
+type Column<'py, T> = Bound<'py, PyArray1<T>>;
+type Columns<'py> = (Column<'py, i64>, Column<'py, i64>, Column<'py, i64>, Column<'py, i64>, Bound<'py, PyArray2<f32>>);
 
 #[pyclass]
 pub struct Batch {
@@ -49,23 +53,27 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
-    /// Keys, one after the other; for each query how many it has, whether it is that of a user, and how many items it
-    /// wants, (n,) each.
-    #[allow(clippy::type_complexity)]
-    fn wanted<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<bool>>, Bound<'py, PyArray1<i64>>)
-    {
+    /// Keys, one after the other; for each query how many it has, its kind, and how many items it wants, (n,) each; and
+    /// the embeddings, (m, dimension), or (m, 0) where some have other dimensions than others.
+    fn wanted<'py>(&self, py: Python<'py>) -> PyResult<Columns<'py>> {
         let queries = || self.jobs.iter().flat_map(|job| &job.plain.queries);
+        let column = |of: fn(&Wanted) -> i64| queries().map(of).collect::<Vec<_>>().into_pyarray(py);
         let keys: Vec<i64> = queries().flat_map(|query| query.keys.iter().copied()).collect();
-        let lengths: Vec<i64> = queries().map(|query| query.keys.len() as i64).collect();
-        let users: Vec<bool> = queries().map(|query| query.is_user).collect();
-        let ks: Vec<i64> = queries().map(|query| i64::from(query.k)).collect();
-        (keys.into_pyarray(py), lengths.into_pyarray(py), users.into_pyarray(py), ks.into_pyarray(py))
+        let embeddings: Vec<&[f32]> =
+            queries().filter(|query| query.kind == Kind::Embedding).map(|query| query.values.as_slice()).collect();
+        let first = embeddings.first().map_or(0, |values| values.len());
+        let dimension = if embeddings.iter().all(|values| values.len() == first) { first } else { 0 };
+        let values: Vec<f32> = embeddings.iter().flat_map(|values| &values[..dimension]).copied().collect();
+        Ok((
+            keys.into_pyarray(py),
+            column(|query| query.keys.len() as i64),
+            column(|query| query.kind as i64),
+            column(|query| i64::from(query.k)),
+            values.into_pyarray(py).reshape([embeddings.len(), dimension])?,
+        ))
     }
 
-    /// The ids of each query's history, none for a user.
+    /// The ids of each query's history, or its item; none for a user or an embedding.
     fn ids(&self) -> Vec<Vec<String>> {
         let queries = self.jobs.iter().flat_map(|job| &job.plain.queries);
         let spelled = |id: &bytes::Bytes| String::from_utf8_lossy(id).into_owned();

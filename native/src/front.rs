@@ -78,6 +78,8 @@ struct Limits {
     #[pyo3(item)]
     default_k: u32,
     #[pyo3(item)]
+    dimension: usize,
+    #[pyo3(item)]
     query_cost: f64,
     #[pyo3(item)]
     seen_cost: f64,
@@ -151,6 +153,7 @@ impl Front {
                 max_item_ids: limits.max_item_ids,
                 max_id_bytes: limits.max_id_bytes,
                 default_k: limits.default_k,
+                dimension: limits.dimension,
                 query_cost: limits.query_cost,
                 seen_cost: limits.seen_cost,
                 max_cost: limits.max_cost,

@@ -1,11 +1,14 @@
 //! Plain requests: those that are answered here. Whatever is not plain, valid or not, Python answers.
 
-use crate::wire::{Query, RetrieveRequest};
+use crate::wire::{Embedding, History, Query, RetrieveRequest};
 use blake2::Blake2bMac;
 use blake2::digest::consts::U8;
 use blake2::digest::{FixedOutput, Update};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
+
+/// Length of an embedding up to which it is plain, whatever the metric (`serving/requests.py` allows somewhat more).
+const LONGEST: f64 = 1e17;
 
 /// What a plain request may ask for, and what it costs (`serving/cost.py`).
 pub struct Rules {
@@ -16,6 +19,8 @@ pub struct Rules {
     pub max_item_ids: usize,
     pub max_id_bytes: usize,
     pub default_k: u32,
+    /// Values of an embedding.
+    pub dimension: usize,
     /// Cost of a query besides its ids and its k.
     pub query_cost: f64,
     /// Cost of leaving out what a user has seen.
@@ -26,11 +31,23 @@ pub struct Rules {
     pub secret: Vec<u8>,
 }
 
-/// One query: by the ids of a history, or, without ids, by the key of a user.
+/// What a query is made from, numbered as for Python (`serving/native/columns.py`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    User = 0,
+    History = 1,
+    Embedding = 2,
+    Item = 3,
+}
+
+/// One query: the key of a user, the items of a history, the values of an embedding, or an item.
 pub struct Wanted {
+    pub kind: Kind,
+    /// Items, to be said again where there is no such item.
     pub ids: Vec<Bytes>,
+    /// Those of the user or of the items.
     pub keys: Vec<i64>,
-    pub is_user: bool,
+    pub values: Vec<f32>,
     pub k: u32,
 }
 
@@ -78,23 +95,37 @@ impl Rules {
     }
 
     fn cost(&self, query: &Wanted, left_out: &LeftOut) -> f64 {
-        let seen = if left_out.seen && query.is_user { self.seen_cost } else { 0.0 };
+        let seen = if left_out.seen && query.kind == Kind::User { self.seen_cost } else { 0.0 };
         self.query_cost + (query.ids.len() + left_out.keys.len()) as f64 + f64::from(query.k) + seen
     }
 
     fn wanted(&self, query: Query) -> Option<Wanted> {
         let k = query.k.unwrap_or(self.default_k);
-        if k < 1 || k > self.max_k || query.embedding.is_some() || query.item_id.is_some() {
+        if k < 1 || k > self.max_k {
             return None;
         }
-        match (query.user_id, query.history) {
-            (Some(user), None) => Some(Wanted { ids: vec![], keys: vec![self.key(&user)?], is_user: true, k }),
-            (None, Some(history)) if history.item_ids.len() <= self.max_history_item_ids => {
-                let keys = history.item_ids.iter().map(|id| self.key(id)).collect::<Option<_>>()?;
-                Some(Wanted { ids: history.item_ids, keys, is_user: false, k })
+        let of = |kind, ids, keys, values| Some(Wanted { kind, ids, keys, values, k });
+        match (query.user_id, query.history, query.embedding, query.item_id) {
+            (Some(user), None, None, None) => of(Kind::User, vec![], vec![self.key(&user)?], vec![]),
+            (None, Some(History { item_ids: ids }), None, None) if ids.len() <= self.max_history_item_ids => {
+                let keys = ids.iter().map(|id| self.key(id)).collect::<Option<_>>()?;
+                of(Kind::History, ids, keys, vec![])
+            }
+            (None, None, Some(Embedding { values }), None) => {
+                self.is_direction(&values).then(|| of(Kind::Embedding, vec![], vec![], values))?
+            }
+            (None, None, None, Some(item)) => {
+                let keys = vec![self.key(&item)?];
+                of(Kind::Item, vec![item], keys, vec![])
             }
             _ => None,
         }
+    }
+
+    /// Whether an embedding is one of the bundle's, with scores that do not overflow.
+    fn is_direction(&self, values: &[f32]) -> bool {
+        let square: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
+        values.len() == self.dimension && square > 0.0 && square <= LONGEST * LONGEST
     }
 
     /// The key of an id (`contracts/keys.py`); None: it is no id.
@@ -116,7 +147,6 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::History;
 
     fn rules(secret: &[u8]) -> Rules {
         Rules {
@@ -127,6 +157,7 @@ mod tests {
             max_item_ids: 6,
             max_id_bytes: 8,
             default_k: 10,
+            dimension: 2,
             query_cost: 100.0,
             seen_cost: 200.0,
             max_cost: 1000.0,
@@ -141,6 +172,14 @@ mod tests {
     fn history(ids: &[&'static str]) -> Query {
         let item_ids = ids.iter().map(|id| Bytes::from_static(id.as_bytes())).collect();
         Query { history: Some(History { item_ids }), ..Default::default() }
+    }
+
+    fn embedding(values: &[f32]) -> Query {
+        Query { embedding: Some(Embedding { values: values.into() }), ..Default::default() }
+    }
+
+    fn item(id: &'static str) -> Query {
+        Query { item_id: Some(Bytes::from_static(id.as_bytes())), ..Default::default() }
     }
 
     fn request(queries: Vec<Query>) -> RetrieveRequest {
@@ -159,18 +198,22 @@ mod tests {
 
     #[test]
     fn a_plain_request_is_read_with_its_cost() {
-        let mut asked = request(vec![user("ann"), history(&["a", "b"])]);
+        let mut asked = request(vec![user("ann"), history(&["a", "b"]), embedding(&[0.0, -2.0])]);
         asked.queries[1].k = Some(20);
         asked.exclude_seen = true;
         asked.excluded_item_ids = vec![Bytes::from_static(b"c")];
         let plain = rules(&[]).plain(asked).expect("plain");
         assert_eq!(
-            plain.queries.iter().map(|query| (query.is_user, query.k)).collect::<Vec<_>>(),
-            [(true, 10), (false, 20)]
+            plain.queries.iter().map(|query| (query.kind, query.k)).collect::<Vec<_>>(),
+            [(Kind::User, 10), (Kind::History, 20), (Kind::Embedding, 10)]
         );
         assert_eq!(plain.queries[1].ids, ["a", "b"]);
+        assert_eq!(plain.queries[2].values, [0.0, -2.0]);
         assert!(plain.left_out.seen && plain.left_out.keys.len() == 1);
-        assert_eq!(plain.cost, (100.0 + 1.0 + 10.0 + 200.0) + (100.0 + 2.0 + 1.0 + 20.0));
+        assert_eq!(plain.cost, (100.0 + 1.0 + 10.0 + 200.0) + (100.0 + 2.0 + 1.0 + 20.0) + (100.0 + 1.0 + 10.0));
+        let similar = rules(&[]).plain(request(vec![item("item-1")])).expect("plain");
+        let Wanted { kind, ids, keys, .. } = &similar.queries[0];
+        assert_eq!((*kind, ids.len(), keys.as_slice()), (Kind::Item, 1, &[-6274262587704068686][..]));
     }
 
     #[test]
@@ -187,8 +230,15 @@ mod tests {
             request(vec![history(&["a", "b", "c", "d", "e"])]),
             request(vec![history(&["a", "b", "c", "d"]), history(&["a", "b", "c"])]),
             request(vec![Query { history: Some(History::default()), ..user("ann") }]),
-            request(vec![Query { item_id: Some(Bytes::from_static(b"a")), ..Default::default() }]),
-            request(vec![Query { embedding: Some(Bytes::new()), ..Default::default() }]),
+            request(vec![item("")]),
+            request(vec![Query { item_id: Some(Bytes::from_static(b"a")), ..user("ann") }]),
+            request(vec![embedding(&[])]),
+            request(vec![embedding(&[1.0])]),
+            request(vec![embedding(&[0.0, 0.0])]),
+            request(vec![embedding(&[1.0, f32::NAN])]),
+            request(vec![embedding(&[f32::INFINITY, 1.0])]),
+            request(vec![embedding(&[1e18, 1.0])]),
+            request(vec![Query { history: Some(History::default()), ..embedding(&[1.0, 1.0]) }]),
             request(vec![Query { k: Some(0), ..user("ann") }]),
             request(vec![Query { k: Some(51), ..user("ann") }]),
             RetrieveRequest { params: Some(Bytes::from_static(b"\x08\x01")), ..request(vec![user("ann")]) },

@@ -123,7 +123,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plain::{LeftOut, Wanted};
+    use crate::plain::{Kind, LeftOut, Wanted};
     use std::time::Duration;
 
     fn queue(limit: usize) -> Queue {
@@ -133,7 +133,7 @@ mod tests {
     /// Queue a job of so many queries that costs `cost`; return who waits for its answer, None where there is no room.
     fn pushed(queue: &Queue, queries: usize, cost: f64, seen: bool) -> Option<oneshot::Receiver<Reply>> {
         let (reply, wait) = oneshot::channel();
-        let wanted = || Wanted { ids: vec![], keys: vec![1], is_user: true, k: 1 };
+        let wanted = || Wanted { kind: Kind::User, ids: vec![], keys: vec![1], values: vec![], k: 1 };
         let left_out = LeftOut { seen, keys: vec![] };
         let plain = Plain { queries: (0..queries).map(|_| wanted()).collect(), left_out, probe: false, cost };
         queue.push(Job { plain, arrived: Instant::now(), deadline: None, reply }).then_some(wait)

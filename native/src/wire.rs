@@ -33,8 +33,8 @@ pub struct Query {
     pub user_id: Option<Bytes>,
     #[prost(message, optional, tag = "2")]
     pub history: Option<History>,
-    #[prost(bytes = "bytes", optional, tag = "3")]
-    pub embedding: Option<Bytes>,
+    #[prost(message, optional, tag = "3")]
+    pub embedding: Option<Embedding>,
     #[prost(bytes = "bytes", optional, tag = "4")]
     pub item_id: Option<Bytes>,
     #[prost(uint32, optional, tag = "5")]
@@ -46,6 +46,13 @@ pub struct Query {
 pub struct History {
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub item_ids: Vec<Bytes>,
+}
+
+/// `Embedding`.
+#[derive(Clone, PartialEq, Message)]
+pub struct Embedding {
+    #[prost(float, repeated, tag = "1")]
+    pub values: Vec<f32>,
 }
 
 /// What was found for one query, best first; `cold` is empty, or says it of each item.

@@ -10,11 +10,12 @@ import numpy as np
 
 from contracts import ItemKeys
 from serving.bundle import LoadedBundle
-from serving.errors import NoBundleError, RequestError
+from serving.errors import InvalidRequestError, NoBundleError, RequestError, Violation
 from serving.metrics import RequestMetrics
-from serving.native.columns import I64, Found, PlainBatch, Wanted, queries_of
+from serving.native.columns import I64, Found, Kind, PlainBatch, Wanted, queries_of
 from serving.native.plain import PlainRetriever
 from serving.queries import Hits, Query, Task
+from serving.requests import MAX_VIOLATIONS, wrong_length
 from serving.served.lists import ServedLists
 from serving.status import code_of, details_of
 
@@ -41,14 +42,16 @@ class Answering:
         self.metrics.batch(sum(queries for queries, _ in requests))
         try:
             return self._answered(batch)
-        except RequestError as error:
+        except NoBundleError as error:
             self._refuse(batch, error, len(requests))
         except Exception as error:
             if len(requests) > 1:
                 log.warning("a batch of %d requests failed, each is run by itself: %s", len(requests), error)
                 return [self(part) for part in batch.split()][-1]
-            log.exception("a request failed")
-            self._refuse(batch, RequestError("the server failed; its log says why"), 1)
+            if not isinstance(error, RequestError):
+                log.exception("a request failed")
+                error = RequestError("the server failed; its log says why")
+            self._refuse(batch, error, 1)
         return None
 
     def _answered(self, batch: PlainBatch) -> LoadedBundle:
@@ -56,7 +59,8 @@ class Answering:
         if not loaded:
             raise NoBundleError
         bundle, left_out = loaded[0].answering(), batch.left_out()
-        if left_out is None and self.retriever.is_flat(bundle):
+        _require_dimension(wanted, bundle)
+        if left_out is None and self.retriever.is_flat(bundle, wanted):
             found, tower, search = self.retriever.flat(bundle, wanted)
         else:
             found, tower, search = self.retriever.by_tasks(_tasks(bundle, batch, wanted, left_out))
@@ -84,6 +88,16 @@ class Answering:
 def spelled(error: RequestError) -> tuple[int, str, bytes]:
     """Return an error as gRPC sends it: code, message and details."""
     return code_of(error).value[0], str(error), details_of(error)
+
+
+def _require_dimension(wanted: Wanted, bundle: LoadedBundle) -> None:
+    """Raise `InvalidRequestError` where embeddings are those of a bundle of another dimension, replaced meanwhile."""
+    given = wanted.embeddings.shape[1]
+    if len(wanted.embeddings) and given != bundle.manifest.dimension:
+        problem = wrong_length(given, bundle)
+        numbers = np.flatnonzero(wanted.of(Kind.EMBEDDING)).tolist()
+        violations = [Violation(f"queries[{number}].embedding", problem) for number in numbers]
+        raise InvalidRequestError(violations[:MAX_VIOLATIONS], max(0, len(violations) - MAX_VIOLATIONS))
 
 
 def _tasks(

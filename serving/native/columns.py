@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -9,23 +10,32 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import ItemKeys, Key
-from serving.queries import ByHistory, ByUser, Hits, Query
+from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source
 
-__all__ = ["Found", "PlainBatch", "Wanted", "queries_of"]
+__all__ = ["Found", "Kind", "PlainBatch", "Wanted", "queries_of"]
 
 I64 = npt.NDArray[np.int64]
 F32 = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
 
+class Kind(IntEnum):
+    """What a query is made from, as the front numbers it (`native/src/plain.rs`)."""
+
+    USER = 0
+    HISTORY = 1
+    EMBEDDING = 2
+    ITEM = 3
+
+
 class PlainBatch(Protocol):
     """Requests that the front has taken for one batch; answered, or refused, once."""
 
-    def wanted(self) -> tuple[I64, I64, Bools, I64]:
+    def wanted(self) -> tuple[I64, I64, I64, I64, F32]:
         """Return the columns of `Wanted`."""
 
     def ids(self) -> list[list[str]]:
-        """Return the ids of each query's history; none for a user."""
+        """Return the ids of each query's history, or its item; none for a user or an embedding."""
 
     def left_out(self) -> list[tuple[bool, I64]] | None:
         """Return for each request whether it leaves out what was seen, and the keys of what else; None: nothing all."""
@@ -44,20 +54,22 @@ class PlainBatch(Protocol):
 
 
 class Wanted(NamedTuple):
-    """What n queries want: their `keys`, one after the other, `lengths` (n,) of them, and `k` (n,) items each.
+    """What n queries want: their `keys`, one after the other, `lengths` (n,) of them, `kinds` (n,), and `k` (n,) items.
 
-    The single key of `users` (n,) names a user, those of others the items of a history, oldest first.
+    The single key of a user or an item names it, those of a history its items, oldest first. Embeddings have none: they
+    are the rows of `embeddings` (m, dimension), which is (m, 0) where some have other dimensions than others.
     """
 
     keys: I64
     lengths: I64
-    users: Bools
+    kinds: I64
     k: I64
+    embeddings: F32
 
-    @property
-    def of_users(self) -> Bools:
-        """Say which keys are those of users."""
-        return np.repeat(self.users, self.lengths)
+    def of(self, kind: Kind) -> Bools:
+        """Say which queries are of a kind."""
+        there: Bools = self.kinds == kind
+        return there
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +104,19 @@ class Found:
 
 def queries_of(wanted: Wanted, ids: Sequence[Sequence[str]]) -> Iterator[Query]:
     """Yield the queries one by one, with the `ids` of each."""
-    ends = np.cumsum(wanted.lengths).tolist()
-    rows = zip(pairwise([0, *ends]), wanted.users.tolist(), wanted.k.tolist(), ids, strict=True)
-    for (start, end), is_user, k, spelled in rows:
-        keys = wanted.keys[start:end]
-        source = ByUser(Key(int(keys[0]))) if is_user else ByHistory(tuple(spelled), ItemKeys(keys))
-        yield Query(source, k)
+    ends, embeddings = np.cumsum(wanted.lengths).tolist(), iter(wanted.embeddings)
+    rows = zip(pairwise([0, *ends]), wanted.kinds.tolist(), wanted.k.tolist(), ids, strict=True)
+    for (start, end), kind, k, spelled in rows:
+        yield Query(_source(Kind(kind), wanted.keys[start:end], spelled, embeddings), k)
+
+
+def _source(kind: Kind, keys: I64, ids: Sequence[str], embeddings: Iterator[F32]) -> Source:
+    match kind:
+        case Kind.USER:
+            return ByUser(Key(int(keys[0])))
+        case Kind.HISTORY:
+            return ByHistory(tuple(ids), ItemKeys(keys))
+        case Kind.EMBEDDING:
+            return ByEmbedding(next(embeddings))
+        case Kind.ITEM:
+            return ByItem(ids[0], Key(int(keys[0])))

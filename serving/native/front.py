@@ -21,6 +21,7 @@ from serving.metrics import SECONDS
 from serving.native.answering import Answering, spelled
 from serving.queries import Answer, Task
 from serving.requests import DEFAULT_K
+from serving.retriever import FEW
 
 __all__ = ["NativeFront"]
 
@@ -29,8 +30,8 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.25
 """How old the certificate may be that a new caller is shown: nothing asks for it when a caller connects."""
 
-_MOST_ITEMS: Final = 255
-"""Items of a query up to which it makes no difference to a search how many they are (`serving.retriever`)."""
+_MOST_ITEMS: Final = FEW - 2
+"""Items of a query, and itself, up to which it makes no difference to a search how many they are."""
 
 
 @dataclass
@@ -180,6 +181,7 @@ class NativeFront(Beside):
             "max_item_ids": limits.max_item_ids,
             "max_id_bytes": MAX_ID_BYTES,
             "default_k": min(DEFAULT_K, limits.max_k),
+            "dimension": bundle.manifest.dimension,
             "query_cost": QUERY + bundle.index.cost(),
             "seen_cost": SEEN,
             # What costs more waits in a lane of its own.

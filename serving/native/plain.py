@@ -6,6 +6,7 @@ What is found is what `serving.retriever` finds. Where items must not be returne
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import faiss
 import numpy as np
@@ -13,11 +14,23 @@ import numpy as np
 from contracts import IndexRows, ItemKeys, UserKeys
 from contracts.item_rows import flat_tower_rows
 from serving.bundle import LoadedBundle
-from serving.native.columns import F32, I64, Bools, Found, Wanted
-from serving.queries import Answer, ByHistory, Hits, Source, Task
-from serving.retriever import Retriever
+from serving.native.columns import F32, I64, Bools, Found, Kind, Wanted
+from serving.queries import Answer, ByEmbedding, ByHistory, Hits, Source, Task
+from serving.retriever import Retriever, lists_beyond
 
 __all__ = ["PlainRetriever"]
+
+
+class _Read(NamedTuple):
+    """What n queries say: `rows` (keys,), -1 where there is no such item, 0 for users; and what the tower reads.
+
+    `own` (n,) has the rows of the items whose neighbours are wanted, -1 for other queries.
+    """
+
+    rows: I64
+    own: I64
+    inputs: I64
+    mask: Bools
 
 
 @dataclass(frozen=True)
@@ -26,33 +39,31 @@ class PlainRetriever:
 
     retriever: Retriever
 
-    def is_flat(self, bundle: LoadedBundle) -> bool:
-        """Say whether all items of a bundle may be returned, and all of them are its own."""
+    def is_flat(self, bundle: LoadedBundle, wanted: Wanted) -> bool:
+        """Say whether all items may be returned, all are the bundle's own, and its lists hold enough beside an item."""
         tagged = bundle.shelf.tagged
         has_cold = tagged is not None and tagged.cold is not None and len(tagged.cold) > 0
-        return not has_cold and not self.retriever.sieve(bundle, tagged).blocked
+        if has_cold or self.retriever.sieve(bundle, tagged).blocked:
+            return False
+        return not (wanted.of(Kind.ITEM).any() and lists_beyond(bundle, 1))
 
     def flat(self, bundle: LoadedBundle, wanted: Wanted) -> tuple[Found, float, float]:
         """Return what is found, and the seconds of tower and search."""
         started = time.monotonic()
         faiss.omp_set_num_threads(self.retriever.threads)  # OpenMP keeps this per thread
-        known, inputs, mask = self._inputs(bundle, wanted)
-        there: Bools = np.logical_or.reduce(mask, axis=1)
-        vectors = (
-            bundle.normalised(bundle.tower(bundle.embeddings[inputs[there]], mask[there])) if there.any() else None
-        )
+        read = self._read(bundle, wanted)
+        there, vectors = _vectors(bundle, wanted, read)
         planned = time.monotonic()
-        scores, rows = _nothing(len(there), min(int(wanted.k.max()), bundle.items))
-        if vectors is not None:
-            scores[there], rows[there] = bundle.index.search(vectors, scores.shape[1])
-        for query in np.flatnonzero(~there).tolist():
-            popular = bundle.popular.first(scores.shape[1])
-            scores[query, : len(popular)], rows[query, : len(popular)] = bundle.popularity[popular], popular
-        kept = (rows >= 0) & (np.arange(rows.shape[1]) < wanted.k[:, None])
+        similar = bool(wanted.of(Kind.ITEM).any())
+        scores, rows = _searched(bundle, there, vectors, int(wanted.k.max()) + similar)
+        kept, places = rows >= 0, np.arange(rows.shape[1])
+        if similar:
+            kept &= rows != read.own[:, None]
+            places = np.cumsum(kept, axis=1) - 1
+        kept &= places < wanted.k[:, None]
         ids: list[str] = bundle.ids[rows[kept]].tolist()
-        complete = wanted.k <= bundle.items
-        none = np.zeros(len(there), np.bool_)
-        found = Found(ids, scores[kept], kept.sum(axis=1), known, ~there, none, complete, none[:0])
+        complete, none = wanted.k <= bundle.items - (read.own >= 0), np.zeros(len(there), np.bool_)
+        found = Found(ids, scores[kept], kept.sum(axis=1), read.rows >= 0, ~there, none, complete, none[:0])
         return found, planned - started, time.monotonic() - planned
 
     def by_tasks(self, tasks: Sequence[Task]) -> tuple[Found, float, float]:
@@ -60,23 +71,54 @@ class PlainRetriever:
         answers = self.retriever(tasks)
         return _found(answers, tasks), answers[0].tower_seconds, answers[0].search_seconds
 
-    def _inputs(self, bundle: LoadedBundle, wanted: Wanted) -> tuple[Bools, I64, Bools]:
-        """Return which keys have an item, and what the tower reads: rows and mask, (n, length) each."""
-        newest, of_users = bundle.manifest.history_length, wanted.of_users
-        known = np.ones(len(wanted.keys), np.bool_)
-        inputs = np.zeros((len(wanted.k), newest), np.int64)
-        rows = bundle.rows_of(ItemKeys(wanted.keys[~of_users]))
-        known[~of_users] = rows >= 0
-        inputs[~wanted.users], _ = flat_tower_rows(rows, wanted.lengths[~wanted.users], newest)
-        if wanted.users.any():
-            stored = self.retriever.histories.look_up(UserKeys(wanted.keys[of_users]), np.empty(0, np.int64)).items
+    def _read(self, bundle: LoadedBundle, wanted: Wanted) -> _Read:
+        """Look up the items and the histories of users."""
+        newest, own = bundle.manifest.history_length, np.full(len(wanted.k), -1)
+        if wanted.of(Kind.HISTORY).all():
+            rows = bundle.rows_of(ItemKeys(wanted.keys))
+            return _Read(rows, own, *flat_tower_rows(rows, wanted.lengths, newest))
+        kinds, users = np.repeat(wanted.kinds, wanted.lengths), wanted.of(Kind.USER)
+        rows = IndexRows(np.zeros(len(kinds), np.int64))
+        rows[kinds != Kind.USER] = bundle.rows_of(ItemKeys(wanted.keys[kinds != Kind.USER]))
+        own[wanted.of(Kind.ITEM)] = rows[kinds == Kind.ITEM]
+        given = IndexRows(np.where(kinds == Kind.HISTORY, rows, -1))
+        inputs, mask = flat_tower_rows(given, wanted.lengths, newest)
+        if users.any():
+            keys = UserKeys(wanted.keys[kinds == Kind.USER])
+            stored = self.retriever.histories.look_up(keys, np.empty(0, np.int64)).items
             lengths = np.full(len(stored), stored.shape[1])
-            inputs[wanted.users], _ = flat_tower_rows(IndexRows(bundle.rows_of(stored).ravel()), lengths, newest)
-        return known, inputs, inputs > 0
+            inputs[users], mask[users] = flat_tower_rows(IndexRows(bundle.rows_of(stored).ravel()), lengths, newest)
+        return _Read(rows, own, inputs, mask)
 
 
-def _nothing(queries: int, width: int) -> tuple[F32, I64]:
-    return np.zeros((queries, width), np.float32), np.full((queries, width), -1, np.int64)
+def _vectors(bundle: LoadedBundle, wanted: Wanted, read: _Read) -> tuple[Bools, F32]:
+    """Return which queries have a vector, (n,), and the vectors of these, one after the other."""
+    there: Bools = np.logical_or.reduce(read.mask, axis=1)
+    if there.all():
+        return there, bundle.normalised(bundle.tower(bundle.embeddings[read.inputs], read.mask))
+    vectors = np.empty((len(there), bundle.manifest.dimension), np.float32)
+    if there.any():
+        vectors[there] = bundle.normalised(bundle.tower(bundle.embeddings[read.inputs[there]], read.mask[there]))
+    if len(wanted.embeddings):
+        vectors[wanted.of(Kind.EMBEDDING)] = bundle.normalised(wanted.embeddings)
+    similar = read.own >= 0
+    if similar.any():
+        vectors[similar] = bundle.exact.vectors[read.own[similar]]
+    there |= wanted.of(Kind.EMBEDDING) | similar
+    return there, vectors[there]
+
+
+def _searched(bundle: LoadedBundle, there: Bools, vectors: F32, most: int) -> tuple[F32, I64]:
+    """Return scores and rows, (n, width), best first: of popular items where there is no vector."""
+    width = min(most, bundle.items)
+    if there.all():
+        return bundle.index.search(vectors, width)
+    scores, rows = np.zeros((len(there), width), np.float32), np.full((len(there), width), -1, np.int64)
+    if len(vectors):
+        scores[there], rows[there] = bundle.index.search(vectors, width)
+    popular = bundle.popular.first(width)
+    scores[~there, : len(popular)], rows[~there, : len(popular)] = bundle.popularity[popular], popular
+    return scores, rows
 
 
 def _found(answers: Sequence[Answer], tasks: Sequence[Task]) -> Found:
@@ -98,4 +140,10 @@ def _found(answers: Sequence[Answer], tasks: Sequence[Task]) -> Found:
 def _known(source: Source, hits: Hits) -> Bools:
     """Return which of a query's keys have an item; the single key of a user counts as if it had."""
     missing = set(hits.missing)
-    return np.array([each not in missing for each in source.ids] if isinstance(source, ByHistory) else [True], np.bool_)
+    match source:
+        case ByHistory():
+            return np.array([each not in missing for each in source.ids], np.bool_)
+        case ByEmbedding():
+            return np.empty(0, np.bool_)
+        case _:
+            return np.array([not missing])

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.skipif(
 T: Final = 1_700_000_000_000
 RETRIEVE: Final = "/weir.retrieval.v1.RetrievalService/Retrieve"
 KNOWN: Final = pb.Query(history=pb.History(item_ids=["item-1", "item-7", "gone"]), k=5)
+VECTOR: Final = pb.Embedding(values=[1.0] * 8)
 ANN: Final = pb.Query(user_id="ann", k=7)
 
 Fronts = dict[str, ServerProcess]
@@ -55,14 +56,21 @@ PLAIN: Final = {
     "seen items left out": ask(ANN, KNOWN, exclude_seen=True),
     "excluded items": ask(KNOWN, excluded_item_ids=["item-2", "item-9", "gone"]),
     "empty parameters": ask(KNOWN, params=pb.SearchParams(), filter=pb.Filter()),
+    "an item": ask(pb.Query(item_id="item-4")),
+    "an unknown item": ask(pb.Query(item_id="gone", k=3)),
+    "all items beside one": ask(pb.Query(item_id="item-4", k=250)),
+    "an embedding": ask(pb.Query(embedding=pb.Embedding(values=[1.0, -2.5, 0, 0, 3, 1e-3, 7, 1e9]))),
+    "all kinds": ask(KNOWN, ANN, pb.Query(item_id="item-9"), pb.Query(embedding=VECTOR, k=3), pb.Query(item_id="gone")),
+    "seen and excluded items beside an item": ask(
+        pb.Query(item_id="item-4"), ANN, pb.Query(embedding=VECTOR), exclude_seen=True, excluded_item_ids=["item-2"]
+    ),
     "an unknown field": ask(KNOWN) + b"\xa0\x06\x01",
 }
 PASSED_ON: Final = {
     "allowed items": ask(KNOWN, filter=pb.Filter(allowed_item_ids=["item-2", "item-4"])),
     "parameters": ask(KNOWN, params=pb.SearchParams(exact=True, score_threshold=0.1)),
     "the loaded version": ask(KNOWN, bundle_version="v1"),
-    "an item": ask(pb.Query(item_id="item-4")),
-    "a vector": ask(pb.Query(embedding=pb.Embedding(values=[1.0] * 8))),
+    "a long embedding": ask(pb.Query(embedding=pb.Embedding(values=[3e17] * 8))),
     "more items than a plain query may want": ask(pb.Query(user_id="ann", k=900)),
     "a large history": ask(*[pb.Query(history=pb.History(item_ids=["item-1"] * 900))] * 40),
 }
@@ -77,6 +85,10 @@ REFUSED: Final = {
     "no message": b"\xff\xff\xff",
     "another version": ask(KNOWN, bundle_version="v0"),
     "tags without a catalogue": ask(KNOWN, filter=pb.Filter(any_tags=["jazz"])),
+    "an empty item id": ask(pb.Query(item_id="")),
+    "an embedding of other dimensions": ask(pb.Query(embedding=pb.Embedding(values=[1.0] * 7))),
+    "an embedding of zeros": ask(pb.Query(embedding=pb.Embedding(values=[0.0] * 8))),
+    "an embedding that is not finite": ask(pb.Query(embedding=pb.Embedding(values=[1.0, float("nan")] * 4))),
     "an empty excluded id": ask(KNOWN, excluded_item_ids=["item-2", ""]),
     "too many queries": ask(*[KNOWN] * 300),
 }
@@ -155,7 +167,7 @@ def test_what_callers_name_comes_back(fronts: Fronts) -> None:
     metadata = (("x-request-id", "a1"), ("traceparent", "00-" + "1" * 32 + "-" + "2" * 16 + "-00"), ("other", "b"))
     for server in fronts.values():
         with grpc.insecure_channel(server.target) as channel:
-            for request in (PLAIN["a user"], PASSED_ON["an item"]):
+            for request in (PLAIN["a user"], PASSED_ON["parameters"]):
                 _, call = channel.unary_unary(RETRIEVE).with_call(request, metadata=metadata, timeout=30)
                 initial = {key: value for key, value in call.initial_metadata() if key != "accept-encoding"}
                 assert {key: initial[key] for key, _ in metadata[:2]} == dict(metadata[:2])

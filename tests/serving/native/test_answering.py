@@ -14,7 +14,7 @@ from serving.bundle import LoadedBundle
 from serving.loading import load_bundle
 from serving.metrics import RequestMetrics, ServedMetrics
 from serving.native.answering import Answering
-from serving.native.columns import I64, Bools, PlainBatch
+from serving.native.columns import F32, I64, Kind, PlainBatch
 from serving.native.plain import PlainRetriever
 from serving.retriever import Retriever
 from serving.served.config import ServedConfig
@@ -24,22 +24,28 @@ from tests.serving.support import Catalogue, histories_of, poisonous_tower, writ
 
 @dataclass
 class Batch:
-    """Histories that wait, one for each request, and what became of them."""
+    """Histories that wait, one for each request, and embeddings behind them, and what became of them."""
 
     histories: list[list[str]]
+    embeddings: F32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
     probe: bool = False
     excluded: list[str] | None = None
     answers: list[tuple[str, Sequence[str], dict[str, Any]]] = field(default_factory=list)
     failures: list[tuple[int, str, bytes]] = field(default_factory=list)
     parts: "list[Batch]" = field(default_factory=list)
 
-    def wanted(self) -> tuple[I64, I64, Bools, I64]:
+    @property
+    def queries(self) -> int:
+        return len(self.histories) + len(self.embeddings)
+
+    def wanted(self) -> tuple[I64, I64, I64, I64, F32]:
         keys = [hash_id(item) for history in self.histories for item in history]
-        lengths = [len(history) for history in self.histories]
-        return np.array(keys), np.array(lengths), np.zeros(len(lengths), np.bool_), np.full(len(lengths), 3)
+        lengths = [len(history) for history in self.histories] + [0] * len(self.embeddings)
+        kinds = np.repeat([Kind.HISTORY, Kind.EMBEDDING], [len(self.histories), len(self.embeddings)])
+        return np.array(keys, np.int64), np.array(lengths), kinds, np.full(self.queries, 3), self.embeddings
 
     def ids(self) -> list[list[str]]:
-        return self.histories
+        return [*self.histories, *([] for _ in self.embeddings)]
 
     def left_out(self) -> list[tuple[bool, I64]] | None:
         if self.excluded is None:
@@ -47,7 +53,7 @@ class Batch:
         return [(True, np.array([hash_id(item) for item in self.excluded], np.int64))] * len(self.histories)
 
     def requests(self) -> list[tuple[int, bool]]:
-        return [(1, self.probe)] * len(self.histories)
+        return [(1, self.probe)] * self.queries
 
     def answer(self, version: str, tokens: Sequence[str], found: dict[str, Any], seconds: tuple[float, float]) -> None:
         assert all(each >= 0 for each in seconds)
@@ -58,6 +64,7 @@ class Batch:
 
     def split(self) -> list[PlainBatch]:
         self.parts = [Batch([history]) for history in self.histories]
+        self.parts += [Batch([], self.embeddings[number : number + 1]) for number in range(len(self.embeddings))]
         return [*self.parts]
 
 
@@ -136,6 +143,19 @@ def test_a_request_that_fails_does_not_fail_its_neighbours(served: Served) -> No
     assert (code, message) == (13, "the server failed; its log says why")
     assert b"INTERNAL" in details
     assert served.count("weir_requests_refused_total", reason="INTERNAL") == 1
+
+
+def test_embeddings_of_a_bundle_before_are_refused_alone(served: Served) -> None:
+    batch = Batch([["item-1"]], np.ones((2, 5), np.float32))
+    served.answering(batch)
+    good, *bad = batch.parts
+    assert good.answers
+    for part in bad:
+        [(code, message, details)] = part.failures
+        assert code == 3
+        assert "has 5 values, bundle v1 has 8 dimensions" in message
+        assert b"queries[0].embedding" in details
+    assert served.count("weir_requests_refused_total", reason="INVALID_REQUEST") == 2
 
 
 def test_without_a_bundle_all_are_told_so(served: Served) -> None:
