@@ -11,7 +11,7 @@ from contracts.bundle_manifest import IndexRows
 from contracts.keys import ItemKeys
 from contracts.overlay import Overlay
 
-__all__ = ["FIRST_ITEM_ROW", "ItemRows", "flat_tower_rows", "tower_rows"]
+__all__ = ["FIRST_ITEM_ROW", "ItemRows", "tower_rows"]
 
 _PADDING_ROW: Final = 0
 FIRST_ITEM_ROW: Final = 2
@@ -82,20 +82,3 @@ def tower_rows(histories: Sequence[IndexRows], length: int) -> tuple[npt.NDArray
     for row, known in zip(rows, histories, strict=True):
         row[length - len(known) :] = known + FIRST_ITEM_ROW
     return rows, rows != _PADDING_ROW
-
-
-def flat_tower_rows(
-    rows: IndexRows, lengths: npt.NDArray[np.int64], length: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return what `tower_rows` does, of n histories one after the other, which have `lengths` (n,) items each.
-
-    The newest `length` known ones count; `rows` are -1 for those that are not known.
-    """
-    history = np.repeat(np.arange(len(lengths)), lengths)
-    known = rows >= 0
-    before = np.concatenate([[0], np.cumsum(known)])
-    after = before[np.cumsum(lengths)][history] - before[1:]
-    read = known & (after < length)
-    inputs = np.full((len(lengths), length), _PADDING_ROW, np.int64)
-    inputs[history[read], length - 1 - after[read]] = rows[read] + FIRST_ITEM_ROW
-    return inputs, inputs != _PADDING_ROW

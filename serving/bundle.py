@@ -9,6 +9,7 @@ index that of the next version (`serving.in_place`), and that what the catalogue
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,8 @@ from serving.tagged import TaggedRows
 from serving.tower import Tower
 
 __all__ = ["Handover", "LoadedBundle", "Shelf"]
+
+_TINY: Final = np.finfo(np.float64).tiny
 
 Floats = npt.NDArray[np.float32]
 
@@ -151,6 +154,7 @@ class LoadedBundle:
         if self.manifest.metric != "cosine":
             return vectors
         # In 32 bits the square of a length overflows from 1.8e19 on.
-        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-        scaled: Floats = (vectors / np.maximum(lengths, np.finfo(np.float64).tiny)).astype(np.float32)
-        return scaled
+        wide = vectors.astype(np.float64)
+        lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+        wide /= np.maximum(lengths, _TINY, out=lengths)[:, None]
+        return wide.astype(np.float32)

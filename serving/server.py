@@ -35,6 +35,7 @@ from serving.listeners import open_to_probes
 from serving.metrics import CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
 from serving.native.answering import Answering
 from serving.native.collected import shown_together
+from serving.native.compiled import compiled
 from serving.native.front import NativeFront
 from serving.native.plain import PlainRetriever
 from serving.open_files import allow_files
@@ -173,10 +174,12 @@ class Server:
         """Make the compiled front, whose counts are shown with the server's own."""
         if self.config.front == "python":
             return None
-        answering = Answering(lambda: self.watcher.loaded, PlainRetriever(self.retriever), self.served, self.metrics)
+        package = compiled()
+        retriever = PlainRetriever(self.retriever, package)
+        answering = Answering(lambda: self.watcher.loaded, retriever, self.served, self.metrics)
         is_asked_who = self.config.auth.jwks is not None or self.config.tls.client_ca_file is not None
         is_each_seen = is_asked_who or self.traces is not None or self.lines is not None
-        native = NativeFront(self.config, self.batcher, answering, answers=not (is_each_seen or self.variants))
+        native = NativeFront(package, self.config, self.batcher, answering, answers=not (is_each_seen or self.variants))
         self.shown = shown_together(self.registry, native.counts)
         if self.member is not None:
             self.member.link.registry = self.shown

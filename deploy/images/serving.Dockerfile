@@ -2,6 +2,7 @@
 # The server and the monitor, without torch and Beam. From the root of the repository:
 #   docker build -f deploy/images/serving.Dockerfile -t weir-serving .
 #   docker build -f deploy/images/serving.Dockerfile -t weir-serving-gpu --build-arg DEVICE=gpu .
+#   docker build -f deploy/images/serving.Dockerfile -t weir-serving --build-arg FRONT=native .
 
 # Python 3.11.16. The digest is that of the index of all platforms.
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
@@ -11,6 +12,9 @@ FROM ${PYTHON_IMAGE} AS build
 ARG DEVICE=cpu
 # The object stores that fsspec shall reach.
 ARG STORES=s3,gcs,azure
+# python, or native: with the compiled front as well, for serving.front = native. Debian's own Rust is too old for it; this
+# one is that of its browsers, with security updates.
+ARG FRONT=python
 ENV PATH=/opt/weir/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 VIRTUAL_ENV=/opt/weir UV_NO_CACHE=1 UV_LINK_MODE=copy
 WORKDIR /src
 COPY . .
@@ -18,6 +22,13 @@ RUN python -m venv /opt/weir \
     && pip install --no-cache-dir --require-hashes --requirement requirements-uv.txt \
     && deploy/install.sh /opt/weir/bin/python "serving,redis,${DEVICE},${STORES}" \
     && uv pip install --no-deps --no-build-isolation --compile-bytecode . \
+    && if [ "$FRONT" = native ]; then \
+        apt-get update && apt-get install --yes --no-install-recommends cargo-web rustc-web gcc libc6-dev \
+        && uv export --quiet --frozen --only-group front --no-header --no-annotate > /tmp/front.txt \
+        && pip install --no-cache-dir --require-hashes --requirement /tmp/front.txt \
+        && CARGO_TARGET_DIR=/tmp/front pip install --no-cache-dir --no-deps --no-build-isolation ./native \
+        && pip uninstall --yes maturin; \
+    fi \
     && pip uninstall --yes uv setuptools pip
 
 FROM ${PYTHON_IMAGE}

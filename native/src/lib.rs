@@ -12,6 +12,7 @@ mod front;
 mod listener;
 mod plain;
 mod queue;
+mod rows;
 mod status;
 mod tls;
 mod upstream;
@@ -22,5 +23,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn weir_front(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<front::Front>()?;
-    module.add_class::<batch::Batch>()
+    module.add_class::<batch::Batch>()?;
+    module.add_function(wrap_pyfunction!(rows::look_up, module)?)?;
+    module.add_function(wrap_pyfunction!(rows::tower_inputs, module)?)
 }

@@ -19,6 +19,7 @@ from serving.errors import DeadlinePassedError, NoTimeLeftError, QueueFullError,
 from serving.listeners import HANDSHAKE_SECONDS, warn_of_plain_tokens
 from serving.metrics import SECONDS
 from serving.native.answering import Answering, spelled
+from serving.native.compiled import Compiled
 from serving.queries import Answer, Task
 from serving.requests import DEFAULT_K
 from serving.retriever import FEW
@@ -38,9 +39,10 @@ _MOST_ITEMS: Final = FEW - 2
 class NativeFront(Beside):
     """Listens on the port of gRPC; Python's server has to listen at `upstream`.
 
-    `answers` False: nothing is plain, so that Python sees each call. Raises `ValueError` without the package.
+    `answers` False: nothing is plain, so that Python sees each call.
     """
 
+    package: Compiled
     config: ServingConfig
     batcher: Batcher[Task, Answer]
     answering: Answering
@@ -51,14 +53,6 @@ class NativeFront(Beside):
     _shown: Certificate | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        try:
-            from weir_front import Front  # noqa: PLC0415 - a package of its own, which is optional
-        except ModuleNotFoundError:
-            raise ValueError(
-                "serving.front = native needs the package weir-front: `make native` builds it from weir's sources with "
-                "Rust, and so does `pip install ./native`"
-            ) from None
-        self._made = Front
         tls = self.config.tls
         self._certificates = None if tls.certificate_file is None else certificate_of(tls, _LOOK_SECONDS)
         self._folder = tempfile.TemporaryDirectory(prefix="weir-front-")
@@ -78,7 +72,7 @@ class NativeFront(Beside):
         port = int(listening.getsockname()[1])
         warn_of_plain_tokens(self.config)
         self._shown = None if self._certificates is None else self._certificates.get()
-        self._front = self._made(listening.detach(), self.upstream, self._options(), self._shown)
+        self._front = self.package.Front(listening.detach(), self.upstream, self._options(), self._shown)
         self.batcher.attach(self)
         self.follow(next(iter(self.answering.loaded()), None))
         return port

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import PADDING_KEY, IndexRows, ItemKeys
-from contracts.item_rows import FIRST_ITEM_ROW, ItemRows, flat_tower_rows, tower_rows
+from contracts.item_rows import FIRST_ITEM_ROW, ItemRows, tower_rows
 
 keys = st.integers(-(2**63), 2**63 - 1).filter(bool) | st.integers(1, 9)
 
@@ -23,13 +23,3 @@ def test_rows_are_those_of_a_dictionary(items: list[int], history: list[int], le
         # Row 0 is padding; what the bundle does not know is left out, not put in the place of an item.
         assert read == ([0] * length + known)[-length:]
         assert real == [row != 0 for row in read]
-
-
-@given(st.lists(st.lists(st.integers(-1, 9), max_size=7), min_size=1, max_size=5), st.integers(1, 5))
-def test_histories_one_after_the_other_are_read_as_those_of_a_list(histories: list[list[int]], length: int) -> None:
-    rows = [IndexRows(np.array(history, np.int64)) for history in histories]
-    lengths = np.array([len(history) for history in histories])
-    found = flat_tower_rows(IndexRows(np.concatenate(rows)), lengths, length)
-    expected = tower_rows([IndexRows(each[each >= 0][-length:]) for each in rows], length)
-    for same, wanted in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(same, wanted)

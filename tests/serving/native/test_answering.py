@@ -21,6 +21,8 @@ from serving.served.config import ServedConfig
 from serving.served.lists import ServedLists
 from tests.serving.support import Catalogue, histories_of, poisonous_tower, write_bundle, write_window
 
+PACKAGE = pytest.importorskip("weir_front", reason="needs the compiled front: make native, which needs Rust")
+
 
 @dataclass
 class Batch:
@@ -90,7 +92,7 @@ def served(store: Store, catalogue: Catalogue) -> Served:
     write_bundle(store, "v1", poisoned, tower=poisonous_tower())
     registry, bundles = CollectorRegistry(), [load_bundle(BundleLog(store), "v1")]
     lists = ServedLists(ServedConfig(share=1), ServedMetrics(registry))
-    retriever = PlainRetriever(Retriever(histories_of(store)))
+    retriever = PlainRetriever(Retriever(histories_of(store)), PACKAGE)
     return Served(Answering(lambda: bundles, retriever, lists, RequestMetrics(registry)), bundles, lists, registry)
 
 

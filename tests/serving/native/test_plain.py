@@ -17,6 +17,7 @@ from serving.retriever import Retriever
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
 from tests.serving.users import Event
 
+PACKAGE = pytest.importorskip("weir_front", reason="needs the compiled front: make native, which needs Rust")
 T = 1_700_000_000_000
 ITEMS = 60
 DIMENSION = 8
@@ -63,7 +64,7 @@ def plain(
     write_bundle(store, "v1", Catalogue.random(ITEMS), index=request.param, parameters=PARAMETERS[request.param])
     events = [Event("ann", f"item-{number}", T + number) for number in range(6)]
     write_window(store, 0, [*events, Event("eve", "gone", T)])
-    return load_bundle(BundleLog(store), "v1"), PlainRetriever(Retriever(histories_of(store)))
+    return load_bundle(BundleLog(store), "v1"), PlainRetriever(Retriever(histories_of(store)), PACKAGE)
 
 
 def wanted(asked: list[Asked]) -> tuple[Wanted, list[list[str]]]:
@@ -136,7 +137,7 @@ def test_an_answer_is_split_by_query(plain: tuple[LoadedBundle, PlainRetriever])
 
 def test_lists_that_an_item_could_leave_too_few_items_are_left_to_queries(store: Store) -> None:
     write_bundle(store, "v1", Catalogue.random(ITEMS), index="IVF4,Flat", parameters={"nprobe": 1})
-    bundle, retriever = load_bundle(BundleLog(store), "v1"), PlainRetriever(Retriever(histories_of(store)))
+    bundle, retriever = load_bundle(BundleLog(store), "v1"), PlainRetriever(Retriever(histories_of(store)), PACKAGE)
     assert retriever.is_flat(bundle, wanted([(by_history(["item-3"]), 3)])[0])
     assert not retriever.is_flat(bundle, wanted([(by_history(["item-3"]), 3), (by_item("item-3"), 3)])[0])
 
@@ -146,7 +147,7 @@ def test_what_is_taken_down_is_not_found(plain: tuple[LoadedBundle, PlainRetriev
     columns, ids = wanted([(by_user("ann"), 3), (by_user("nobody"), 3)])
     before, *_ = retriever.flat(bundle, columns)
     gone = ItemKeys(np.array([hash_id(before.ids[0]), hash_id(before.ids[3])]))
-    without = PlainRetriever(Retriever(retriever.retriever.histories, taken_down=lambda _: gone))
+    without = PlainRetriever(Retriever(retriever.retriever.histories, taken_down=lambda _: gone), PACKAGE)
     assert not without.is_flat(bundle, columns)
     found, *_ = without.by_tasks(tasks(bundle, columns, ids))
     assert found.counts.tolist() == [3, 3]
