@@ -18,6 +18,8 @@ ARG FRONT=python
 ENV PATH=/opt/weir/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 VIRTUAL_ENV=/opt/weir UV_NO_CACHE=1 UV_LINK_MODE=copy
 WORKDIR /src
 COPY . .
+# Debian removes a version of its compilers once there is a safer one: it cannot be pinned.
+# hadolint ignore=DL3008
 RUN python -m venv /opt/weir \
     && pip install --no-cache-dir --require-hashes --requirement requirements-uv.txt \
     && deploy/install.sh /opt/weir/bin/python "serving,redis,${DEVICE},${STORES}" \
@@ -26,7 +28,7 @@ RUN python -m venv /opt/weir \
         apt-get update && apt-get install --yes --no-install-recommends cargo-web rustc-web gcc libc6-dev \
         && uv export --quiet --frozen --only-group front --no-header --no-annotate > /tmp/front.txt \
         && pip install --no-cache-dir --require-hashes --requirement /tmp/front.txt \
-        && CARGO_TARGET_DIR=/tmp/front pip install --no-cache-dir --no-deps --no-build-isolation ./native \
+        && CARGO_TARGET_DIR=/tmp/front pip install --no-deps --no-cache-dir --no-build-isolation ./native \
         && pip uninstall --yes maturin; \
     fi \
     && pip uninstall --yes uv setuptools pip

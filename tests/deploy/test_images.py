@@ -68,7 +68,7 @@ def test_the_extras_are_those_that_are_tried_here(file: Path) -> None:
 
 def test_the_context_holds_every_package_and_nothing_that_is_large_or_secret() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
+    packages = {path.parent.name for name in ("py.typed", "Cargo.toml") for path in ROOT.glob(f"*/{name}")}
     scripts = set(re.findall(r"deploy/(?:images/\w+\.py|install\.sh)", "".join(file.read_text() for file in IMAGES)))
     assert allowed == packages | scripts | {"LICENSE", "README.md", "pyproject.toml", "requirements-uv.txt", "uv.lock"}
 
