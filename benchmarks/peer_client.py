@@ -36,6 +36,8 @@ class Milvus:
 
     def fill(self, vectors: Any) -> None:
         """Store vectors, and have them indexed."""
+        from pymilvus import MilvusException  # noqa: PLC0415 - of another environment
+
         schema = self.client.create_schema(auto_id=False)
         schema.add_field("id", self.types.VARCHAR, is_primary=True, max_length=32)
         schema.add_field("vector", self.types.FLOAT_VECTOR, dim=vectors.shape[1])
@@ -47,7 +49,12 @@ class Milvus:
             rows = enumerate(vectors[start : start + BATCH].tolist(), start)
             self.client.insert("items", [{"id": str(number), "vector": vector} for number, vector in rows])
         self.client.flush("items")
-        self.client.create_index("items", index)
+        try:
+            self.client.create_index("items", index)
+        except MilvusException as error:
+            # With many rows it takes longer than a connection lives: the client has repeated what is done.
+            if "already exists" not in str(error):
+                raise
         self.client.load_collection("items")
 
     def tune(self, depth: int) -> None:
