@@ -39,6 +39,7 @@ _OPERATIONAL: Final = frozenset(
         "index_training_every_seconds",
         "publish_bound",
         "poll_seconds",
+        "rank_timeout_seconds",
         "metrics_host",
         "metrics_port",
         "variants",
@@ -169,6 +170,12 @@ class TrainerConfig(FrozenModel):
     )
 
     poll_seconds: float = Field(default=0.3, gt=0, description="seconds between looks for new windows when following")
+    rank_timeout_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        description="seconds after which a rank that the others wait for counts as lost, and all start again; one that "
+        "ends is missed at once",
+    )
     metrics_host: str = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )

@@ -16,9 +16,9 @@ from contracts.exposition import exposed
 from contracts.variants import MAIN, line_of
 from trainer.config import TrainerConfig
 from trainer.export.exporter import Exporter
+from trainer.ranks.leaving import is_left_to_others, require_asked
 from trainer.ranks.workers import Workers, deterministic
 from trainer.state.checkpoint import CheckpointLog
-from trainer.state.evaluation import mean_metrics
 from trainer.state.trainer_state import TrainerState
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
@@ -46,11 +46,17 @@ def train(
         If the store holds a checkpoint made with other settings.
     CorruptArtefactError
         If a window is not what its manifest says.
+    NodeLeftError
+        If another node was asked to stop, and this one was not.
     ValueError
         If the settings do not fit the ranks or the device.
     """
     started, metrics, line = time.monotonic(), TrainerMetrics(), line_of(store, variant)
-    with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
+    with (
+        deterministic(),
+        Workers.from_environment(config.device, config.rank_timeout_seconds) as workers,
+        StopSignal() as stop,
+    ):
         checkpoints = CheckpointLog(line, config.checkpoints_kept)
         config = checkpoints.continued(config, workers)
         workers.share(config.batch_size)
@@ -78,23 +84,8 @@ def train(
                     checkpoints.save(state, workers)
                 if not finished:
                     break
-            if state.position.trained_sequence >= 0:
+            if not is_left_to_others(stop, workers) and state.position.trained_sequence >= 0:
                 workers.first(partial(exporter.export, state), state.embeddings.answer)
-            return _summary(observer, state, exporter, started, stopped=stop.requested)
-
-
-def _summary(
-    observer: ProgressObserver, state: TrainerState, exporter: Exporter, started: float, *, stopped: bool
-) -> TrainSummary:
-    bundle = exporter.newest
-    return TrainSummary(
-        windows=observer.windows,
-        examples=observer.examples,
-        unadmitted=observer.unadmitted,
-        steps=state.position.step,
-        seconds=time.monotonic() - started,
-        evaluation=mean_metrics(state.recent),
-        bundle=bundle.version if bundle else None,
-        verdict=bundle.verdict if bundle else None,
-        stopped=stopped,
-    )
+            require_asked(stop, workers)
+            seconds = time.monotonic() - started
+            return observer.summary(state, exporter.newest, seconds, stopped=stop.requested)

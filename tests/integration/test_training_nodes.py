@@ -1,4 +1,4 @@
-"""Ranks on several nodes, as a StatefulSet starts them: a torchrun for each, one of which is lost and comes back."""
+"""Ranks on several nodes, as a StatefulSet starts them: a launcher for each, one of which is lost and comes back."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from trainer.state.checkpoint import CheckpointLog
 
 @dataclass
 class Node:
-    """One pod of the StatefulSet: torchrun with one rank; ended badly it is started again, as the kubelet does."""
+    """One pod of the StatefulSet, with one rank; ended badly it is started again, as the kubelet does."""
 
     command: list[str]
     log: Path
@@ -34,16 +34,11 @@ class Node:
             return self.process.returncode == 0
         self.restarts += 1
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                self.command,
-                env=ENVIRONMENT | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            self.process = subprocess.Popen(self.command, env=ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT)
         return False
 
     def lose(self) -> None:
-        """Take the node away without a word; its rank dies with torchrun."""
+        """Take the node away without a word; its rank dies with the launcher."""
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -54,14 +49,9 @@ def nodes(store: Store, folder: Path) -> Iterator[list[Node]]:
     settings = folder / "weir.yaml"
     trainer = CONFIG.model_dump(mode="json")
     settings.write_text(json.dumps({"store": store.url, "pipeline": {"exposed_items": 3}, "trainer": trainer}))
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-id=weir", "--rdzv-conf=keep_alive_interval=1"]
-    endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=10"]
-    worker = ["-m", "weir", "train-worker", "--config", str(settings)]
-    both = [
-        Node([*launcher, *rendezvous, endpoint, f"--local-addr=127.0.0.{number}", *worker], folder / f"{number}.log")
-        for number in (1, 2)
-    ]
+    place = ["--nodes", "2", "--meet", f"127.0.0.1:{free_port()}", "--restarts", "10"]
+    command = [sys.executable, "-m", "weir", "train", "--config", str(settings), *place]
+    both = [Node([*command, "--address", f"127.0.0.{number}"], folder / f"{number}.log") for number in (1, 2)]
     try:
         yield both
     finally:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar
@@ -33,17 +34,23 @@ _POLL_SECONDS: Final = 0.01
 
 @dataclass
 class Workers(AbstractContextManager["Workers"]):
-    """One process among its peers; enter it to join the process group, leave it to go."""
+    """One process among its peers; enter it to join the process group, leave it to go.
+
+    A rank that has not come to a collective within `patience` counts as lost. `waited` sums up the seconds in which
+    this one waited for others, or exchanged something with them.
+    """
 
     rank: int = 0
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    patience: timedelta = timedelta(seconds=300)
+    waited: float = field(default=0.0, init=False)
     _store: Store | None = field(default=None, init=False, repr=False)
     _meetings: int = field(default=0, init=False, repr=False)
     _asked: list[str] | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def from_environment(cls, device: Literal["auto", "cpu", "cuda"] = "auto") -> "Workers":
+    def from_environment(cls, device: Literal["auto", "cpu", "cuda"] = "auto", patience: float = 300.0) -> "Workers":
         """Read what torchrun says of this process; without it the process is alone.
 
         Raises
@@ -52,12 +59,18 @@ class Workers(AbstractContextManager["Workers"]):
             If ``cuda`` is asked for where there is none.
         """
         number = int(os.environ.get("LOCAL_RANK", "0"))
-        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), device_of(device, number))
+        rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        return cls(rank, ranks, device_of(device, number), timedelta(seconds=patience))
 
     @property
     def is_first(self) -> bool:
         """Whether this rank writes files, metrics and progress."""
         return self.rank == 0
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether there are ranks on other nodes, which another launcher has started."""
+        return int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
 
     def __enter__(self) -> "Workers":
         if self.device.type == "cuda":
@@ -67,7 +80,9 @@ class Workers(AbstractContextManager["Workers"]):
             if os.environ.get("LOCAL_WORLD_SIZE") == str(self.world_size):
                 _stay_on_loopback()
             self._store = _meet(self.rank, self.world_size)
-            dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.world_size)
+            dist.init_process_group(
+                backend, timeout=self.patience, store=self._store, rank=self.rank, world_size=self.world_size
+            )
         return self
 
     def __exit__(
@@ -75,6 +90,13 @@ class Workers(AbstractContextManager["Workers"]):
     ) -> None:
         if self.world_size > 1:
             dist.destroy_process_group()
+
+    def nodes(self) -> list[str]:
+        """Return the names of the machines that the ranks are on; all ranks must call it."""
+        names = [socket.gethostname()] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(names, names[0])
+        return names
 
     def share(self, rows: int) -> slice:
         """Return this rank's share of a batch: shares differ by one row at most.
@@ -101,7 +123,8 @@ class Workers(AbstractContextManager["Workers"]):
         if self.world_size == 1:
             return tensor
         received = tensor.new_empty((sum(receive), *tensor.shape[1:]))
-        dist.all_to_all_single(received, tensor.contiguous(), receive, send)
+        with self._waiting():
+            dist.all_to_all_single(received, tensor.contiguous(), receive, send)
         return received
 
     def gather(self, tensor: Tensor) -> Tensor:
@@ -133,8 +156,19 @@ class Workers(AbstractContextManager["Workers"]):
         if self.world_size == 1:
             return payload
         boxed = [payload]
-        dist.broadcast_object_list(boxed, src=0, device=torch.device("cpu"))
+        with self._waiting():
+            dist.broadcast_object_list(boxed, src=0, device=torch.device("cpu"))
         return boxed[0]
+
+    def any(self, here: bool) -> bool:
+        """Say whether something is the case on any rank."""
+        return bool(self.sum(torch.tensor([int(here)])).item())
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        since = time.monotonic()
+        yield
+        self.waited += time.monotonic() - since
 
     def first(self, work: Callable[[], object], answer: Callable[[str], object] | None = None) -> None:
         """Let rank 0 do `work` while the others wait, however long it takes: a collective would time out.
@@ -150,7 +184,8 @@ class Workers(AbstractContextManager["Workers"]):
         else:
             self._wait(self._store, answer)
         # Rank 0 may hold the store itself: it must not leave while others still ask.
-        dist.barrier()
+        with self._waiting():
+            dist.barrier()
         if self.is_first:
             for key in (self._done, *map(self._question, range(len(self._asked or ())))):
                 self._store.delete_key(key)

@@ -3,9 +3,12 @@
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from contracts import ItemKeys, WindowLog, WindowManifest
 from trainer.items.table import FIRST_ITEM
+from trainer.ranks.leaving import Stop
+from trainer.ranks.pace import Pace
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.stretches import continued
@@ -19,11 +22,12 @@ from trainer.step.step import train_step
 from trainer.stream.ingest import ingest
 from trainer.stream.prequential import evaluate
 from trainer.stream.progress import ProgressObserver
-from trainer.stream.windows import Stop
 
 __all__ = ["Learner"]
 
 logger = logging.getLogger(__name__)
+
+_STEPS_BETWEEN_PACES: Final = 100
 
 
 @dataclass
@@ -42,6 +46,9 @@ class Learner:
     review: Callable[[WindowManifest, Positives], None] | None = None
 
     def __post_init__(self) -> None:
+        self._pace, self._nodes = Pace(self.workers), self.workers.nodes()
+        if self.workers.is_first:
+            logger.info("training with %d ranks, on %s", len(self._nodes), ", ".join(dict.fromkeys(self._nodes)))
         self.state.stretches = continued(self.state.stretches, self.state.position, self.workers)
 
     def process_window(self, manifest: WindowManifest) -> bool:
@@ -99,8 +106,11 @@ class Learner:
         at.trained_window, at.trained_sequence = str(manifest.name), manifest.sequence
         at.max_event_ms = max(at.max_event_ms, manifest.max_event_ms)
         for batch in ahead(dealt, state.device):
-            result = train_step(state, batch, self.workers, stop=self.stop.requested)
+            with self._pace.step():
+                result = train_step(state, batch, self.workers, stop=self.stop.requested)
             self.observer.stepped(result, int(batch.real.sum()), at.batch, at.step)
+            if at.batch % _STEPS_BETWEEN_PACES == 0 or at.batch == steps:
+                self.observer.ranks_stepped(self._nodes, self._pace.of_ranks())
             if result.stop and at.batch < steps:
                 return False
             if at.step % config.checkpoint_every_steps == 0 and at.batch < steps:

@@ -1,6 +1,7 @@
 """The trainer's Prometheus metrics, exported by rank 0."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -64,6 +65,12 @@ class TrainerMetrics:
         )
         self.step_seconds = Histogram(
             "weir_trainer_step_seconds", "Time of a step, by part.", ["part"], buckets=_STEP_BUCKETS, registry=registry
+        )
+        self.rank_seconds = Gauge(
+            "weir_trainer_rank_step_seconds",
+            "Mean time of a step on a rank, without what it waits for others.",
+            ["rank", "node"],
+            registry=registry,
         )
         self.rows = Gauge("weir_trainer_item_table_rows", "Items with a row.", registry=registry)
         self.admitted = Counter("weir_trainer_items_admitted", "Items given a row.", registry=registry)
@@ -165,6 +172,11 @@ class TrainerMetrics:
             "repairs": gauge("repairs", "Local repairs of the lists since they were trained."),
             "trained_at": gauge("trained_timestamp_seconds", "When the lists were trained, Unix time."),
         }
+
+    def ranks_stepped(self, nodes: Sequence[str], seconds: Sequence[float]) -> None:
+        """Note how long each rank takes for a step, and on which node it is."""
+        for rank, (node, own) in enumerate(zip(nodes, seconds, strict=True)):
+            self.rank_seconds.labels(str(rank), node).set(own)
 
     def stepped(self, result: StepResult, examples: int) -> None:
         """Count a step on `examples` rows; a refused step trained nothing."""

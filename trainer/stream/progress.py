@@ -1,16 +1,17 @@
 """The progress of a training run and its summary."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from contracts import Store
+from contracts import BundleManifest, Store
 from contracts.models import FrozenModel
 from sketches import FrequencyEstimator
 from trainer.items.table import RowChanges
-from trainer.state.evaluation import Evaluation, save
+from trainer.state.evaluation import Evaluation, mean_metrics, save
+from trainer.state.trainer_state import TrainerState
 from trainer.step.step import StepResult
 from trainer.stream.metrics import TrainerMetrics
 
@@ -96,12 +97,33 @@ class ProgressObserver:
         if step % _STEPS_BETWEEN_REPORTS == 0:
             self._report(batch, step)
 
+    def ranks_stepped(self, nodes: Sequence[str], seconds: Sequence[float]) -> None:
+        """Export how long each rank takes for a step, and on which node it is."""
+        if self.is_first:
+            self.metrics.ranks_stepped(nodes, seconds)
+
     def window_trained(self, sequence: int, batches: int, step: int) -> None:
         """Report that training on a window is finished."""
         self.windows += 1
         self.metrics.window_trained(sequence)
         logger.info("window %s trained, step %d, loss %s", self._window["window"], step, self.loss)
         self._report(batches, step)
+
+    def summary(
+        self, state: TrainerState, bundle: BundleManifest | None, seconds: float, *, stopped: bool
+    ) -> TrainSummary:
+        """Return the summary of a run that ends in this state, with its newest bundle."""
+        return TrainSummary(
+            windows=self.windows,
+            examples=self.examples,
+            unadmitted=self.unadmitted,
+            steps=state.position.step,
+            seconds=seconds,
+            evaluation=mean_metrics(state.recent),
+            bundle=bundle.version if bundle else None,
+            verdict=bundle.verdict if bundle else None,
+            stopped=stopped,
+        )
 
     def _report(self, batch: int, step: int) -> None:
         if self.is_first and self.report is not None:

@@ -7,24 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 from contracts import RetiredError, WindowLog, WindowManifest
 from trainer.ranks.workers import Workers
 
-__all__ = ["Stop", "StopSignal", "windows"]
+__all__ = ["StopSignal", "windows"]
 
 logger = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-
-class Stop(Protocol):
-    """Says whether training is to stop after the next step."""
-
-    @property
-    def requested(self) -> bool:
-        """Whether it is."""
 
 
 class StopSignal(AbstractContextManager["StopSignal"]):
@@ -55,18 +47,18 @@ def windows(
 ) -> Iterator[WindowManifest | None]:
     """Yield the windows committed after a sequence, and None after each poll without any; all ranks iterate alike.
 
-    Rank 0 polls and broadcasts, commit by commit: on a shared disk, ranks may see a new file at different times.
-    Windows that have retired are left out with a warning.
+    Rank 0 polls and broadcasts, commit by commit: on a shared disk, ranks may see a new file at different times. A stop
+    that any rank is asked for holds for all. Windows that have retired are left out with a warning.
     """
     while True:
-        found, stopped = workers.broadcast((_next(log, after) if workers.is_first else (), stop.requested))
-        if stopped or (not found and not follow):
+        found = workers.broadcast(_next(log, after) if workers.is_first else ())
+        if workers.any(stop.requested) or (not found and not follow):
             return
         if not found:
             yield None
             time.sleep(poll_seconds)
         for manifest in found:
-            if workers.broadcast(stop.requested):
+            if workers.any(stop.requested):
                 return
             yield manifest
             after = manifest.sequence

@@ -1,14 +1,18 @@
-"""Commands that run as several ranks of one training run on this machine."""
+"""Commands that run as several ranks of one training run, on this machine or on several nodes."""
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
 import os
 import signal
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import typer
 
 from weir.cli.command import DEBUGGING
+from weir.cli.nodes import Nodes
 from weir.cli.options import StoreOptions
 from weir.errors import CommandError
 
@@ -35,37 +39,21 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def run_in_ranks(ranks: int, restarts: int, command: list[str]) -> None:
+def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | None = None) -> None:
     """Run a command of weir in so many processes, as torchrun does: restart all when one fails, stop with them.
 
-    The launcher and the ranks meet in files of a private folder: torchrun itself opens a port on all interfaces,
-    without authentication.
+    With several nodes each runs as many, and all start again with those that are there when one is lost or comes.
     """
-    import tempfile
-    import uuid
-
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from trainer.ranks.workers import RENDEZVOUS
-
-    with tempfile.TemporaryDirectory(prefix="weir-ranks-") as folder:
-        os.environ[RENDEZVOUS] = f"{folder}/ranks"
-        # The launcher would open a port to share its store with the ranks.
+    with _meeting(nodes) as meeting:
+        # The launcher would share its store with the ranks by a port, or keep there where lost ranks were.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         launch = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=ranks,
-            run_id=str(uuid.uuid4()),
-            rdzv_backend="c10d",
-            rdzv_endpoint=f"{folder}/launcher",
-            # Nobody waits for the heartbeats, and each would make the file longer.
-            rdzv_configs={"store_type": "file", "keep_alive_interval": 86400},
-            local_addr="127.0.0.1",
-            max_restarts=restarts,
-            monitor_interval=0.2,
+            nproc_per_node=ranks, rdzv_backend="c10d", max_restarts=restarts, monitor_interval=0.2, **meeting
         )
         try:
             elastic_launch(launch, sys.executable)("-m", "weir", *command)
@@ -76,3 +64,37 @@ def run_in_ranks(ranks: int, restarts: int, command: list[str]) -> None:
             code = failure.exitcode
             how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
             raise CommandError(f"rank {rank} {how}, after {restarts} restarts; its last lines are above") from error
+        except RendezvousError as error:
+            where = meeting["rdzv_endpoint"]
+            raise CommandError(
+                f"this node does not meet the others at {where}: {error or type(error).__name__}"
+            ) from error
+
+
+@contextmanager
+def _meeting(nodes: Nodes | None) -> Iterator[Mapping[str, Any]]:
+    """Yield the settings by which launchers find each other.
+
+    A single one and its ranks meet in files of a private folder: torchrun itself opens a port on all interfaces,
+    without authentication.
+    """
+    import tempfile
+    import uuid
+
+    from trainer.ranks.workers import RENDEZVOUS
+
+    if nodes is not None:
+        nodes.choose_interface()
+        yield nodes.meeting()
+        return
+    with tempfile.TemporaryDirectory(prefix="weir-ranks-") as folder:
+        os.environ[RENDEZVOUS] = f"{folder}/ranks"
+        yield {
+            "min_nodes": 1,
+            "max_nodes": 1,
+            "run_id": str(uuid.uuid4()),
+            "rdzv_endpoint": f"{folder}/launcher",
+            # Nobody waits for the signs of life, and each would make the file longer.
+            "rdzv_configs": {"store_type": "file", "keep_alive_interval": 86400},
+            "local_addr": "127.0.0.1",
+        }

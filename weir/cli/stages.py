@@ -2,11 +2,13 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weir.cli.logs import set_up_logging
+from weir.cli.nodes import Nodes
 from weir.cli.options import JsonOutput, StoreOptions, Variant
 from weir.cli.ranks import arguments_of, is_first_rank, run_in_ranks
 from weir.cli.tables import print_facts
@@ -104,14 +106,27 @@ def train(
     restarts: Annotated[
         int, typer.Option(min=0, help="With several ranks: rank failures tolerated before giving up.")
     ] = 3,
+    nodes: Annotated[
+        str | None,
+        typer.Option(help="Machines that train together: 2, or from 1 to 4 as 1:4. Each runs this command."),
+    ] = None,
+    meet: Annotated[
+        str | None, typer.Option(help="With --nodes: host:port of the first machine, where all meet.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="With --nodes: this machine, as the others reach it.", show_default="what leads to --meet"),
+    ] = None,
     variant: Variant = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
     """Train on the committed windows in order, and export a bundle after each.
 
-    Every window tests the model before the model is trained on it. Training continues from the newest checkpoint.
+    Every window tests the model before the model is trained on it. Training continues from the newest checkpoint. With
+    `--nodes` it goes on within seconds when a machine is lost or added, with the ranks that are there.
     """
+    together = Nodes.of(nodes, meet, address)
     # Checked here, wrong settings are reported once and not by every rank.
     session = options.open()
     session.settings.trainer.of_variant(_line(variant))
@@ -119,13 +134,16 @@ def train(
     from contracts.variants import MAIN
 
     named = () if _line(variant) == MAIN else ("--variant", _line(variant))
-    with only_one(session.store, "-".join(["train", *named[1:]]), " ".join(["weir train", *named])):
-        if ranks == 1:
+    alone = only_one(session.store, "-".join(["train", *named[1:]]), " ".join(["weir train", *named]))
+    # Nodes of one run may share a folder.
+    with alone if together is None else nullcontext():
+        if ranks == 1 and together is None:
             train_worker(follow=follow, variant=variant, options=options, json=json)
         else:
             set_up_logging(session.notes)
             flags = [*(("--follow",) if follow else ()), *named, *(("--json",) if json else ())]
-            run_in_ranks(ranks, restarts, ["train-worker", *flags, *arguments_of(options, session.settings.store)])
+            worker = ["train-worker", *flags, *arguments_of(options, session.settings.store)]
+            run_in_ranks(ranks, restarts, worker, together)
 
 
 def train_worker(

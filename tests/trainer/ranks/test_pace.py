@@ -1,0 +1,42 @@
+"""The rank that others wait for is the one that takes long."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from trainer.ranks.pace import Pace
+from trainer.ranks.workers import Workers
+
+SCRIPT = Path(__file__).with_name("pace_of_ranks.py")
+ROOT = Path(__file__).parents[3]
+
+
+def test_ranks_hear_which_of_them_is_slow(tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run(
+        [sys.executable, *launcher, str(SCRIPT), str(tmp_path), "0.2"],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=100,
+    )
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert first["nodes"] == [socket.gethostname()] * 2
+    assert first["any"] == [True, False]
+    for quick, slow in first["told"]:
+        assert slow >= 0.2
+        assert quick < slow / 2
+
+
+def test_a_rank_alone_waits_for_nobody() -> None:
+    pace = Pace(Workers())
+    for _ in range(2):
+        with pace.step():
+            time.sleep(0.02)
+    [mean] = pace.of_ranks()
+    assert mean >= 0.02
+    assert pace.of_ranks() == [0]
