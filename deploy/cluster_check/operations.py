@@ -114,11 +114,7 @@ class Operations:
         for count in (3, 1):
             with self._calls():
                 started = time.monotonic()
-                patch = [
-                    {"op": "replace", "path": "/spec/replicas", "value": count},
-                    {"op": "replace", "path": "/spec/template/spec/containers/0/args/0", "value": f"--nnodes={count}"},
-                ]
-                self.kubectl("patch", "statefulset/weir-trainer", "--type=json", f"--patch={json.dumps(patch)}")
+                self.kubectl("scale", "statefulset/weir-trainer", f"--replicas={count}")
                 self.checks.pods_are_ready()
                 # Those before may have left one.
                 trained = self._trained()

@@ -115,6 +115,12 @@ BOARD = board(
                 unit="s",
             ),
             chart(
+                "Step by rank",
+                {"rank {{rank}} on {{node}}": "max by (rank, node) (weir_trainer_rank_step_seconds{})"},
+                "Mean seconds of a step on each rank, without what it waits for others: all wait for the slowest.",
+                unit="s",
+            ),
+            chart(
                 "Bundles exported",
                 {"{{outcome}}": increase('weir_bundle_exports_total{job="weir-trainer"}', "outcome")},
                 "Held and failed bundles never reach the server.",
