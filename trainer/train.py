@@ -78,14 +78,14 @@ def train(
                     exporter.challenge()
                 finished = manifest is None or learner.process_window(manifest)
                 if finished and workers.broadcast(exporter.due(state)):
-                    workers.first(partial(exporter.export_if_due, state), state.embeddings.answer)
+                    workers.first(partial(exporter.export_if_due, state), state.answer)
                 # The bundle comes first: a run killed in between makes it again.
                 if manifest is not None:
                     checkpoints.save(state, workers)
                 if not finished:
                     break
             if not is_left_to_others(stop, workers) and state.position.trained_sequence >= 0:
-                workers.first(partial(exporter.export, state), state.embeddings.answer)
+                workers.first(partial(exporter.export, state), state.answer)
             require_asked(stop, workers)
             seconds = time.monotonic() - started
             return observer.summary(state, exporter.newest, seconds, stopped=stop.requested)

@@ -94,10 +94,10 @@ class Content:
     def items(self, chosen: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> pa.Table:
         """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`) with the `chosen` items (m,) at index rows `rows` (m,)."""
         table = self.state.table
-        places = self.rows[chosen]
+        places = TableRows(self.rows[chosen])
         values: dict[str, Any] = {
             columns.ROW: rows.astype(np.int32),
-            columns.ITEM_ID: table.ids[places].tolist(),
+            columns.ITEM_ID: table.ids.of(places).tolist(),
             columns.ITEM_KEY: table.keys[places],
             columns.POPULARITY: self.state.counts[torch.from_numpy(places)].cpu().numpy(),
         }

@@ -1,12 +1,87 @@
-"""Item ids as plain arrays, for the checkpoint: the bytes of all ids in UTF-8, one after another, and their sizes."""
+"""The ids of items by table row, and as plain arrays: their bytes in UTF-8, one after another, and their sizes.
+
+Only who saves and exports reads ids, so each rank keeps those of its own rows: every W-th, which stay with it when the
+table grows.
+"""
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 
-__all__ = ["pack_ids", "unpack_ids"]
+from trainer.items.rows import TableRows, no_rows
+from trainer.ranks.workers import Workers
+
+__all__ = ["IDS", "ItemIds", "pack_ids", "unpack_ids"]
 
 Ids = npt.NDArray[np.object_]
+
+IDS = "ids"
+"""What rank 0 asks the others for; see `Workers.first`."""
+
+
+class ItemIds:
+    """The ids of rows, None where there is no item; `kept` are those of this rank.
+
+    Parameters
+    ----------
+    capacity
+        Rows of the table.
+    workers
+        The ranks that share the ids; a single one if None.
+    """
+
+    def __init__(self, capacity: int, workers: Workers | None = None) -> None:
+        self._workers = workers or Workers()
+        self.kept: Ids = np.full(self._lines(capacity), None, object)
+
+    def put(self, rows: TableRows, ids: Ids | None) -> None:
+        """Give rows (n,) their ids (n,), or None; those that other ranks keep are passed over."""
+        own = rows % self._workers.world_size == self._workers.rank
+        self.kept[rows[own] // self._workers.world_size] = None if ids is None else ids[own]
+
+    def put_packed(self, rows: TableRows, sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> None:
+        """Give rows (n,) the ids that `pack_ids` has packed."""
+        own = np.flatnonzero(rows % self._workers.world_size == self._workers.rank)
+        self.kept[rows[own] // self._workers.world_size] = unpack_ids(sizes, data, own)
+
+    def grow(self, capacity: int) -> None:
+        """Have room for so many rows."""
+        self.kept = np.concatenate([self.kept, np.full(self._lines(capacity) - len(self.kept), None, object)])
+
+    def of(self, rows: TableRows) -> Ids:
+        """Return the ids of rows (n,); all ranks call it together, or rank 0 in `Workers.first`."""
+        if self._workers.world_size == 1 or not len(rows):
+            return self.kept[rows]
+        self._workers.ask(IDS)
+        return self._exchanged(rows)
+
+    def answer(self) -> None:
+        """Take part in what rank 0 does alone: `of`; for `Workers.first`."""
+        self._exchanged(no_rows())
+
+    def _exchanged(self, rows: TableRows) -> Ids:
+        """Return the ids of the rows (n,) that this rank asks for, and give others those that they ask for."""
+        workers, ranks = self._workers, self._workers.world_size
+        owners, ones = rows % ranks, [1] * ranks
+        order = np.argsort(owners, kind="stable")
+        send = torch.from_numpy(np.bincount(owners, minlength=ranks))
+        receive = workers.exchange(send, ones, ones).tolist()
+        asked = workers.exchange(torch.from_numpy(rows[order]), send.tolist(), receive).numpy()
+        sizes, data = (torch.from_numpy(part) for part in pack_ids(self.kept[asked // ranks]))
+        came = workers.exchange(sizes, receive, send.tolist())
+        bytes_here, bytes_there = (_bytes(part, counts) for part, counts in ((sizes, receive), (came, send.tolist())))
+        ids = np.empty(len(rows), object)
+        ids[order] = unpack_ids(came.numpy(), workers.exchange(data, bytes_here, bytes_there).numpy())
+        return ids
+
+    def _lines(self, capacity: int) -> int:
+        return len(range(self._workers.rank, capacity, self._workers.world_size))
+
+
+def _bytes(sizes: torch.Tensor, counts: list[int]) -> list[int]:
+    """Return the bytes of ids of these sizes (n,), rank by rank, of which each has so many."""
+    return [int(part.clip(0).sum()) for part in torch.split(sizes, counts)]
 
 
 def pack_ids(ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
@@ -23,10 +98,14 @@ def pack_ids(ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
     return sizes, used.copy()
 
 
-def unpack_ids(sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> Ids:
-    """Return what `pack_ids` has packed."""
+def unpack_ids(
+    sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], wanted: npt.NDArray[np.int64] | None = None
+) -> Ids:
+    """Return what `pack_ids` has packed: all, or those at the places `wanted` (m,)."""
     offsets = np.concatenate([[0], np.cumsum(sizes.clip(0), dtype=np.int64)])
     packed = pa.LargeStringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(data))
+    if wanted is not None:
+        packed, sizes = packed.take(pa.array(wanted)), sizes[wanted]
     ids: Ids = packed.to_numpy(zero_copy_only=False).astype(object)
     ids[sizes < 0] = None
     return ids

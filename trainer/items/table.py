@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import PADDING_KEY, ItemKeys
-from trainer.items.ids import pack_ids, unpack_ids
+from trainer.items.ids import ItemIds, pack_ids
 from trainer.items.key_map import KeyMap
 from trainer.items.last_seen import LastSeen
 from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, TableRows, TouchedRows
+from trainer.ranks.workers import Workers
 
 __all__ = ["FIRST_ITEM", "PADDING", "SHARED", "ItemTable", "RowChanges", "TableRows"]
 
@@ -32,14 +33,16 @@ class RowChanges(NamedTuple):
 
 
 class ItemTable:
-    """Maps keys to rows; `keys`, `seen_ms` and `ids` are indexed by row, free rows hold `PADDING_KEY`.
+    """Maps keys to rows; `keys` and `seen_ms` are indexed by row, free rows hold `PADDING_KEY`.
 
-    `touched` are the rows of which any of the three has changed.
+    Ranks share the `ids`. `touched` are the rows of which any of the three has changed.
 
     Parameters
     ----------
     capacity
         Rows at the start, doubled whenever they do not suffice.
+    workers
+        The ranks; a single one if None.
     """
 
     touched: TouchedRows
@@ -50,10 +53,11 @@ class ItemTable:
     _fresh: int
     _freed: list[int]
 
-    def __init__(self, capacity: int = 1024) -> None:
+    def __init__(self, capacity: int = 1024, workers: Workers | None = None) -> None:
         self.keys = ItemKeys(np.full(capacity, PADDING_KEY, np.int64))
         self.seen_ms = np.zeros(capacity, np.int64)
-        self.ids: npt.NDArray[np.object_] = np.full(capacity, None, object)
+        self._workers = workers
+        self.ids = ItemIds(capacity, workers)
         self._index()
 
     @property
@@ -98,7 +102,8 @@ class ItemTable:
         expired = self._seen.before(before_ms, self.seen_ms)
         if len(expired):
             self._map.remove(self.keys, expired)
-            self.keys[expired], self.seen_ms[expired], self.ids[expired] = PADDING_KEY, 0, None
+            self.keys[expired], self.seen_ms[expired] = PADDING_KEY, 0
+            self.ids.put(expired, None)
             self.touched.mark(expired)
             for row in expired.tolist():
                 heapq.heappush(self._freed, row)
@@ -109,7 +114,8 @@ class ItemTable:
         """Give rows to the items of `keys` that have none, lowest free rows first, and return these rows."""
         new = self.rows(keys) == SHARED
         rows = self._take(int(new.sum()))
-        self.keys[rows], self.ids[rows] = keys[new], ids[new]
+        self.keys[rows] = keys[new]
+        self.ids.put(rows, ids[new])
         self._map.insert(self.keys, rows)
         self.touched.mark(rows)
         self._see(rows, event_ms)
@@ -148,7 +154,7 @@ class ItemTable:
         size = self.capacity
         self.keys = ItemKeys(np.concatenate([self.keys, np.full(size, PADDING_KEY, np.int64)]))
         self.seen_ms = np.concatenate([self.seen_ms, np.zeros(size, np.int64)])
-        self.ids = np.concatenate([self.ids, np.full(size, None, object)])
+        self.ids.grow(self.capacity)
         self.touched.grow(self.capacity)
 
     def _index(self) -> None:
@@ -169,20 +175,22 @@ class ItemTable:
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
         """Take over the table that `state_dict` describes, or that of format 2, whose ids are JSON text."""
         self.keys, self.seen_ms = ItemKeys(np.asarray(state["keys"]).copy()), np.asarray(state["seen_ms"]).copy()
+        self.ids = ItemIds(self.capacity, self._workers)
         if "ids" in state:
-            self.ids = np.full(self.capacity, None, object)
-            self.ids[self.keys != PADDING_KEY] = json.loads(np.asarray(state["ids"]).tobytes())
+            rows = TableRows(np.flatnonzero(self.keys != PADDING_KEY))
+            self.ids.put(rows, np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
         else:
-            self.ids = unpack_ids(np.asarray(state["id_sizes"]), np.asarray(state["id_bytes"]))
+            every = TableRows(np.arange(self.capacity))
+            self.ids.put_packed(every, np.asarray(state["id_sizes"]), np.asarray(state["id_bytes"]))
         self._index()
 
     def state_of(self, rows: TableRows) -> dict[str, npt.NDArray[Any]]:
-        """Return some rows (n,) of the table as arrays."""
-        sizes, data = pack_ids(self.ids[rows])
+        """Return some rows (n,) of the table as arrays; called as `ItemIds.of`."""
+        sizes, data = pack_ids(self.ids.of(rows))
         return {"keys": self.keys[rows], "seen_ms": self.seen_ms[rows], "id_sizes": sizes, "id_bytes": data}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, npt.ArrayLike]) -> None:
         """Take over the rows (n,) that `state_of` describes."""
         self.keys[rows], self.seen_ms[rows] = np.asarray(state["keys"]), np.asarray(state["seen_ms"])
-        self.ids[rows] = unpack_ids(np.asarray(state["id_sizes"]), np.asarray(state["id_bytes"]))
+        self.ids.put_packed(rows, np.asarray(state["id_sizes"]), np.asarray(state["id_bytes"]))
         self._index()

@@ -50,7 +50,7 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
         torch.set_num_threads(first.threads)
         state = retrained(store, manifest, recipe, workers, report)
         found, log = list[str](), log_of_version(store, wanted)
-        workers.first(lambda: found.extend(differences(log, manifest, state)), state.embeddings.answer)
+        workers.first(lambda: found.extend(differences(log, manifest, state)), state.answer)
         if not workers.is_first:
             return None
         return Replay(

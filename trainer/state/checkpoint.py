@@ -70,7 +70,7 @@ class CheckpointLog:
         """Save the state and return the checkpoint's name; all ranks must call it, rank 0 writes."""
         at = state.position
         name = f"{at.step:010d}-{at.sequence:08d}-{at.batch:08d}"
-        workers.first(lambda: self._save(name, state), state.embeddings.answer)
+        workers.first(lambda: self._save(name, state), state.answer)
         return name
 
     def _save(self, name: str, state: TrainerState) -> None:

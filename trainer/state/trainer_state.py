@@ -17,6 +17,7 @@ from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
+from trainer.items.ids import IDS
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows, no_rows
 from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
@@ -74,7 +75,7 @@ class TrainerState:
     ) -> "TrainerState":
         """Return the state before the first window; the same on every rank, but for the rows of each one's share."""
         device = device or torch.device("cpu")
-        table = ItemTable()
+        table = ItemTable(workers=workers)
         rows = generator(config.seed, Purpose.ROWS, -1)
         size, scale = (table.capacity, config.tower.dimension), config.optimizer.embedding_scale
         embeddings = Embeddings.fresh(*size, rows, device, dtype, scale=scale, workers=workers)
@@ -196,6 +197,13 @@ class TrainerState:
         self.cache.restore(torch.from_numpy(admitted))
         # A row that changed hands within the window has a new item, which the cache must not mistake for the old one.
         self.cache.remove(torch.from_numpy(np.setdiff1d(evicted, admitted)))
+
+    def answer(self, question: str) -> None:
+        """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
+        if question == IDS:
+            self.table.ids.answer()
+        else:
+            self.embeddings.answer(question)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything as one flat mapping of tensors; of the embeddings, what this rank keeps."""

@@ -15,6 +15,7 @@ from trainer.config import TrainerConfig
 from trainer.export import Content, export_bundle
 from trainer.export.keeper import Keeper
 from trainer.export.servable import Servable
+from trainer.items.rows import TableRows
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
@@ -51,7 +52,8 @@ def replace_item(state: TrainerState, item: int, key: int, name: str) -> None:
 
 def set_item(state: TrainerState, row: int, key: int, name: str) -> None:
     """Give a table row to an item, or, for `PADDING_KEY`, to none."""
-    state.table.keys[row], state.table.ids[row] = key, name
+    state.table.keys[row] = key
+    state.table.ids.put(TableRows(np.array([row])), np.array([name], object))
     touched = state.table.touched
     state.table._index()
     state.table.touched = touched
@@ -71,7 +73,7 @@ def assert_published(store: Store, manifest: BundleManifest, state: TrainerState
     np.testing.assert_allclose(bundle.exact.vectors[rows], content.vectors, atol=bound)
     off = np.linalg.norm(bundle.embeddings[rows + 2] - content.embeddings[2:], axis=1)
     assert (off <= bound * np.linalg.norm(bundle.embeddings[rows + 2], axis=1) + 1e-12).all()
-    assert bundle.ids[rows].tolist() == state.table.ids[state.table.live].tolist()
+    assert bundle.ids[rows].tolist() == state.table.ids.of(state.table.live).tolist()
     found = bundle.index.search(content.vectors, 1, nprobe=bundle.index.lists).rows[:, 0]
     if not bound:
         assert (found == rows).mean() > 0.95
@@ -103,7 +105,7 @@ def test_a_row_without_an_item_is_taken_by_a_later_one(store: Store, state: Trai
     keeper = Keeper()
     first = export_bundle(store, state, keeper=keeper)
     row = state.table.live[4]
-    key, name = int(state.table.keys[row]), str(state.table.ids[row])
+    key, name = int(state.table.keys[row]), str(state.table.ids.kept[row])
     replace_item(state, 4, 0, "")
     turn(state, 8)
     second = export_bundle(store, state, keeper=keeper)
@@ -122,7 +124,7 @@ def test_an_item_that_has_got_another_table_row_is_neither_new_nor_gone(store: S
     keeper = Keeper()
     first = export_bundle(store, state, keeper=keeper)
     row, other = state.table.live[4], state.table.live[-1] + 1
-    set_item(state, other, int(state.table.keys[row]), str(state.table.ids[row]))
+    set_item(state, other, int(state.table.keys[row]), str(state.table.ids.kept[row]))
     state.embeddings.weight[other] = state.embeddings.weight[row]
     set_item(state, row, 12345, "another")
     turn(state, 4)

@@ -66,7 +66,7 @@ def test_every_row_knows_the_features_of_its_own_item(
     state = absorbed(store, config)
     said = part(state).table.inputs(state.device, torch.float64).take(state.live)
     prices = {}
-    for name, buckets, weights, dense in zip(state.table.ids[state.table.live], *said, strict=True):
+    for name, buckets, weights, dense in zip(state.table.ids.of(state.table.live), *said, strict=True):
         genres = [hash_id(f"genre\0{value}") % 2**64 % 40 for value in FEATURES["genre"].get(name, [])]
         assert sorted(buckets[weights > 0].tolist()) == sorted(genres)
         if name in FEATURES["price"]:

@@ -1,8 +1,17 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.items.ids import pack_ids, unpack_ids
+
+SCRIPT = Path(__file__).with_name("ids_of_ranks.py")
+ROOT = Path(__file__).parents[3]
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
@@ -13,3 +22,24 @@ def test_ids_survive_as_plain_arrays(ids: list[str | None]) -> None:
     assert sizes.tolist() == [-1 if one is None else len(one.encode()) for one in ids]
     assert data.tobytes() == "".join(one or "" for one in ids).encode()
     assert unpack_ids(sizes, data).tolist() == ids
+
+
+@given(st.lists(st.none() | TEXTS, min_size=1), st.data())
+def test_some_ids_are_unpacked_alone(ids: list[str | None], data: st.DataObject) -> None:
+    wanted = data.draw(st.lists(st.integers(0, len(ids) - 1)))
+    packed = pack_ids(np.array(ids, object))
+    assert unpack_ids(*packed, np.array(wanted, np.int64)).tolist() == [ids[place] for place in wanted]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_share_ids_and_each_keeps_its_own(ranks: int, tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    subprocess.run(
+        [sys.executable, *launcher, str(SCRIPT), str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=100,
+    )
+    kept = [int((tmp_path / f"rank{rank}").read_text()) for rank in range(ranks)]
+    assert sum(kept) == 64
+    assert max(kept) - min(kept) <= 1

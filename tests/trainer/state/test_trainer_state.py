@@ -31,7 +31,7 @@ def absorb(state: TrainerState, writer: WindowWriter, items: str, day: int, *, p
 
 
 def live(state: TrainerState) -> str:
-    return "".join(sorted(state.table.ids[state.table.live]))
+    return "".join(sorted(state.table.ids.of(state.table.live)))
 
 
 def test_every_item_is_admitted_at_once_by_default_late_panes_included(writer: WindowWriter) -> None:

@@ -37,7 +37,7 @@ def gone_on(store: Store, config: TrainerConfig, workers: Workers, numbers: rang
     for number in numbers:
         assert learner.process_window(log.committed()[number])
         if workers.world_size == 3:
-            workers.first(lambda: export_bundle(store, state), state.embeddings.answer)
+            workers.first(lambda: export_bundle(store, state), state.answer)
         checkpoints.save(state, workers)
     return whole_tensors(state)
 
