@@ -5,6 +5,7 @@
 Each line is a run of so many processes of this machine, which exchange rows by gloo over loopback.
 
 - table: by how many MB the memory of a rank grows with its rows of a table for so many items, the most of all ranks.
+- keys, ids: the same with the keys, ids (of 12 bytes) and times of so many items, and what finds them.
 - rows: distinct table rows that a rank fetches for its share of a batch, the mean of all ranks.
 - wire: MB that a rank sends to others in a step, the mean of all ranks.
 - CPU: seconds of a step, all ranks together, median of the rounds, and against one rank in the same round.
@@ -28,9 +29,10 @@ from torch import Tensor
 
 from benchmarks.harness import command_line, head, row, status, zipf_ranks
 from benchmarks.states import filled
+from contracts import ItemKeys
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
-from trainer.items.table import FIRST_ITEM
+from trainer.items.table import FIRST_ITEM, ItemTable
 from trainer.ranks.workers import Workers
 from trainer.step.batches import Batch
 from trainer.step.inputs import sample_inputs
@@ -42,6 +44,7 @@ _RANKS: Final = (1, 2, 4)
 _KNOWN: Final = 200_000
 """Items of the model that is trained: what a step costs does not depend on it."""
 _WARM_UP: Final = 2
+_AT_ONCE: Final = 1 << 16
 
 
 @dataclass
@@ -66,6 +69,16 @@ def table_bytes(items: int, config: TrainerConfig, workers: Workers) -> int:
     # Memory that nobody has written is not there yet.
     table.weight.uniform_()
     table.squares.uniform_()
+    return status("VmRSS") - before
+
+
+def item_bytes(items: int, workers: Workers) -> int:
+    """Return by how much the memory of this process grows with what is known of so many items, besides embeddings."""
+    before, table = status("VmRSS"), ItemTable(workers=workers)
+    for first in range(0, items, _AT_ONCE):
+        numbers = np.arange(first, min(first + _AT_ONCE, items))
+        keys = ItemKeys((numbers + 1) * np.int64(0x9E3779B97F4A7C1))
+        table.admit(keys, np.array([f"id-{number:09d}" for number in numbers.tolist()], object), first)
     return status("VmRSS") - before
 
 
@@ -99,12 +112,13 @@ def rank(batch: int, count: int, items: list[int]) -> None:
     alone = Workers.from_environment("cpu")
     with Counted(alone.rank, alone.world_size, alone.device) as workers:
         tables = [table_bytes(one, config, workers) for one in items]
+        tables += [item_bytes(one, workers) for one in items]
         found = workers.gather(torch.tensor([*steps(config, workers, count), *tables], dtype=torch.float64))
         workers.first(lambda: print(json.dumps(found.tolist())))
 
 
 def ranks_of(ranks: int, items: Sequence[int], batch: int, count: int) -> np.ndarray:
-    """Return what each of so many ranks found, (ranks, 4 + tables)."""
+    """Return what each of so many ranks found, (ranks, 4 + figures of memory)."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     arguments = ["-m", "benchmarks.sharded", "rank", str(batch), str(count), *map(str, items)]
     done = subprocess.run(
@@ -128,14 +142,13 @@ def run(
     for _ in range(rounds):
         for ranks in _RANKS:
             found[ranks].append(ranks_of(ranks, items, batch, count))
-    head(
-        "ranks", *(f"table of {one:,}, MB" for one in items), "rows", "wire, MB", "CPU, s", "CPU / one rank", "wall, s"
-    )
+    memory = [f"{name} of {one:,}, MB" for name in ("table", "keys and ids") for one in items]
+    head("ranks", *memory, "rows", "wire, MB", "CPU, s", "CPU / one rank", "wall, s")
     for ranks in _RANKS:
         one = found[ranks][-1]
         cpu = [float(part[:, 2].sum()) for part in found[ranks]]
         ratio = np.median([mine / float(alone[:, 2].sum()) for mine, alone in zip(cpu, found[1], strict=True)])
-        tables = (float(one[:, 4 + number].max()) / 1e6 for number in range(len(items)))
+        tables = (float(one[:, 4 + number].max()) / 1e6 for number in range(len(memory)))
         wall = float(np.median([part[:, 3].max() for part in found[ranks]]))
         row(ranks, *tables, float(one[:, 0].mean()), float(one[:, 1].mean()) / 1e6, float(np.median(cpu)), ratio, wall)
 
