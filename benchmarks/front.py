@@ -9,9 +9,11 @@ is asked as `benchmarks.serving` does, beside empty calls (of Python's server), 
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import grpc
+import numpy as np
+import numpy.typing as npt
 import typer
 
 from benchmarks.harness import command_line, head, row
@@ -21,6 +23,7 @@ from benchmarks.serving import (
     RETRIEVE,
     Calls,
     Folder,
+    K,
     Load,
     Server,
     alone,
@@ -31,10 +34,13 @@ from benchmarks.serving import (
     served,
 )
 from contracts import BundleLog, Store
+from serving.bundle import LoadedBundle
+from serving.client import by_embedding, by_item
 from serving.loading import load_bundle
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
 app = command_line(__doc__)
+By = Literal["history", "embedding", "item"]
 COMPARED: Final = 20
 """Requests whose answers have to be alike."""
 
@@ -51,6 +57,7 @@ def load(
     only: str = "*",
     *,
     exclude_seen: Annotated[bool, typer.Option(help="leave the items of the history out")] = False,
+    by: Annotated[By, typer.Option(help="what a query is made from; only a history needs the tower")] = "history",
 ) -> None:
     """Print the table."""
     head(*COLUMNS.split(" | "))
@@ -61,14 +68,25 @@ def load(
             with served(store) as plain, served(store, "serving.front=native") as native:
                 servers = (plain, native)
                 histories = random_histories(bundle.items)
-                requests = [*map(without_seen, requests_for(histories))] if exclude_seen else requests_for(histories)
+                requests = requests_for(histories) if by == "history" else beside(bundle, histories[:, -1], by)
+                requests = [*map(without_seen, requests)] if exclude_seen else requests
                 compare(servers, requests[:COMPARED])
                 for calls in (1, 8, 64):
                     asked = [loaded(server, clients, Calls(RETRIEVE, requests, calls), seconds) for server in servers]
                     empty = loaded(servers[0], clients, Calls(CHECK, [EMPTY], calls), seconds)
                     batch = max(1, round(asked[0].batch))
-                    without = alone(bundle, bundle.item_rows.keys[histories], batch, seconds / 2)
-                    row(bundle.items, bundle.manifest.index.type, calls, *cells(asked, empty.cpu_us, *without))
+                    tower, search = alone(bundle, bundle.item_rows.keys[histories], batch, seconds / 2)
+                    least = (empty.cpu_us, tower if by == "history" else 0.0, search)
+                    row(bundle.items, bundle.manifest.index.type, calls, *cells(asked, *least))
+
+
+def beside(bundle: LoadedBundle, rows: npt.NDArray[np.int64], by: By) -> list[bytes]:
+    """Return requests for what is like the items of some rows (n,), by their vectors or by their ids."""
+    if by == "embedding":
+        queries = [by_embedding(vector, K) for vector in bundle.exact.vectors[rows]]
+    else:
+        queries = [by_item(name, K) for name in bundle.ids[rows].tolist()]
+    return [pb.RetrieveRequest(queries=[query]).SerializeToString() for query in queries]
 
 
 def without_seen(request: bytes) -> bytes:
