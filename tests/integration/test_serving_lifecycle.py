@@ -165,7 +165,9 @@ def test_calls_that_wait_unread_beyond_the_bound_are_cancelled_and_the_others_an
         server.serving("v1")
         with grpc.insecure_channel(server.target) as channel:
             stub = retrieval_pb2_grpc.RetrievalServiceStub(channel)
-            ask = pb.RetrieveRequest(queries=[pb.Query(item_id="item-1", k=5)])
+            # With parameters, so that a compiled front passes it on to the queue in question.
+            params = pb.SearchParams(exact=True)
+            ask = pb.RetrieveRequest(queries=[pb.Query(item_id="item-1", k=5)], params=params)
             stub.Retrieve(ask)
             os.kill(server.process.pid, signal.SIGSTOP)
             calls = [stub.Retrieve.future(ask, timeout=30) for _ in range(200)]
