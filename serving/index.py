@@ -17,6 +17,7 @@ import numpy.typing as npt
 from contracts import IndexRows
 from contracts.index_delta import takes_deltas
 from contracts.layers import Layers
+from serving.gpu import is_halved, room
 
 __all__ = [
     "COMPARED_BY_MATRIX",
@@ -219,15 +220,20 @@ def pick_gpu(device: Device) -> bool:
 
 
 def on_device(index: Any, parameters: Mapping[str, int | float], device: Device) -> AnnIndex:
-    """Put a FAISS index on its device; raises `RuntimeError` (from FAISS) for parameters that it cannot use."""
+    """Put a FAISS index on its device; raises `RuntimeError` (from FAISS) for parameters that it cannot use.
+
+    On a GPU vectors have 16 bits where there is no room for 32. Where there is none at all, the CPU searches, or, with
+    `device` = gpu, `GpuFullError` is raised.
+    """
     inverted = faiss.try_extract_index_ivf(index)
     lists = 0 if inverted is None else int(inverted.nlist)
     if lists:
         parameters = {"nprobe": 1, **parameters}
     if pick_gpu(device):
         try:
-            resources = faiss.StandardGpuResources()
-            on_gpu = faiss.index_cpu_to_gpu(resources, 0, index)
+            resources, options = faiss.StandardGpuResources(), faiss.GpuClonerOptions()
+            options.useFloat16 = is_halved(index, room())
+            on_gpu = faiss.index_cpu_to_gpu(resources, 0, index, options)
             return AnnIndex(on_gpu, parameters, faiss.GpuParameterSpace(), _GPU_LIMIT, lists, keep=resources)
         except RuntimeError as error:
             if device == "gpu":
