@@ -111,7 +111,7 @@ def machines(store: Store, folder: Path) -> Iterator[list[Machine]]:
         yield found
 
 
-def until(condition: Callable[[], bool], found: list[Machine], seconds: float = 90) -> float:
+def until(condition: Callable[[], bool], found: list[Machine], seconds: float = 180) -> float:
     """Wait until something holds; return how many seconds it took."""
     started = time.monotonic()
     while not condition():

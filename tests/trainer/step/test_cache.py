@@ -60,7 +60,7 @@ def test_a_loss_of_whole_batches_is_refused_on_several_ranks(
     store: Store, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pointwise = {"loss": LossConfig(kind="pointwise"), "negatives": NegativesConfig(uniform=0)}
-    alone: Callable[..., Workers] = lambda device: Workers(0, 2)  # noqa: E731
+    alone: Callable[..., Workers] = lambda device, patience: Workers(0, 2)  # noqa: E731
     monkeypatch.setattr(Workers, "from_environment", staticmethod(alone))
     monkeypatch.setattr(Workers, "__enter__", lambda workers: workers)
     monkeypatch.setattr(Workers, "__exit__", lambda workers, *failure: None)
