@@ -44,8 +44,9 @@ class Nodes:
             raise typer.BadParameter(f"{count!r} is neither a number nor MIN:MAX, such as 1:4", param_hint="--nodes")
         found = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d+)", place or "")
         if found is None:
+            came = "is missing" if place is None else f"is {place!r}"
             raise typer.BadParameter(
-                f"is {place!r}, but must be host:port of the first machine, such as 10.0.0.1:29400", param_hint="--meet"
+                f"{came}, must be host:port of the first machine, such as 10.0.0.1:29400", param_hint="--meet"
             )
         return cls(numbers[0], numbers[-1], found[1], int(found[2]), address)
 
