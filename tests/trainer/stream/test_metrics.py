@@ -79,3 +79,14 @@ def test_the_sketch_is_examined_again_when_a_sixteenth_of_its_events_is_new() ->
     first, *measured = [distinct_after(key) for key in range(1, 6)]
     # Of 29 events, one is new, of 30 two, of 31 one, of 32 two.
     assert first == measured[0] != measured[1] == measured[2] != measured[3]
+
+
+def test_a_step_is_told_by_rank_and_node() -> None:
+    metrics = TrainerMetrics()
+    metrics.ranks_stepped(["a", "a", "b"], [0.25, 0.5, 2.0])
+    metrics.ranks_stepped(["a", "a", "b"], [0.25, 0.5, 1.0])
+
+    def seconds(rank: str, node: str) -> float | None:
+        return metrics.registry.get_sample_value("weir_trainer_rank_step_seconds", {"rank": rank, "node": node})
+
+    assert [seconds("0", "a"), seconds("1", "a"), seconds("2", "b")] == [0.25, 0.5, 1.0]
