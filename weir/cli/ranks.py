@@ -46,7 +46,7 @@ def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | N
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     with _meeting(nodes) as meeting:
@@ -66,9 +66,8 @@ def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | N
             raise CommandError(f"rank {rank} {how}, after {restarts} restarts; its last lines are above") from error
         except RendezvousError as error:
             where = meeting["rdzv_endpoint"]
-            raise CommandError(
-                f"this node does not meet the others at {where}: {error or type(error).__name__}"
-            ) from error
+            why = "nobody answers there" if isinstance(error, RendezvousConnectionError) else error
+            raise CommandError(f"this machine does not meet the others at {where}: {why}") from error
 
 
 @contextmanager
