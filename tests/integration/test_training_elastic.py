@@ -109,6 +109,7 @@ def machines(store: Store, folder: Path) -> Iterator[list[Machine]]:
             ip("netns", "add", machine.name)
             stack.callback(ip, "netns", "delete", machine.name)
             ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", machine.name)
+            stack.callback(ip, "link", "delete", outer)
             ip("link", "set", outer, "master", BRIDGE, "up")
             ip("-n", machine.name, "addr", "add", f"{machine.address}/24", "dev", inner)
             ip("-n", machine.name, "link", "set", inner, "up")
