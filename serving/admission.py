@@ -9,7 +9,7 @@ and the median of that is followed. It holds whatever the bottleneck is, and wha
 The other half is for what comes before and after: the way here, batches that are larger than usual, the way back.
 
 To refuse a call costs Python as much as an empty call. What no handler takes, gRPC queues and, beyond `queue_calls`,
-cancels for a quarter of that. So after a refusal the event loop takes nothing for some milliseconds, in which the
+cancels for less than half of that. So after a refusal the event loop takes nothing for some milliseconds, in which the
 thread that searches has enough to do.
 """
 

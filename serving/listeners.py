@@ -46,8 +46,8 @@ def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInte
         options=[
             *(bounds if config.front == "python" else []),
             ("grpc.max_receive_message_length", config.max_request_bytes),
-            # What no handler has taken yet: gRPC refuses further calls itself, which costs a fifth of what Python takes
-            # for it, and drops those whose deadline has passed.
+            # What no handler has taken yet: gRPC refuses further calls itself, for less than half of what Python
+            # takes, and drops those whose deadline has passed.
             ("grpc.server.max_pending_requests", config.queue_calls),
             ("grpc.server.max_pending_requests_hard_limit", config.queue_calls),
         ],

@@ -31,6 +31,9 @@ RENDEZVOUS: Final = "RANKS_RENDEZVOUS"
 
 _POLL_SECONDS: Final = 0.01
 
+_PATIENCE: Final = 300.0
+"""Seconds that ranks wait for one of them, unless told otherwise."""
+
 
 @dataclass
 class Workers(AbstractContextManager["Workers"]):
@@ -43,14 +46,16 @@ class Workers(AbstractContextManager["Workers"]):
     rank: int = 0
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    patience: timedelta = timedelta(seconds=300)
+    patience: timedelta = timedelta(seconds=_PATIENCE)
     waited: float = field(default=0.0, init=False)
     _store: Store | None = field(default=None, init=False, repr=False)
     _meetings: int = field(default=0, init=False, repr=False)
     _asked: list[str] | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def from_environment(cls, device: Literal["auto", "cpu", "cuda"] = "auto", patience: float = 300.0) -> "Workers":
+    def from_environment(
+        cls, device: Literal["auto", "cpu", "cuda"] = "auto", patience: float = _PATIENCE
+    ) -> "Workers":
         """Read what torchrun says of this process; without it the process is alone.
 
         Raises
