@@ -93,7 +93,7 @@ def tested(state: TrainerState, items: int, *, print_it: bool) -> None:
     found = Positives(UserKeys(positives), ItemKeys(positives), ItemKeys(histories), weights, exposed)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     held, started = status("VmRSS"), time.process_time()
-    evaluate(state, manifest_of(), found, Workers())
+    evaluate(state, manifest_of(), found)
     spent, added = time.process_time() - started, status(PEAK) - held
     if print_it:
         each = f"{added / items:.0f} bytes per item, {1000 * spent / TESTED:.1f} ms of CPU per event"

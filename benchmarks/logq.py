@@ -42,7 +42,7 @@ from trainer.step.batches import Batch, Examples, batches
 from trainer.step.positives import Positives
 from trainer.step.seeds import Purpose, generator
 from trainer.step.step import train_step
-from trainer.stream.prequential import scored_blocks
+from trainer.stream.scored import scored_blocks
 
 app = command_line(__doc__)
 

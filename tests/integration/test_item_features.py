@@ -85,7 +85,7 @@ def figures_on_fresh_items(folder: Path, log: Path, features: dict[str, list[str
     for number, manifest in enumerate(windows.committed()):
         if number >= WINDOWS // 2:
             asked = about_items_of(number - 1, read_positives(windows, manifest, 10))
-            found.append(evaluate(state, manifest, asked, workers))
+            found.append(evaluate(state, manifest, asked))
         assert learner.process_window(manifest)
     return mean_metrics(found)
 

@@ -92,6 +92,10 @@ class Embeddings:
         """Return how distinct rows (n,), others on each rank, come here and back; all ranks call it together."""
         return Route.of(rows, self.places, self.workers)
 
+    def kept(self, rows: Tensor) -> Tensor:
+        """Return the embeddings (n, d) of rows (n,) that this rank keeps."""
+        return self.weight[self.places.local(rows)]
+
     def fetch(self, rows: Tensor, line: Line = "weight") -> Tensor:
         """Return what distinct rows (n,) have, (n, ...); all ranks call it together, or rank 0 in `Workers.first`."""
         self.workers.ask(line)

@@ -123,10 +123,9 @@ class MetricSums:
                 self.sums[row, column] += hit.sum().cpu()
                 self.sums[row + 1, column] += gains[hit].sum().cpu()
 
-    def add_recommended(self, top: Tensor, log_q: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> None:
-        """Add what was recommended: columns `top` (n, max k), best first, with their log Q and counts by column."""
-        index = top.cpu().numpy()
-        for row, values in ((4, -log_q[index] / np.log(2)), (5, counts[index])):
+    def add_recommended(self, log_q: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> None:
+        """Add what was recommended: log Q and counts of the best items, best first, both (n, max k)."""
+        for row, values in ((4, -log_q / np.log(2)), (5, counts)):
             for column, k in enumerate(self.cutoffs):
                 self.sums[row, column] += float(values[:, :k].mean(1).sum())
 

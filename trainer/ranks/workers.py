@@ -113,6 +113,10 @@ class Workers(AbstractContextManager["Workers"]):
         """
         if rows < self.world_size:
             raise ValueError(f"batch_size = {rows} leaves some of the {self.world_size} ranks without a row")
+        return self.part(rows)
+
+    def part(self, rows: int) -> slice:
+        """Return this rank's part of any number of rows: parts differ by one row at most."""
         return slice(*self._cuts(rows)[self.rank : self.rank + 2])
 
     def exchange(self, tensor: Tensor, send: list[int], receive: list[int]) -> Tensor:
@@ -136,6 +140,15 @@ class Workers(AbstractContextManager["Workers"]):
         """Return the tensors (...) of all ranks, which have the same shape, as (ranks, ...)."""
         ones = [1] * self.world_size
         return self.exchange(tensor.expand(self.world_size, *tensor.shape), ones, ones)
+
+    def collect(self, lines: Tensor) -> Tensor:
+        """Return the lines (n, ...) of all ranks, one rank's after another's; each may have another number of them."""
+        if self.world_size == 1:
+            return lines
+        sizes = self.gather(torch.tensor(len(lines))).tolist()
+        return self.exchange(
+            lines.repeat(self.world_size, *[1] * (lines.ndim - 1)), [len(lines)] * self.world_size, sizes
+        )
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Add a tensor over all ranks in their order, in place; the result is the same, bit for bit, on every rank.

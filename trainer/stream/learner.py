@@ -82,7 +82,7 @@ class Learner:
         at.sequence, at.batch, at.attempt = manifest.sequence + 1, 0, ""
 
     def _test(self, manifest: WindowManifest, found: Positives) -> None:
-        evaluation = evaluate(self.state, manifest, found, self.workers)
+        evaluation = evaluate(self.state, manifest, found)
         self.observer.evaluated(evaluation)
         if evaluation.recall:
             self.state.recent.append(evaluation)

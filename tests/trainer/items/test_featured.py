@@ -122,7 +122,7 @@ def test_testing_and_serving_read_the_composed_vectors(
     state = taught(store, config, torch.float32)
     other = composed(store, state)
     positives = read_positives(WindowLog(store), manifest, config.tower.history_length)
-    mine, oracle = (evaluate(one, manifest, positives, Workers()) for one in (state, other))
+    mine, oracle = (evaluate(one, manifest, positives) for one in (state, other))
     assert mine == oracle
     bundles = []
     for one, place in ((state, "with"), (other, "without")):

@@ -112,7 +112,8 @@ def test_sums_are_the_definitions(ranks: list[tuple[int, int]]) -> None:
 def test_novelty_is_the_mean_self_information_of_what_is_recommended() -> None:
     sums = MetricSums((1, 2))
     log_q, counts = np.log([0.5, 0.25, 0.25]), np.array([8.0, 4.0, 4.0])
-    sums.add_recommended(torch.tensor([[0, 1], [2, 1]]), log_q, counts)
+    best = np.array([[0, 1], [2, 1]])
+    sums.add_recommended(log_q[best], counts[best])
     means = sums.means(2)
     assert means["novelty_bits"] == {1: pytest.approx(1.5), 2: pytest.approx(1.75)}
     assert means["recommended_count"] == {1: pytest.approx(6), 2: pytest.approx(5)}

@@ -117,7 +117,8 @@ def test_a_run_goes_on_with_any_other_number_of_ranks(tmp_path: Path, config: Tr
     for store in (alone, shared):
         items_come_and_go(WindowWriter(store))
     config = configured(config, {"tower": {"dropout": 0.0}, "features": {"buckets": 8}})
-    config = config.model_copy(update={"batch_size": 64, "item_ttl_seconds": 9000.0})
+    given = {"batch_size": 64, "item_ttl_seconds": 9000.0, "evaluation_filter_seen": True}
+    config = config.model_copy(update=given)
     expected = gone_on(alone, config, Workers(), range(9))
     gone_on(shared, config, Workers(), range(2))
     for ranks, first, last in ((3, 2, 5), (2, 5, 9)):

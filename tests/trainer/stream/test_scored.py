@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import Store, WindowLog
+from trainer.items.rows import FIRST_ITEM
+from trainer.ranks.workers import Workers
+from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Examples
+from trainer.step.positives import read_positives
+from trainer.stream import scored
+from trainer.stream.own_items import OwnItems
+from trainer.stream.scored import ScoredBlock, scored_blocks
+
+
+@pytest.mark.parametrize("filter_seen", [False, True])
+def test_blocks_hold_few_scores_and_their_size_changes_nothing(
+    store: Store, taught: TrainerState, filter_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught.config = taught.config.model_copy(update={"evaluation_filter_seen": filter_seen})
+    log = WindowLog(store)
+    tested = Examples.of(read_positives(log, log.committed()[1], taught.config.tower.history_length), taught.table)
+
+    def ranks(block: int, most: int, chunk: int = 1 << 14) -> tuple[list[int], set[int], set[int]]:
+        monkeypatch.setattr(scored, "_BLOCK", block)
+        monkeypatch.setattr(scored, "_CHUNK", chunk)
+        monkeypatch.setattr(scored, "_MOST_ROWS", most)
+        found, sizes, memory = [], set(), set()
+        for one in scored_blocks(taught, tested):
+            found += one.ranks().tolist()
+            sizes.add(len(one.scores))
+            memory.add(one.scores.data_ptr())
+        return found, sizes, memory
+
+    whole, sizes, _ = ranks(1 << 25, 10**6)
+    assert sizes == {len(tested)}
+    parts, sizes, memory = ranks(1, 10**6)
+    assert max(sizes) == 16
+    assert len(memory) == 1
+    # Products of other shapes may differ in the last bit, so that close scores change places.
+    assert np.abs(np.array(parts) - np.array(whole)).max() <= 1
+    assert np.mean(np.array(parts) == np.array(whole)) > 0.99
+    assert max(ranks(1 << 25, 20)[1]) == 20
+    pieces, *_ = ranks(1 << 25, 10**6, chunk=7)
+    assert np.abs(np.array(pieces) - np.array(whole)).max() <= 1
+    assert np.mean(np.array(pieces) == np.array(whole)) > 0.99
+
+
+@given(st.integers(0, 10_000), st.sampled_from([8, 2500]), st.integers(1, 6), st.booleans())
+def test_the_best_and_the_ranks_are_those_without_what_was_seen(seed: int, items: int, k: int, filtered: bool) -> None:
+    draw = np.random.default_rng(seed)
+    scores = torch.from_numpy(draw.permutation(3 * items).reshape(3, items)).float()
+    # Every second row has an item; the row before the first stands for those without one.
+    rows = FIRST_ITEM + 2 * torch.arange(items)
+    targets, seen = draw.integers(-1, items, 3), draw.integers(-1, min(items, 9), (3, 5))
+    counts = torch.from_numpy(draw.integers(1, 5, items)).double()
+    positives, histories = (
+        torch.where(one >= 0, FIRST_ITEM + 2 * one, 1) for one in (torch.from_numpy(targets), torch.from_numpy(seen))
+    )
+    own = OwnItems(rows, counts, 2 * items + FIRST_ITEM)
+    block = ScoredBlock(scores, own, positives, histories if filtered else None, items, Workers())
+    best = ((block.best(k) - FIRST_ITEM) // 2).tolist()
+    places, ranks = block.ranks_by_count(counts[targets]).tolist(), block.ranks().tolist()
+    for row, target in enumerate(targets.tolist()):
+        hidden = set(seen[row].tolist()) if filtered else set()
+        values, often = scores[row].tolist(), counts.tolist()
+        order = sorted(range(items), key=lambda column: (column in hidden, -values[column]))
+        shown = items - len(hidden - {-1})
+        assert best[row][:shown] == order[: min(k, shown)]
+        assert len(best[row]) == min(k, items)
+        before = {"score": 0, "count": 0}
+        for other in set(range(items)) - hidden - {target}:
+            before["score"] += values[other] > values[target]
+            before["count"] += (-often[other], other) < (-often[target], target)
+        missed = target < 0
+        assert ranks[row] == (items + 1 if missed else before["score"] + 1)
+        assert places[row] == (items + 1 if missed else before["count"] + 1)

@@ -1,0 +1,139 @@
+"""Test examples against the items of the table: each rank scores those that it keeps, and what they say is merged.
+
+Over the wire go users, one score per example, counts and the best few: no item leaves its rank, and no rank holds more
+scores than a block of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.items.rows import FIRST_ITEM, PADDING
+from trainer.ranking import distinct, highest, ranked_above, user_vectors
+from trainer.ranks.workers import Workers
+from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Examples
+from trainer.stream.own_items import OwnItems
+from trainer.towers import project
+
+__all__ = ["ScoredBlock", "scored_blocks"]
+
+_BLOCK: Final = 1 << 25
+"""Scores held at a time, 128 MB, unless the bounds of its rows say otherwise."""
+
+_CHUNK: Final = 1 << 14
+"""Items whose vectors are made at a time: with 64 dimensions 4 MB, which stay in the processor's cache."""
+_FEWEST_ROWS: Final = 16
+"""Fewer make the product of the matrices slow."""
+
+_MOST_ROWS: Final = 256
+"""More gain nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredBlock:
+    """Scores (n, v) of a rank's `items` for n examples; the next block takes their memory.
+
+    `positives` (n,) are the table rows of what came next; `seen` (n, L) those of the items to leave out of the
+    rankings, possibly repeated. All ranks call a method together, and it returns the same on all of them.
+    """
+
+    scores: Tensor
+    items: OwnItems
+    positives: Tensor
+    seen: Tensor | None
+    total: int
+    workers: Workers
+
+    def ranks(self) -> Tensor:
+        """Return the ranks (n,) of the positives by score; an item without a row ranks below everything."""
+        after, is_here = self.items.columns(self.positives)
+        own = self.scores.new_zeros(len(after))
+        own[is_here] = self.scores[is_here, after[is_here]]
+        self.workers.sum(own)
+        ranks = 1 + self.workers.sum(ranked_above(self.scores, own, after, self._hidden))
+        return ranks.masked_fill((self.positives < FIRST_ITEM) | ~own.isfinite(), self.total + 1)
+
+    def ranks_by_count(self, counts: Tensor) -> Tensor:
+        """Return the ranks (n,) of the positives, which have these `counts` (n,), in the order of popularity."""
+        ranks = 1 + self.workers.sum(self.items.more_popular(self.positives, counts, self._hidden))
+        return ranks.masked_fill(self.positives < FIRST_ITEM, self.total + 1)
+
+    def best(self, k: int) -> Tensor:
+        """Return the rows (n, min(k, V)) of the highest scores, best first; those seen come after all others."""
+        values, columns = highest(self.scores, k + (0 if self._hidden is None else self._hidden.shape[1]))
+        if self._hidden is not None:
+            is_hidden = (columns[:, :, None] == self._hidden[:, None, :]).any(2)
+            values = values.masked_fill(is_hidden, torch.finfo(values.dtype).min)
+        rows = self.items.rows[columns]
+        if self._hidden is not None or self.workers.world_size > 1:
+            values, rows = _first(*_of_ranks(*_first(values, rows, k), k, self.workers), min(k, self.total))
+        return rows
+
+    @cached_property
+    def _hidden(self) -> Tensor | None:
+        """The distinct columns here of what was seen, (n, L), -1 for none."""
+        if self.seen is None:
+            return None
+        columns, is_here = self.items.columns(self.seen)
+        return distinct(columns.masked_fill(~is_here, -1))
+
+
+def _first(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    best = values.topk(min(k, values.shape[1]))
+    return best.values, rows.gather(1, best.indices)
+
+
+def _of_ranks(values: Tensor, rows: Tensor, k: int, workers: Workers) -> tuple[Tensor, Tensor]:
+    """Return the values and rows (n, at most k) of all ranks side by side, (n, ranks * k)."""
+    missing = k - values.shape[1]
+    values = functional.pad(values, (0, missing), value=-torch.inf)
+    parts = workers.gather(values), workers.gather(functional.pad(rows, (0, missing), value=PADDING))
+    return parts[0].transpose(0, 1).flatten(1), parts[1].transpose(0, 1).flatten(1)
+
+
+@torch.no_grad()
+def scored_blocks(state: TrainerState, examples: Examples) -> Iterator[ScoredBlock]:
+    """Score the items of the table for the examples, the same ones on all ranks, block by block.
+
+    With `evaluation_filter_seen`, blocks know what was seen.
+    """
+    state.tower.eval()
+    workers, items = state.embeddings.workers, OwnItems.of(state)
+    most = -(-len(state.table) // workers.world_size)
+    size = min(max(_BLOCK // max(most, 1), _FEWEST_ROWS), _MOST_ROWS)
+    memory = state.embeddings.weight.new_empty(min(size, len(examples)), len(items))
+    for first in range(0, len(examples), size):
+        part = examples.take(slice(first, first + size))
+        histories, positives = part.histories.to(state.device), part.positives.to(state.device)
+        scores = _scores(state, items, _users(state, histories), memory[: len(part)])
+        seen = histories if state.config.evaluation_filter_seen else None
+        yield ScoredBlock(scores, items, positives, seen, len(state.table), workers)
+
+
+def _scores(state: TrainerState, items: OwnItems, users: Tensor, out: Tensor) -> Tensor:
+    """Fill `out` (n, v) with the scores of a rank's items for users (n, d), and return it; no vector is kept."""
+    for first in range(0, len(items), _CHUNK):
+        rows = items.rows[first : first + _CHUNK]
+        vectors = project(state.compose(state.embeddings.kept(rows), rows), state.config.tower)
+        torch.mm(users, vectors.T, out=out[:, first : first + len(rows)])
+    return out
+
+
+def _users(state: TrainerState, histories: Tensor) -> Tensor:
+    """Return the vectors (n, d) of users with these histories (n, L), of which each rank makes a part."""
+    workers = state.embeddings.workers
+    here = histories[workers.part(len(histories))]
+    padding = histories.new_full((1,), PADDING)
+    # Ascending, so that padding is first and keeps its number.
+    rows, places = torch.unique(torch.cat([padding, here.flatten()]), return_inverse=True)
+    vectors = state.compose(state.embeddings.fetch(rows), rows)
+    users = vectors[:0]
+    if len(here):
+        users = user_vectors(state.tower, state.config.tower, vectors, places[1:].view_as(here))
+    return workers.collect(users)
