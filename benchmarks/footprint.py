@@ -47,6 +47,7 @@ from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import batches
 from trainer.step.positives import Positives, read_positives
+from trainer.step.shared_window import SharedWindow
 from trainer.stream.prequential import evaluate
 
 app = command_line(__doc__)
@@ -163,7 +164,7 @@ def window(store: Annotated[str, typer.Argument(help="path or URL")]) -> None:
     head("step", "own memory, B per positive", "mapped files, B", "CPU, us")
     count = manifest.counts.positives
     with counted("read", count):
-        found = read_positives(log, manifest, HISTORY)
+        found = SharedWindow(read_positives(log, manifest, HISTORY), Workers())
     with counted("look up and deal all batches", count):
         for _ in batches(found, table, size, torch.Generator()):
             pass

@@ -41,6 +41,7 @@ from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch, Examples, batches
 from trainer.step.positives import Positives
 from trainer.step.seeds import Purpose, generator
+from trainer.step.shared_window import SharedWindow
 from trainer.step.step import train_step
 from trainer.stream.scored import scored_blocks
 
@@ -135,7 +136,7 @@ def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
                 ranks += [block.ranks() for block in scored_blocks(state, Examples.of(tested, state.table))]
             ingest(state, estimator, stream, part, number)
             order = generator(seed, Purpose.SHUFFLE, number)
-            for batch in batches(positives(stream, part), state.table, config.batch_size, order):
+            for batch in batches(SharedWindow(positives(stream, part), workers), state.table, config.batch_size, order):
                 train_step(state, batch, workers)
     found_ranks = torch.cat(ranks)
     decile, errors = deciles(stream.keys), log_q_errors(estimator, stream.keys)

@@ -82,20 +82,20 @@ def item_bytes(items: int, workers: Workers) -> int:
     return status("VmRSS") - before
 
 
-def batch_of(config: TrainerConfig, number: int) -> Batch:
+def batch_of(config: TrainerConfig, workers: Workers, number: int) -> Batch:
     """Return a batch in which items follow Zipf's law."""
     size, length = config.batch_size, config.tower.history_length
     ranks, _ = zipf_ranks(_KNOWN, size * (length + 1), 1.0, np.random.default_rng(number))
     rows = torch.from_numpy(ranks + FIRST_ITEM).view(size, length + 1)
-    histories, ones = rows[:, 1:], torch.ones(size)
+    histories, ones = rows[workers.share(size), 1:], torch.ones(size)
     return Batch(rows[:, 0], histories, ones, torch.ones(size, dtype=torch.bool), ones, histories)
 
 
 def steps(config: TrainerConfig, workers: Counted, count: int) -> tuple[float, int, float, float]:
     """Return the distinct rows, bytes sent, CPU seconds and wall seconds of a step of this rank."""
     state, _ = filled(config, _KNOWN, workers=workers)
-    batches = [batch_of(config, number) for number in range(_WARM_UP + count)]
-    rows = len(state.select(sample_inputs(state, batches[0], workers).used_here))
+    batches = [batch_of(config, workers, number) for number in range(_WARM_UP + count)]
+    rows = len(state.select(sample_inputs(state, batches[0], workers).used))
     for batch in batches[:_WARM_UP]:
         train_step(state, batch, workers)
     workers.sent, cpu, wall = 0, time.process_time(), time.perf_counter()

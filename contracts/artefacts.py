@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ from contracts.storage import FileEntry, Store
 __all__ = ["MANIFEST", "read_batches", "read_column", "read_table", "write_table"]
 
 _ROWS: Final = 1 << 15
+_GROUP: Final = 1 << 18
+"""Rows of a file that are decoded together: readers that share a file decode little that is not theirs."""
 
 MANIFEST = "MANIFEST.json"
 """Written last: without it the directory does not exist for any reader."""
@@ -21,10 +24,10 @@ MANIFEST = "MANIFEST.json"
 def write_table(store: Store, name: str, table: pa.Table) -> FileEntry:
     """Write `table` as Parquet (zstd).
 
-    No dictionary: fixed-size lists of keys do not gain from it. No statistics: files are read whole.
+    No dictionary: fixed-size lists of keys do not gain from it. No statistics: nobody looks for values.
     """
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", use_dictionary=False, write_statistics=False)
+    pq.write_table(table, buffer, _GROUP, compression="zstd", use_dictionary=False, write_statistics=False)
     return store.write(name, buffer.getvalue(), rows=table.num_rows)
 
 
@@ -53,14 +56,30 @@ def read_table(store: Store, folder: str, entry: FileEntry, columns: list[str] |
     return table
 
 
-def read_batches(store: Store, folder: str, entry: FileEntry, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield a verified Parquet file in order, some rows at a time; raises `CorruptArtefactError`.
+def read_batches(
+    store: Store, folder: str, entry: FileEntry, columns: list[str], rows: range | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield consecutive `rows` of a verified Parquet file in order, all if None, some at a time.
 
-    In memory is the file as it is stored, and what one batch holds.
+    In memory is the file as it is stored, and what one batch holds. Row groups without any of the rows are not decoded.
+
+    Raises
+    ------
+    CorruptArtefactError
+        If the file is not what its entry says.
     """
     file = pq.ParquetFile(pa.BufferReader(store.read_verified(folder, entry)))
     _check_rows(file.metadata.num_rows, store, folder, entry)
-    yield from file.iter_batches(_ROWS, columns=columns)
+    wanted = range(entry.rows) if rows is None else rows
+    sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+    ends = list(accumulate(sizes))
+    groups = [n for n, end in enumerate(ends) if end > wanted.start and end - sizes[n] < wanted.stop]
+    at = ends[groups[0]] - sizes[groups[0]] if groups else 0
+    for batch in file.iter_batches(_ROWS, groups, columns):
+        low, high = max(wanted.start - at, 0), min(wanted.stop - at, len(batch))
+        if low < high:
+            yield batch.slice(low, high - low)
+        at += len(batch)
 
 
 def _check_rows(found: int, store: Store, folder: str, entry: FileEntry) -> None:

@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -106,9 +107,25 @@ class WindowLog:
         """Return one shard's examples in order of time; raises `CorruptArtefactError`."""
         return read_table(self.store, manifest.folder, _examples(manifest, shard), columns)
 
-    def example_batches(self, manifest: WindowManifest, shard: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield one shard's examples in order of time, some at a time; raises `CorruptArtefactError`."""
-        return read_batches(self.store, manifest.folder, _examples(manifest, shard), columns)
+    def example_batches(
+        self, manifest: WindowManifest, columns: list[str], rows: range | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield `rows` of the examples of all shards, shard by shard, all if None, some at a time.
+
+        Files that hold none of them are not read. Raises `CorruptArtefactError`.
+        """
+        first = 0
+        for entry in map(partial(_examples, manifest), self.shards(manifest)):
+            here = range(entry.rows)
+            if rows is not None:
+                here = here[max(rows.start - first, 0) : max(rows.stop - first, 0)]
+            if here:
+                yield from read_batches(self.store, manifest.folder, entry, columns, here)
+            first += entry.rows
+
+    def example_rows(self, manifest: WindowManifest) -> int:
+        """Return how many examples all shards have."""
+        return sum(_examples(manifest, shard).rows for shard in self.shards(manifest))
 
     def all_examples(self, manifest: WindowManifest, columns: list[str] | None = None) -> pa.Table:
         """Return the examples of all shards, shard by shard; raises `CorruptArtefactError`."""

@@ -23,6 +23,7 @@ from trainer.state.checkpoint import CheckpointLog
 from trainer.state.evaluation import Evaluation, mean_metrics
 from trainer.state.trainer_state import TrainerState
 from trainer.step.positives import Positives, read_positives
+from trainer.step.shared_window import SharedWindow
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.prequential import evaluate
@@ -84,7 +85,8 @@ def figures_on_fresh_items(folder: Path, log: Path, features: dict[str, list[str
     found: list[Evaluation] = []
     for number, manifest in enumerate(windows.committed()):
         if number >= WINDOWS // 2:
-            asked = about_items_of(number - 1, read_positives(windows, manifest, 10))
+            shared = SharedWindow(about_items_of(number - 1, read_positives(windows, manifest, 10)), workers)
+            asked = shared.sampled(config.seed, manifest.sequence, config.evaluation_examples)
             found.append(evaluate(state, manifest, asked))
         assert learner.process_window(manifest)
     return mean_metrics(found)

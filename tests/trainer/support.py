@@ -8,12 +8,14 @@ import torch
 from contracts import Store, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.config import TrainerConfig
+from trainer.export.cases import MOST
 from trainer.items.embeddings import Line
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch, batches
-from trainer.step.positives import read_positives
+from trainer.step.positives import Positives, read_positives
 from trainer.step.seeds import Purpose, generator
+from trainer.step.shared_window import SharedWindow
 
 
 def absorbed(
@@ -40,10 +42,15 @@ def absorb(state: TrainerState, log: WindowLog, manifest: WindowManifest) -> Non
     state.ingest_window(manifest, log.sketch(manifest), arrays, users, features)
 
 
+def drawn(store: Store, manifest: WindowManifest, config: TrainerConfig, count: int = MOST) -> Positives:
+    """Return up to so many positives of a window, as a run draws them."""
+    found = SharedWindow.read(WindowLog(store), manifest, config, Workers())
+    return found.sampled(config.seed, manifest.sequence, count)
+
+
 def batches_of(store: Store, state: TrainerState, sequence: int = 0) -> list[Batch]:
     log, config = WindowLog(store), state.config
-    shown = config.negatives.exposed
-    found = read_positives(log, log.committed()[sequence], config.tower.history_length, shown)
+    found = SharedWindow.read(log, log.committed()[sequence], config, state.embeddings.workers)
     order = generator(config.seed, Purpose.SHUFFLE, sequence)
     return list(batches(found, state.table, config.batch_size, order, users=state.users))
 

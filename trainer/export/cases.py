@@ -6,13 +6,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from contracts import CorruptArtefactError, ItemKeys, RetiredError, Store, WindowLog, WindowManifest
 from contracts.places import GATE_CASES, GATE_WINDOWS
 from trainer.config import TrainerConfig
-from trainer.step.positives import Positives, read_positives
-from trainer.step.seeds import Purpose, generator
+from trainer.ranks.workers import Workers
+from trainer.step.positives import Positives
+from trainer.step.shared_window import SharedWindow
 
 __all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]
 
@@ -53,20 +53,18 @@ class RecentCases:
     def __post_init__(self) -> None:
         self._log = WindowLog(self.store)
 
-    def note(self, manifest: WindowManifest, found: Positives) -> Cases:
-        """Choose the cases of a window that follows those noted before, and keep what `up_to` may ask for."""
-        self._known[manifest.sequence] = cases = self._choose(manifest, found)
+    def note(self, manifest: WindowManifest, drawn: Positives) -> Cases:
+        """Take the cases of a window that follows those noted before, and keep what `up_to` may ask for.
+
+        `drawn` are `MOST` of its positives, or all, as `SharedWindow.sampled` draws them.
+        """
+        self._known[manifest.sequence] = cases = Cases(drawn.items, drawn.histories)
         sequence, kept = manifest.sequence, 0
         while sequence in self._known and kept < ENOUGH:
             kept += len(self._known[sequence])
             sequence -= 1
         self._known = {known: part for known, part in self._known.items() if known > sequence}
         return cases
-
-    def _choose(self, manifest: WindowManifest, found: Positives) -> Cases:
-        draw = generator(self.config.seed, Purpose.EVALUATION, manifest.sequence)
-        chosen = torch.randperm(len(found.items), generator=draw)[:MOST].numpy()
-        return Cases(found.items, found.histories).take(chosen)
 
     def up_to(self, sequence: int) -> Cases:
         """Return the cases of a window, and of those before it until there are `ENOUGH` or no more."""
@@ -91,11 +89,13 @@ class RecentCases:
             manifest = next(iter(self._log.next(sequence - 1)), None)
             if manifest is None or manifest.sequence != sequence:
                 return False
-            found = read_positives(self._log, manifest, self.config.tower.history_length)
+            # Others wait or train meanwhile: this rank reads all of it.
+            found = SharedWindow.read(self._log, manifest, self.config, Workers())
         except (CorruptArtefactError, FileNotFoundError, RetiredError) as error:
             logger.warning("bundles are compared without the cases of window %d and before: %s", sequence, error)
             return False
-        self._known[sequence] = self._choose(manifest, found)
+        drawn = found.sampled(self.config.seed, sequence, MOST)
+        self._known[sequence] = Cases(drawn.items, drawn.histories)
         return True
 
 

@@ -50,7 +50,7 @@ class Content:
         """Read a whole state."""
         table, rows = state.table, TableRows(state.table.live.copy())
         embeddings, vectors = _read(state, rows)
-        keys = ItemKeys(table.keys[rows])
+        keys = table.keys_of(rows)
         fingerprint = Fingerprint.of(table.capacity, rows, keys, embeddings[FIRST_ITEM:])
         return cls(state, rows, embeddings, vectors, fingerprint)
 
@@ -58,10 +58,11 @@ class Content:
     def since(cls, state: TrainerState, fingerprint: Fingerprint) -> "Content":
         """Read the rows touched since the fingerprint was taken, and bring it up to date."""
         table, touched = state.table, state.touched(Reader.BUNDLE)
-        rows = TableRows(touched[table.keys[touched] != PADDING_KEY])
+        keys = table.keys_of(touched)
+        rows = TableRows(touched[keys != PADDING_KEY])
         embeddings, vectors = _read(state, rows)
         fingerprint.grow(table.capacity)
-        left = fingerprint.update(touched, rows, ItemKeys(table.keys[rows]), embeddings[FIRST_ITEM:])
+        left = fingerprint.update(touched, rows, ItemKeys(keys[keys != PADDING_KEY]), embeddings[FIRST_ITEM:])
         return cls(state, rows, embeddings, vectors, fingerprint, touched, left)
 
     @property
@@ -86,10 +87,10 @@ class Content:
         at = self.state.position
         return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
 
-    @property
+    @cached_property
     def keys(self) -> ItemKeys:
         """The items' keys, (n,)."""
-        return ItemKeys(self.state.table.keys[self.rows])
+        return self.state.table.keys_of(self.rows)
 
     def items(self, chosen: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> pa.Table:
         """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`) with the `chosen` items (m,) at index rows `rows` (m,)."""
@@ -98,7 +99,7 @@ class Content:
         values: dict[str, Any] = {
             columns.ROW: rows.astype(np.int32),
             columns.ITEM_ID: table.ids.of(places).tolist(),
-            columns.ITEM_KEY: table.keys[places],
+            columns.ITEM_KEY: self.keys[chosen],
             columns.POPULARITY: self.state.counts[torch.from_numpy(places)].cpu().numpy(),
         }
         return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)

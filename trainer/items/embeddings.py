@@ -8,7 +8,7 @@ Each rank keeps the lines of a share of the rows (`trainer.items.places`) and al
 needs them, and gradients come back (`trainer.items.route`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final, Literal, cast, get_args
 
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from trainer.items.places import Places
 from trainer.items.route import Route
-from trainer.items.rows import PADDING, SHARED, TableRows, TouchedRows
+from trainer.items.rows import PADDING, SHARED, Reader, TableRows, TouchedRows
 from trainer.ranks.workers import Workers
 
 __all__ = ["Embeddings", "Line"]
@@ -29,6 +29,10 @@ _EPSILON: Final = 1e-10
 _AT_ONCE: Final = 1 << 14
 """Rows drawn at a time; each rank draws those of all ranks."""
 
+_TOUCHED: Final = "touched"
+_CLEAR: Final = "clear"
+"""What rank 0 asks the others for, of a reader of touched rows."""
+
 Line = Literal["weight", "squares"]
 """What each row has."""
 
@@ -36,8 +40,7 @@ Line = Literal["weight", "squares"]
 class Embeddings:
     """The `weight` (lines, dimension) of this rank's rows and the `squares` (lines,) of their gradients.
 
-    A single rank has all rows, in their order. `touched` are the rows of which either has changed; on rank 0, which
-    saves and exports, those of all ranks.
+    A single rank has all rows, in their order. `touched` are the lines of this rank of which either has changed.
 
     Parameters
     ----------
@@ -61,7 +64,7 @@ class Embeddings:
         self.places, self.workers = places or Places(len(weight)), workers or Workers()
         self.weight = weight
         self.squares = weight.new_zeros(len(weight)) if squares is None else squares
-        self.touched = TouchedRows(self.capacity)
+        self.touched = TouchedRows(len(weight))
 
     @classmethod
     def fresh(
@@ -102,11 +105,30 @@ class Embeddings:
         return self.route(rows).fetch(self._of(line))
 
     def answer(self, question: str) -> None:
-        """Take part in what rank 0 does alone: `fetch`, or `norms`; for `Workers.first`."""
-        if question in get_args(Line):
-            self.route(torch.empty(0, dtype=torch.int64, device=self.weight.device)).fetch(self._of(question))
+        """Take part in what rank 0 does alone: `fetch`, `norms` or what concerns touched rows; for `Workers.first`."""
+        what, _, reader = question.partition(" ")
+        if what in get_args(Line):
+            self.route(torch.empty(0, dtype=torch.int64, device=self.weight.device)).fetch(self._of(what))
+        elif what == _TOUCHED:
+            self._touched_rows(Reader[reader])
+        elif what == _CLEAR:
+            self.touched.clear(Reader[reader])
         else:
             self._norms()
+
+    def touched_rows(self, reader: Reader) -> TableRows:
+        """Return the rows of all ranks that have changed since a reader's `clear_touched`; called as `fetch`."""
+        self.workers.ask(f"{_TOUCHED} {reader.name}")
+        return self._touched_rows(reader)
+
+    def clear_touched(self, reader: Reader) -> None:
+        """Begin again on all ranks: for this reader, no row has changed; called as `fetch`."""
+        self.workers.ask(f"{_CLEAR} {reader.name}")
+        self.touched.clear(reader)
+
+    def _touched_rows(self, reader: Reader) -> TableRows:
+        lines = torch.from_numpy(self.touched.rows(reader))
+        return TableRows(self.workers.collect(self.places.rows_at(lines)).numpy())
 
     def grow(self, capacity: int) -> None:
         """Append zero rows up to `capacity`; rows move to other ranks, so all call it together."""
@@ -114,14 +136,19 @@ class Embeddings:
         missing = capacity - before.capacity
         if not missing:
             return
-        self.places = Places(capacity, before.rank, before.ranks)
         if before.ranks == 1:
+            self.places = Places(capacity)
             self.weight = functional.pad(self.weight, (0, 0, 0, missing))
             self.squares = functional.pad(self.squares, (0, missing))
-        else:
-            route = self.route(before.rows_at(torch.arange(len(self.weight), device=self.weight.device)))
-            self.weight, self.squares = (self._moved(route, lines) for lines in (self.weight, self.squares))
-        self.touched.grow(capacity)
+            self.touched.grow(capacity)
+            return
+        touched = {reader: self._touched_rows(reader) for reader in Reader}
+        self.places = Places(capacity, before.rank, before.ranks)
+        route = self.route(before.rows_at(torch.arange(len(self.weight), device=self.weight.device)))
+        self.weight, self.squares = (self._moved(route, lines) for lines in (self.weight, self.squares))
+        self.touched = TouchedRows(len(self.weight))
+        for reader, rows in touched.items():
+            self._mark(torch.from_numpy(rows), [reader])
 
     def _moved(self, route: Route, lines: Tensor) -> Tensor:
         moved = lines.new_zeros(len(self.places.here), *lines.shape[1:])
@@ -138,7 +165,7 @@ class Embeddings:
             index = self.places.local(drawn[own]).to(self.weight.device)
             self.weight[index] = (scale * values[own]).to(self.weight)
             self.squares[index] = 0
-        self.touched.mark(rows)
+        self._mark(torch.from_numpy(rows))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the rows and sums of this rank."""
@@ -147,7 +174,7 @@ class Embeddings:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state_dict` describes, of the same places, on the device in use."""
         self.weight, self.squares = (state[name].to(self.weight.device) for name in ("weight", "squares"))
-        self.touched = TouchedRows(self.capacity)
+        self.touched = TouchedRows(len(self.weight))
 
     def state_of(self, rows: TableRows) -> dict[str, Tensor]:
         """Return some rows (n,), distinct, of all ranks and their sums; called as `fetch`."""
@@ -201,7 +228,11 @@ class Embeddings:
         squares = memory * self.squares[lines] + gradient.square().mean(1)
         self.squares[lines] = squares
         self.weight[lines] -= learning_rate * gradient / (squares.sqrt() + _EPSILON)[:, None]
-        self.touched.mark(rows.cpu().numpy())
+        self.touched.mark(lines.cpu().numpy())
+
+    def _mark(self, rows: Tensor, readers: Iterable[Reader] = Reader) -> None:
+        """Note that those of rows (n,) that this rank keeps have changed."""
+        self.touched.mark(self.places.local(rows[self.places.own(rows)]).numpy(), readers)
 
 
 def _blocks(rows: int) -> Iterator[int]:

@@ -1,27 +1,33 @@
 """The ids of items by table row, and as plain arrays: their bytes in UTF-8, one after another, and their sizes.
 
-Only who saves and exports reads ids, so each rank keeps those of its own rows: every W-th, which stay with it when the
-table grows.
+Only who saves and exports reads ids, so each rank keeps those of its own rows.
 """
+
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from trainer.items.asked import Asked
 from trainer.items.rows import TableRows, no_rows
+from trainer.items.stripes import Stripes
 from trainer.ranks.workers import Workers
 
-__all__ = ["IDS", "ItemIds", "pack_ids", "unpack_ids"]
+__all__ = ["IDS", "ID_SUM", "ItemIds", "pack_ids", "unpack_ids"]
 
 Ids = npt.NDArray[np.object_]
 
-IDS = "ids"
+IDS: Final = "ids"
+ID_SUM: Final = "bytes of ids"
 """What rank 0 asks the others for; see `Workers.first`."""
+
+_AT_ONCE: Final = 1 << 16
 
 
 class ItemIds:
-    """The ids of rows, None where there is no item; `kept` are those of this rank.
+    """The ids of rows, None where there is no item; `kept` are those of this rank's rows (`Stripes`).
 
     Parameters
     ----------
@@ -33,21 +39,23 @@ class ItemIds:
 
     def __init__(self, capacity: int, workers: Workers | None = None) -> None:
         self._workers = workers or Workers()
-        self.kept: Ids = np.full(self._lines(capacity), None, object)
+        self._stripes = Stripes(self._workers.rank, self._workers.world_size)
+        self.kept: Ids = np.full(self._stripes.count(capacity), None, object)
 
     def put(self, rows: TableRows, ids: Ids | None) -> None:
         """Give rows (n,) their ids (n,), or None; those that other ranks keep are passed over."""
-        own = rows % self._workers.world_size == self._workers.rank
-        self.kept[rows[own] // self._workers.world_size] = None if ids is None else ids[own]
+        own = self._stripes.own(rows)
+        self.kept[self._stripes.lines(TableRows(rows[own]))] = None if ids is None else ids[own]
 
     def put_packed(self, rows: TableRows, sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> None:
         """Give rows (n,) the ids that `pack_ids` has packed."""
-        own = np.flatnonzero(rows % self._workers.world_size == self._workers.rank)
-        self.kept[rows[own] // self._workers.world_size] = unpack_ids(sizes, data, own)
+        own = np.flatnonzero(self._stripes.own(rows))
+        self.kept[self._stripes.lines(TableRows(rows[own]))] = unpack_ids(sizes, data, own)
 
     def grow(self, capacity: int) -> None:
         """Have room for so many rows."""
-        self.kept = np.concatenate([self.kept, np.full(self._lines(capacity) - len(self.kept), None, object)])
+        more = self._stripes.count(capacity) - len(self.kept)
+        self.kept = np.concatenate([self.kept, np.full(more, None, object)])
 
     def of(self, rows: TableRows) -> Ids:
         """Return the ids of rows (n,); all ranks call it together, or rank 0 in `Workers.first`."""
@@ -56,27 +64,34 @@ class ItemIds:
         self._workers.ask(IDS)
         return self._exchanged(rows)
 
-    def answer(self) -> None:
-        """Take part in what rank 0 does alone: `of`; for `Workers.first`."""
-        self._exchanged(no_rows())
+    def bytes_of_all(self) -> int:
+        """Return the bytes of the ids of all ranks; called as `of`."""
+        self._workers.ask(ID_SUM)
+        return self._bytes_of_all()
+
+    def answer(self, question: str = IDS) -> None:
+        """Take part in what rank 0 does alone: `of` or `bytes_of_all`; for `Workers.first`."""
+        if question == IDS:
+            self._exchanged(no_rows())
+        else:
+            self._bytes_of_all()
+
+    def _bytes_of_all(self) -> int:
+        parts = (pack_ids(self.kept[first : first + _AT_ONCE])[0] for first in range(0, len(self.kept), _AT_ONCE))
+        return int(self._workers.sum(torch.tensor(sum(int(sizes.clip(0).sum()) for sizes in parts))))
 
     def _exchanged(self, rows: TableRows) -> Ids:
         """Return the ids of the rows (n,) that this rank asks for, and give others those that they ask for."""
-        workers, ranks = self._workers, self._workers.world_size
-        owners, ones = rows % ranks, [1] * ranks
-        order = np.argsort(owners, kind="stable")
-        send = torch.from_numpy(np.bincount(owners, minlength=ranks))
-        receive = workers.exchange(send, ones, ones).tolist()
-        asked = workers.exchange(torch.from_numpy(rows[order]), send.tolist(), receive).numpy()
-        sizes, data = (torch.from_numpy(part) for part in pack_ids(self.kept[asked // ranks]))
-        came = workers.exchange(sizes, receive, send.tolist())
-        bytes_here, bytes_there = (_bytes(part, counts) for part, counts in ((sizes, receive), (came, send.tolist())))
+        workers, owners = self._workers, self._stripes.owners(rows)
+        asked = Asked.of(rows, owners, workers)
+        sizes, data = map(torch.from_numpy, pack_ids(self.kept[self._stripes.lines(TableRows(asked.values))]))
+        # Sizes come in the order of ranks, as the bytes do.
+        came = workers.exchange(sizes, asked.receive, asked.send)
+        bytes_here, bytes_there = _bytes(sizes, asked.receive), _bytes(came, asked.send)
         ids = np.empty(len(rows), object)
+        order = np.argsort(owners, kind="stable")
         ids[order] = unpack_ids(came.numpy(), workers.exchange(data, bytes_here, bytes_there).numpy())
         return ids
-
-    def _lines(self, capacity: int) -> int:
-        return len(range(self._workers.rank, capacity, self._workers.world_size))
 
 
 def _bytes(sizes: torch.Tensor, counts: list[int]) -> list[int]:

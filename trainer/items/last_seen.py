@@ -5,59 +5,60 @@ when its time comes; when most notes are out of date, all are made again from th
 """
 
 import heapq
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
-from trainer.items.rows import TableRows, no_rows
+from trainer.items.stripes import Lines
 
 __all__ = ["LastSeen"]
 
 
 class LastSeen:
-    """Rows by the time they were last seen; `notes` is how many are kept, some of them out of date.
+    """The lines of rows by the time they were last seen; `notes` is how many are kept, some of them out of date.
 
     Parameters
     ----------
-    rows
-        The rows (n,) that are watched at the start.
+    lines
+        Those that are watched at the start, (n,).
     seen_ms
-        Times of all rows, (capacity,).
+        Times of all lines.
     """
 
-    def __init__(self, rows: TableRows, seen_ms: npt.NDArray[np.int64]) -> None:
-        self._make(rows, seen_ms)
+    def __init__(self, lines: Lines, seen_ms: npt.NDArray[np.int64]) -> None:
+        self._make(lines, seen_ms)
 
-    def note(self, rows: TableRows, time_ms: int) -> None:
-        """Note that rows (n,) were last seen at a time."""
-        if not len(rows):
+    def note(self, lines: Lines, time_ms: int) -> None:
+        """Note that lines (n,) were last seen at a time."""
+        if not len(lines):
             return
         if time_ms not in self._by_time:
             self._by_time[time_ms] = []
             heapq.heappush(self._times, time_ms)
-        self._by_time[time_ms].append(rows)
-        self.notes += len(rows)
+        self._by_time[time_ms].append(lines)
+        self.notes += len(lines)
 
-    def before(self, time_ms: int, seen_ms: npt.NDArray[np.int64]) -> TableRows:
-        """Return the rows last seen before a time, ascending, and drop them."""
-        found = [no_rows()]
+    def before(self, time_ms: int, seen_ms: npt.NDArray[np.int64]) -> Lines:
+        """Return the lines last seen before a time, ascending, and drop them."""
+        found = [np.empty(0, np.int64)]
         while self._times and self._times[0] < time_ms:
             then = heapq.heappop(self._times)
-            rows = np.concatenate(self._by_time.pop(then))
-            self.notes -= len(rows)
-            found.append(TableRows(rows[seen_ms[rows] == then]))
-        return TableRows(np.unique(np.concatenate(found)))
+            lines = np.concatenate(self._by_time.pop(then))
+            self.notes -= len(lines)
+            found.append(lines[seen_ms[lines] == then])
+        return np.unique(np.concatenate(found))
 
-    def tidy(self, rows: TableRows, seen_ms: npt.NDArray[np.int64]) -> None:
-        """Make all notes again for the `rows` (n,) that are watched, once most are out of date."""
-        if self.notes > 4 * max(len(rows), 1024):
-            self._make(rows, seen_ms)
+    def tidy(self, count: int, lines: Callable[[], Lines], seen_ms: npt.NDArray[np.int64]) -> None:
+        """Make all notes again for the lines that are watched, `count` or so, once most are out of date."""
+        if self.notes > 4 * max(count, 1024):
+            self._make(lines(), seen_ms)
 
-    def _make(self, rows: TableRows, seen_ms: npt.NDArray[np.int64]) -> None:
-        ordered = rows[np.argsort(seen_ms[rows], kind="stable")]
+    def _make(self, lines: Lines, seen_ms: npt.NDArray[np.int64]) -> None:
+        ordered = lines[np.argsort(seen_ms[lines], kind="stable")]
         times, first = np.unique(seen_ms[ordered], return_index=True)
         parts = np.split(ordered, first[1:]) if len(ordered) else []
-        self._by_time = {int(one): [TableRows(part)] for one, part in zip(times, parts, strict=True)}
+        self._by_time = {int(one): [part] for one, part in zip(times, parts, strict=True)}
         # Ascending numbers are a heap.
         self._times = times.tolist()
-        self.notes = len(rows)
+        self.notes = len(lines)

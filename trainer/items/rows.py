@@ -1,5 +1,6 @@
 """Rows of the item table, and which of them have changed."""
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NewType
 
@@ -47,9 +48,10 @@ class TouchedRows:
         self._marked = np.zeros(capacity, np.uint8)
         self._parts: dict[Reader, list[npt.NDArray[np.int64]]] = {reader: [] for reader in Reader}
 
-    def mark(self, rows: npt.NDArray[np.int64]) -> None:
-        """Note that rows (n,), repeated or not, have changed."""
-        for reader, parts in self._parts.items():
+    def mark(self, rows: npt.NDArray[np.int64], readers: Iterable[Reader] = Reader) -> None:
+        """Note that rows (n,), repeated or not, have changed, for all readers or for some."""
+        for reader in readers:
+            parts = self._parts[reader]
             new = rows[self._marked[rows] & reader == 0]
             if len(new):
                 self._marked[new] |= np.uint8(reader)

@@ -1,27 +1,50 @@
-"""The lines of the embeddings as a checkpoint has them: in the order of places, so that any number of ranks cuts them.
+"""What ranks share, as a checkpoint has it: embeddings in the order of places, so that any number of ranks cuts them.
 
-A file is written and read piece by piece: no rank holds what other ranks keep.
+Each rank writes its own embeddings. What is known of rows besides comes piece by piece to the one that writes it: no
+rank holds what others keep.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, get_args
+from functools import cached_property
+from typing import Final, Protocol, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trainer.items.embeddings import Embeddings, Line
 from trainer.items.places import Places
+from trainer.items.rows import TableRows, no_rows
+from trainer.items.table import ID_BYTES, ItemTable
 
-__all__ = ["OwnLines", "PlacedLines", "placed"]
+__all__ = ["OwnLines", "PlacedLines", "SharedLines", "TableLines", "placed", "tabled"]
 
 _AT_ONCE: Final = 1 << 16
 """Rows fetched at a time: with 64 dimensions 16 MB."""
 
 
+class SharedLines(Protocol):
+    """An array that ranks share, in pieces."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole array."""
+        ...
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield the pieces in order."""
+        ...
+
+
 @dataclass(frozen=True)
 class PlacedLines:
-    """The lines of all ranks in the order of places, made as they are read; `Embeddings.fetch` says who may read."""
+    """The lines of this rank in the order of places, in which those of the next rank follow."""
 
     embeddings: Embeddings
     line: Line
@@ -33,19 +56,49 @@ class PlacedLines:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of all lines together, (capacity, ...)."""
+        """That of the lines of all ranks together, (capacity, ...)."""
         return self.embeddings.capacity, *self.embeddings.state_dict()[self.line].shape[1:]
 
     def __iter__(self) -> Iterator[Tensor]:
-        capacity, device = self.embeddings.capacity, self.embeddings.weight.device
-        for first in range(0, capacity, _AT_ONCE):
-            places = torch.arange(first, min(first + _AT_ONCE, capacity), device=device)
-            yield self.embeddings.fetch(self.embeddings.places.rows(places), self.line)
+        here, lines = self.embeddings.places.here, self.embeddings.state_dict()[self.line]
+        for first in range(here.start, here.stop, _AT_ONCE):
+            places = torch.arange(first, min(first + _AT_ONCE, here.stop), device=lines.device)
+            yield lines[self.embeddings.places.local(self.embeddings.places.rows(places))]
+
+
+@dataclass(frozen=True)
+class TableLines:
+    """One array of `ItemTable.state_dict`, made as it is read; called as `ItemIds.of`."""
+
+    table: ItemTable
+    name: str
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers."""
+        return self._piece(no_rows()).dtype
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole array."""
+        return (self.table.ids.bytes_of_all() if self.name == ID_BYTES else self.table.capacity,)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for first in range(0, self.table.capacity, _AT_ONCE):
+            yield self._piece(TableRows(np.arange(first, min(first + _AT_ONCE, self.table.capacity))))
+
+    def _piece(self, rows: TableRows) -> Tensor:
+        return torch.from_numpy(self.table.state_of(rows, [self.name])[self.name])
+
+
+def tabled(table: ItemTable) -> dict[str, TableLines]:
+    """Return what `ItemTable.state_dict` does, of all ranks."""
+    return {name: TableLines(table, name) for name in table.state_of(no_rows())}
 
 
 def placed(embeddings: Embeddings) -> dict[Line, PlacedLines]:
-    """Return what `Embeddings.state_dict` does, of all ranks."""
-    return {line: PlacedLines(embeddings, line) for line in get_args(Line)}
+    """Return what `Embeddings.state_dict` does, in the order of places; by name, as their files are listed."""
+    return {line: PlacedLines(embeddings, line) for line in sorted(get_args(Line))}
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,40 @@
 """The item table: which item owns which row of the embeddings.
 
-Rows are given and taken between windows only, from the committed windows alone, so every rank that follows the
-commit order has the same table without communication. A window costs what it touches, whatever the table holds.
+Rows are given and taken between windows only, from the committed windows alone: whatever the number of ranks, the same
+item gets the same row. A window costs what it touches, whatever the table holds. Ranks share what is known of items:
+by key, which row it has (`trainer.items.key_share`), and by row, all the rest (`trainer.items.stripes`).
 """
 
 import heapq
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from contracts import PADDING_KEY, ItemKeys
-from trainer.items.ids import ItemIds, pack_ids
-from trainer.items.key_map import KeyMap
+from trainer.items.asked import Asked
+from trainer.items.ids import ID_SUM, IDS, ItemIds, pack_ids
+from trainer.items.key_share import KeyShare
 from trainer.items.last_seen import LastSeen
-from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, TableRows, TouchedRows
+from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, TableRows, TouchedRows, no_rows
+from trainer.items.stripes import Lines, Stripes
 from trainer.ranks.workers import Workers
 
-__all__ = ["FIRST_ITEM", "PADDING", "SHARED", "ItemTable", "RowChanges", "TableRows"]
+__all__ = ["ARRAYS", "FIRST_ITEM", "ID_BYTES", "PADDING", "QUESTIONS", "SHARED", "ItemTable", "RowChanges", "TableRows"]
 
 _AT_ONCE: Final = 1 << 16
 """Keys looked up at a time: a look-up takes six numbers for each, which stay in the processor's cache."""
+
+KEYS, SEEN_MS, ID_SIZES, ID_BYTES = ARRAYS = ("keys", "seen_ms", "id_sizes", "id_bytes")
+"""The arrays of a table, as a checkpoint names them."""
+
+_ROWS: Final = "rows"
+_ITEMS: Final = "items"
+QUESTIONS: Final = frozenset({IDS, ID_SUM, _ROWS, _ITEMS})
+"""What rank 0 asks the others for; see `Workers.first`."""
 
 
 class RowChanges(NamedTuple):
@@ -33,20 +45,21 @@ class RowChanges(NamedTuple):
 
 
 class ItemTable:
-    """Maps keys to rows; `keys` and `seen_ms` are indexed by row, free rows hold `PADDING_KEY`.
+    """Maps keys to rows; `keys` and `seen_ms` have a line for each row of this rank, free ones hold `PADDING_KEY`.
 
-    Ranks share the `ids`. `touched` are the rows of which any of the three has changed.
+    `touched` are the rows of all ranks of which anything has changed. Where nothing else is said, all ranks call a
+    method together, with the same arguments.
 
     Parameters
     ----------
     capacity
-        Rows at the start, doubled whenever they do not suffice.
+        Rows of all ranks at the start, doubled whenever they do not suffice.
     workers
         The ranks; a single one if None.
     """
 
     touched: TouchedRows
-    _map: KeyMap
+    _known: KeyShare
     _seen: LastSeen | None
     _live: npt.NDArray[np.int64]
     _count: int
@@ -54,55 +67,63 @@ class ItemTable:
     _freed: list[int]
 
     def __init__(self, capacity: int = 1024, workers: Workers | None = None) -> None:
-        self.keys = ItemKeys(np.full(capacity, PADDING_KEY, np.int64))
-        self.seen_ms = np.zeros(capacity, np.int64)
-        self._workers = workers
+        self._workers = workers or Workers()
+        self._stripes = Stripes(self._workers.rank, self._workers.world_size)
+        self.capacity = capacity
+        lines = self._stripes.count(capacity)
+        self.keys, self.seen_ms = ItemKeys(np.full(lines, PADDING_KEY, np.int64)), np.zeros(lines, np.int64)
         self.ids = ItemIds(capacity, workers)
-        self._index()
-
-    @property
-    def capacity(self) -> int:
-        """The number of rows, free ones and the two special ones included."""
-        return len(self.keys)
+        self._take_over(no_rows(), KeyShare(self._workers))
 
     @property
     def live(self) -> TableRows:
-        """The rows that items own, ascending."""
+        """The rows of all ranks that items own, ascending."""
         return TableRows(self._live[: self._count])
 
     def __len__(self) -> int:
         return self._count
 
     def rows(self, keys: ItemKeys) -> TableRows:
-        """Return the rows of keys of any shape: `PADDING` for the padding key, `SHARED` for items without a row."""
+        """Return the rows of keys of any shape: `PADDING` for the padding key, `SHARED` for items without a row.
+
+        Each rank may have other keys, and rank 0 may call it in `Workers.first`.
+        """
+        self._workers.ask(_ROWS)
+        return self._rows(keys)
+
+    def _rows(self, keys: ItemKeys) -> TableRows:
         flat = ItemKeys(np.ascontiguousarray(keys).ravel())
         rows = np.empty(len(flat), np.int64)
-        for first in range(0, len(flat), _AT_ONCE):
+        for first in range(0, self._workers.most(len(flat)), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
-            rows[part] = self._rows(ItemKeys(flat[part]))
+            rows[part] = _unpadded(ItemKeys(flat[part]), self._known.find)
         return TableRows(rows.reshape(keys.shape))
 
-    def _rows(self, keys: ItemKeys) -> npt.NDArray[np.int64]:
-        found = self._map.find(self.keys, keys)
-        return np.where(found >= FIRST_ITEM, found, np.where(keys == PADDING_KEY, PADDING, SHARED))
+    def rows_alike(self, keys: ItemKeys) -> TableRows:
+        """Return what `rows` does, for keys (n,) that are the same on all ranks."""
+        return _unpadded(keys, self._known.find_alike)
+
+    def keys_of(self, rows: TableRows) -> ItemKeys:
+        """Return the keys of rows (n,), `PADDING_KEY` for free ones; called as `ItemIds.of`."""
+        return ItemKeys(self._of(rows)[0])
 
     def touch(self, keys: ItemKeys, event_ms: int) -> None:
         """Note that the items of `keys` that have a row occurred as late as `event_ms`."""
-        found = self.rows(keys)
+        found = self.rows_alike(keys)
         rows = TableRows(found[found >= FIRST_ITEM])
         self.touched.mark(rows)
-        self._see(TableRows(rows[self.seen_ms[rows] < event_ms]), event_ms)
+        lines = self._lines(rows)
+        self._see(lines[self.seen_ms[lines] < event_ms], event_ms)
 
     def expire(self, before_ms: int) -> TableRows:
-        """Free the rows of items last seen before `before_ms` and return them."""
+        """Free the rows of items last seen before `before_ms` and return them, ascending."""
         if self._seen is None:
             # Not before it is asked for: without a time to live, nobody does.
-            self._seen = LastSeen(self.live, self.seen_ms)
-        self._seen.tidy(self.live, self.seen_ms)
-        expired = self._seen.before(before_ms, self.seen_ms)
+            self._seen = LastSeen(self._live_lines(), self.seen_ms)
+        self._seen.tidy(len(self) // self._workers.world_size, self._live_lines, self.seen_ms)
+        expired, keys = self._freed_lines(self._seen.before(before_ms, self.seen_ms))
         if len(expired):
-            self._map.remove(self.keys, expired)
-            self.keys[expired], self.seen_ms[expired] = PADDING_KEY, 0
+            self._known.remove(keys)
             self.ids.put(expired, None)
             self.touched.mark(expired)
             for row in expired.tolist():
@@ -110,22 +131,38 @@ class ItemTable:
             self._set_live(np.delete(self.live, np.searchsorted(self.live, expired)))
         return expired
 
+    def _freed_lines(self, lines: Lines) -> tuple[TableRows, ItemKeys]:
+        """Free lines, and return the rows of all ranks that are freed now, ascending, and their keys."""
+        pairs = np.stack([self._stripes.rows(lines), self.keys[lines]], 1)
+        self.keys[lines], self.seen_ms[lines] = PADDING_KEY, 0
+        every = self._workers.collect(torch.from_numpy(pairs)).numpy()
+        rows, keys = every[np.argsort(every[:, 0])].T
+        return TableRows(rows.copy()), ItemKeys(keys.copy())
+
     def admit(self, keys: ItemKeys, ids: npt.NDArray[np.object_], event_ms: int) -> TableRows:
         """Give rows to the items of `keys` that have none, lowest free rows first, and return these rows."""
-        new = self.rows(keys) == SHARED
+        new = self.rows_alike(keys) == SHARED
         rows = self._take(int(new.sum()))
-        self.keys[rows] = keys[new]
+        lines = self._lines(rows)
+        self.keys[lines] = keys[new][self._stripes.own(rows)]
         self.ids.put(rows, ids[new])
-        self._map.insert(self.keys, rows)
+        self._known.insert(ItemKeys(keys[new]), rows)
         self.touched.mark(rows)
-        self._see(rows, event_ms)
+        self._see(lines, event_ms)
         self._add_live(rows)
         return rows
 
-    def _see(self, rows: TableRows, event_ms: int) -> None:
-        self.seen_ms[rows] = event_ms
+    def _lines(self, rows: TableRows) -> Lines:
+        """Return the lines of those of rows (n,) that this rank keeps."""
+        return self._stripes.lines(TableRows(rows[self._stripes.own(rows)]))
+
+    def _live_lines(self) -> Lines:
+        return self._lines(self.live)
+
+    def _see(self, lines: Lines, event_ms: int) -> None:
+        self.seen_ms[lines] = event_ms
         if self._seen is not None:
-            self._seen.note(rows, event_ms)
+            self._seen.note(lines, event_ms)
 
     def _take(self, count: int) -> TableRows:
         """Return the lowest free rows, ascending, (count,)."""
@@ -151,22 +188,30 @@ class ItemTable:
         self._live, self._count = rows, len(rows)
 
     def _double(self) -> None:
-        size = self.capacity
-        self.keys = ItemKeys(np.concatenate([self.keys, np.full(size, PADDING_KEY, np.int64)]))
-        self.seen_ms = np.concatenate([self.seen_ms, np.zeros(size, np.int64)])
+        self.capacity *= 2
+        more = self._stripes.count(self.capacity) - len(self.keys)
+        self.keys = ItemKeys(np.concatenate([self.keys, np.full(more, PADDING_KEY, np.int64)]))
+        self.seen_ms = np.concatenate([self.seen_ms, np.zeros(more, np.int64)])
         self.ids.grow(self.capacity)
         self.touched.grow(self.capacity)
 
     def _index(self) -> None:
         """Make from the keys what finds, gives and takes rows."""
+        lines = np.flatnonzero(self.keys != PADDING_KEY)
+        rows = self._stripes.rows(lines)
+        every = self._workers.collect(torch.from_numpy(rows)).numpy()
+        known = KeyShare.of(ItemKeys(self.keys[lines]), rows, self._workers)
+        self._take_over(TableRows(np.sort(every)), known)
+
+    def _take_over(self, live: TableRows, known: KeyShare) -> None:
         self.touched = TouchedRows(self.capacity)
-        self._set_live(np.flatnonzero(self.keys != PADDING_KEY))
-        self._map = KeyMap(self.keys, self.live)
-        self._seen = None
-        self._fresh = int(self.live[-1]) + 1 if len(self) else FIRST_ITEM
+        self._set_live(live)
+        self._known, self._seen = known, None
+        self._fresh = int(live[-1]) + 1 if len(live) else FIRST_ITEM
         # Rows from `_fresh` on are free; below it, a heap holds those that are. Ascending numbers are one.
-        free = self.keys[FIRST_ITEM : self._fresh] == PADDING_KEY
-        self._freed = (np.flatnonzero(free) + FIRST_ITEM).tolist()
+        is_free = np.ones(self._fresh, np.bool_)
+        is_free[:FIRST_ITEM], is_free[live] = False, False
+        self._freed = np.flatnonzero(is_free).tolist()
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return the table as arrays, for the checkpoint."""
@@ -174,23 +219,60 @@ class ItemTable:
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
         """Take over the table that `state_dict` describes, or that of format 2, whose ids are JSON text."""
-        self.keys, self.seen_ms = ItemKeys(np.asarray(state["keys"]).copy()), np.asarray(state["seen_ms"]).copy()
+        keys = np.asarray(state[KEYS])
+        self.capacity, every = len(keys), TableRows(np.arange(len(keys)))
+        own = self._stripes.own(every)
+        self.keys, self.seen_ms = ItemKeys(keys[own]), np.asarray(state[SEEN_MS])[own]
         self.ids = ItemIds(self.capacity, self._workers)
         if "ids" in state:
-            rows = TableRows(np.flatnonzero(self.keys != PADDING_KEY))
+            rows = TableRows(np.flatnonzero(keys != PADDING_KEY))
             self.ids.put(rows, np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
         else:
-            every = TableRows(np.arange(self.capacity))
-            self.ids.put_packed(every, np.asarray(state["id_sizes"]), np.asarray(state["id_bytes"]))
+            self.ids.put_packed(every, np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
         self._index()
 
-    def state_of(self, rows: TableRows) -> dict[str, npt.NDArray[Any]]:
-        """Return some rows (n,) of the table as arrays; called as `ItemIds.of`."""
-        sizes, data = pack_ids(self.ids.of(rows))
-        return {"keys": self.keys[rows], "seen_ms": self.seen_ms[rows], "id_sizes": sizes, "id_bytes": data}
+    def state_of(self, rows: TableRows, names: Collection[str] = ARRAYS) -> dict[str, npt.NDArray[Any]]:
+        """Return some rows (n,) of the table as arrays, all or those of some names; called as `ItemIds.of`."""
+        found: dict[str, npt.NDArray[Any]] = {}
+        if {KEYS, SEEN_MS} & {*names}:
+            found[KEYS], found[SEEN_MS] = self._of(rows)
+        if {ID_SIZES, ID_BYTES} & {*names}:
+            found[ID_SIZES], found[ID_BYTES] = pack_ids(self.ids.of(rows))
+        return {name: found[name] for name in names}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, npt.ArrayLike]) -> None:
         """Take over the rows (n,) that `state_of` describes."""
-        self.keys[rows], self.seen_ms[rows] = np.asarray(state["keys"]), np.asarray(state["seen_ms"])
-        self.ids.put_packed(rows, np.asarray(state["id_sizes"]), np.asarray(state["id_bytes"]))
+        own, lines = self._stripes.own(rows), self._lines(rows)
+        self.keys[lines], self.seen_ms[lines] = (np.asarray(state[name])[own] for name in (KEYS, SEEN_MS))
+        self.ids.put_packed(rows, np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
         self._index()
+
+    def answer(self, question: str) -> None:
+        """Take part in what rank 0 does alone, one of `QUESTIONS`; for `Workers.first`."""
+        if question in {IDS, ID_SUM}:
+            self.ids.answer(question)
+        elif question == _ROWS:
+            self._rows(ItemKeys(np.empty(0, np.int64)))
+        else:
+            self._exchanged(no_rows())
+
+    def _of(self, rows: TableRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return keys and times of rows (n,)."""
+        if self._workers.world_size == 1 or not len(rows):
+            return self.keys[rows], self.seen_ms[rows]
+        self._workers.ask(_ITEMS)
+        return self._exchanged(rows)
+
+    def _exchanged(self, rows: TableRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        asked = Asked.of(rows, self._stripes.owners(rows), self._workers)
+        lines = self._stripes.lines(TableRows(asked.values))
+        keys, seen_ms = asked.answered(torch.from_numpy(np.stack([self.keys[lines], self.seen_ms[lines]], 1))).numpy().T
+        return keys.copy(), seen_ms.copy()
+
+
+def _unpadded(keys: ItemKeys, find: Callable[[ItemKeys], TableRows]) -> TableRows:
+    """Return rows of keys (n,), of which `find` returns those that are not padding, -1 for items without a row."""
+    rows, some = np.full(len(keys), PADDING), np.flatnonzero(keys != PADDING_KEY)
+    found = find(ItemKeys(keys[some]))
+    rows[some] = np.where(found >= FIRST_ITEM, found, SHARED)
+    return TableRows(rows)

@@ -114,7 +114,7 @@ class RowCounts:
         self._units = self._units.new_zeros(capacity, self._units.shape[1])
         self._chosen = self._chosen.new_zeros(capacity)
         self._since_ms = self._chosen_ms = self._view.time_ms
-        estimates = self._view.estimates(self._table.keys[live])
+        estimates = self._view.estimates(self._table.keys_of(live))
         self._units[live] = torch.from_numpy(estimates).to(self._units.device)
         self._chosen[live] = torch.from_numpy(self._view.choose(estimates)).to(self._chosen.device)
         self.recount()

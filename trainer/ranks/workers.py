@@ -16,18 +16,18 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed.distributed_c10d import Store
 
-__all__ = ["RENDEZVOUS", "Workers", "deterministic"]
+from trainer.ranks.meeting import meet, stay_on_loopback
+
+__all__ = ["Workers", "deterministic", "device_of"]
 
 PayloadT = TypeVar("PayloadT")
-
-RENDEZVOUS: Final = "RANKS_RENDEZVOUS"
-"""Environment variable: the file where the ranks of one machine meet, so that no port is opened for it."""
 
 _POLL_SECONDS: Final = 0.01
 
@@ -83,8 +83,8 @@ class Workers(AbstractContextManager["Workers"]):
         if self.world_size > 1:
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             if os.environ.get("LOCAL_WORLD_SIZE") == str(self.world_size):
-                _stay_on_loopback()
-            self._store = _meet(self.rank, self.world_size)
+                stay_on_loopback()
+            self._store = meet(self.rank, self.world_size)
             dist.init_process_group(
                 backend, timeout=self.patience, store=self._store, rank=self.rank, world_size=self.world_size
             )
@@ -98,10 +98,15 @@ class Workers(AbstractContextManager["Workers"]):
 
     def nodes(self) -> list[str]:
         """Return the names of the machines that the ranks are on; all ranks must call it."""
-        names = [socket.gethostname()] * self.world_size
+        return self.objects(socket.gethostname())
+
+    def objects(self, here: PayloadT) -> list[PayloadT]:
+        """Return what each rank has; all ranks must call it."""
+        found = [here] * self.world_size
         if self.world_size > 1:
-            dist.all_gather_object(names, names[0])
-        return names
+            with self._waiting():
+                dist.all_gather_object(found, here)
+        return found
 
     def share(self, rows: int) -> slice:
         """Return this rank's share of a batch: shares differ by one row at most.
@@ -115,9 +120,13 @@ class Workers(AbstractContextManager["Workers"]):
             raise ValueError(f"batch_size = {rows} leaves some of the {self.world_size} ranks without a row")
         return self.part(rows)
 
+    def shares(self, rows: int) -> list[slice]:
+        """Return the shares of all ranks, as `share` does that of this one."""
+        return [slice(first, last) for first, last in pairwise(self._cuts(rows))]
+
     def part(self, rows: int) -> slice:
         """Return this rank's part of any number of rows: parts differ by one row at most."""
-        return slice(*self._cuts(rows)[self.rank : self.rank + 2])
+        return self.shares(rows)[self.rank]
 
     def exchange(self, tensor: Tensor, send: list[int], receive: list[int]) -> Tensor:
         """Send each rank, in order, the next of the lines of a tensor (sum(send), ...), and return what all sent here.
@@ -136,19 +145,38 @@ class Workers(AbstractContextManager["Workers"]):
             dist.all_to_all_single(received, tensor.contiguous(), receive, send)
         return received
 
+    def counts(self, send: list[int]) -> list[int]:
+        """Tell each rank how many lines it is going to get, and return how many come from each."""
+        ones = [1] * self.world_size
+        return self.exchange(torch.tensor(send), ones, ones).tolist()
+
+    def most(self, count: int) -> int:
+        """Return the largest of the numbers of all ranks."""
+        return max(self.counts([count] * self.world_size))
+
+    def deliver(self, lines: Tensor, owners: npt.NDArray[np.int64]) -> Tensor:
+        """Send lines (n, ...) to the ranks `owners` (n,), and return those that all sent here, in their order."""
+        if self.world_size == 1:
+            return lines
+        order = torch.from_numpy(np.argsort(owners, kind="stable"))
+        send = np.bincount(owners, minlength=self.world_size).tolist()
+        return self.exchange(lines[order], send, self.counts(send))
+
     def gather(self, tensor: Tensor) -> Tensor:
         """Return the tensors (...) of all ranks, which have the same shape, as (ranks, ...)."""
         ones = [1] * self.world_size
         return self.exchange(tensor.expand(self.world_size, *tensor.shape), ones, ones)
 
     def collect(self, lines: Tensor) -> Tensor:
-        """Return the lines (n, ...) of all ranks, one rank's after another's; each may have another number of them."""
+        """Return the lines (n, ...) of all ranks, one rank's after another's."""
+        return torch.cat(self.collected(lines))
+
+    def collected(self, lines: Tensor) -> tuple[Tensor, ...]:
+        """Return the lines (n, ...) of each rank; each may have another number of them."""
         if self.world_size == 1:
-            return lines
-        sizes = self.gather(torch.tensor(len(lines))).tolist()
-        return self.exchange(
-            lines.repeat(self.world_size, *[1] * (lines.ndim - 1)), [len(lines)] * self.world_size, sizes
-        )
+            return (lines,)
+        sizes, ranks = self.gather(torch.tensor(len(lines))).tolist(), self.world_size
+        return torch.split(self.exchange(torch.cat([lines] * ranks), [len(lines)] * ranks, sizes), sizes)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Add a tensor over all ranks in their order, in place; the result is the same, bit for bit, on every rank.
@@ -241,32 +269,6 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _question(self, number: int) -> str:
         return f"question/{self._meetings}/{number}"
-
-
-def _meet(rank: int, world_size: int) -> Store:
-    """Return the store where ranks meet, empty.
-
-    On one node torchrun keeps its store over restarts. The addresses that killed ranks left there would be dialled
-    again, so each restart gets a name space of its own, or a file. Over several nodes the restart counts may differ;
-    there ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` makes torchrun start with a new store.
-    """
-    restart = f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    store: Store
-    if file := os.environ.get(RENDEZVOUS):
-        store, _, _ = next(rendezvous(f"file://{file}-{restart}", rank, world_size))
-        return store
-    store, _, _ = next(rendezvous("env://", rank, world_size))
-    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
-        return store
-    return PrefixStore(restart, store)
-
-
-def _stay_on_loopback() -> None:
-    """Have gloo and NCCL listen on the loopback interface only, unless told otherwise."""
-    for _, name in socket.if_nameindex():
-        if name in {"lo", "lo0"}:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 def device_of(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.device:

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Final
 
 from pydantic import ValidationError
@@ -22,6 +24,7 @@ from contracts.checkpoint import (
     CheckpointMark,
     CheckpointRef,
     FirstFormatError,
+    TensorEntry,
     checkpoint_names,
     mark_path,
     read_checkpoint_chain,
@@ -31,7 +34,7 @@ from contracts.documents import write_document
 from trainer.config import EARLIER, TrainerConfig
 from trainer.items.places import Places
 from trainer.items.rows import Reader, TableRows, no_rows
-from trainer.items.stored import OwnLines, PlacedLines, placed
+from trainer.items.stored import OwnLines, SharedLines, placed, tabled
 from trainer.ranks.workers import Workers
 from trainer.state.saved import SavedChain, SavedRows
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
@@ -40,6 +43,9 @@ from trainer.state.trainer_state import TrainerState
 __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
 
 logger = logging.getLogger(__name__)
+
+_WRITE: Final = "write "
+"""What rank 0 asks the others for, with a checkpoint's name: their embeddings' files."""
 
 _RENAMED: Final = {"loss.companions": "loss.extra_positives"}
 """Settings by their names in earlier checkpoints."""
@@ -70,8 +76,15 @@ class CheckpointLog:
         """Save the state and return the checkpoint's name; all ranks must call it, rank 0 writes."""
         at = state.position
         name = f"{at.step:010d}-{at.sequence:08d}-{at.batch:08d}"
-        workers.first(lambda: self._save(name, state), state.answer)
+        workers.first(lambda: self._save(name, state), partial(self._answer, state))
         return name
+
+    def _answer(self, state: TrainerState, question: str) -> None:
+        """Take part in what rank 0 does while it saves."""
+        if question.startswith(_WRITE):
+            self._write_embeddings(question.removeprefix(_WRITE), state)
+        else:
+            state.answer(question)
 
     def _save(self, name: str, state: TrainerState) -> None:
         if name in self.names():
@@ -79,8 +92,12 @@ class CheckpointLog:
         # A killed run may have left a part of it.
         self.store.remove(f"checkpoints/{name}")
         before, rows = self._before(state)
-        tensors = _whole(state) if before is None else state.tensors_of(rows)
-        entry = self._write(name, state, tensors, before.links[-1].checkpoint if before else None)
+        if before is None:
+            entry = self._write_whole(name, state)
+        else:
+            tensors = state.tensors_of(rows)
+            files = write_tensors(self.store, f"checkpoints/{name}", tensors)
+            entry = self._write_mark(name, state, describe(tensors), files, before.links[-1].checkpoint)
         checkpoint = CheckpointRef(name=name, checksum=entry.checksum)
         state.saved = (before or SavedChain(state.layout(), ())).extended(checkpoint, rows)
         state.clear_touched(Reader.CHECKPOINT)
@@ -100,12 +117,32 @@ class CheckpointLog:
         except FileNotFoundError:
             return False
 
-    def _write(
+    def _write_whole(self, name: str, state: TrainerState) -> FileEntry:
+        """Write everything: rank 0 what is whole there and the item table, each rank its embeddings."""
+        table = {f"table.{array}": lines for array, lines in tabled(state.table).items()}
+        tensors: dict[str, Tensor | SharedLines] = {**state.tensors(besides=["embeddings", "table"]), **table}
+        files = write_tensors(self.store, f"checkpoints/{name}", tensors)
+        state.embeddings.workers.ask(f"{_WRITE}{name}")
+        files += self._write_embeddings(name, state)
+        embeddings = {f"embeddings.{line}": lines for line, lines in placed(state.embeddings).items()}
+        return self._write_mark(name, state, describe({**tensors, **embeddings}), files)
+
+    def _write_embeddings(self, name: str, state: TrainerState) -> tuple[FileEntry, ...]:
+        """Write this rank's embeddings; return the files of all ranks in the order of lines. All call it together."""
+        workers, files = state.embeddings.workers, tuple[FileEntry, ...]()
+        for line, lines in placed(state.embeddings).items():
+            stem = f"tensors-{line}-{workers.rank:04d}"
+            own = write_tensors(self.store, f"checkpoints/{name}", {line: lines}, stem=stem)
+            files += tuple(chain.from_iterable(workers.objects(own)))
+        return files
+
+    def _write_mark(
         self,
         name: str,
         state: TrainerState,
-        tensors: Mapping[str, Tensor | PlacedLines],
-        parent: CheckpointRef | None,
+        tensors: dict[str, TensorEntry],
+        files: tuple[FileEntry, ...],
+        parent: CheckpointRef | None = None,
     ) -> FileEntry:
         at = state.position
         mark = CheckpointMark(
@@ -114,8 +151,8 @@ class CheckpointLog:
             batch=at.batch,
             trained_window=at.trained_window,
             settings=state.config.defining(),
-            tensors=describe(tensors),
-            files=write_tensors(self.store, f"checkpoints/{name}", tensors),
+            tensors=tensors,
+            files=files,
             parent=parent,
         )
         return write_document(self.store, mark_path(name), mark)
@@ -153,20 +190,20 @@ class CheckpointLog:
             return None
         (name,) = newest
         try:
-            chain = read_checkpoint_chain(self.store, name)
-            self._compare(name, chain[-1][1], config)
-            whole = self._read(chain[0][0].name, chain[0][1], _own_lines(chain[0][1], workers))
-            deltas = [self._read(one.name, mark) for one, mark in chain[1:]]
+            links = read_checkpoint_chain(self.store, name)
+            self._compare(name, links[-1][1], config)
+            whole = self._read(links[0][0].name, links[0][1], _own_lines(links[0][1], workers))
+            deltas = [self._read(one.name, mark) for one, mark in links[1:]]
         except FirstFormatError as error:
             raise CheckpointMismatchError(str(error)) from error
         except CorruptArtefactError as error:
             raise DamagedCheckpointError(error.path, f"{error.problem}; {self._remedy(error.path, name)}") from error
         logger.info("continue from checkpoint %s", name)
         state = TrainerState.restore(config, whole, workers.device, deltas, workers)
-        if chain[0][1].format == CURRENT_FORMAT:
+        if links[0][1].format == CURRENT_FORMAT:
             rows = [no_rows(), *(TableRows(delta["rows"].numpy()) for delta in deltas)]
-            links = (SavedRows(one, held) for (one, _), held in zip(chain, rows, strict=True))
-            state.saved = SavedChain(state.layout(), tuple(links))
+            saved = (SavedRows(one, held) for (one, _), held in zip(links, rows, strict=True))
+            state.saved = SavedChain(state.layout(), tuple(saved))
         return state
 
     def _read(self, name: str, mark: CheckpointMark, own: Mapping[str, OwnLines] | None = None) -> dict[str, Tensor]:
@@ -205,11 +242,6 @@ class CheckpointLog:
         for folder in {name.split("/")[1] for name in self.store.glob("checkpoints/*/*")} - kept:
             self.store.remove(mark_path(folder))
             self.store.remove(f"checkpoints/{folder}")
-
-
-def _whole(state: TrainerState) -> dict[str, Tensor | PlacedLines]:
-    """Return everything, with the embeddings of all ranks."""
-    return {**state.tensors(), **{f"embeddings.{line}": lines for line, lines in placed(state.embeddings).items()}}
 
 
 def _own_lines(mark: CheckpointMark, workers: Workers) -> dict[str, OwnLines]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contracts import FileEntry, Store
 from contracts.checkpoint import TensorEntry
-from trainer.items.stored import OwnLines, PlacedLines
+from trainer.items.stored import OwnLines, SharedLines
 
 __all__ = ["describe", "read_tensors", "write_tensors"]
 
@@ -25,7 +25,7 @@ _FILE_BYTES: Final = 16 << 20
 Bytes = npt.NDArray[np.uint8]
 
 
-def describe(tensors: Mapping[str, Tensor | PlacedLines]) -> dict[str, TensorEntry]:
+def describe(tensors: Mapping[str, Tensor | SharedLines]) -> dict[str, TensorEntry]:
     """Return type and shape of each tensor."""
     return {
         name: TensorEntry.model_validate({"dtype": str(one.dtype).removeprefix("torch."), "shape": tuple(one.shape)})
@@ -34,13 +34,17 @@ def describe(tensors: Mapping[str, Tensor | PlacedLines]) -> dict[str, TensorEnt
 
 
 def write_tensors(
-    store: Store, folder: str, tensors: Mapping[str, Tensor | PlacedLines], file_bytes: int = _FILE_BYTES
+    store: Store,
+    folder: str,
+    tensors: Mapping[str, Tensor | SharedLines],
+    file_bytes: int = _FILE_BYTES,
+    stem: str = "tensors",
 ) -> tuple[FileEntry, ...]:
-    """Write the bytes of all tensors, in their order, to ``tensors-<number>.bin``; return the files' entries."""
+    """Write the bytes of all tensors, in their order, to ``<stem>-<number>.bin``; return the files' entries."""
     parts = (part for tensor in tensors.values() for part in ([tensor] if isinstance(tensor, Tensor) else tensor))
     pieces = (_bytes_of(part.detach().cpu().contiguous()) for part in parts)
     return tuple(
-        store.write(f"{folder}/tensors-{number:05d}.bin", part) for number, part in enumerate(_cut(pieces, file_bytes))
+        store.write(f"{folder}/{stem}-{number:05d}.bin", part) for number, part in enumerate(_cut(pieces, file_bytes))
     )
 
 

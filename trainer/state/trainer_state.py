@@ -1,7 +1,7 @@
 """Everything that training remembers, and its position in the stream: what a checkpoint holds."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,9 +17,8 @@ from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
-from trainer.items.ids import IDS
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows, no_rows
-from trainer.items.table import ItemTable, RowChanges
+from trainer.items.table import QUESTIONS, ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
@@ -161,21 +160,21 @@ class TrainerState:
         )
         self.embeddings.initialise(admitted, draw, scale)
         changes = RowChanges(admitted, evicted)
-        rows = self.table.rows(keys)
+        rows = self.table.rows_alike(keys)
         known = rows >= FIRST_ITEM
         self.table.touched.mark(self.counts.follow(TableRows(rows[known]), estimates[known], changes))
         self._renew_cache(admitted, evicted)
-        self._ingest_features(manifest, keys, features, changes)
+        self._ingest_features(manifest, rows, features, changes)
         return changes
 
     def _ingest_features(
-        self, manifest: WindowManifest, keys: ItemKeys, features: pa.Table | None, changes: RowChanges
+        self, manifest: WindowManifest, rows: TableRows, features: pa.Table | None, changes: RowChanges
     ) -> None:
-        """Set the features of items; their part of the model starts with the first window that has any."""
+        """Set the features of the items of `rows`; their part of the model starts where a window first has any."""
         if features is not None and self.featured is None and self.config.features.buckets:
             self.featured = self._start_features()
         if self.featured is not None:
-            self.featured.ingest_window(manifest, self.table.rows(keys), features, changes, self.table.capacity)
+            self.featured.ingest_window(manifest, rows, features, changes, self.table.capacity)
 
     def _start_features(self) -> FeaturedItems:
         featured = FeaturedItems.fresh(self.config.features.buckets, self.table.capacity, self.embeddings.weight)
@@ -200,28 +199,36 @@ class TrainerState:
 
     def answer(self, question: str) -> None:
         """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
-        if question == IDS:
-            self.table.ids.answer()
+        if question in QUESTIONS:
+            self.table.answer(question)
         else:
             self.embeddings.answer(question)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return everything as one flat mapping of tensors; of the embeddings, what this rank keeps."""
-        return flatten(self._parts()) | {"progress": self._progress()}
+    def tensors(self, besides: Collection[str] = ()) -> dict[str, Tensor]:
+        """Return everything as one flat mapping of tensors; of the embeddings, what this rank keeps.
+
+        Parts that are named in `besides` are left out. With the table, it is called as `Embeddings.fetch`.
+        """
+        parts = {name: part for name, part in self._parts().items() if name not in besides}
+        return flatten(parts) | {"progress": self._progress()}
 
     def tensors_of(self, rows: TableRows) -> dict[str, Tensor]:
         """Return the same with the lines of some table rows (n,) only, which are the tensor ``rows``."""
         return {"rows": torch.from_numpy(rows)} | flatten(self._parts(), rows) | {"progress": self._progress()}
 
     def touched(self, reader: Reader) -> TableRows:
-        """Return the table rows of which anything has changed since a reader's `clear_touched`, ascending, (n,)."""
+        """Return the table rows of which anything has changed since a reader's `clear_touched`, ascending, (n,).
+
+        Called as `Embeddings.fetch`.
+        """
         # Features and the cache change for no other rows than those of the table and the embeddings.
-        return TableRows(ascending(np.concatenate([one.touched.rows(reader) for one in (self.table, self.embeddings)])))
+        rows = self.table.touched.rows(reader), self.embeddings.touched_rows(reader)
+        return TableRows(ascending(np.concatenate(rows)))
 
     def clear_touched(self, reader: Reader) -> None:
-        """Begin again: for this reader, no row has changed."""
+        """Begin again: for this reader, no row has changed; called as `Embeddings.fetch`."""
         self.table.touched.clear(reader)
-        self.embeddings.touched.clear(reader)
+        self.embeddings.clear_touched(reader)
 
     def note_published(self, manifest: BundleManifest) -> None:
         """Let the rows touched for `Reader.BUNDLE` be those since this bundle."""

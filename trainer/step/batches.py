@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contracts import ItemKeys
+from contracts import PADDING_KEY, ItemKeys
 from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
 from trainer.log_q.users import Users
+from trainer.step.dealt import Dealt
 from trainer.step.positives import Positives
+from trainer.step.shared_window import SharedWindow
 from trainer.step.shuffled import Ints, Shuffled
-from trainer.step.spool import blocks
 
 __all__ = ["Batch", "Examples", "batches"]
 
@@ -51,10 +52,11 @@ class Examples(NamedTuple):
 class Batch(NamedTuple):
     """The B histories of one step over all ranks and what came after them; where `real` is False is padding.
 
-    `positives` and `real` are (B,), or (B, L) where every position of a history has a positive; `histories` (B, L),
-    `weights` and `user_counts` (B,). `known` (B, K) are further positives of each row's user. `labels` tell which of
-    the pairs (B,), or of all combinations (B, B), are positive, where a loss samples both kinds. `exposed` (B, E) were
-    shown beside each positive and not chosen; there are none where every position has a positive.
+    Of all ranks are `positives` and `real`, (B,), or (B, L) where every position of a history has a positive, and
+    `weights` and `user_counts`, (B,). Of this rank's share (`Workers.share`) are the `histories` (s, L), the `known`
+    (s, K), further positives of each row's user, and the `exposed` (s, E), shown beside each positive and not chosen;
+    there are none where every position has a positive. `labels` tell which of the pairs (B,), or of all combinations
+    (B, B), are positive, where a loss samples both kinds.
     """
 
     positives: Tensor
@@ -75,8 +77,17 @@ class Batch(NamedTuple):
         return Batch(*(tensor.pin_memory() for tensor in self))
 
 
+class _Columns(NamedTuple):
+    """Of all n positives of a window: `rows`, `weights`, `user_counts` and the `lengths` of their histories, (n,)."""
+
+    rows: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    user_counts: npt.NDArray[np.floating[Any]]
+    lengths: npt.NDArray[np.int32]
+
+
 def batches(
-    found: Positives,
+    found: SharedWindow,
     table: ItemTable,
     size: int,
     generator: torch.Generator,
@@ -87,53 +98,68 @@ def batches(
     """Return the positives whose item has a row of its own, in a seeded order, from batch `start` on.
 
     The last batch is padded to the full size, so that every rank has as many rows in every step. Histories and exposed
-    items wait on disk: 4 B per item in ``TMPDIR``.
+    items go to the ranks that train on them, and wait there on disk: 4 B per item in ``TMPDIR``.
+
+    All ranks call it together; the batches themselves are made without the others.
 
     Raises
     ------
     OSError
         If the disk is full.
     """
-    rows = table.rows(found.items)
-    admitted = np.flatnonzero(rows >= FIRST_ITEM)
+    columns = _columns(found, table, users)
+    admitted = np.flatnonzero(columns.rows >= FIRST_ITEM)
     order = admitted[torch.randperm(len(admitted), generator=generator).numpy()]
-    ones = np.broadcast_to(np.float32(1), len(rows))
-    # A copy: it is read here and there.
-    columns = rows, np.array(found.weights), ones if users is None else users.counts(found.users)
-    lines, length = _shuffled(found, table, order, size), found.histories.shape[1]
-    parts = _in_order(columns, lines, length, start * size)
-    return (_padded(part.take(slice(at, at + size)), size) for part in parts for at in range(0, len(part), size))
+    dealt = Dealt(order, size, found.workers)
+    lines = _dealt(found, table, dealt)
+    return _in_order(columns, dealt, lines, found.own.histories.shape[1], start)
 
 
-def _shuffled(found: Positives, table: ItemTable, order: Ints, size: int) -> Shuffled:
-    """Look up the rows of histories and exposed items, side by side."""
-    sides = found.histories, found.exposed
-    lines = Shuffled(order, len(found.items), sum(keys.shape[1] for keys in sides), size)
-    for block in blocks(len(found.items)):
-        lines.append(np.concatenate([table.rows(ItemKeys(keys[block])) for keys in sides], 1))
+def _columns(found: SharedWindow, table: ItemTable, users: Users | None) -> _Columns:
+    own = found.own
+    lengths = np.zeros(len(own.items), np.int32)
+    for block in found.own_blocks():
+        lengths[block] = (own.histories[block] != PADDING_KEY).sum(1)
+    ones = np.broadcast_to(np.float32(1), len(found))
+    return _Columns(
+        found.whole(table.rows(own.items).astype(np.int32)),
+        found.whole(np.array(own.weights)),  # a copy: it is read here and there
+        ones if users is None else found.whole(users.counts(own.users)),
+        found.whole(lengths),
+    )
+
+
+def _dealt(found: SharedWindow, table: ItemTable, dealt: Dealt) -> Shuffled:
+    """Look up the rows of histories and exposed items, side by side, and give each line to the rank that wants it."""
+    sides, numbers = (found.own.histories, found.own.exposed), np.arange(found.here.start, found.here.stop)
+    lines = Shuffled(dealt.lines, sum(keys.shape[1] for keys in sides), len(dealt.here))
+    places = dealt.places(len(found))
+    for block in found.own_blocks():
+        rows = np.concatenate([table.rows(ItemKeys(keys[block])) for keys in sides], 1).astype(np.int32)
+        lines.append(dealt.exchanged(places[numbers[block]], rows))
     return lines
 
 
-def _in_order(columns: tuple[npt.NDArray[Any], ...], lines: Shuffled, length: int, start: int) -> Iterator[Examples]:
-    """Yield examples in their order, as many at a time as `lines` has in a part."""
-    for chosen, part in lines.parts(start):
-        positives, weights, counts = (torch.from_numpy(column[chosen]) for column in columns)
-        histories, exposed = torch.from_numpy(part).long().tensor_split([length], 1)
-        yield Examples(positives, histories, weights, counts, exposed)
+def _in_order(columns: _Columns, dealt: Dealt, lines: Shuffled, length: int, start: int) -> Iterator[Batch]:
+    groups = lines.groups(start)
+    for chosen in dealt.batches(start):
+        # The last batch may have nothing for this rank.
+        mine = torch.from_numpy(next(groups, lines.none)).long()
+        used = max(int(columns.lengths[chosen].max()), 1)
+        histories, exposed = mine.tensor_split([length], 1)
+        yield _padded(columns, chosen, histories[:, length - used :], exposed, dealt)
 
 
-def _padded(examples: Examples, size: int) -> Batch:
-    missing = size - len(examples)
-    real = torch.arange(size) < len(examples)
-    positives = functional.pad(examples.positives, (0, missing), value=PADDING)
-    histories = functional.pad(_trimmed(examples.histories), (0, 0, 0, missing), value=PADDING)
-    weights = functional.pad(examples.weights, (0, missing))
-    counts = functional.pad(examples.user_counts, (0, missing), value=1.0)
-    exposed = functional.pad(examples.exposed, (0, 0, 0, missing), value=PADDING)
-    return Batch(positives, histories, weights, real, counts, histories, exposed=exposed)
-
-
-def _trimmed(histories: Tensor) -> Tensor:
-    """Cut the columns off that are padding in every row of the batch; one is left."""
-    used = int((histories != PADDING).any(0).sum())
-    return histories[:, -max(used, 1) :]
+def _padded(columns: _Columns, chosen: Ints, histories: Tensor, exposed: Tensor, dealt: Dealt) -> Batch:
+    missing, absent = dealt.size - len(chosen), len(dealt.here) - len(histories)
+    rows, weights, counts, _ = (torch.from_numpy(column[chosen]) for column in columns)
+    histories = functional.pad(histories, (0, 0, 0, absent), value=PADDING)
+    return Batch(
+        functional.pad(rows.long(), (0, missing), value=PADDING),
+        histories,
+        functional.pad(weights, (0, missing)),
+        torch.arange(dealt.size) < len(chosen),
+        functional.pad(counts, (0, missing), value=1.0),
+        histories,
+        exposed=functional.pad(exposed, (0, 0, 0, absent), value=PADDING),
+    )

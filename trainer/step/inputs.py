@@ -1,7 +1,7 @@
 """The table rows of a step: the rows of the batch, and what the loss compares them with.
 
-All random draws are for the whole batch, from a generator with the same seed on all ranks, so every rank knows every
-table row that any rank uses. A rank then keeps its share of the batch.
+All random draws are for the whole batch, from a generator with the same seed on all ranks: what they share is the same,
+and a rank keeps its share of what belongs to single rows.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ class RankShare(NamedTuple):
 class SampledInputs(NamedTuple):
     """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
 
-    `used` (m,) are all table rows, repeated or not, that any rank uses in the step; `used_here` those of this one.
+    `used` (m,) are all table rows, repeated or not, that this rank uses in the step.
     """
 
     columns: Tensor | None
@@ -57,7 +57,6 @@ class SampledInputs(NamedTuple):
     cached: Tensor | None
     share: RankShare
     used: Tensor
-    used_here: Tensor
 
 
 def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs:
@@ -67,21 +66,29 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
     positives, real = batch.positives.flatten(), batch.real.flatten()
     columns = _columns(model, positives, real, draw) if needs.columns else None
     own = _own(model, positives, real, draw)
+    here = _positions(workers.share(len(batch.positives)), batch)
     known = _by_position(batch.known, batch)
-    extra = _extra_positives(config, positives, known, draw)
+    extra = _extra_positives(config, positives, known, here, draw=draw, workers=workers)
     cached = None if model.cache is None else Cached(model.cache).draw(positives, real, draw).items
-    forbidden = positives[:, None] if needs.masks_hits else None
+    mine = positives[here]
+    forbidden = mine[:, None] if needs.masks_hits else None
     if forbidden is not None and config.negatives.mask_history:
         forbidden = torch.cat([forbidden, known], 1)
-    weights, counts = (_by_position(values, batch) for values in (batch.weights, batch.user_counts))
-    exposed = _exposed(config, positives, known, batch) if batch.exposed.numel() else None
-    rows = BatchRows(positives, weights, counts, own, extra, forbidden, exposed)
-    here, shared = workers.share(len(batch.positives)), (columns, cached)
-    by_history = [batch.histories, *(_by_history(one, batch) for one in (positives, own, extra, exposed))]
-    used = _joined((*by_history, *shared))
-    of_share = [None if part is None else part[here] for part in by_history]
-    used_here = used if workers.world_size == 1 else _joined((*of_share, *shared))
-    return SampledInputs(columns, Pool.of(positives, real), cached, _share(rows, batch, here), used, used_here)
+    weights, counts = (_by_position(values, batch)[here] for values in (batch.weights, batch.user_counts))
+    exposed = _exposed(config, mine, known, batch) if batch.exposed.numel() else None
+    own = None if own is None else own[here]
+    used = _joined((batch.histories, mine, own, extra, exposed, columns, cached))
+    positions = torch.nonzero(real[here])[:, 0]
+    rows = (mine, weights, counts, own, extra, forbidden, exposed)
+    kept = BatchRows(*(None if part is None else part[positions] for part in rows))  # type: ignore[arg-type]
+    share = RankShare(batch.histories, positions, kept)
+    return SampledInputs(columns, Pool.of(positives, real), cached, share, used)
+
+
+def _positions(here: slice, batch: Batch) -> slice:
+    """Return the positions that belong to the histories `here`."""
+    each = batch.positives[0].numel()
+    return slice(here.start * each, here.stop * each)
 
 
 def _columns(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -> Tensor:
@@ -100,29 +107,30 @@ def _own(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -
     return PerRow(model.live, count).draw(positives, real, draw).items
 
 
-def _extra_positives(config: TrainerConfig, positives: Tensor, known: Tensor, draw: torch.Generator) -> Tensor | None:
-    """Draw further positives of the same user (B, M) from the known ones (B, K); a single positive is repeated."""
+def _extra_positives(
+    config: TrainerConfig, positives: Tensor, known: Tensor, here: slice, *, draw: torch.Generator, workers: Workers
+) -> Tensor | None:
+    """Draw further positives of the same user (b, M) from the known ones (b, K); a single positive is repeated."""
     count = config.loss.extra_positives
     if not count or config.loss.needs.extra_positives == "none":
         return None
-    chance = (known != PADDING).float().cpu()
+    # Which positions know something decides how many numbers are drawn, so all ranks have to know it of all.
+    chance = torch.zeros(len(positives), known.shape[1])
+    chance[here] = (known != PADDING).float().cpu()
+    chance = workers.sum(chance)
     some = chance.any(1)
     chance[~some] = 1.0
-    drawn = known.gather(1, torch.multinomial(chance, count, replacement=True, generator=draw).to(known.device))
-    return torch.where(some[:, None].to(known.device), drawn, positives[:, None])
+    drawn = torch.multinomial(chance, count, replacement=True, generator=draw)[here].to(known.device)
+    some = some[here, None].to(known.device)
+    return torch.where(some, known.gather(1, drawn), positives[here, None])
 
 
 def _joined(parts: Iterable[Tensor | None]) -> Tensor:
     return torch.cat([part.flatten() for part in parts if part is not None])
 
 
-def _by_history(values: Tensor | None, batch: Batch) -> Tensor | None:
-    """Return what each position has, (P, ...), by history, (B, n)."""
-    return None if values is None else values.reshape(len(batch.positives), -1)
-
-
 def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Batch) -> Tensor:
-    """Return what was shown beside each positive, (B, E), without what its user is known to like or has no row."""
+    """Return what was shown beside each positive, (b, E), without what its user is known to like or has no row."""
     liked = torch.cat([positives[:, None], known], 1) if config.negatives.mask_history else positives[:, None]
     exposed = _by_position(batch.exposed, batch)
     wrong = (exposed < FIRST_ITEM) | (exposed[:, :, None] == liked[:, None, :]).any(2)
@@ -132,12 +140,3 @@ def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Bat
 def _by_position(values: Tensor, batch: Batch) -> Tensor:
     """Repeat what a history has (B, ...) for each of its positions that a loss is computed for."""
     return values.repeat_interleave(batch.positives[0].numel(), 0)
-
-
-def _share(rows: BatchRows, batch: Batch, here: slice) -> RankShare:
-    """Keep the real positions of this rank's histories."""
-    per_history = batch.positives[0].numel()
-    first, last = here.start * per_history, here.stop * per_history
-    positions = torch.nonzero(batch.real.flatten()[first:last])[:, 0]
-    kept = (None if part is None else part[first:last][positions] for part in rows)
-    return RankShare(batch.histories[here], positions, BatchRows(*kept))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """The positive examples of a committed window, as keys."""
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import PADDING_KEY, ItemKeys, UserKeys, WindowLog, WindowManifest, columns
+from trainer.ranks.workers import Workers
 from trainer.step.spool import Spool
 
 __all__ = ["Positives", "read_positives"]
@@ -27,13 +29,29 @@ class Positives(NamedTuple):
     weights: npt.NDArray[np.float32]
     exposed: ItemKeys
 
+    def each(self, made: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> "Positives":
+        """Return what is made of each column."""
+        return Positives(*map(made, self))  # type: ignore[arg-type]
 
-def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int, exposed: int = 0) -> Positives:
+    def first(self, count: int) -> "Positives":
+        """Return the first `count` of them."""
+        return self.each(lambda column: column[:count])
+
+
+def read_positives(
+    log: WindowLog,
+    manifest: WindowManifest,
+    history_length: int,
+    exposed: int = 0,
+    *,
+    workers: Workers | None = None,
+) -> Positives:
     """Read a window's positives, shard by shard, with the newest `history_length` items of each history.
 
     With them come the first `exposed` items that each was shown with, none where the window was not joined with lists.
 
-    All of it is on disk: in ``TMPDIR``, 8 B per item of a history. In memory is one shard's file as it is stored.
+    All of it is on disk: in ``TMPDIR``, 8 B per item of a history. In memory is one shard's file as it is stored. Of
+    several ranks each reads its part of the window's examples, one part after another.
 
     Raises
     ------
@@ -46,13 +64,13 @@ def read_positives(log: WindowLog, manifest: WindowManifest, history_length: int
     length = min(history_length, manifest.history_length)
     users, items, histories, shown = (Spool(width, np.int64) for width in (1, 1, length, exposed))
     weights = Spool(1, np.float32)
-    for shard in log.shards(manifest):
-        for batch in log.example_batches(manifest, shard, wanted):
-            found = batch.filter(pc.greater(batch[columns.LABEL], 0))
-            for spool, name in ((users, columns.USER_KEY), (items, columns.ITEM_KEY), (weights, columns.WEIGHT)):
-                spool.append(found[name].to_numpy())
-            histories.append(_keys(found, columns.HISTORY)[:, -history_length:])
-            shown.append(_shown(found, exposed))
+    every = range(log.example_rows(manifest))
+    for batch in log.example_batches(manifest, wanted, every[(workers or Workers()).part(len(every))]):
+        found = batch.filter(pc.greater(batch[columns.LABEL], 0))
+        for spool, name in ((users, columns.USER_KEY), (items, columns.ITEM_KEY), (weights, columns.WEIGHT)):
+            spool.append(found[name].to_numpy())
+        histories.append(_keys(found, columns.HISTORY)[:, -history_length:])
+        shown.append(_shown(found, exposed))
     return Positives(
         UserKeys(users.finish()[:, 0]),
         ItemKeys(items.finish()[:, 0]),

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,40 +18,45 @@ Ints = npt.NDArray[np.int64]
 
 
 class Shuffled:
-    """Lines (n, width) of int32 that come in one order and go in another, through a file.
+    """Lines (count, width) of int32 that come in one order and go in another, through a file.
 
-    Those that will be in memory together are written beside each other: nothing is read here and there, which would
-    take the disk a seek for each line of a window that is larger than the memory.
+    Those that will be in memory together are written beside each other, each with its place: nothing is read here and
+    there, which would take the disk a seek for each line of a window that is larger than the memory.
 
     Parameters
     ----------
-    order
-        The numbers of lines (m,) in the order in which they go; those that it leaves out are dropped.
     count
-        All lines, n.
+        All lines.
     width
         Numbers per line.
     size
-        Lines that are used together, a batch: all parts but the last end with one.
+        Lines that go together.
     """
 
-    def __init__(self, order: Ints, count: int, width: int, size: int) -> None:
-        self._order, self._width, self._size = order, width, max(_PART // size, 1) * size
-        self._part = np.full(count, -1, np.int32)
-        self._part[order] = np.arange(len(order)) // self._size
-        self._next = np.arange(0, len(order), self._size)
-        self._appended = 0
+    def __init__(self, count: int, width: int, size: int) -> None:
+        self._count, self._width, self._size = count, width, size
+        self._part = max(_PART // size, 1) * size
+        self._next = np.arange(0, count, self._part)
         self._file = scratch()
 
-    def append(self, lines: npt.NDArray[Any]) -> None:
-        """Add the next lines (k, width) of all n; raises `OSError` if the disk is full."""
-        parts = self._part[self._appended : self._appended + len(lines)]
-        self._appended += len(lines)
-        by_part = np.argsort(parts, kind="stable")
-        kept = by_part[np.searchsorted(parts[by_part], 0) :]
-        for chosen in np.split(kept, np.flatnonzero(np.diff(parts[kept])) + 1):
+    @property
+    def none(self) -> npt.NDArray[np.int32]:
+        """No lines, (0, width)."""
+        return np.empty((0, self._width), np.int32)
+
+    def append(self, lines: npt.NDArray[np.int32]) -> None:
+        """Add lines (k, 1 + width), each behind its place in the order in which they go.
+
+        Raises
+        ------
+        OSError
+            If the disk is full.
+        """
+        parts = lines[:, 0] // self._part
+        order = np.argsort(parts, kind="stable")
+        for chosen in np.split(order, np.flatnonzero(np.diff(parts[order])) + 1):
             if len(chosen):
-                self._write(int(parts[chosen[0]]), lines[chosen].astype(np.int32))
+                self._write(int(parts[chosen[0]]), lines[chosen])
 
     def _write(self, part: int, lines: npt.NDArray[np.int32]) -> None:
         left, at = memoryview(lines.tobytes()), int(self._next[part]) * self._bytes
@@ -61,27 +66,26 @@ class Shuffled:
                 done = os.pwrite(self._file.fileno(), left, at)
                 left, at = left[done:], at + done
 
-    def parts(self, start: int = 0) -> Iterator[tuple[Ints, npt.NDArray[np.int32]]]:
-        """Yield the numbers of the lines that come next, (k,), and these lines (k, width); `start` are passed over.
+    def groups(self, start: int = 0) -> Iterator[npt.NDArray[np.int32]]:
+        """Yield the lines (size, width) that go together, from group `start` on; the last ones may be fewer.
 
         The file goes with the last of them.
         """
         with self._file:
-            for part in range(start // self._size, len(self._next)):
-                passed = max(start - part * self._size, 0)
-                yield self._numbers(part)[passed:], self._read(part)[passed:]
+            for first in range(start * self._size // self._part * self._part, self._count, self._part):
+                lines = self._read(first)
+                for at in range(max(start * self._size - first, 0), len(lines), self._size):
+                    yield lines[at : at + self._size]
 
-    def _read(self, part: int) -> npt.NDArray[np.int32]:
-        numbers = self._numbers(part)
-        lines = np.empty((len(numbers), self._width), np.int32)
+    def _read(self, first: int) -> npt.NDArray[np.int32]:
+        found = np.empty((min(self._part, self._count - first), 1 + self._width), np.int32)
         with naming_the_disk():
-            os.preadv(self._file.fileno(), [lines.data], part * self._size * self._bytes)
+            os.preadv(self._file.fileno(), [found.data], first * self._bytes)
+        lines = np.empty((len(found), self._width), np.int32)
         # They were written as they came.
-        return lines[np.argsort(np.argsort(numbers))]
-
-    def _numbers(self, part: int) -> Ints:
-        return self._order[part * self._size : (part + 1) * self._size]
+        lines[found[:, 0] - first] = found[:, 1:]
+        return lines
 
     @property
     def _bytes(self) -> int:
-        return 4 * self._width
+        return 4 * (1 + self._width)

@@ -45,8 +45,8 @@ class StepResult(NamedTuple):
 class Gradients(NamedTuple):
     """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the towers by parameter, and the step's totals.
 
-    The rows are those that this rank keeps; `used` (m,) are those of all ranks, repeated or not. `drawn` (c,) counts
-    how often resampling drew each of the `candidates` (c,), which are table rows; both are empty without a cache.
+    The rows are those that this rank keeps. `drawn` (c,) counts how often resampling drew each of the `candidates`
+    (c,), which are table rows; both are empty without a cache.
     """
 
     rows: Tensor
@@ -55,7 +55,6 @@ class Gradients(NamedTuple):
     totals: Tensor
     drawn: Tensor
     candidates: Tensor
-    used: Tensor
 
 
 def train_step(
@@ -72,7 +71,7 @@ def train_step(
     limit = model.config.optimizer.max_gradient_norm
     clipped, refused = limit is not None and norm > limit, not (math.isfinite(loss) and math.isfinite(norm))
     if not refused:
-        _update(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients, workers)
+        _update(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients)
     model.position.step += 1
     model.position.batch += 1
     laps.end("update")
@@ -91,7 +90,7 @@ def _scaled(gradients: Gradients, factor: float) -> Gradients:
     return gradients._replace(embeddings=factor * gradients.embeddings, tower=tower)
 
 
-def _update(model: Model, gradients: Gradients, workers: Workers) -> None:
+def _update(model: Model, gradients: Gradients) -> None:
     """Move the parameters, and let the cache know what resampling drew."""
     for parameter, gradient in zip(_parameters(model), gradients.tower, strict=True):
         parameter.grad = gradient
@@ -99,8 +98,6 @@ def _update(model: Model, gradients: Gradients, workers: Workers) -> None:
     of = model.config.optimizer
     how = of.embedding_learning_rate, of.embedding_memory, of.embedding_decay
     model.embeddings.adagrad_step(gradients.rows, gradients.embeddings, *how)
-    if workers.world_size > 1 and workers.is_first:  # it writes what has changed
-        model.embeddings.touched.mark(gradients.used.cpu().numpy())
     if model.cache is not None:
         model.cache.update(gradients.candidates.repeat_interleave(gradients.drawn.long()))
         model.cache.redraw()
@@ -126,7 +123,7 @@ def compute_gradients(
     batch = batch.to(model.embeddings.weight.device)
     sampled = sample_inputs(model, batch, workers)
     laps.end("draw")
-    rows = model.select(sampled.used_here)
+    rows = model.select(sampled.used)
     route = model.embeddings.route(rows)
     leaf = route.fetch(model.embeddings.weight).requires_grad_()
     torch.manual_seed(derive(model.config.seed, Purpose.DROPOUT, model.position.step, workers.rank))
@@ -144,7 +141,7 @@ def compute_gradients(
     *tower, totals, drawn = _sum_over_ranks([*found[1:], totals, drawn], workers)
     kept, embeddings = model.embeddings.summed(route, found[0])
     laps.end("sum")
-    return Gradients(kept, embeddings, tower, totals, drawn, candidates, sampled.used)
+    return Gradients(kept, embeddings, tower, totals, drawn, candidates)
 
 
 def _parameters(model: Model) -> list[Tensor]:

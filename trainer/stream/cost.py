@@ -20,8 +20,8 @@ from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch, batches
 from trainer.step.inputs import sample_inputs
 from trainer.step.laps import Clock
-from trainer.step.positives import read_positives
 from trainer.step.seeds import Purpose, generator
+from trainer.step.shared_window import SharedWindow
 from trainer.step.step import train_step
 from trainer.step.vectors import in_parts
 from trainer.stream.ingest import ingest
@@ -80,7 +80,7 @@ def measure(log: WindowLog, config: TrainerConfig, steps: int) -> StepCost:
     manifests = _newest(log, config.batch_size, steps + _WARM_UP)
     rounds = []
     with deterministic():
-        for batch in _batches(state, log, manifests):
+        for batch in _batches(state, log, manifests, workers):
             rounds.append(_timed(state, batch, workers, clock))
             if len(rounds) == steps + _WARM_UP:
                 break
@@ -104,11 +104,11 @@ def _newest(log: WindowLog, batch_size: int, steps: int) -> list[WindowManifest]
         count *= 2
 
 
-def _batches(state: TrainerState, log: WindowLog, manifests: list[WindowManifest]) -> Iterator[Batch]:
+def _batches(state: TrainerState, log: WindowLog, manifests: list[WindowManifest], workers: Workers) -> Iterator[Batch]:
     """Yield the batches of windows, each after its window has been taken in."""
     config = state.config
     for manifest in manifests:
-        found = read_positives(log, manifest, config.tower.history_length)
+        found = SharedWindow.read(log, manifest, config, workers)
         ingest(state, log, manifest, found)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
         yield from batches(found, state.table, config.batch_size, order, users=state.users)

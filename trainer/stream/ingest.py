@@ -4,12 +4,12 @@ from contracts import UserKeys, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.items.table import RowChanges
 from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives
+from trainer.step.shared_window import SharedWindow
 
 __all__ = ["ingest"]
 
 
-def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found: Positives) -> RowChanges:
+def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow) -> RowChanges:
     """Take in a window whose positives were `found`, before any step on it; return the rows that changed hands.
 
     Raises
@@ -25,7 +25,7 @@ def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found:
 
 
 def _users(
-    state: TrainerState, log: WindowLog, manifest: WindowManifest, found: Positives
+    state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow
 ) -> tuple[bytes, UserKeys] | None:
     """Read the sketch of users where the loss asks for it."""
     if not state.config.loss.needs.user_counts:
@@ -34,4 +34,4 @@ def _users(
     if sketch is None:
         kind = state.config.loss.kind
         raise ValueError(f"loss.kind = {kind} needs the sketch of users, which window {manifest.name} has not")
-    return sketch, found.users
+    return sketch, UserKeys(found.whole(found.own.users))

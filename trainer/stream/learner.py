@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from contracts import ItemKeys, WindowLog, WindowManifest
 from trainer.items.table import FIRST_ITEM
 from trainer.ranks.leaving import Stop
@@ -15,9 +17,9 @@ from trainer.state.stretches import continued
 from trainer.state.trainer_state import TrainerState
 from trainer.step.ahead import ahead
 from trainer.step.batches import Batch, batches
-from trainer.step.positives import Positives, read_positives
+from trainer.step.positives import Positives
 from trainer.step.seeds import Purpose, generator
-from trainer.step.spool import blocks
+from trainer.step.shared_window import SharedWindow
 from trainer.step.step import train_step
 from trainer.stream.ingest import ingest
 from trainer.stream.prequential import evaluate
@@ -34,7 +36,8 @@ _STEPS_BETWEEN_PACES: Final = 100
 class Learner:
     """Carries the state through windows, on every rank alike.
 
-    `review` gets each window and its positives on rank 0 before they are trained on, to test anything else on them.
+    `review` gets each window and, of its positives, up to `reviewed` on rank 0 before they are trained on, to test
+    anything else on them.
     """
 
     state: TrainerState
@@ -44,6 +47,7 @@ class Learner:
     observer: ProgressObserver
     checkpoints: CheckpointLog
     review: Callable[[WindowManifest, Positives], None] | None = None
+    reviewed: int = 0
 
     def __post_init__(self) -> None:
         self._pace, self._nodes = Pace(self.workers), self.workers.nodes()
@@ -64,11 +68,11 @@ class Learner:
             return True
         position.attempt = manifest.attempt
         config = self.state.config
-        found = read_positives(self.log, manifest, config.tower.history_length, config.negatives.exposed)
+        found = SharedWindow.read(self.log, manifest, config, self.workers)
         if position.batch == 0:
             self._test(manifest, found)
             self._ingest(manifest, found)
-        steps = -(-self._known(found.items) // config.batch_size)
+        steps = -(-self._known(found, found.own.items) // config.batch_size)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
         dealt = batches(found, self.state.table, config.batch_size, order, users=self.state.users, start=position.batch)
         del found  # on disk it is larger than what is dealt
@@ -81,24 +85,28 @@ class Learner:
         at = self.state.position
         at.sequence, at.batch, at.attempt = manifest.sequence + 1, 0, ""
 
-    def _test(self, manifest: WindowManifest, found: Positives) -> None:
-        evaluation = evaluate(self.state, manifest, found)
+    def _test(self, manifest: WindowManifest, found: SharedWindow) -> None:
+        most = self.state.config.evaluation_examples
+        drawn = found.sampled(self.state.config.seed, manifest.sequence, max(most, self.reviewed))
+        evaluation = evaluate(self.state, manifest, drawn.first(most))
         self.observer.evaluated(evaluation)
         if evaluation.recall:
             self.state.recent.append(evaluation)
         if self.review is not None and self.workers.is_first:
-            self.review(manifest, found)
+            self.review(manifest, drawn.first(self.reviewed))
 
-    def _ingest(self, manifest: WindowManifest, found: Positives) -> None:
+    def _ingest(self, manifest: WindowManifest, found: SharedWindow) -> None:
         changes = ingest(self.state, self.log, manifest, found)
-        unadmitted = len(found.items) - self._known(found.items)
-        self.observer.ingested(changes, len(self.state.table), unadmitted, self._known(found.exposed))
-        self.observer.frequencies_updated(self.state.frequencies.sketch, len(found.items))
+        unadmitted = len(found) - self._known(found, found.own.items)
+        shown = self._known(found, found.own.exposed)
+        self.observer.ingested(changes, len(self.state.table), unadmitted, shown)
+        self.observer.frequencies_updated(self.state.frequencies.sketch, len(found))
 
-    def _known(self, keys: ItemKeys) -> int:
-        """Count the keys (n, ...) of items that have a row of their own."""
-        rows = (self.state.table.rows(ItemKeys(keys[block])) for block in blocks(len(keys)))
-        return sum(int((part >= FIRST_ITEM).sum()) for part in rows)
+    def _known(self, found: SharedWindow, keys: ItemKeys) -> int:
+        """Count the own keys (n, ...) of all ranks whose items have a row."""
+        rows = (self.state.table.rows(ItemKeys(keys[block])) for block in found.own_blocks())
+        own = torch.tensor(sum(int((part >= FIRST_ITEM).sum()) for part in rows))
+        return int(self.workers.sum(own))
 
     def _train(self, manifest: WindowManifest, dealt: Iterator[Batch], steps: int) -> bool:
         state, config, at = self.state, self.state.config, self.state.position

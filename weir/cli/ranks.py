@@ -80,7 +80,7 @@ def _meeting(nodes: Nodes | None) -> Iterator[Mapping[str, Any]]:
     import tempfile
     import uuid
 
-    from trainer.ranks.workers import RENDEZVOUS
+    from trainer.ranks.meeting import RENDEZVOUS
 
     if nodes is not None:
         nodes.choose_interface()

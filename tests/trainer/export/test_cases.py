@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from contracts import Store, WindowLog
+from tests.trainer.support import drawn
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export.cases import Cases, RecentCases
@@ -12,7 +13,7 @@ def noted(store: Store, config: TrainerConfig, last: int) -> RecentCases:
     """What a run has that was trained on all windows up to `last` itself."""
     recent, log = RecentCases(store, config), WindowLog(store)
     for manifest in log.committed()[: last + 1]:
-        recent.note(manifest, read_positives(log, manifest, config.tower.history_length))
+        recent.note(manifest, drawn(store, manifest, config))
     return recent
 
 
@@ -38,7 +39,7 @@ def test_a_restart_chooses_the_same(store: Store, writer: WindowWriter, config: 
     # Half of it known, half of it read.
     resumed, log = RecentCases(store, config), WindowLog(store)
     for manifest in log.committed()[8:10]:
-        resumed.note(manifest, read_positives(log, manifest, 6))
+        resumed.note(manifest, drawn(store, manifest, config))
     assert same(resumed.up_to(9), noted(store, config, 9).up_to(9))
 
 

@@ -4,13 +4,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, BundleManifest, Pin, Store, WindowLog
-from tests.trainer.support import absorbed
+from tests.trainer.support import absorbed, drawn
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.exporter import Exporter
 from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import read_positives
 from trainer.stream.metrics import TrainerMetrics
 
 
@@ -216,5 +215,5 @@ def test_a_review_that_fails_stops_nothing(
     made.export(state)
     store.write("bundles/PIN", b"\xff")
     [window] = WindowLog(store).committed()
-    made.review(window, read_positives(WindowLog(store), window, 6))
+    made.review(window, drawn(store, window, config))
     assert "could not be tested on window" in caplog.text

@@ -20,8 +20,8 @@ from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import batches
-from trainer.step.positives import read_positives
 from trainer.step.seeds import Purpose, generator
+from trainer.step.shared_window import SharedWindow
 from trainer.step.step import train_step
 
 HOUR = 3_600_000
@@ -43,7 +43,7 @@ def a_stream(store: Store, seed: int, features: dict[str, dict[str, Any]] | None
 def learn(state: TrainerState, log: WindowLog, sequence: int) -> None:
     manifest = log.committed()[sequence]
     absorb(state, log, manifest)
-    found = read_positives(log, manifest, state.config.tower.history_length)
+    found = SharedWindow.read(log, manifest, state.config, Workers())
     order = generator(state.config.seed, Purpose.SHUFFLE, sequence)
     for batch in batches(found, state.table, state.config.batch_size, order, users=state.users):
         train_step(state, batch, Workers())

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, Pin, Store, WindowLog, WindowManifest, Withdrawal
 from contracts.documents import write_document
-from tests.trainer.support import absorb, batches_of, collapse
+from tests.trainer.support import absorb, batches_of, collapse, drawn
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
@@ -20,7 +20,6 @@ from trainer.export.gate import PairedGate
 from trainer.export.trial import Trial, Trials
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import read_positives
 from trainer.step.step import train_step
 from trainer.stream.metrics import TrainerMetrics
 
@@ -44,8 +43,7 @@ class Scene:
 
     def review(self, window: WindowManifest) -> Withdrawal | None:
         """As a process does that knows nothing but the store."""
-        found = read_positives(WindowLog(self.store), window, self.config.tower.history_length)
-        cases = RecentCases(self.store, self.config).note(window, found)
+        cases = RecentCases(self.store, self.config).note(window, drawn(self.store, window, self.config))
         return Trials(self.store, PairedGate.of(self.config)).review(window, cases)
 
     def served(self) -> str | None:
@@ -116,7 +114,7 @@ def test_the_exporter_counts_and_logs_a_rollback(scene: Scene, caplog: pytest.Lo
     registry = CollectorRegistry()
     made = Exporter(scene.store, CONFIG, TrainerMetrics(registry))
     for window in scene.unseen[:2]:
-        made.review(window, read_positives(WindowLog(scene.store), window, CONFIG.tower.history_length))
+        made.review(window, drawn(scene.store, window, CONFIG))
     assert registry.get_sample_value("weir_trainer_bundle_rollbacks_total") == 1
     assert f"bundle {scene.bad} is withdrawn, {scene.good} is served again: rolled back" in caplog.text
 

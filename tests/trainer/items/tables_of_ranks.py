@@ -61,13 +61,13 @@ def first_reads_alone(table: Embeddings, alone: Embeddings, workers: Workers) ->
 
     def read() -> None:
         assert same_tensors(table.state_of(rows), alone.state_of(rows)) == []
-        in_order = alone.places.rows(torch.arange(alone.capacity))
-        for line, lines in placed(table).items():
-            assert torch.equal(torch.cat(list(lines)), alone.fetch(in_order, line))
         for one, other in zip(table.norms().values(), alone.norms().values(), strict=True):
             torch.testing.assert_close(one, other)
 
     workers.first(read, table.answer)
+    in_order = alone.places.rows(torch.arange(alone.capacity))
+    for line, lines in placed(table).items():
+        assert torch.equal(workers.collect(torch.cat(list(lines))), alone.fetch(in_order, line))
 
 
 def add_up(workers: Workers, draw: torch.Generator) -> None:

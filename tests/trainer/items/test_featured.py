@@ -8,7 +8,7 @@ import torch
 
 from contracts import BundleFile, BundleLog, ItemKeys, Store, WindowLog, hash_id
 from contracts.feature_weights import FeatureWeights
-from tests.trainer.support import absorb, absorbed, batches_of, same_tensors
+from tests.trainer.support import absorb, absorbed, batches_of, drawn, same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
 from trainer.export import export_bundle
@@ -17,7 +17,6 @@ from trainer.items.table import PADDING, SHARED
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import read_positives
 from trainer.step.step import compute_gradients, train_step
 from trainer.stream.prequential import evaluate
 
@@ -121,7 +120,7 @@ def test_testing_and_serving_read_the_composed_vectors(
     _, manifest = synthetic(writer, windows=2)
     state = taught(store, config, torch.float32)
     other = composed(store, state)
-    positives = read_positives(WindowLog(store), manifest, config.tower.history_length)
+    positives = drawn(store, manifest, config, config.evaluation_examples)
     mine, oracle = (evaluate(one, manifest, positives) for one in (state, other))
     assert mine == oracle
     bundles = []

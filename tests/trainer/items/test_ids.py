@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.items.ranks import lines_of_ranks
 from trainer.items.ids import pack_ids, unpack_ids
-
-SCRIPT = Path(__file__).with_name("ids_of_ranks.py")
-ROOT = Path(__file__).parents[3]
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
@@ -33,13 +28,6 @@ def test_some_ids_are_unpacked_alone(ids: list[str | None], data: st.DataObject)
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_ranks_share_ids_and_each_keeps_its_own(ranks: int, tmp_path: Path) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    subprocess.run(
-        [sys.executable, *launcher, str(SCRIPT), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=100,
-    )
-    kept = [int((tmp_path / f"rank{rank}").read_text()) for rank in range(ranks)]
+    kept = lines_of_ranks(ranks, "ids_of_ranks.py", tmp_path)
     assert sum(kept) == 64
     assert max(kept) - min(kept) <= 1

@@ -21,7 +21,8 @@ def test_rows_expire_as_a_scan_finds_them(calls: list[tuple[set[int], int, bool]
         times[rows] = time
         watched |= set(rows.tolist())
         seen.note(rows, time)
-        seen.tidy(np.array(sorted(watched), np.int64), times)
+        now = np.array(sorted(watched), np.int64)
+        seen.tidy(len(watched), now.copy, times)
 
 
 def test_notes_that_are_out_of_date_are_dropped_now_and_then() -> None:
@@ -30,7 +31,7 @@ def test_notes_that_are_out_of_date_are_dropped_now_and_then() -> None:
     for time in range(1, 100):
         times[rows] = time
         seen.note(rows, time)
-        seen.tidy(rows, times)
+        seen.tidy(len(rows), lambda: rows, times)
         assert seen.notes <= 5 * 2000
     assert seen.before(99, times).tolist() == []
     assert seen.before(100, times).tolist() == rows.tolist()

@@ -1,10 +1,15 @@
+from unittest.mock import patch
+
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.items import stored
 from trainer.items.embeddings import Embeddings
 from trainer.items.places import Places
-from trainer.items.stored import OwnLines, PlacedLines, placed
+from trainer.items.stored import OwnLines, PlacedLines, placed, tabled
+from trainer.items.table import ItemTable
 
 CAPACITY = 32
 ORDERED = torch.arange(2.0 * CAPACITY).view(CAPACITY, 2)
@@ -34,3 +39,16 @@ def test_ranks_take_all_lines_from_either_order_however_they_are_cut(ranks: int,
             own.take(first, stored[first : min(first + size, wanted.stop)], into)
         assert torch.equal(into, ORDERED[own.places.rows_at(torch.arange(len(into)))])
     assert looked_at == (CAPACITY if by_place else ranks * CAPACITY)
+
+
+@given(ids=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=20))
+def test_a_table_comes_piece_by_piece(ids: list[str]) -> None:
+    table = ItemTable(4)
+    keys = np.arange(1, len(ids) + 1)
+    table.admit(keys, np.array(ids, object), 7)
+    with patch.object(stored, "_AT_ONCE", 5):
+        found = tabled(table)
+        for name, wanted in table.state_dict().items():
+            whole = torch.from_numpy(wanted)
+            assert (found[name].dtype, found[name].shape) == (whole.dtype, tuple(whole.shape))
+            assert torch.equal(torch.cat(list(found[name])), whole)

@@ -7,8 +7,10 @@ from contracts import PADDING_KEY, ItemKeys, UserKeys
 from sketches import CountMinSketch, FrequencyView
 from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
 from trainer.log_q.users import Users
+from trainer.ranks.workers import Workers
 from trainer.step.batches import Batch, Examples, batches
 from trainer.step.positives import Positives
+from trainer.step.shared_window import SharedWindow
 
 COUNT = 40
 
@@ -33,7 +35,11 @@ TABLE = knowing(*range(1, COUNT + 1))
 
 
 def dealt(n: int, size: int, start: int = 0, table: ItemTable = TABLE) -> list[Batch]:
-    return list(batches(some(n), table, size, torch.Generator().manual_seed(7), start=start))
+    return list(batches(alone(some(n)), table, size, torch.Generator().manual_seed(7), start=start))
+
+
+def alone(found: Positives) -> SharedWindow:
+    return SharedWindow(found, Workers())
 
 
 @given(st.integers(0, 40), st.integers(1, 12))
@@ -66,7 +72,7 @@ def test_starting_late_deals_the_rest(n: int, size: int, start: int) -> None:
 def test_histories_are_cut_to_the_longest_of_the_batch() -> None:
     assert dealt(3, 3)[0].histories.shape == (3, 1)
     found = some(1)._replace(histories=ItemKeys(np.full((1, 5), PADDING_KEY)))
-    (batch,) = batches(found, TABLE, 2, torch.Generator())
+    (batch,) = batches(alone(found), TABLE, 2, torch.Generator())
     assert batch.histories.tolist() == [[PADDING], [PADDING]]
 
 
@@ -84,5 +90,5 @@ def test_users_are_counted_where_a_loss_asks_for_it() -> None:
     sketch.update(found.users)
     users.add(sketch.to_bytes(), found.users, 0)
     counts = users.counts(found.users)
-    for batch in batches(found, TABLE, 6, torch.Generator(), users=users):
+    for batch in batches(alone(found), TABLE, 6, torch.Generator(), users=users):
         assert batch.user_counts[batch.real].tolist() == counts[batch.positives[batch.real].numpy() - 2].tolist()

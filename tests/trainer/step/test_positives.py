@@ -5,8 +5,10 @@ import torch
 from contracts import Store, WindowLog, artefacts, columns, hash_id
 from tests.trainer.windows import WindowWriter
 from trainer.items.table import ItemTable
+from trainer.ranks.workers import Workers
 from trainer.step.batches import Examples, batches
 from trainer.step.positives import read_positives
+from trainer.step.shared_window import SharedWindow
 
 
 @pytest.mark.parametrize("length", [2, 10, 99])
@@ -28,7 +30,7 @@ def test_a_window_without_positives_is_empty(store: Store, writer: WindowWriter)
     found = read_positives(WindowLog(store), manifest, 4)
     assert len(found.items) == 0
     assert found.histories.shape == (0, 4)
-    assert list(batches(found, ItemTable(), 4, torch.Generator())) == []
+    assert list(batches(SharedWindow(found, Workers()), ItemTable(), 4, torch.Generator())) == []
 
 
 @pytest.mark.parametrize("exposed", [0, 1, 2, 5])
@@ -65,6 +67,10 @@ def test_a_window_is_read_a_part_at_a_time(store: Store, monkeypatch: pytest.Mon
     table = log.all_examples(manifest)
     wanted = table.filter(table[columns.LABEL].to_numpy() > 0)
     found = read_positives(log, manifest, 2, 1)
+    for ranks in (1, 3, 7):
+        parts = [read_positives(log, manifest, 2, 1, workers=Workers(rank, ranks)) for rank in range(ranks)]
+        together = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        assert all(np.array_equal(one, other) for one, other in zip(together, found, strict=True))
     assert found.users.tolist() == wanted[columns.USER_KEY].to_pylist()
     assert found.items.tolist() == wanted[columns.ITEM_KEY].to_pylist()
     assert found.weights.tolist() == wanted[columns.WEIGHT].to_pylist()

@@ -5,9 +5,11 @@ import torch
 from contracts import Store, WindowLog
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
+from trainer.ranks.workers import Workers
 from trainer.state.evaluation import Evaluation
 from trainer.state.trainer_state import TrainerState
 from trainer.step.positives import Positives, read_positives
+from trainer.step.shared_window import SharedWindow
 from trainer.stream.prequential import evaluate
 
 
@@ -15,7 +17,8 @@ def evaluated(store: Store, state: TrainerState) -> tuple[Evaluation, Positives]
     log = WindowLog(store)
     manifest = log.committed()[1]
     found = read_positives(log, manifest, state.config.tower.history_length)
-    return evaluate(state, manifest, found), found
+    tested = SharedWindow(found, Workers()).sampled(0, manifest.sequence, state.config.evaluation_examples)
+    return evaluate(state, manifest, tested), found
 
 
 @pytest.mark.parametrize("filter_seen", [False, True])

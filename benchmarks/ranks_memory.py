@@ -1,0 +1,131 @@
+"""What each rank holds of a model with so many items, and what testing, saving and loading it add.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.ranks_memory run --items 20000000 --ranks 4     # 10 minutes, 14 GB of memory
+
+Each line is a run of so many processes of this machine. Figures are the most of all ranks, in MB of resident memory.
+
+- held: of the state with all items: embeddings, ids (of 12 bytes), keys, times, counts, and what finds them.
+- growing, testing, saving: what is needed besides while the table grows to this size, while 100 events with histories
+  of 50 are ranked against all items, and while a whole checkpoint is saved.
+- loading: what a process needs for the checkpoint, with what it holds then.
+- sent in the test: to other ranks.
+- CPU of the test: seconds of all ranks.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+import torch
+import typer
+
+from benchmarks.footprint import PEAK, manifest_of
+from benchmarks.harness import command_line, head, row, status
+from benchmarks.sharded import Counted
+from benchmarks.states import admit
+from contracts import ItemKeys, Store, UserKeys
+from trainer.config import TrainerConfig
+from trainer.items.rows import TableRows, no_rows
+from trainer.items.table import RowChanges
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.trainer_state import TrainerState
+from trainer.step.positives import Positives
+from trainer.stream.prequential import evaluate
+
+app = command_line(__doc__)
+
+_AT_ONCE: Final = 1 << 16
+_TESTED: Final = 100
+_SPREAD: Final = np.int64(0x9E3779B97F4A7C1)
+_FIGURES: Final = ("held", "growing", "testing", "saving", "loading", "sent in the test")
+
+
+def fill(state: TrainerState, items: int) -> None:
+    """Give rows to so many items, as windows of some ten thousand new ones do."""
+    for first in range(0, items, _AT_ONCE):
+        numbers = np.arange(first, min(first + _AT_ONCE, items))
+        ids = np.array([f"id-{number:09d}" for number in numbers.tolist()], object)
+        rows = admit(state, ItemKeys((numbers + 1) * _SPREAD), ids, first)
+        state.counts.follow(rows, np.ones((len(rows), 1)), RowChanges(rows, TableRows(no_rows())))
+
+
+def events(items: int, length: int) -> Positives:
+    """Return the events that a state is tested on."""
+    draw = np.random.default_rng(0)
+    histories, positives = ((draw.integers(0, items, shape) + 1) * _SPREAD for shape in ((_TESTED, length), _TESTED))
+    weights, exposed = np.ones(_TESTED, np.float32), ItemKeys(np.empty((_TESTED, 0), np.int64))
+    return Positives(UserKeys(positives), ItemKeys(positives), ItemKeys(histories), weights, exposed)
+
+
+def added(work: Callable[[], object]) -> int:
+    """Return by how many bytes the memory of this process rises meanwhile, at most."""
+    held = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+    work()
+    return max(status(PEAK) - held, 0)
+
+
+def figures(items: int, folder: str, workers: Counted) -> list[float]:
+    """Return the figures of this rank, in MB, and the CPU seconds of the test."""
+    log, config = CheckpointLog(Store(folder)), TrainerConfig(device="cpu")
+    *of_state, sent, spent = of_a_state(items, log, config, workers)
+    loading = added(lambda: log.load(config, workers))
+    return [*(part / 1e6 for part in (*of_state, loading, sent)), spent]
+
+
+def of_a_state(items: int, log: CheckpointLog, config: TrainerConfig, workers: Counted) -> tuple[float, ...]:
+    """Return the bytes that a state holds, and growing, testing and saving add; bytes and CPU seconds of the test."""
+    state, base = TrainerState.fresh(config, workers=workers), status("VmRSS")
+    most = added(lambda: fill(state, items))
+    held = status("VmRSS") - base
+    tested = events(items, config.tower.history_length)
+    workers.sent, spent = 0, time.process_time()
+    testing = added(lambda: evaluate(state, manifest_of(), tested))
+    spent, sent = time.process_time() - spent, workers.sent
+    saving = added(lambda: log.save(state, workers))
+    return held, most - held, testing, saving, sent, spent
+
+
+@app.command()
+def rank(items: int, folder: str) -> None:
+    """Be one of the ranks that `run` starts; the first prints what all of them found."""
+    torch.set_num_threads(1)
+    alone = Workers.from_environment("cpu", 1200)
+    with Counted(alone.rank, alone.world_size, alone.device, alone.patience) as workers:
+        found = workers.gather(torch.tensor(figures(items, folder, workers), dtype=torch.float64))
+        workers.first(lambda: print(json.dumps(found.tolist())))
+
+
+def ranks_of(ranks: int, items: int) -> np.ndarray:
+    """Return what each of so many ranks found, (ranks, figures)."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["-m", "benchmarks.ranks_memory", "rank", str(items), folder]
+        done = subprocess.run(
+            [sys.executable, *launcher, *arguments], env=os.environ, check=True, stdout=subprocess.PIPE, text=True
+        )
+    return np.array(json.loads(done.stdout.splitlines()[-1]))
+
+
+@app.command()
+def run(
+    items: Annotated[int, typer.Option(help="items of the table")] = 2_000_000,
+    ranks: Annotated[list[int], typer.Option(help="numbers of ranks")] = [1, 2, 4],  # noqa: B006
+) -> None:
+    """Measure and print everything."""
+    head("ranks", *(f"{name}, MB" for name in _FIGURES), "CPU of the test, s")
+    for count in ranks:
+        found = ranks_of(count, items)
+        row(count, *found[:, :-1].max(0).tolist(), float(found[:, -1].sum()))
+
+
+if __name__ == "__main__":
+    app()

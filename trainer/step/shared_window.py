@@ -1,0 +1,80 @@
+"""A window over all ranks: each has read a part of its positives, and all may ask for some of them, or for a column."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from contracts import WindowLog, WindowManifest
+from trainer.config import TrainerConfig
+from trainer.ranks.workers import Workers
+from trainer.step.positives import Positives, read_positives
+from trainer.step.seeds import Purpose, generator
+from trainer.step.spool import blocks
+
+__all__ = ["SharedWindow"]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedWindow:
+    """The positives of a window: `own` are those of this rank's part, which follow those of the ranks before it.
+
+    All ranks make it and call its methods together.
+    """
+
+    own: Positives
+    workers: Workers
+
+    @classmethod
+    def read(cls, log: WindowLog, manifest: WindowManifest, config: TrainerConfig, workers: Workers) -> Self:
+        """Read this rank's part of a window, with what the settings ask for; raises what `read_positives` raises."""
+        length, exposed = config.tower.history_length, config.negatives.exposed
+        return cls(read_positives(log, manifest, length, exposed, workers=workers), workers)
+
+    def __len__(self) -> int:
+        return int(self.cuts[-1])
+
+    @cached_property
+    def cuts(self) -> npt.NDArray[np.int64]:
+        """Where the parts of all ranks start, and where the last one ends, (ranks + 1,)."""
+        sizes = self.workers.gather(torch.tensor(len(self.own.items))).numpy()
+        return np.concatenate([[0], np.cumsum(sizes)])
+
+    @property
+    def here(self) -> slice:
+        """Where the part of this rank is among all positives."""
+        return slice(*self.cuts[self.workers.rank : self.workers.rank + 2].tolist())
+
+    def own_blocks(self) -> list[slice]:
+        """Cut the own positives into blocks, as many on each rank: some may be empty."""
+        own, most = list(blocks(len(self.own.items))), int(np.diff(self.cuts).max())
+        return own + [slice(0, 0)] * (len(list(blocks(most))) - len(own))
+
+    def whole(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a column (n,) of all positives, given that of the own ones."""
+        if self.workers.world_size == 1:
+            return column
+        found, at = np.empty(len(self), column.dtype), self.cuts[:-1].copy()
+        for block in self.own_blocks():
+            for rank, lines in enumerate(self.workers.collected(torch.from_numpy(np.ascontiguousarray(column[block])))):
+                found[at[rank] : at[rank] + len(lines)] = lines.numpy()
+                at[rank] += len(lines)
+        return found
+
+    def chosen(self, numbers: npt.NDArray[np.int64]) -> Positives:
+        """Return the positives with these numbers (m,), in this order, on all ranks."""
+        owners = np.searchsorted(self.cuts, numbers, side="right") - 1
+        mine = numbers[owners == self.workers.rank] - self.here.start
+        place = np.argsort(np.argsort(owners, kind="stable"))
+        return self.own.each(lambda column: self._collected(column[mine])[place])
+
+    def sampled(self, seed: int, sequence: int, count: int) -> Positives:
+        """Return up to `count` positives drawn from the seed and the window's number; fewer are the first of more."""
+        draw = generator(seed, Purpose.EVALUATION, sequence)
+        return self.chosen(torch.randperm(len(self), generator=draw)[:count].numpy())
+
+    def _collected(self, lines: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return self.workers.collect(torch.from_numpy(np.ascontiguousarray(lines))).numpy()
