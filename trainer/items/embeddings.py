@@ -33,6 +33,9 @@ _TOUCHED: Final = "touched"
 _CLEAR: Final = "clear"
 """What rank 0 asks the others for, of a reader of touched rows."""
 
+_MOVED: Final = 1 << 16
+"""Rows that a rank sends at a time when the table grows."""
+
 Line = Literal["weight", "squares"]
 """What each row has."""
 
@@ -144,15 +147,21 @@ class Embeddings:
             return
         touched = {reader: self._touched_rows(reader) for reader in Reader}
         self.places = Places(capacity, before.rank, before.ranks)
-        route = self.route(before.rows_at(torch.arange(len(self.weight), device=self.weight.device)))
-        self.weight, self.squares = (self._moved(route, lines) for lines in (self.weight, self.squares))
+        self.weight, self.squares = self._moved(before)
         self.touched = TouchedRows(len(self.weight))
         for reader, rows in touched.items():
             self._mark(torch.from_numpy(rows), [reader])
 
-    def _moved(self, route: Route, lines: Tensor) -> Tensor:
-        moved = lines.new_zeros(len(self.places.here), *lines.shape[1:])
-        moved[route.asked] = route.push(lines)
+    def _moved(self, before: Places) -> tuple[Tensor, ...]:
+        """Return the lines of this rank's new places: some go at a time, for they would not fit beside both."""
+        both = self.weight, self.squares
+        moved = tuple(lines.new_zeros(len(self.places.here), *lines.shape[1:]) for lines in both)
+        for first in range(0, int(before.cuts.diff().max()), _MOVED):
+            last = max(min(first + _MOVED, len(before.here)), first)
+            numbers = torch.arange(first, last, device=self.weight.device)
+            route = self.route(before.rows_at(numbers))
+            for lines, into in zip(both, moved, strict=True):
+                into[route.asked] = route.push(lines[numbers])
         return moved
 
     def initialise(self, rows: TableRows, generator: torch.Generator, scale: float = 1.0) -> None:

@@ -5,7 +5,6 @@ item gets the same row. A window costs what it touches, whatever the table holds
 by key, which row it has (`trainer.items.key_share`), and by row, all the rest (`trainer.items.stripes`).
 """
 
-import heapq
 import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
@@ -19,6 +18,7 @@ from trainer.items.asked import Asked
 from trainer.items.ids import ID_SUM, IDS, ItemIds, pack_ids
 from trainer.items.key_share import KeyShare
 from trainer.items.last_seen import LastSeen
+from trainer.items.live_rows import LiveRows
 from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, TableRows, TouchedRows, no_rows
 from trainer.items.stripes import Lines, Stripes
 from trainer.ranks.workers import Workers
@@ -47,8 +47,8 @@ class RowChanges(NamedTuple):
 class ItemTable:
     """Maps keys to rows; `keys` and `seen_ms` have a line for each row of this rank, free ones hold `PADDING_KEY`.
 
-    `touched` are the rows of all ranks of which anything has changed. Where nothing else is said, all ranks call a
-    method together, with the same arguments.
+    `in_use` are the rows of all ranks that items own, and `touched` those of which anything has changed. Where nothing
+    else is said, all ranks call a method together, with the same arguments.
 
     Parameters
     ----------
@@ -58,13 +58,10 @@ class ItemTable:
         The ranks; a single one if None.
     """
 
+    in_use: LiveRows
     touched: TouchedRows
     _known: KeyShare
     _seen: LastSeen | None
-    _live: npt.NDArray[np.int64]
-    _count: int
-    _fresh: int
-    _freed: list[int]
 
     def __init__(self, capacity: int = 1024, workers: Workers | None = None) -> None:
         self._workers = workers or Workers()
@@ -73,15 +70,15 @@ class ItemTable:
         lines = self._stripes.count(capacity)
         self.keys, self.seen_ms = ItemKeys(np.full(lines, PADDING_KEY, np.int64)), np.zeros(lines, np.int64)
         self.ids = ItemIds(capacity, workers)
-        self._take_over(no_rows(), KeyShare(self._workers))
+        self._take_over(LiveRows(), KeyShare(self._workers))
 
     @property
     def live(self) -> TableRows:
-        """The rows of all ranks that items own, ascending."""
-        return TableRows(self._live[: self._count])
+        """The rows of all ranks that items own, ascending; it makes them, at the cost of all."""
+        return self.in_use.every()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.in_use)
 
     def rows(self, keys: ItemKeys) -> TableRows:
         """Return the rows of keys of any shape: `PADDING` for the padding key, `SHARED` for items without a row.
@@ -126,9 +123,7 @@ class ItemTable:
             self._known.remove(keys)
             self.ids.put(expired, None)
             self.touched.mark(expired)
-            for row in expired.tolist():
-                heapq.heappush(self._freed, row)
-            self._set_live(np.delete(self.live, np.searchsorted(self.live, expired)))
+            self.in_use = self.in_use.freed(expired)
         return expired
 
     def _freed_lines(self, lines: Lines) -> tuple[TableRows, ItemKeys]:
@@ -149,7 +144,6 @@ class ItemTable:
         self._known.insert(ItemKeys(keys[new]), rows)
         self.touched.mark(rows)
         self._see(lines, event_ms)
-        self._add_live(rows)
         return rows
 
     def _lines(self, rows: TableRows) -> Lines:
@@ -157,7 +151,7 @@ class ItemTable:
         return self._stripes.lines(TableRows(rows[self._stripes.own(rows)]))
 
     def _live_lines(self) -> Lines:
-        return self._lines(self.live)
+        return np.flatnonzero(self.keys != PADDING_KEY)
 
     def _see(self, lines: Lines, event_ms: int) -> None:
         self.seen_ms[lines] = event_ms
@@ -168,24 +162,8 @@ class ItemTable:
         """Return the lowest free rows, ascending, (count,)."""
         while self.capacity - FIRST_ITEM - len(self) < count:
             self._double()
-        again = [heapq.heappop(self._freed) for _ in range(min(count, len(self._freed)))]
-        fresh = np.arange(self._fresh, self._fresh + count - len(again))
-        self._fresh += len(fresh)
-        return TableRows(np.concatenate([np.array(again, np.int64), fresh]))
-
-    def _add_live(self, rows: TableRows) -> None:
-        """Add ascending rows (n,); where all follow the rows that are live, nothing else moves."""
-        count, after = self._count, self._count + len(rows)
-        if count and len(rows) and rows[0] < self._live[count - 1]:
-            self._set_live(np.insert(self.live, np.searchsorted(self.live, rows), rows))
-            return
-        if after > len(self._live):
-            self._live = np.concatenate([self.live, np.empty(self.capacity - count, np.int64)])
-        self._live[count:after] = rows
-        self._count = after
-
-    def _set_live(self, rows: npt.NDArray[np.int64]) -> None:
-        self._live, self._count = rows, len(rows)
+        self.in_use, rows = self.in_use.taken(count)
+        return rows
 
     def _double(self) -> None:
         self.capacity *= 2
@@ -197,21 +175,15 @@ class ItemTable:
 
     def _index(self) -> None:
         """Make from the keys what finds, gives and takes rows."""
-        lines = np.flatnonzero(self.keys != PADDING_KEY)
+        lines = self._live_lines()
         rows = self._stripes.rows(lines)
         every = self._workers.collect(torch.from_numpy(rows)).numpy()
         known = KeyShare.of(ItemKeys(self.keys[lines]), rows, self._workers)
-        self._take_over(TableRows(np.sort(every)), known)
+        self._take_over(LiveRows.of(TableRows(np.sort(every))), known)
 
-    def _take_over(self, live: TableRows, known: KeyShare) -> None:
-        self.touched = TouchedRows(self.capacity)
-        self._set_live(live)
+    def _take_over(self, in_use: LiveRows, known: KeyShare) -> None:
+        self.touched, self.in_use = TouchedRows(self.capacity), in_use
         self._known, self._seen = known, None
-        self._fresh = int(live[-1]) + 1 if len(live) else FIRST_ITEM
-        # Rows from `_fresh` on are free; below it, a heap holds those that are. Ascending numbers are one.
-        is_free = np.ones(self._fresh, np.bool_)
-        is_free[:FIRST_ITEM], is_free[live] = False, False
-        self._freed = np.flatnonzero(is_free).tolist()
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return the table as arrays, for the checkpoint."""

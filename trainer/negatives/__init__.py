@@ -4,7 +4,7 @@ from trainer.negatives.bayesian import bayesian_choice
 from trainer.negatives.cached import Cached
 from trainer.negatives.in_batch import InBatch
 from trainer.negatives.mixed import Mixed, shared_pool
-from trainer.negatives.sampler import Draw, Pool, RowValues, Sampler, accidental_hits
+from trainer.negatives.sampler import Draw, Pool, RowList, RowValues, Sampler, accidental_hits
 from trainer.negatives.uniform import PerRow, Uniform, draw_uniform
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Mixed",
     "PerRow",
     "Pool",
+    "RowList",
     "RowValues",
     "Sampler",
     "Uniform",

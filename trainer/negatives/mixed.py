@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer.config import NegativesConfig
 from trainer.losses import mixture_log_q
 from trainer.negatives.in_batch import InBatch
-from trainer.negatives.sampler import Draw, Pool, RowValues, Sampler, below_one
+from trainer.negatives.sampler import Draw, Pool, RowList, RowValues, Sampler, below_one
 from trainer.negatives.uniform import Uniform
 
 __all__ = ["Mixed", "shared_pool"]
@@ -56,7 +56,7 @@ class Mixed:
         return mixture_log_q(log_q, log_uniform, self.in_batch.size(pool), self.uniform.count)
 
 
-def shared_pool(config: NegativesConfig, stream_log_q: RowValues, live: Tensor) -> Sampler:
+def shared_pool(config: NegativesConfig, stream_log_q: RowValues, live: RowList) -> Sampler:
     """Return the sampler of the negatives that all rows share.
 
     Parameters

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Draw", "Pool", "RowValues", "Sampler", "accidental_hits", "below_one"]
+__all__ = ["Draw", "Pool", "RowList", "RowValues", "Sampler", "accidental_hits", "below_one"]
 
 _BELOW_ONE: Final = -1e-6
 
@@ -44,6 +44,18 @@ class RowValues(Protocol):
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
         """Return the numbers of rows, of their shape."""
+        ...
+
+
+class RowList(Protocol):
+    """Table rows in some order, V of them: a tensor (V,), or what computes those that are asked for."""
+
+    def __len__(self) -> int:
+        """Return V."""
+        ...
+
+    def __getitem__(self, index: Tensor, /) -> Tensor:
+        """Return the rows with some numbers from 0, of their shape."""
         ...
 
 

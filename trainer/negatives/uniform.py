@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.negatives.sampler import Draw, Pool, Sampler
+from trainer.negatives.sampler import Draw, Pool, RowList, Sampler
 
 __all__ = ["PerRow", "Uniform", "draw_uniform"]
 
 
-def draw_uniform(live: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def draw_uniform(live: RowList, count: int, generator: torch.Generator) -> Tensor:
     """Draw `count` of the `live` rows with replacement."""
-    return live[torch.randint(len(live), (count,), generator=generator).to(live.device)]
+    return live[torch.randint(len(live), (count,), generator=generator)]
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Uniform(Sampler):
         Negatives per step, or, for `PerRow`, per row of the batch.
     """
 
-    live: Tensor
+    live: RowList
     count: int
 
     def __post_init__(self) -> None:
         """Refuse an empty table and negative counts."""
-        if self.live.ndim != 1 or not len(self.live):
-            raise ValueError(f"live must hold at least one table row, shape (V,), got {tuple(self.live.shape)}")
+        if not len(self.live):
+            raise ValueError("live must hold at least one table row, shape (V,), got (0,)")
         if self.count < 0:
             raise ValueError(f"count must be at least 0, got {self.count}")
 

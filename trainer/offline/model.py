@@ -102,6 +102,11 @@ class OfflineModel:
         """Rows of the items that occur in training, (V,)."""
         return torch.nonzero(self.item_counts)[:, 0]
 
+    @property
+    def in_use(self) -> Tensor:
+        """The same."""
+        return self.live
+
     def select(self, used: Tensor) -> Tensor:
         """Return the rows that a step needs: those used, or all where vectors are propagated over the graph."""
         return torch.unique(used) if self.graph is None else self._every_row

@@ -17,6 +17,7 @@ from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
+from trainer.items.live_rows import LiveRows
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows, no_rows
 from trainer.items.table import QUESTIONS, ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
@@ -87,8 +88,13 @@ class TrainerState:
 
     @property
     def live(self) -> Tensor:
-        """The table rows that items own, (V,)."""
+        """The table rows that items own, ascending, (V,); it makes them, at the cost of all."""
         return torch.from_numpy(self.table.live).to(self.device)
+
+    @property
+    def in_use(self) -> LiveRows:
+        """The same, for those who need some of them."""
+        return self.table.in_use
 
     @property
     def item_counts(self) -> RowCounts:

@@ -94,7 +94,7 @@ def _positions(here: slice, batch: Batch) -> slice:
 def _columns(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -> Tensor:
     if model.config.loss.needs.negatives == "catalogue":
         return model.live
-    drawn = shared_pool(model.config.negatives, model.log_q, model.live).draw(positives, real, draw)
+    drawn = shared_pool(model.config.negatives, model.log_q, model.in_use).draw(positives, real, draw)
     return drawn.items[drawn.real]
 
 
@@ -104,7 +104,7 @@ def _own(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -
     if not (negatives.per_row and model.config.loss.needs.own):
         return None
     count = negatives.per_row * max(negatives.bayesian_candidates, 1)
-    return PerRow(model.live, count).draw(positives, real, draw).items
+    return PerRow(model.in_use, count).draw(positives, real, draw).items
 
 
 def _extra_positives(

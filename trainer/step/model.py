@@ -8,7 +8,7 @@ from torch import Tensor, optim
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.losses import ItemCache
-from trainer.negatives import RowValues
+from trainer.negatives import RowList, RowValues
 from trainer.towers import Tower
 
 __all__ = ["Model", "Position", "Totals"]
@@ -54,7 +54,11 @@ class Model(Protocol):
 
     @property
     def live(self) -> Tensor:
-        """Rows that items own, (V,)."""
+        """Rows that items own, ascending, (V,)."""
+
+    @property
+    def in_use(self) -> RowList:
+        """The same, for those who need some of them."""
 
     @property
     def log_q(self) -> RowValues:

@@ -149,7 +149,7 @@ def _densities(model: Model, sampled: SampledInputs, columns: Tensor | None) -> 
     if columns is None or not model.config.loss.needs.log_q:
         return None, None
     config, others = model.config.negatives, sampled.pool.others
-    sampler = shared_pool(config, model.log_q, model.live)
+    sampler = shared_pool(config, model.log_q, model.in_use)
     of_positive = sampler.log_q_own if config.correction == "improved" else sampler.log_q
     return of_positive(sampled.share.rows.positives, others), sampler.log_q(columns, others)
 

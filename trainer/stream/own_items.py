@@ -32,7 +32,9 @@ class OwnItems:
     @classmethod
     def of(cls, state: TrainerState) -> "OwnItems":
         """Return those of this rank."""
-        rows = state.live[state.embeddings.places.own(state.live)]
+        lines = torch.arange(len(state.embeddings.weight), device=state.device)
+        every = state.embeddings.places.rows_at(lines)
+        rows = every[state.table.in_use.among(every)].sort().values
         return cls(rows, state.counts[rows], state.table.capacity)
 
     def __len__(self) -> int:

@@ -1,0 +1,40 @@
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.items.live_rows import LiveRows
+from trainer.items.rows import FIRST_ITEM, TableRows
+
+CHANGES = st.lists(st.tuples(st.integers(0, 12), st.sets(st.integers(0, 60))), max_size=12)
+
+
+@given(CHANGES)
+def test_the_lowest_free_rows_are_taken_as_from_a_set(changes: list[tuple[int, set[int]]]) -> None:
+    live, held = LiveRows(), set[int]()
+    for count, freed in changes:
+        free = (row for row in range(FIRST_ITEM, FIRST_ITEM + 1000) if row not in held)
+        wanted = [next(free) for _ in range(count)]
+        live, taken = live.taken(count)
+        assert taken.tolist() == wanted
+        held |= set(wanted)
+        gone = sorted(freed & held)
+        live = live.freed(TableRows(np.array(gone, np.int64)))
+        held -= set(gone)
+        assert len(live) == len(held)
+        assert live.every().tolist() == sorted(held)
+        assert live[torch.arange(len(live))].tolist() == sorted(held)
+        asked = torch.arange(80).view(4, 20)
+        assert live.among(asked).tolist() == [[row in held for row in line] for line in asked.tolist()]
+
+
+@given(st.sets(st.integers(FIRST_ITEM, 50)))
+def test_rows_have_one_form(rows: set[int]) -> None:
+    live = LiveRows.of(TableRows(np.array(sorted(rows), np.int64)))
+    assert live.every().tolist() == sorted(rows)
+    assert live.end == max(rows, default=FIRST_ITEM - 1) + 1
+
+
+def test_an_index_of_any_shape_is_answered() -> None:
+    live = LiveRows(10, np.array([3, 4, 8]))
+    assert live[torch.tensor([[0, 1], [2, 4]])].tolist() == [[2, 5], [6, 9]]

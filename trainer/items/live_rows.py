@@ -1,0 +1,65 @@
+"""The rows that items own, in order, as those that are free: no list of all."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from trainer.items.rows import FIRST_ITEM, TableRows
+
+__all__ = ["LiveRows"]
+
+
+class LiveRows:
+    """The V rows from the first item's on, before the row `end`, that are not free; ``rows[index]`` finds some.
+
+    Parameters
+    ----------
+    end
+        All rows from here on are free.
+    free
+        The free rows before, ascending, (f,).
+    """
+
+    def __init__(self, end: int = FIRST_ITEM, free: npt.NDArray[np.int64] | None = None) -> None:
+        self.end, self.free = end, np.empty(0, np.int64) if free is None else free
+        # How many rows of items are before each free one.
+        self._before = torch.from_numpy(self.free - FIRST_ITEM - np.arange(len(self.free)))
+
+    @classmethod
+    def of(cls, rows: TableRows) -> "LiveRows":
+        """Return ascending rows (V,) in this form."""
+        end = int(rows[-1]) + 1 if len(rows) else FIRST_ITEM
+        is_free = np.ones(end, np.bool_)
+        is_free[:FIRST_ITEM], is_free[rows] = False, False
+        return cls(end, np.flatnonzero(is_free))
+
+    def __len__(self) -> int:
+        return self.end - FIRST_ITEM - len(self.free)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """Return the rows with some numbers among the V, of their shape and where they are."""
+        first = index + FIRST_ITEM
+        if not len(self.free):
+            return first
+        return first + torch.searchsorted(self._before.to(index.device), index.contiguous(), right=True)
+
+    def every(self) -> TableRows:
+        """Return all of them, ascending, (V,)."""
+        return TableRows(np.delete(np.arange(FIRST_ITEM, self.end), self.free - FIRST_ITEM))
+
+    def among(self, rows: Tensor) -> Tensor:
+        """Say of rows, of any shape, whether items own them."""
+        is_free = torch.isin(rows, torch.from_numpy(self.free).to(rows.device))
+        return (rows >= FIRST_ITEM) & (rows < self.end) & ~is_free
+
+    def taken(self, count: int) -> tuple["LiveRows", TableRows]:
+        """Return what there is once so many more are owned, and these: the lowest free rows, ascending, (count,)."""
+        again, free = np.split(self.free, [min(count, len(self.free))])
+        end = self.end + count - len(again)
+        return LiveRows(end, free), TableRows(np.concatenate([again, np.arange(self.end, end)]))
+
+    def freed(self, rows: TableRows) -> "LiveRows":
+        """Return what there is once ascending rows (n,) of them are free."""
+        free = np.insert(self.free, np.searchsorted(self.free, rows), rows)
+        return LiveRows(self.end, free)
