@@ -9,7 +9,9 @@ from pydantic import Field, ValidationError, model_validator
 from contracts.errors import in_one_line
 from contracts.models import FrozenModel
 from contracts.variants import MAIN, VariantError, VariantName
-from trainer.loss_config import LossConfig, NegativesConfig
+from trainer.loss_config import LOSSES, LossConfig, NegativesConfig
+from trainer.optimizer_config import OptimizerConfig
+from trainer.rescoring_config import RescoringConfig
 from trainer.tower_config import TowerConfig, kinds
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "LossConfig",
     "NegativesConfig",
     "OptimizerConfig",
+    "RescoringConfig",
     "TowerConfig",
     "TrainerConfig",
 ]
@@ -50,6 +53,8 @@ _OPERATIONAL: Final = frozenset(
 _OF_BUNDLES: Final = frozenset({"index", "nprobe", "publish_bound"})
 """Those of them that show in a bundle."""
 
+_DEFINING_NOT: Final[dict[str, Any]] = dict.fromkeys(_OPERATIONAL, True) | {"rescoring": {"candidates"}}
+
 _Positive = Annotated[float, Field(gt=0)]
 
 
@@ -64,40 +69,12 @@ class FeaturesConfig(FrozenModel):
     )
 
 
-EARLIER: Final = {
+EARLIER: Final[dict[str, object]] = {
     "optimizer.embedding_memory": 1.0,
     "optimizer.embedding_decay": 0.0,
     "optimizer.embedding_scale": 1.0,
-}
+} | {f"rescoring.{name}": value for name, value in RescoringConfig().model_dump(exclude={"candidates"}).items()}
 """What settings were before there was a choice, by the names of `TrainerConfig.defining`."""
-
-
-class OptimizerConfig(FrozenModel):
-    """AdamW for the tower, row-wise Adagrad for the item embeddings, which may forget."""
-
-    learning_rate: float = Field(default=1e-3, gt=0, description="AdamW's, for the tower")
-    weight_decay: float = Field(default=0.01, ge=0, description="AdamW's, for the tower")
-    embedding_learning_rate: float = Field(default=0.1, gt=0, description="row-wise Adagrad's, for the embeddings")
-    embedding_memory: float = Field(
-        default=0.99,
-        gt=0,
-        le=1,
-        description="share of a row's sum of squared gradients that stays in a step that moves the row; 1: all of it, "
-        "which is Adagrad, whose steps become shorter as long as the stream goes on",
-    )
-    embedding_decay: float = Field(
-        default=0.0,
-        ge=0,
-        description="share of an embedding that is added to its gradient in a step that moves it (L2 regularisation)",
-    )
-    embedding_scale: float = Field(
-        default=1.0, gt=0, description="length of an embedding before its first step, on average"
-    )
-    max_gradient_norm: float | None = Field(
-        default=3.0,
-        gt=0,
-        description="where the norm of all gradients of a step together exceeds it, they are scaled down; null: never",
-    )
 
 
 class TrainerConfig(FrozenModel):
@@ -111,6 +88,7 @@ class TrainerConfig(FrozenModel):
     loss: LossConfig = LossConfig()
     features: FeaturesConfig = FeaturesConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    rescoring: RescoringConfig = RescoringConfig()
 
     half_life_seconds: _Positive | tuple[_Positive, ...] = Field(
         default=30 * 86400.0,
@@ -204,6 +182,12 @@ class TrainerConfig(FrozenModel):
         if self.loss.needs_labels and not self.tower.knows_users:
             allowed = " or ".join(kinds(knows_users=True))
             raise ValueError(f"loss.sampling = {self.loss.sampling} draws users: set tower.kind = {allowed}")
+        if self.rescoring.on and self.loss.needs.negatives != "shared":
+            allowed = ", ".join(kind for kind, needs in LOSSES.items() if needs.negatives == "shared")
+            raise ValueError(
+                f"rescoring.kind = {self.rescoring.kind} takes the shared negatives of the loss, and loss.kind = "
+                f"{self.loss.kind} has none; allowed: {allowed}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -247,7 +231,8 @@ class TrainerConfig(FrozenModel):
 
     def recipe(self) -> dict[str, Any]:
         """Return the settings that decide what a bundle holds, as they are written: others stay at their defaults."""
-        return self.model_dump(mode="json", exclude=set(_OPERATIONAL - _OF_BUNDLES))
+        unused = set() if self.rescoring.on else {"rescoring"}
+        return self.model_dump(mode="json", exclude=set(_OPERATIONAL - _OF_BUNDLES) | unused)
 
     @classmethod
     def of_recipe(cls, settings: Mapping[str, Any]) -> Self:
@@ -265,7 +250,7 @@ class TrainerConfig(FrozenModel):
         are written and may change between runs.
         """
         flat: dict[str, object] = {}
-        for name, value in self.model_dump(mode="json", exclude=set(_OPERATIONAL)).items():
+        for name, value in self.model_dump(mode="json", exclude=_DEFINING_NOT).items():
             if isinstance(value, dict):
                 flat |= {f"{name}.{key}": inner for key, inner in value.items()}
             else:

@@ -2,7 +2,14 @@ import pytest
 from pydantic import ValidationError
 
 from contracts.variants import VariantError
-from trainer.config import FeaturesConfig, LossConfig, NegativesConfig, TowerConfig, TrainerConfig
+from trainer.config import (
+    FeaturesConfig,
+    LossConfig,
+    NegativesConfig,
+    RescoringConfig,
+    TowerConfig,
+    TrainerConfig,
+)
 
 
 def test_settings_that_contradict_each_other_are_refused_by_name() -> None:
@@ -18,6 +25,10 @@ def test_settings_that_contradict_each_other_are_refused_by_name() -> None:
         TrainerConfig(half_life_seconds=0)
     with pytest.raises(ValidationError, match=r"draws users: set tower\.kind = matrix_factorisation or lightgcn"):
         TrainerConfig(loss=LossConfig(kind="pointwise", sampling="naive"), negatives=NegativesConfig(uniform=0))
+    with pytest.raises(
+        ValidationError, match=r"loss\.kind = full_softmax has none; allowed: sampled_softmax, bce, gbce"
+    ):
+        TrainerConfig(loss=LossConfig(kind="full_softmax"), rescoring=RescoringConfig(kind="mixture_of_logits"))
     with pytest.raises(ValidationError, match="batchsize"):
         TrainerConfig.model_validate({"batchsize": 3})
 
@@ -40,9 +51,11 @@ def test_defining_settings_are_those_that_decide_what_is_learnt() -> None:
 
 
 def test_every_field_is_documented() -> None:
-    for model in (TrainerConfig, TowerConfig, NegativesConfig, LossConfig, FeaturesConfig):
+    for model in (TrainerConfig, TowerConfig, NegativesConfig, LossConfig, FeaturesConfig, RescoringConfig):
         for name, field in model.model_fields.items():
-            assert field.description or name in {"tower", "negatives", "loss", "features", "optimizer"}, name
+            assert field.description or name in {"tower", "negatives", "loss", "features", "optimizer", "rescoring"}, (
+                name
+            )
 
 
 def test_only_what_nobody_has_given_is_taken_from_what_was_saved() -> None:
@@ -54,6 +67,20 @@ def test_only_what_nobody_has_given_is_taken_from_what_was_saved() -> None:
     assert (found.tower.kind, found.admit_after) == ("sasrec", 2.0)
     kept = TrainerConfig().defining() | {"seed": 3, "tower.layers": 2, "tower.kind": "sasrec", "admit_after": 2.0}
     assert found.defining() == kept
+
+
+def test_how_many_candidates_are_scored_again_decides_what_a_bundle_holds_and_not_what_is_learnt() -> None:
+    on = {"kind": "mixture_of_logits"}
+    few, many = (TrainerConfig.model_validate({"rescoring": on | {"candidates": count}}) for count in (100, 300))
+    assert few.defining() == many.defining() != TrainerConfig().defining()
+    assert few.recipe()["rescoring"]["candidates"] == 100
+    assert TrainerConfig.of_recipe(few.recipe()) == few
+
+
+def test_without_a_second_phase_a_recipe_is_what_it_was_before_there_was_one() -> None:
+    plain = TrainerConfig.model_validate({"rescoring": {"dimension": 16}})
+    assert "rescoring" not in plain.recipe()
+    assert not TrainerConfig.of_recipe(plain.recipe()).rescoring.on
 
 
 VARIANTS = {"flat": {"negatives": {"correction": "none"}}, "slow": {"optimizer": {"learning_rate": 1e-5}, "seed": 3}}

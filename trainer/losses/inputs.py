@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trainer.losses.rescoring import Rescored
+
 __all__ = ["LossInputs", "LossResult", "Population"]
 
 
@@ -64,6 +66,8 @@ class LossInputs:
     labels
         Which pairs of users and "positives", (b,), or which of their combinations, (b, b), are positive; only for the
         losses that sample both kinds.
+    rescored
+        What the second phase makes of the rows: for its term, whatever the loss.
     """
 
     users: Tensor
@@ -83,6 +87,7 @@ class LossInputs:
     population: Population | None = None
     generator: torch.Generator | None = None
     labels: Tensor | None = None
+    rescored: Rescored | None = None
 
     def given(self, name: str) -> Any:
         """Return an input that the loss needs.

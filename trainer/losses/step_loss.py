@@ -8,6 +8,7 @@ from torch import Tensor
 from trainer.config import TrainerConfig
 from trainer.losses.exposure import exposure_of
 from trainer.losses.inputs import LossInputs, LossResult
+from trainer.losses.rescoring import rescoring_loss
 
 __all__ = ["step_loss"]
 
@@ -16,7 +17,7 @@ def step_loss(step: LossInputs, config: TrainerConfig) -> LossResult:
     """Return the losses (b,) of a step by `config.loss`; without rows, none.
 
     A lone row, as the last batch of a window may hold, gives a loss of whole batches nothing to compare: its loss is 0.
-    The term of exposure, where there is any, comes on top of any loss.
+    The terms of exposure and of the second phase, where there are any, come on top of any loss.
     """
     needs = config.loss.needs
     if len(step.users) < (2 if needs.user_counts else 1):
@@ -24,4 +25,6 @@ def step_loss(step: LossInputs, config: TrainerConfig) -> LossResult:
     function: Any = resolve_name(f"trainer.losses.{needs.function}")
     losses: Tensor | LossResult = function(step, config)
     result = losses if isinstance(losses, LossResult) else LossResult(losses)
-    return result if step.exposed is None else result._replace(losses=result.losses + exposure_of(step, config))
+    terms = [] if step.exposed is None else [exposure_of(step, config)]
+    terms += [] if step.rescored is None else [rescoring_loss(step.rescored, config.negatives.correction)]
+    return result._replace(losses=sum(terms, result.losses))

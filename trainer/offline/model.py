@@ -22,6 +22,7 @@ from trainer.losses import ItemCache
 from trainer.offline.data import Interactions, Ints
 from trainer.ranks.workers import device_of
 from trainer.step.model import Position, Totals
+from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower, project
 from trainer.towers.lightgcn import Graph
@@ -50,6 +51,7 @@ class OfflineModel:
     items: int
     graph: Graph | None = None
     cache: ItemCache | None = None
+    second: SecondPhase | None = None
     position: Position = field(default_factory=Position)
 
     @classmethod
@@ -90,6 +92,7 @@ class OfflineModel:
             Totals(float(len(train)), len(np.unique(users)), len(np.unique(items))),
             len(interactions.item_ids),
         )
+        model.second = SecondPhase.fresh(config, device, torch.float32)
         if config.tower.kind == "lightgcn":
             model.graph = Graph(users + size, items + FIRST_ITEM, capacity, device=device)
         if config.loss.cache:

@@ -29,6 +29,7 @@ from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
 from trainer.step.model import Position, Totals
+from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower
 
@@ -55,6 +56,7 @@ class TrainerState:
     users: Users | None = None
     cache: ItemCache | None = None
     featured: FeaturedItems | None = None
+    second: SecondPhase | None = None
     saved: SavedChain | None = None
     published: BundleManifest | None = None
     counts: RowCounts = field(init=False)
@@ -79,7 +81,8 @@ class TrainerState:
         rows = generator(config.seed, Purpose.ROWS, -1)
         size, scale = (table.capacity, config.tower.dimension), config.optimizer.embedding_scale
         embeddings = Embeddings.fresh(*size, rows, device, dtype, scale=scale, workers=workers)
-        return cls(config, *_tower(config, device, dtype), embeddings, table, FrequencyView(config.half_life_seconds))
+        second, counts = SecondPhase.fresh(config, device, dtype), FrequencyView(config.half_life_seconds)
+        return cls(config, *_tower(config, device, dtype), embeddings, table, counts, second=second)
 
     @property
     def device(self) -> torch.device:
@@ -314,6 +317,8 @@ class TrainerState:
             "users": self.users,
             "cache": self.cache,
             "features": self.featured,
+            "rescoring": None if self.second is None else self.second.scorer,
+            "rescoring_optimizer": None if self.second is None else OptimizerState(self.second.optimizer),
         }
         return {name: part for name, part in parts.items() if part is not None}
 

@@ -16,6 +16,7 @@ from trainer.negatives import Cached, PerRow, Pool, shared_pool
 from trainer.ranks.workers import Workers
 from trainer.step.batches import Batch
 from trainer.step.model import Model
+from trainer.step.rescoring import rescored_columns
 from trainer.step.seeds import Purpose, generator
 
 __all__ = ["BatchRows", "RankShare", "SampledInputs", "sample_inputs"]
@@ -49,7 +50,8 @@ class RankShare(NamedTuple):
 class SampledInputs(NamedTuple):
     """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
 
-    `used` (m,) are all table rows, repeated or not, that this rank uses in the step.
+    `used` (m,) are all table rows, repeated or not, that this rank uses in the step. `rescored` (N,) are those of the
+    columns that the second phase sees.
     """
 
     columns: Tensor | None
@@ -57,6 +59,7 @@ class SampledInputs(NamedTuple):
     cached: Tensor | None
     share: RankShare
     used: Tensor
+    rescored: Tensor | None = None
 
 
 def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs:
@@ -82,7 +85,8 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
     rows = (mine, weights, counts, own, extra, forbidden, exposed)
     kept = BatchRows(*(None if part is None else part[positions] for part in rows))  # type: ignore[arg-type]
     share = RankShare(batch.histories, positions, kept)
-    return SampledInputs(columns, Pool.of(positives, real), cached, share, used)
+    rescored = rescored_columns(config, columns, model.position.step)
+    return SampledInputs(columns, Pool.of(positives, real), cached, share, used, rescored)
 
 
 def _positions(here: slice, batch: Batch) -> slice:

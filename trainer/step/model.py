@@ -9,6 +9,7 @@ from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.losses import ItemCache
 from trainer.negatives import RowList, RowValues
+from trainer.step.rescoring import SecondPhase
 from trainer.towers import Tower
 
 __all__ = ["Model", "Position", "Totals"]
@@ -51,6 +52,8 @@ class Model(Protocol):
     position: Position
     cache: ItemCache | None
     """Of `resampled_softmax`; its ids are table rows."""
+    second: SecondPhase | None
+    """Of `rescoring`."""
 
     @property
     def live(self) -> Tensor:

@@ -23,6 +23,8 @@ class Purpose(IntEnum):
     EVALUATION = 5
     RESAMPLING = 6
     CACHE = 7
+    SCORER = 8
+    RESCORING = 9
 
 
 def derive(seed: int, purpose: Purpose, *position: int) -> int:

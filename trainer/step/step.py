@@ -29,8 +29,8 @@ __all__ = ["Gradients", "StepResult", "compute_gradients", "train_step"]
 class StepResult(NamedTuple):
     """What a step reports: its mean loss, masked accidental hits, whether a rank must stop, and seconds by part.
 
-    `norm` is that of all gradients together, before they are `clipped`. A step is `refused` where loss or norm are not
-    finite: nothing was trained from its batch then.
+    `norm` is that of the gradients of the first phase, before they are `clipped`. A step is `refused` where loss or
+    gradients are not finite: nothing was trained from its batch then.
     """
 
     loss: float
@@ -43,7 +43,7 @@ class StepResult(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the towers by parameter, and the step's totals.
+    """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the towers and the second phase, and the totals.
 
     The rows are those that this rank keeps. `drawn` (c,) counts how often resampling drew each of the `candidates`
     (c,), which are table rows; both are empty without a cache.
@@ -55,6 +55,7 @@ class Gradients(NamedTuple):
     totals: Tensor
     drawn: Tensor
     candidates: Tensor
+    second: list[Tensor]
 
 
 def train_step(
@@ -67,9 +68,11 @@ def train_step(
     laps = Laps(clock)
     gradients = compute_gradients(model, batch, workers, stop=stop, laps=laps)
     loss, hits, stops = gradients.totals.tolist()
-    norm = _norm(gradients, workers)
-    limit = model.config.optimizer.max_gradient_norm
-    clipped, refused = limit is not None and norm > limit, not (math.isfinite(loss) and math.isfinite(norm))
+    norm, limit = _norm(gradients, workers), model.config.optimizer.max_gradient_norm
+    clipped, refused = (
+        limit is not None and norm > limit,
+        not all(map(math.isfinite, (loss, norm, _second_norm(gradients)))),
+    )
     if not refused:
         _update(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients)
     model.position.step += 1
@@ -79,10 +82,15 @@ def train_step(
 
 
 def _norm(gradients: Gradients, workers: Workers) -> float:
-    """Return the Euclidean norm of all gradients together; in float64, which no square of float32 overflows."""
+    """Return the Euclidean norm of the first phase's gradients; in float64, which no square of float32 overflows."""
     every = (gradients.embeddings, *gradients.tower)
     rows, *tower = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in every)
     return math.hypot(*workers.gather(rows).tolist(), *(one.item() for one in tower))
+
+
+def _second_norm(gradients: Gradients) -> float:
+    """Return the same of the second phase: it is clipped by itself, so that the first one does not feel it."""
+    return math.hypot(*(torch.linalg.vector_norm(one, dtype=torch.float64).item() for one in gradients.second))
 
 
 def _scaled(gradients: Gradients, factor: float) -> Gradients:
@@ -95,6 +103,8 @@ def _update(model: Model, gradients: Gradients) -> None:
     for parameter, gradient in zip(_parameters(model), gradients.tower, strict=True):
         parameter.grad = gradient
     model.optimizer.step()
+    if model.second is not None:
+        model.second.move(gradients.second, model.config.optimizer.max_gradient_norm)
     of = model.config.optimizer
     how = of.embedding_learning_rate, of.embedding_memory, of.embedding_decay
     model.embeddings.adagrad_step(gradients.rows, gradients.embeddings, *how)
@@ -134,14 +144,16 @@ def compute_gradients(
     result = step_loss(inputs, model.config)
     loss = (result.losses * sampled.share.rows.weights.to(result.losses)).sum() / batch.real.sum()
     laps.end("loss")
-    found = torch.autograd.grad(loss, [leaf, *_parameters(model)], allow_unused=True, materialize_grads=True)
+    first, second = _parameters(model), [] if model.second is None else model.second.parameters
+    found = torch.autograd.grad(loss, [leaf, *first, *second], allow_unused=True, materialize_grads=True)
     laps.end("backward")
     totals = torch.stack([loss.detach(), loss.new_tensor(_masked(inputs, model.config)), loss.new_tensor(float(stop))])
     candidates, drawn = vectors.drawn(sampled, result.drawn)
-    *tower, totals, drawn = _sum_over_ranks([*found[1:], totals, drawn], workers)
+    *summed, totals, drawn = _sum_over_ranks([*found[1:], totals, drawn], workers)
+    tower, second = summed[: len(first)], summed[len(first) :]
     kept, embeddings = model.embeddings.summed(route, found[0])
     laps.end("sum")
-    return Gradients(kept, embeddings, tower, totals, drawn, candidates)
+    return Gradients(kept, embeddings, tower, totals, drawn, candidates, second)
 
 
 def _parameters(model: Model) -> list[Tensor]:

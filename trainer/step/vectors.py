@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from trainer.items.table import PADDING
 from trainer.losses.inputs import LossInputs, Population
+from trainer.losses.rescoring import Rescored
 from trainer.negatives import accidental_hits, bayesian_choice, shared_pool
 from trainer.step.batches import Batch
 from trainer.step.inputs import BatchRows, SampledInputs
@@ -80,6 +81,7 @@ class StepVectors:
             population=_population(model, rows),
             generator=draws,
             labels=batch.labels if config.loss.needs_labels else None,
+            rescored=self._rescored(sampled, users, positives),
         )
         laps.end("tower")
         return inputs
@@ -96,6 +98,18 @@ class StepVectors:
         if parts and drawn is not None:
             counts.index_add_(0, drawn.flatten(), counts.new_ones(drawn.numel()))
         return candidates, counts
+
+    def _rescored(self, sampled: SampledInputs, users: Tensor, positives: Tensor) -> Rescored | None:
+        """Return the scores of the second phase, which sees vectors and not what they are made of."""
+        second, columns, rows = self.model.second, sampled.rescored, sampled.share.rows
+        hits = self._hits(columns, rows.forbidden)
+        if second is None or columns is None or hits is None:
+            return None
+        users, positives, items = users.detach(), positives.detach(), self.items.detach()[self.place(columns)]
+        own = torch.arange(len(users), device=users.device)[:, None]
+        pos, neg = second.scorer(users, positives, own)[:, 0], second.scorer.every_pair(users, items)
+        keep = torch.ones_like(neg, dtype=torch.bool).index_put_(tuple(hits.T), hits.new_zeros(()).bool())
+        return Rescored(pos, neg, keep, *_log_q(self.model, sampled, columns))
 
     def _items(self, rows: Tensor | None) -> Tensor | None:
         """Return the vectors (..., d) of the items of table rows (...)."""
@@ -148,6 +162,10 @@ def _densities(model: Model, sampled: SampledInputs, columns: Tensor | None) -> 
     """Return log Q at the positives (b,) and at the columns (C,), as a row sees the pool, where its own is certain."""
     if columns is None or not model.config.loss.needs.log_q:
         return None, None
+    return _log_q(model, sampled, columns)
+
+
+def _log_q(model: Model, sampled: SampledInputs, columns: Tensor) -> tuple[Tensor, Tensor]:
     config, others = model.config.negatives, sampled.pool.others
     sampler = shared_pool(config, model.log_q, model.in_use)
     of_positive = sampler.log_q_own if config.correction == "improved" else sampler.log_q

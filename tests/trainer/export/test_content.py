@@ -26,7 +26,11 @@ def test_the_same_state_has_the_same_name_also_from_a_checkpoint(state: TrainerS
 
 
 def test_a_setting_that_is_what_it_was_before_there_was_a_choice_changes_no_name(state: TrainerState) -> None:
-    other_settings(optimizer={name.removeprefix("optimizer."): value for name, value in EARLIER.items()})(state)
+    earlier: dict[str, dict[str, object]] = {"optimizer": {}, "rescoring": {}}
+    for name, value in EARLIER.items():
+        section, _, key = name.partition(".")
+        earlier[section][key] = value
+    other_settings(**earlier)(state)
     version, of_before = Content.of(state).version, state.config.defining().keys() - EARLIER.keys()
     settings = {name: value for name, value in state.config.defining().items() if name in of_before}
     with patch.object(TrainerConfig, "defining", return_value=settings):

@@ -24,6 +24,9 @@ def trained(store: Store, config: TrainerConfig, workers: Workers, dtype: torch.
     for step in range(STEPS):
         assert not train_step(state, dealt[step % len(dealt)], workers).refused
     parameters = {name: value.detach() for name, value in state.tower.state_dict().items()}
+    if state.second is not None:
+        scorer = state.second.scorer.state_dict()
+        parameters |= {f"rescoring.{name}": value.detach() for name, value in scorer.items()}
     every = torch.arange(state.table.capacity)
     return parameters | {line: state.embeddings.fetch(every, line) for line in get_args(Line)}
 

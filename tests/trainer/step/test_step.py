@@ -199,7 +199,7 @@ def test_two_ranks_compute_what_one_rank_does(
 ) -> None:
     writer.features = features
     synthetic(writer, windows=1, events=75)
-    config = changed(config, tower={"dropout": 0.0})
+    config = changed(config, tower={"dropout": 0.0}, rescoring={"kind": "mixture_of_logits", "negatives": 20})
     on_ranks(2, "gradients_of_ranks.py", store, config, tmp_path)
     state = absorbed(store, config, dtype=torch.float64)
     dealt = batches_of(store, state)
@@ -207,13 +207,13 @@ def test_two_ranks_compute_what_one_rank_does(
     alone = [compute_gradients(state, batch, Workers()) for batch in (dealt[0], dealt[-1])]
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
     for one, left, right in zip(alone, first, second, strict=True):
-        rows, embeddings, tower, totals, *_ = left
+        rows, embeddings, tower, totals, *_, rescoring = left
         # Each rank has the gradients of the rows that it keeps.
         rows, order = torch.cat([rows, right[0]]).sort()
         embeddings = torch.cat([embeddings, right[1]])[order]
         assert torch.equal(rows, one.rows)
-        wanted = [one.embeddings, *one.tower, one.totals[:2]]
-        for mine, ours in zip([embeddings, *tower, totals[:2]], wanted, strict=True):
+        wanted = [one.embeddings, *one.tower, *one.second, one.totals[:2]]
+        for mine, ours in zip([embeddings, *tower, *rescoring, totals[:2]], wanted, strict=True):
             torch.testing.assert_close(mine, ours, rtol=0, atol=1e-12)
         # One rank was told to stop: all know.
         assert totals[2] == 1

@@ -43,6 +43,7 @@ KINDS: dict[str, dict[str, dict[str, Any]]] = {
     "sogram": {"loss": {"kind": "sogram"}, "negatives": BATCH},
     "exposed": {"negatives": {"exposed": 2}},
     "exposed, bpr": {"loss": {"kind": "bpr"}, "negatives": OWN | {"per_row": 1, "exposed": 3, "exposed_weight": 0.5}},
+    "rescored": {"rescoring": {"kind": "mixture_of_logits", "dimension": 4, "negatives": 30}},
 }
 
 

@@ -1,0 +1,100 @@
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.rescoring_config import RescoringConfig
+from trainer.towers.mixture import MixtureOfLogits, build_scorer
+
+Array = npt.NDArray[np.float64]
+SIZES = st.integers(1, 4)
+
+
+def scorer(config: RescoringConfig, dimension: int, seed: int = 0) -> MixtureOfLogits:
+    """A scorer as after training: a fresh one weighs nearly alike."""
+    model = build_scorer(config, dimension, seed).double()
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+    return model
+
+
+class Plain:
+    """The published formula, pair by pair, from the parameters by name."""
+
+    def __init__(self, model: MixtureOfLogits, config: RescoringConfig) -> None:
+        self.values = {name: value.numpy() for name, value in model.state_dict().items()}
+        self.config = config
+
+    def linear(self, name: str, x: Array) -> Array:
+        return np.asarray(self.values[f"{name}.weight"] @ x + self.values[f"{name}.bias"])
+
+    def network(self, name: str, x: Array) -> Array:
+        return self.linear(f"{name}.2", silu(self.linear(f"{name}.0", x)))
+
+    def components(self, name: str, x: Array) -> list[Array]:
+        parts = self.linear(name, x).reshape(-1, self.config.dimension)
+        return [part / np.sqrt((part * part).sum()) for part in parts]
+
+    def score(self, user: Array, item: Array) -> float:
+        mine, its = self.components("user_components", user), self.components("item_components", item)
+        cosines = np.array([one @ other for one in mine for other in its])
+        both = self.network("user_weights", user) * self.network("item_weights", item)
+        odds = np.exp(silu(both + self.network("pair_weights", cosines)))
+        return float((odds / odds.sum()) @ cosines / self.config.temperature)
+
+
+def silu(x: Array) -> Array:
+    return np.asarray(x / (1 + np.exp(-x)))
+
+
+CONFIGS = st.builds(
+    RescoringConfig,
+    user_components=SIZES,
+    item_components=SIZES,
+    dimension=SIZES,
+    hidden=SIZES,
+    temperature=st.sampled_from([0.05, 0.2, 1.0]),
+)
+
+
+@given(CONFIGS, st.integers(1, 3), st.integers(1, 5))
+def test_scores_are_those_of_the_published_formula(config: RescoringConfig, users: int, items: int) -> None:
+    model, draw = scorer(config, 6), torch.Generator().manual_seed(users + 10 * items)
+    vectors = torch.randn(users + items, 6, generator=draw, dtype=torch.float64)
+    mine, its = vectors[:users], vectors[users:]
+    plain = Plain(model, config)
+    wanted = [[plain.score(user, item) for item in its.numpy()] for user in mine.numpy()]
+    with torch.no_grad():
+        every, chosen = model.every_pair(mine, its), torch.randint(0, items, (users, 7), generator=draw)
+        of_candidates = model(mine, its, chosen)
+    np.testing.assert_allclose(every, wanted, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(of_candidates, every.gather(1, chosen), rtol=1e-9, atol=1e-9)
+
+
+def test_a_single_pair_is_the_cosine_of_two_projections() -> None:
+    config = RescoringConfig(user_components=1, item_components=1, dimension=3, temperature=0.5)
+    model, vectors = scorer(config, 4), torch.randn(2, 5, 4, dtype=torch.float64)
+    with torch.no_grad():
+        mine, its = model.user_components(vectors[0]), model.item_components(vectors[1])
+        wanted = 2 * torch.cosine_similarity(mine[:, None], its[None], dim=-1)
+        torch.testing.assert_close(model.every_pair(*vectors), wanted)
+
+
+def test_a_mixture_expresses_what_no_inner_product_does() -> None:
+    """Scores of an inner product have at most the rank of the vectors; these have more."""
+    model = scorer(RescoringConfig(), 2)
+    with torch.no_grad():
+        scores = model.every_pair(*torch.randn(2, 40, 2, dtype=torch.float64))
+    assert torch.linalg.matrix_rank(scores, rtol=1e-3) > 2
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_parameters_follow_from_the_seed_alone(seed: int) -> None:
+    first, again, other = (build_scorer(RescoringConfig(), 8, one) for one in (seed, seed, seed + 1))
+    torch.rand(3)
+    assert all(torch.equal(one, two) for one, two in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(first.user_components.weight, other.user_components.weight)

@@ -1,0 +1,59 @@
+"""The second phase in a step: its negatives, its scores, and its optimiser.
+
+It reads what the first phase has made, and none of its gradient goes there: with it the first phase is, bit for bit,
+what it is without.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from trainer.config import TrainerConfig
+from trainer.step.seeds import Purpose, derive, generator
+from trainer.towers.mixture import MixtureOfLogits, build_scorer
+
+__all__ = ["SecondPhase", "rescored_columns"]
+
+
+@dataclass(frozen=True, eq=False)
+class SecondPhase:
+    """The scorer and what trains it; the same on every rank."""
+
+    scorer: MixtureOfLogits
+    optimizer: AdamW
+
+    @classmethod
+    def fresh(cls, config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> "SecondPhase | None":
+        """Return the second phase of some settings before its first step; None where they have none."""
+        if not config.rescoring.on:
+            return None
+        seed = derive(config.seed, Purpose.SCORER)
+        scorer = build_scorer(config.rescoring, config.tower.dimension, seed).to(device, dtype)
+        rate, decay = config.rescoring.learning_rate, config.optimizer.weight_decay
+        return cls(scorer, AdamW(scorer.parameters(), lr=rate, weight_decay=decay))
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """What is trained."""
+        return list(self.scorer.parameters())
+
+    def move(self, gradients: list[Tensor], limit: float | None) -> None:
+        """Make a step with the gradients of the parameters, scaled down where their norm exceeds the limit."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if limit is not None:
+            nn.utils.clip_grad_norm_(self.parameters, limit)
+        self.optimizer.step()
+
+
+def rescored_columns(config: TrainerConfig, columns: Tensor | None, step: int) -> Tensor | None:
+    """Return which of the shared negatives `columns` (C,) the second phase sees in a step; None where there is none.
+
+    A random choice of at most `rescoring.negatives`, the same on every rank: a sample of a sample has its density.
+    """
+    if columns is None or not config.rescoring.on:
+        return None
+    draw = generator(config.seed, Purpose.RESCORING, step)
+    return columns[torch.randperm(len(columns), generator=draw)[: config.rescoring.negatives].to(columns.device)]

@@ -1,0 +1,83 @@
+"""A mixture of logits: the similarity of a user and an item that no single inner product expresses.
+
+Sources: Zhai et al., "Revisiting Neural Retrieval on Accelerators", KDD 2023 (arXiv 2306.04039), which defines the
+mixture; Ding and Zhai, "Retrieval with Learned Similarities", WWW 2025 (arXiv 2407.15462), whose components have length
+1 and share a temperature, and whose published code weighs them as this one does (SiLU of the product of what user and
+item say, plus what their cosines say).
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainer.rescoring_config import RescoringConfig
+
+__all__ = ["MixtureOfLogits", "Side", "build_scorer"]
+
+Side = tuple[Tensor, Tensor]
+"""Component embeddings (n, k, p), of length 1, and what one side alone says of the weight of each pair, (n, K)."""
+
+
+class MixtureOfLogits(nn.Module):
+    """The score of users and items as the search compares them, of length d.
+
+    With f_a(u) for a = 1 ... k_u and g_b(i) for b = 1 ... k_i linear in u and i, and of length 1,
+
+        phi(u, i) = 1 / T sum_ab pi_ab(u, i) <f_a(u), g_b(i)>
+        pi(u, i) = softmax(SiLU(v(u) w(i) + x(<f_1(u), g_1(i)>, ..., <f_ku(u), g_ki(i)>)))
+
+    where v, w and x are networks with one hidden layer, that return a number for each of the K = k_u k_i pairs.
+    """
+
+    def __init__(self, config: RescoringConfig, dimension: int) -> None:
+        super().__init__()
+        pairs, width, hidden = config.user_components * config.item_components, config.dimension, config.hidden
+        self.shape, self.temperature = (config.user_components, config.item_components, width), config.temperature
+        self.user_components = nn.Linear(dimension, config.user_components * width)
+        self.item_components = nn.Linear(dimension, config.item_components * width)
+        self.user_weights = _network(dimension, hidden, pairs)
+        self.item_weights = _network(dimension, hidden, pairs)
+        self.pair_weights = _network(pairs, hidden, pairs)
+
+    def forward(self, users: Tensor, items: Tensor, candidates: Tensor) -> Tensor:
+        """Return the scores (B, N) of `users` (B, d) and the items (M, d) at their `candidates` (B, N).
+
+        Serving runs this, exported as ONNX: what an item alone says is computed once, whoever it is a candidate of.
+        """
+        (components, weights), (of_items, weights_of_items) = self.of_users(users), self.of_items(items)
+        cosines = torch.einsum("bap,bncp->bnac", components, of_items[candidates]).flatten(2)
+        return self._mixed(cosines, weights[:, None], weights_of_items[candidates])
+
+    def every_pair(self, users: Tensor, items: Tensor) -> Tensor:
+        """Return the scores (B, M) of each of `users` (B, d) and each of `items` (M, d)."""
+        (components, weights), (of_items, weights_of_items) = self.of_users(users), self.of_items(items)
+        cosines = torch.einsum("bap,mcp->bmac", components, of_items).flatten(2)
+        return self._mixed(cosines, weights[:, None], weights_of_items[None])
+
+    def of_users(self, users: Tensor) -> Side:
+        """Return what the users (n, d) alone say."""
+        users_, _, width = self.shape
+        components = self.user_components(users).unflatten(-1, (users_, width))
+        return functional.normalize(components, dim=-1), self.user_weights(users)
+
+    def of_items(self, items: Tensor) -> Side:
+        """Return what the items (n, d) alone say."""
+        _, items_, width = self.shape
+        components = self.item_components(items).unflatten(-1, (items_, width))
+        return functional.normalize(components, dim=-1), self.item_weights(items)
+
+    def _mixed(self, cosines: Tensor, of_user: Tensor, of_item: Tensor) -> Tensor:
+        """Return the weighted means (B, M) of `cosines` (B, M, K), over the temperature."""
+        weights = functional.silu(of_user * of_item + self.pair_weights(cosines)).softmax(-1)
+        return (weights * cosines).sum(-1) / self.temperature
+
+
+def build_scorer(config: RescoringConfig, dimension: int, seed: int) -> MixtureOfLogits:
+    """Return the scorer of vectors of a `dimension`, with parameters drawn from `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MixtureOfLogits(config, dimension)
+
+
+def _network(wide: int, hidden: int, pairs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(wide, hidden), nn.SiLU(), nn.Linear(hidden, pairs))
