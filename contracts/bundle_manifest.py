@@ -1,11 +1,11 @@
 """The manifest of a bundle: what it is, and what its files hold."""
 
-from typing import Annotated, Final, Literal, NewType
+from typing import Annotated, Any, Final, Literal, NewType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from contracts import columns
 from contracts.artefacts import MANIFEST
@@ -66,6 +66,11 @@ class BundleFile:
     Where windows have item features, ``features.npz`` says what these add to an item's embedding, in complete bundles
     and in deltas (`contracts.feature_weights`): an item without a row can be answered from its features.
 
+    Where there is a second phase, ``scorer.onnx`` scores candidates again, in complete bundles and in deltas: it takes
+    ``user`` float32 (batch, dimension), as the index is searched with, ``items`` float32 (items, dimension), rows of
+    ``vectors.npy``, and ``candidates`` int64 (batch, candidates), which count the items from 0; it returns ``score``
+    float32 (batch, candidates).
+
     A compacted bundle has the files of a complete one, and the rows of the delta that it stands for. So a row may hold
     no item: ``items.parquet`` does not name it, the index does not find it, and its vectors are zeros.
     """
@@ -75,6 +80,7 @@ class BundleFile:
     EMBEDDINGS: Final = "embeddings.npy"
     VECTORS: Final = "vectors.npy"
     TOWER: Final = "tower.onnx"
+    SCORER: Final = "scorer.onnx"
     LISTS: Final = "lists.npy"
     REMOVED: Final = "removed.npy"
     CENTROIDS: Final = "centroids.npy"
@@ -146,8 +152,19 @@ class BundleManifest(Document):
         description="share of items that are new or off by more than the bound since they were last published; none: "
         "there was no bundle to compare with",
     )
+    rescored: int | None = Field(
+        default=None, ge=1, description="best items of the index that the scorer scores again; none: there is no scorer"
+    )
     recipe: Recipe | None = Field(default=None, description="what `weir replay-bundle` makes it again by")
     files: tuple[FileEntry, ...]
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Name no second phase where there is none: the manifest is that of earlier versions then."""
+        fields: dict[str, Any] = serialise(self)
+        if self.rescored is None:
+            fields.pop("rescored", None)
+        return fields
 
     @property
     def folder(self) -> str:

@@ -127,7 +127,8 @@ class _Export:
 
     def _manifest(self, draft: Complete | Delta) -> BundleManifest:
         """Write the files of a draft and return what they are."""
-        at, tower = self.state.position, self.state.config.tower
+        at, config = self.state.position, self.state.config
+        tower = config.tower
         manifest = BundleManifest(
             version=self.version,
             variant=self.keeper.variant,
@@ -145,7 +146,8 @@ class _Export:
             verdict="",
             software_version=version("weir"),
             moved=draft.moved,
-            recipe=Recipe(settings=self.state.config.recipe(), stretches=self.state.stretches),
+            rescored=config.rescoring.candidates if config.rescoring.on else None,
+            recipe=Recipe(settings=config.recipe(), stretches=self.state.stretches),
             files=(),
         )
         if isinstance(draft, Complete):

@@ -94,11 +94,12 @@ def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
     manifest = delta.model_copy(update={**complete, "compacts": ref})
     rows, live = servable.rows.merged(), np.asarray(servable.rows.live)
     index = servable.index.merged(rows.vectors.base, live)
-    wanted, there = (BundleFile.TOWER, BundleFile.FEATURES), {entry.name for entry in delta.files}
+    wanted, there = (BundleFile.TOWER, BundleFile.SCORER, BundleFile.FEATURES), {entry.name for entry in delta.files}
     model = {name: log.read(delta, name) for name in wanted if name in there}
     files = write_compacted(log.store, manifest, rows, index, model)
     manifest = manifest.model_copy(update={"files": files})
     log.manifest(delta.version)  # it may be retired by now, and what belongs to no bundle is left over
     log.commit(manifest)
     assigned = None if kept.lists is None else kept.lists.assigned.merged()
-    return Compacted(Servable(manifest, servable.tower, searched(index), rows), assigned)
+    whole = replace(servable, manifest=manifest, index=searched(index), rows=rows)
+    return Compacted(whole, assigned)

@@ -16,7 +16,7 @@ from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, ItemKeys, columns
 from trainer.config import EARLIER
 from trainer.export.fingerprint import Fingerprint
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows
-from trainer.state.codec import flatten
+from trainer.state.codec import Stateful, flatten
 from trainer.state.trainer_state import TrainerState
 from trainer.towers import project
 
@@ -112,7 +112,10 @@ class Content:
         # Their sum tells counts apart that were read at other times.
         counted = {"time_ms": state.frequencies.time_ms, "log_total": state.counts.log_total}
         digest.update(json.dumps(settings | counted | {"items": self.fingerprint.value}, sort_keys=True).encode())
-        parts = flatten({"tower": state.tower, "frequencies": state.frequencies})
+        served: dict[str, Stateful] = {"tower": state.tower, "frequencies": state.frequencies}
+        if state.second is not None:
+            served["scorer"] = state.second.scorer
+        parts = flatten(served)
         for name, value in sorted(parts.items()):
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(_array(value)).data)

@@ -15,6 +15,7 @@ from contracts.item_rows import FIRST_ITEM_ROW
 from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta
 from trainer.export.index import serialised
+from trainer.export.scorer import scorer_to_onnx
 from trainer.export.tower import tower_to_onnx
 
 __all__ = ["write_compacted", "write_complete", "write_delta"]
@@ -41,7 +42,7 @@ def write_compacted(
 ) -> tuple[FileEntry, ...]:
     """Write the files of a compacted bundle, whose rows are merged (`BundleRows.merged`); `model` are those of a delta.
 
-    These are its tower and, if there is one, its ``features.npz``, by name.
+    These are its tower and, if there are any, its scorer and its ``features.npz``, by name.
     """
     folder, items, live = manifest.folder, BUNDLE_ITEMS_SCHEMA, rows.live
     blocks = [_items(rows, live[first : first + _BLOCK]) for first in range(0, len(live), _BLOCK)]
@@ -85,10 +86,12 @@ def write_delta(store: Store, manifest: BundleManifest, draft: Delta) -> tuple[F
 
 
 def _write_model(store: Store, folder: str, content: Content) -> Iterator[FileEntry]:
-    """Write the user tower and, where there are item features, what these say of an item."""
-    tower = tower_to_onnx(content.state.tower, content.state.config.tower)
-    yield store.write(f"{folder}/{BundleFile.TOWER}", tower)
-    if (featured := content.state.featured) is not None:
+    """Write the user tower and, where there are any, the scorer, and what item features say of an item."""
+    state, config = content.state, content.state.config
+    yield store.write(f"{folder}/{BundleFile.TOWER}", tower_to_onnx(state.tower, config.tower))
+    if state.second is not None:
+        yield store.write(f"{folder}/{BundleFile.SCORER}", scorer_to_onnx(state.second.scorer))
+    if (featured := state.featured) is not None:
         yield store.write(f"{folder}/{BundleFile.FEATURES}", featured.weights.encode())
 
 

@@ -41,6 +41,7 @@ class Servable:
     tower: onnxruntime.InferenceSession
     index: Searched
     rows: BundleRows
+    scorer: onnxruntime.InferenceSession | None = None
     _answered: list[tuple[Cases, int, npt.NDArray[np.bool_]]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
@@ -61,8 +62,9 @@ class Servable:
             delta = BundleDelta.read(files)
             rows = rows.changed(files, delta)
             index = files.guarded(BundleFile.LISTS, partial(index.changed, delta))
-        tower = BundleFiles(log, manifest).decode(BundleFile.TOWER, _tower)
-        return cls(manifest, tower, index, rows)
+        last = BundleFiles(log, manifest)
+        scorer = last.decode(BundleFile.SCORER, _session) if last.has(BundleFile.SCORER) else None
+        return cls(manifest, last.decode(BundleFile.TOWER, _session), index, rows, scorer)
 
     def index_recall(self, cases: Cases) -> float:
         """Return the share of the exact best items that the index finds, on the newest of the cases."""
@@ -87,7 +89,7 @@ class Servable:
         return rows
 
     def hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
-        """Return whether each case's item is among the first `k` that the index finds after its history, (n,).
+        """Return whether each case's item is among the first `k` of the answer to its history, (n,).
 
         The last answer is kept: trial and gate ask the promoted bundle about the same cases.
         """
@@ -100,10 +102,22 @@ class Servable:
         return found
 
     def _hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
-        _, rows = self.index.search(self._users(cases.histories), min(k, self.manifest.items))
+        rows = self._found(self._users(cases.histories), k)
         wanted = self.rows.item_rows.look_up(cases.items)
         hit: npt.NDArray[np.bool_] = (rows == wanted[:, None]).any(1) & (wanted >= 0)
         return hit
+
+    def _found(self, users: Floats, k: int) -> IndexRows:
+        """Return the rows (n, k) that users (n, d) are answered with; -1 where there is no more."""
+        wanted = min(max(k, self.manifest.rescored or 0), self.manifest.items)
+        _, rows = self.index.search(users, wanted)
+        if self.scorer is None:
+            return rows
+        known, places = np.unique(rows.clip(min=0), return_inverse=True)
+        asked = {"user": users, "items": self.rows.vectors[known], "candidates": places.reshape(rows.shape)}
+        (scores,) = self.scorer.run(["score"], asked)
+        best = np.argsort(-np.where(rows < 0, -np.inf, scores), axis=1, kind="stable")[:, :k]
+        return IndexRows(np.take_along_axis(rows, best, 1))
 
     def _users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, d) as they are searched with."""
@@ -118,8 +132,8 @@ def _index(data: bytes) -> Any:
     return faiss.deserialize_index(np.frombuffer(data, np.uint8))
 
 
-def _tower(data: bytes) -> onnxruntime.InferenceSession:
-    """Return what runs the tower as the server does; in one thread, since the ranks of a machine share its cores."""
+def _session(data: bytes) -> onnxruntime.InferenceSession:
+    """Return what runs a model as the server does; in one thread, since the ranks of a machine share its cores."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])

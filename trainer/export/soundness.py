@@ -36,6 +36,9 @@ def _norms(state: TrainerState, rows: TableRows | None) -> dict[str, Tensor]:
     parts: dict[str, Stateful] = {"tower": state.tower, "optimizer": OptimizerState(state.optimizer)}
     if state.featured is not None:
         parts["features"] = state.featured.tower
+    if state.second is not None:
+        parts["rescoring"] = state.second.scorer
+        parts["rescoring_optimizer"] = OptimizerState(state.second.optimizer)
     table = state.embeddings.norms(rows)
     others = {name: value for name, value in flatten(parts).items() if value.is_floating_point()}
     return {f"embeddings.{name}": norm for name, norm in table.items()} | {

@@ -7,6 +7,7 @@ from contracts import BundleFile, BundleLog, BundleManifest
 from contracts.item_rows import FIRST_ITEM_ROW
 from contracts.variants import version_of
 from trainer.export.content import Content
+from trainer.export.scorer import scorer_to_onnx
 from trainer.export.servable import Servable
 from trainer.export.tower import bare, tower_to_onnx
 from trainer.items.rows import SHARED
@@ -30,6 +31,8 @@ def differences(log: BundleLog, manifest: BundleManifest, state: TrainerState) -
     # Older versions have left notes in theirs.
     if bare(log.read(manifest, BundleFile.TOWER)) != tower_to_onnx(state.tower, state.config.tower):
         found.append("the user tower differs")
+    if state.second is not None and log.read(manifest, BundleFile.SCORER) != scorer_to_onnx(state.second.scorer):
+        found.append("the scorer differs")
     if (version := version_of(content.version, manifest.variant)) != manifest.version:
         found.append(f"the state differs: its bundle would be named {version}")
     return found

@@ -24,7 +24,7 @@ class MixtureOfLogits(nn.Module):
     With f_a(u) for a = 1 ... k_u and g_b(i) for b = 1 ... k_i linear in u and i, and of length 1,
 
         phi(u, i) = 1 / T sum_ab pi_ab(u, i) <f_a(u), g_b(i)>
-        pi(u, i) = softmax(SiLU(v(u) w(i) + x(<f_1(u), g_1(i)>, ..., <f_ku(u), g_ki(i)>)))
+        pi(u, i) = softmax(SiLU(v(u) w(i) + x(<f_1(u), g_1(i)>, ..., <f_k_u(u), g_k_i(i)>)))
 
     where v, w and x are networks with one hidden layer, that return a number for each of the K = k_u k_i pairs.
     """
@@ -44,15 +44,12 @@ class MixtureOfLogits(nn.Module):
 
         Serving runs this, exported as ONNX: what an item alone says is computed once, whoever it is a candidate of.
         """
-        (components, weights), (of_items, weights_of_items) = self.of_users(users), self.of_items(items)
-        cosines = torch.einsum("bap,bncp->bnac", components, of_items[candidates]).flatten(2)
-        return self._mixed(cosines, weights[:, None], weights_of_items[candidates])
+        components, weights = self.of_items(items)
+        return self._scores(self.of_users(users), (components[candidates], weights[candidates]))
 
     def every_pair(self, users: Tensor, items: Tensor) -> Tensor:
         """Return the scores (B, M) of each of `users` (B, d) and each of `items` (M, d)."""
-        (components, weights), (of_items, weights_of_items) = self.of_users(users), self.of_items(items)
-        cosines = torch.einsum("bap,mcp->bmac", components, of_items).flatten(2)
-        return self._mixed(cosines, weights[:, None], weights_of_items[None])
+        return self._scores(self.of_users(users), self.of_items(items))
 
     def of_users(self, users: Tensor) -> Side:
         """Return what the users (n, d) alone say."""
@@ -66,9 +63,11 @@ class MixtureOfLogits(nn.Module):
         components = self.item_components(items).unflatten(-1, (items_, width))
         return functional.normalize(components, dim=-1), self.item_weights(items)
 
-    def _mixed(self, cosines: Tensor, of_user: Tensor, of_item: Tensor) -> Tensor:
-        """Return the weighted means (B, M) of `cosines` (B, M, K), over the temperature."""
-        weights = functional.silu(of_user * of_item + self.pair_weights(cosines)).softmax(-1)
+    def _scores(self, users: Side, items: Side) -> Tensor:
+        """Return the scores (B, N) of users and of the same items for all of them, or of N items for each."""
+        (mine, of_users), (its, of_items) = users, items
+        cosines = (its.flatten(-3, -2) @ mine.mT).reshape(mine.shape[0], -1, of_users.shape[1])
+        weights = functional.silu(of_users[:, None] * of_items + self.pair_weights(cosines)).softmax(-1)
         return (weights * cosines).sum(-1) / self.temperature
 
 

@@ -10,10 +10,16 @@ import pytest
 import torch
 
 from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store, hash_id
+from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export import Content, ExportError, export_bundle
+from trainer.export.compaction import compact
+from trainer.export.keeper import Keeper
+from trainer.export.kept import Kept
+from trainer.export.scorer import scorer_to_onnx
+from trainer.export.servable import Servable
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
@@ -56,6 +62,37 @@ def test_a_bundle_is_what_its_contract_says(store: Store, state: TrainerState) -
     assert items["row"].to_pylist() == list(range(n))
     assert items["item_key"].to_pylist() == [hash_id(name) for name in items["item_id"].to_pylist()]
     np.testing.assert_allclose(items["popularity"].to_numpy(), state.frequencies.counts(items["item_key"].to_numpy()))
+
+
+def test_a_bundle_without_a_second_phase_says_nothing_of_one(store: Store, state: TrainerState) -> None:
+    manifest = export_bundle(store, state)
+    said = store.read(f"{manifest.folder}/MANIFEST.json")
+    assert b"rescor" not in said
+    assert b"scorer" not in said
+
+
+def test_a_second_phase_is_part_of_complete_bundles_deltas_and_compacted_ones(
+    store: Store, state: TrainerState
+) -> None:
+    on = {"rescoring": {"kind": "mixture_of_logits", "dimension": 4, "candidates": 7}}
+    state, keeper, log = absorbed(store, configured(state.config, on)), Keeper(), BundleLog(store)
+    state.position.trained_sequence = 0
+    scorers = []
+    for batch in batches_of(store, state)[:2]:
+        train_step(state, batch, Workers())
+        state.embeddings.touched.mark(state.table.live[:2])
+        manifest = export_bundle(store, state, keeper=keeper)
+        assert manifest.rescored == 7
+        assert state.second is not None
+        scorers.append(log.read(manifest, BundleFile.SCORER))
+        assert scorers[-1] == scorer_to_onnx(state.second.scorer)
+    assert manifest == log.manifest(manifest.version)
+    assert scorers[0] != scorers[1]
+    servable = Servable.open(log, manifest)
+    whole = compact(log, Kept.of(servable), servable).servable
+    assert whole.manifest.rescored == 7
+    assert whole.scorer is not None
+    assert log.read(whole.manifest, BundleFile.SCORER) == scorers[1]
 
 
 def test_what_is_served_scores_as_in_training(store: Store, state: TrainerState) -> None:

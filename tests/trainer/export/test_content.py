@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from contracts import Store
+from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import EARLIER, TrainerConfig
@@ -84,6 +85,16 @@ def test_whatever_is_served_otherwise_has_another_name(
     after = Content.of(state).version
     assert after != before
     assert after.rpartition("-")[0] == before.rpartition("-")[0] == "00000000-0000000000"
+
+
+def test_another_second_phase_has_another_name(store: Store, state: TrainerState) -> None:
+    before, config = Content.of(state).version, configured(state.config, {"rescoring": {"kind": "mixture_of_logits"}})
+    state = absorbed(store, config)
+    names = [before, Content.of(state).version]
+    assert state.second is not None
+    with torch.no_grad():
+        state.second.scorer.user_components.bias[0] += 1
+    assert len({*names, Content.of(state).version}) == 3
 
 
 def test_names_sort_in_the_order_of_the_stream(state: TrainerState) -> None:

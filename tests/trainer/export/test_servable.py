@@ -2,9 +2,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from contracts import BundleFile, BundleLog, CorruptArtefactError, IndexRows, Store, WindowLog
 from serving.loading import load_bundle
+from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
@@ -54,6 +56,29 @@ def test_it_finds_what_the_server_finds(
     assert not mine[0]
     assert mine.any()
     assert mine.tolist() == hits.tolist()
+
+
+@pytest.mark.parametrize(("k", "candidates"), [(5, 12), (5, 3), (5, 10_000)])
+def test_with_a_second_phase_it_finds_the_best_of_the_candidates(
+    store: Store, state: TrainerState, k: int, candidates: int
+) -> None:
+    on = {"rescoring": {"kind": "mixture_of_logits", "candidates": candidates, "learning_rate": 0.02}}
+    state = absorbed(store, configured(state.config, on))
+    for batch in batches_of(store, state):
+        train_step(state, batch, Workers())
+    assert state.second is not None
+    manifest, cases = export_bundle(store, state), cases_of(store, 1, 6)
+    served = load_bundle(BundleLog(store), manifest.version)
+    users, vectors, hits = served.users(cases.histories), served.exact.vectors[np.arange(served.items)], []
+    with torch.no_grad():
+        second = state.second.scorer.every_pair(torch.from_numpy(users), torch.from_numpy(vectors)).numpy()
+    for user, scores, item in zip(users, second, served.rows_of(cases.items), strict=True):
+        best = np.argsort(-(vectors @ user), kind="stable")[: max(k, candidates)]
+        hits.append(item in best[np.argsort(-scores[best], kind="stable")[:k]])
+    mine = Servable.open(BundleLog(store), manifest)
+    assert mine.hits(cases, k).tolist() == hits
+    # What is measured of the index is about the index.
+    assert mine.index_recall(cases) == 1
 
 
 def test_more_is_asked_for_than_there_is_and_nothing_at_all(store: Store, state: TrainerState) -> None:

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from contracts import Store
+from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import TrainerConfig
@@ -49,6 +50,21 @@ def test_one_number_that_is_not_sound_is_found_wherever_it_is(state: TrainerStat
         assert fault_of(Content.of(state)) == f"{name} contains NaN or infinity, or its norm overflows"
         place.copy_(before)
     assert fault_of(Content.of(state)) is None
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_number_of_the_second_phase_that_is_not_sound_is_found(store: Store, state: TrainerState, bad: float) -> None:
+    state = absorbed(store, configured(state.config, {"rescoring": {"kind": "mixture_of_logits"}}))
+    train_step(state, batches_of(store, state)[0], Workers())
+    assert state.second is not None
+    assert fault_of(Content.of(state)) is None
+    moments = state.second.optimizer.state_dict()["state"][0]["exp_avg"].view(-1)
+    weights = state.second.scorer.user_components.weight.detach().view(-1)
+    for name, place in (("rescoring.user_components.weight", weights), ("rescoring_optimizer.0.exp_avg", moments)):
+        before = place[:1].clone()
+        place[:1] = bad
+        assert fault_of(Content.of(state)) == f"{name} contains NaN or infinity, or its norm overflows"
+        place[:1] = before
 
 
 @pytest.mark.parametrize("bad", BAD)

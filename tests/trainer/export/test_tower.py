@@ -6,7 +6,8 @@ import torch
 
 from trainer.config import TowerConfig
 from trainer.export.errors import ExportError
-from trainer.export.tower import OPSET, bare, tower_to_onnx
+from trainer.export.graph import OPSET
+from trainer.export.tower import bare, tower_to_onnx
 from trainer.tower_config import kinds
 from trainer.towers import build_tower
 

@@ -9,7 +9,7 @@ from contracts import BundleLog, BundleManifest, Store
 from contracts.recipe import Recipe, Stretch
 from contracts.variants import MAIN
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
+from trainer.config import RescoringConfig, TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.ranks.workers import Workers
 from trainer.replay.bundle import replay_bundle
@@ -36,7 +36,8 @@ def listed(store: Store) -> set[Path]:
 @pytest.mark.parametrize("exposed", [0, 1])
 def test_every_bundle_of_a_run_is_made_again_bit_for_bit(store: Store, config: TrainerConfig, exposed: int) -> None:
     negatives = config.negatives.model_copy(update={"exposed": exposed})
-    versions = trained(store, config.model_copy(update={"negatives": negatives}), exposed)
+    rescoring = RescoringConfig(kind="mixture_of_logits" if exposed else "none")
+    versions = trained(store, config.model_copy(update={"negatives": negatives, "rescoring": rescoring}), exposed)
     manifests = [BundleLog(store).manifest(one) for one in versions]
     assert {one.parent is None for one in manifests} == {True, False}, "complete ones and deltas"
     before = listed(store)

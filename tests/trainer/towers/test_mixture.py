@@ -41,7 +41,7 @@ class Plain:
 
     def score(self, user: Array, item: Array) -> float:
         mine, its = self.components("user_components", user), self.components("item_components", item)
-        cosines = np.array([one @ other for one in mine for other in its])
+        cosines = np.array([one @ other for other in its for one in mine])
         both = self.network("user_weights", user) * self.network("item_weights", item)
         odds = np.exp(silu(both + self.network("pair_weights", cosines)))
         return float((odds / odds.sum()) @ cosines / self.config.temperature)
