@@ -33,10 +33,10 @@ from benchmarks.serving import (
     requests_for,
     served,
 )
-from contracts import BundleFile, BundleLog, Store
+from contracts import BundleLog, Store
 from serving.loading import load_bundle
 from serving.processes.arrays import MappedArrays, SharedArrays
-from serving.processes.version import SharedVersion
+from serving.processes.version import Models, SharedVersion
 
 app = command_line(__doc__)
 CALLS: Final = 64
@@ -66,10 +66,10 @@ def load(
 def show_sharing(log: BundleLog) -> None:
     """Print the CPU of writing a version to memory, and of opening it."""
     bundle, arrays, reader = load_bundle(log, str(log.current()), places=True), SharedArrays(), MappedArrays()
-    tower = log.read(bundle.manifest, BundleFile.TOWER)
+    models = Models.read(log, bundle.manifest)
     for name in ("the first version", "a next one"):
         started = time.process_time()
-        package = arrays.package(SharedVersion.of(bundle, tower, arrays))
+        package = arrays.package(SharedVersion.of(bundle, models, arrays))
         written = time.process_time()
         reader.open(package).opened(1)
         opened = time.process_time()

@@ -23,6 +23,7 @@ from contracts.layers import Layers
 from serving.errors import NoBundleError
 from serving.index import AnnIndex, Exact, Index
 from serving.popular import Popular
+from serving.scorer import Scorer
 from serving.sieve import Sieve
 from serving.tagged import TaggedRows
 from serving.tower import Tower
@@ -61,8 +62,9 @@ class LoadedBundle:
     """One version, ready to answer; `items` counts the items that it can return.
 
     `popular` ranks its rows by popularity. `key_secret` is the store's (`contracts.keys`).
-    `size` estimates its memory in bytes. `features` says what item features add to an item, if the model knows any. Its
-    last `cold` rows are items that it does not have (`serving.cold`).
+    `size` estimates its memory in bytes. `features` says what item features add to an item, if the model knows any;
+    `scorer` scores the best items of the index again, if it has a second phase. Its last `cold` rows are items that it
+    does not have (`serving.cold`).
     """
 
     manifest: BundleManifest
@@ -74,6 +76,7 @@ class LoadedBundle:
     key_secret: str = ""
     size: int = 0
     features: FeatureWeights | None = None
+    scorer: Scorer | None = None
     cold: int = 0
     servable_at: float = field(default_factory=time.time)
     handover: Handover = field(default_factory=Handover)
@@ -88,6 +91,11 @@ class LoadedBundle:
     def items(self) -> int:
         """How many items can be returned."""
         return self.manifest.items + self.cold
+
+    @property
+    def rescored(self) -> int:
+        """How many of the best items of the index are scored again; 0: answers are those of the index."""
+        return 0 if self.scorer is None else self.manifest.rescored or 0
 
     @property
     def ids(self) -> Layers[np.object_]:

@@ -178,6 +178,12 @@ class ServingConfig(FrozenModel):
         description="most items of the catalogue that are answered from their features, because the bundle does not "
         "have them; of more, the last ones in the catalogue. Each search compares all of them. 0: none",
     )
+    rescored_candidates: int | None = Field(
+        default=None,
+        ge=0,
+        description="best items of the index that are scored again, where the bundle has a second phase "
+        "(docs/rescoring.md); null: trainer.rescoring.candidates, as it was at the export; 0: none",
+    )
     histories: str = Field(
         default="files",
         pattern=r"^(files$|rediss?://|unix://)",

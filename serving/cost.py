@@ -3,6 +3,7 @@
     cost of a request = item ids and tags of its filter + the sum over its queries
     cost of a query   = 100 + item ids of its history + excluded item ids + k + search
                         (+ 200 for a user whose seen items are to be left out: hundreds may be fetched in addition to k)
+                        (+ 0.4 for each candidate that the bundle's second phase scores again)
 
 `search` is what the index says (`serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
 graphs are walked, 512 where a matrix is multiplied (exact search, `allowed_item_ids`), and for a filter by tags the
@@ -29,6 +30,9 @@ QUERY: Final = 100.0
 SEEN: Final = 200.0
 """What it costs to leave out the stored seen items of a user, of whom it is not known yet how many there are."""
 
+RESCORED: Final = 0.4
+"""What it costs to score a candidate again."""
+
 _LOOKED_AT: Final = 32
 """Items in a microsecond, of which it is found out whether they are left and in which list."""
 
@@ -43,6 +47,7 @@ def query_costs(task: Task) -> list[float]:
     if not task.find:
         return [QUERY + _history(query) for query in task.queries]
     each = QUERY + len(task.excluded)
+    each += RESCORED * task.bundle.rescored
     return [each + _search(task, query.k) + _history(query) + query.k + _seen(task, query) for query in task.queries]
 
 

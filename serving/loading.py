@@ -13,7 +13,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleFile, BundleLog, ItemKeys, read_format
+from contracts import BundleFile, BundleLog, IndexRows, ItemKeys, read_format
 from contracts.bundle_delta import BundleDelta
 from contracts.bundle_files import BundleFiles
 from contracts.bundle_rows import BundleRows
@@ -24,9 +24,10 @@ from serving.index import AnnIndex, Device, Exact, Index, on_device, pick_gpu
 from serving.layered import exact_index
 from serving.memory import bundle_bytes
 from serving.popular import Popular
+from serving.scorer import Scorer
 from serving.tower import Tower
 
-__all__ = ["Route", "assembled", "load_bundle", "warm_users"]
+__all__ = ["Route", "assembled", "load_bundle", "warm_scorer", "warm_users"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -166,6 +167,9 @@ def assembled(
         popular=Popular.of(rows.popularity, before),
         key_secret=found.key_secret if (found := read_format(files.log.root or files.log.store)) else "",
         features=_features(files),
+        scorer=files.decode(BundleFile.SCORER, lambda data: Scorer(data, threads))
+        if files.has(BundleFile.SCORER)
+        else None,
     )
     for batch in (1, 2):
         users: Floats = files.guarded(BundleFile.TOWER, partial(warm_users, bundle, batch))
@@ -174,6 +178,8 @@ def assembled(
         files.require(BundleFile.TOWER, good, problem)
         if search and bundle.items:
             bundle.index.search(users, 1)
+    if bundle.scorer is not None and len(bundle.rows):
+        files.guarded(BundleFile.SCORER, partial(warm_scorer, bundle, users))
     return bundle
 
 
@@ -190,3 +196,10 @@ def warm_users(bundle: LoadedBundle, batch: int) -> Floats:
     """Run the tower, for so many users, on the first items that the base of the bundle has."""
     known = bundle.item_rows.keys[: bundle.manifest.history_length]
     return bundle.users(ItemKeys(np.broadcast_to(known, (batch, len(known)))))
+
+
+def warm_scorer(bundle: LoadedBundle, users: Floats) -> None:
+    """Run the scorer for users (n, dimension), on the first row; raises `ValueError` for a score that is not finite."""
+    rows = IndexRows(np.zeros((len(users), 1), np.int64))
+    if bundle.scorer is not None and not np.isfinite(bundle.scorer(users, bundle.exact, rows)).all():
+        raise ValueError("gives scores that are not finite")

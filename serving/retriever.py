@@ -28,6 +28,7 @@ from serving.index import AnnIndex, Found
 from serving.known_users import Histories, KnownUsers, nothing_known
 from serving.plan import Plan
 from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
+from serving.rescoring import rescored
 from serving.rowsets import rows_in, rowset
 from serving.sieve import NO_TAGS, Passing, Sieve
 from serving.spans import BatchTimes
@@ -58,12 +59,17 @@ class Retriever:
     """Called by the batcher's thread, with `threads` threads for FAISS.
 
     `taken_down` gives the keys of items that must not be returned, in a store with a secret: the same array until
-    others are meant.
+    others are meant. So many candidates are `rescored`, where a bundle has a second phase; None: as many as it says.
     """
 
     histories: Histories
     threads: int = 1
     taken_down: Callable[[str], ItemKeys] = lambda _: _NO_KEYS
+    rescored: int | None = None
+
+    def candidates(self, bundle: LoadedBundle) -> int:
+        """Return how many of the best items of its index are scored again; 0: none."""
+        return bundle.rescored if self.rescored is None or not bundle.rescored else self.rescored
 
     def __call__(self, tasks: Sequence[Task]) -> list[Answer]:
         """Return one answer per task, in order."""
@@ -75,7 +81,7 @@ class Retriever:
             bundle, tagged = bundles[numbers[0]], bundles[numbers[0]].shelf.tagged
             if tagged is not None and tagged.cold is not None and len(tagged.cold):
                 bundle = tagged.cold.beside(bundle)
-            batch = _Batch(bundle, self.histories, self.sieve(bundle, tagged))
+            batch = _Batch(bundle, self.histories, self.sieve(bundle, tagged), self.candidates(bundle))
             answers.update(zip(numbers, batch.answer(group), strict=True))
         return [answers[number] for number in range(len(tasks))]
 
@@ -94,6 +100,7 @@ class _Batch:
     bundle: LoadedBundle
     histories: Histories
     sieve: Sieve
+    candidates: int = 0
     filters: dict[int, Passing] = field(default_factory=dict)
 
     @cached_property
@@ -186,7 +193,8 @@ class _Batch:
             rows = np.concatenate([rows, seen])
         if self.sieve.blocked and self.passing(task) is None:
             rows = np.concatenate([rows, rows_in(self.sieve.blocked)])
-        return Plan(task, query, place, missing, IndexRows(np.sort(rows[rows >= 0])) if len(rows) else _NO_ROWS)
+        excluded = IndexRows(np.sort(rows[rows >= 0])) if len(rows) else _NO_ROWS
+        return Plan(task, query, place, missing, excluded, candidates=self.candidates if place >= 0 else 0)
 
     def passing(self, task: Task) -> Passing | None:
         """Return the rows that a task lets pass; None: all, but for those that its plans leave out one by one."""
@@ -203,7 +211,8 @@ class _Batch:
         if row < 0:
             return self.planned(task, query, -1, [source.id], _NO_ROWS)
         plan = self.planned(task, query, vectors.item(row), [], _NO_ROWS)
-        return plan._replace(excluded=IndexRows(np.sort(np.append(plan.excluded, row))))
+        # The second phase has learnt what users want next, not which items are alike.
+        return plan._replace(excluded=IndexRows(np.sort(np.append(plan.excluded, row))), candidates=0)
 
     def find(self, plans: list[Plan], vectors: Floats) -> list[Hits]:
         """Return the hits of each plan, in order."""
@@ -245,7 +254,8 @@ class _Batch:
         passing = self.passing(task) if task.find else None
         lists = task.nprobe if passing is not None else self.lists(plan)
         within = self.bundle.index.reaches(plan.wanted, lists)
-        return plan.place < 0, task.find, task.exact, lists, id(passing), within, (plan.wanted // FEW).bit_length()
+        few, again = (plan.wanted // FEW).bit_length(), plan.candidates > 0
+        return plan.place < 0, task.find, task.exact, lists, id(passing), within, few, again
 
     def lists(self, plan: Plan) -> int:
         """Return how many inverted lists to visit, 0 for the bundle's own number."""
@@ -262,9 +272,12 @@ class _Batch:
             found = self.bundle.exact.search(queries, wanted)
         else:
             found = index.search(queries, wanted, lists)
+        # The second phase sees as many of them as of every other query, whatever was left out.
+        kept = [plan.first(plan.kept(Found(*row))) for plan, *row in zip(plans, *found, strict=True)]
         return [
-            self.chosen(plan, plan.kept(Found(*row), plan.task.threshold), partial(self.again, plan, query[None]))
-            for plan, query, *row in zip(plans, queries, *found, strict=True)
+            # The second phase may find more above the threshold behind some that are below.
+            plan.above(self.chosen(plan, ranked, partial(self.again, plan, query[None])))
+            for plan, query, ranked in zip(plans, queries, rescored(self.bundle, plans, queries, kept), strict=True)
         ]
 
     def filtered(self, task: Task, passing: Passing) -> FilteredSearch:
@@ -274,7 +287,7 @@ class _Batch:
         """Search once more, among the rows that are left."""
         passing = Passing(left, len(self.bundle.rows))
         scores, rows = self.filtered(plan.task, passing).search(query, count, plan.task.nprobe)
-        return plan.kept(Found(scores[0], IndexRows(rows[0])), plan.task.threshold)
+        return rescored(self.bundle, [plan], query, [plan.kept(Found(scores[0], IndexRows(rows[0])))])[0]
 
     def chosen(self, plan: Plan, found: Ranked, rank: Callable[[BitMap, int], Ranked]) -> Ranked:
         """Return the k of the best rows that a cap on tags allows, the first ones without; `rank` finds more."""
@@ -297,7 +310,7 @@ class _Batch:
             rows = self.bundle.popular.first(wanted)
         else:
             rows = passing.most_popular(self.bundle.popularity.__getitem__, wanted)
-        return self.chosen(plan, plan.kept(self.by_popularity(rows), None), self.next_popular)
+        return self.chosen(plan, plan.kept(self.by_popularity(rows)), self.next_popular)
 
     def next_popular(self, left: BitMap, count: int) -> Ranked:
         """Return the most popular of the rows that are left."""

@@ -142,7 +142,7 @@ class Server:
         self.health = health.aio.HealthServicer()
         self._ill = ""
         self._where = f"gRPC on {config.host}:{config.port}"
-        self.retriever = Retriever(self.histories, config.threads, takedown.keys)
+        self.retriever = Retriever(self.histories, config.threads, takedown.keys, config.rescored_candidates)
         self.batcher: Batcher[Task, Answer] = Batcher(
             self.retriever,
             self.metrics,

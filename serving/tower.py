@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-__all__ = ["Tower"]
+__all__ = ["Tower", "session"]
 
 Floats = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
@@ -33,19 +33,24 @@ class Tower:
     """
 
     def __init__(self, graph: bytes, threads: int = 1) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        try:
-            self._session: Any = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime errors share no narrower base class
-            raise ValueError(f"ONNX Runtime cannot read it: {error}") from error
-        inputs = tuple(sorted(node.name for node in self._session.get_inputs()))
-        outputs = [node.name for node in self._session.get_outputs()]
-        if inputs != _INPUTS or _OUTPUT not in outputs:
-            raise ValueError(f"has inputs {inputs} and outputs {outputs}, expected {_INPUTS} and {_OUTPUT!r}")
+        self._session: Any = session(graph, threads, _INPUTS, _OUTPUT)
 
     def __call__(self, history: Floats, mask: Bool) -> Floats:
         """Return the users' vectors, (batch, dimension); raises what ONNX Runtime raises."""
         vectors: Floats = self._session.run([_OUTPUT], {"history": history, "mask": mask})[0]
         return vectors
+
+
+def session(graph: bytes, threads: int, inputs: tuple[str, ...], output: str) -> Any:
+    """Return what runs a model with these inputs, in order of name, and this output; raises `ValueError` for others."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    try:
+        found = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime errors share no narrower base class
+        raise ValueError(f"ONNX Runtime cannot read it: {error}") from error
+    names, outputs = tuple(sorted(node.name for node in found.get_inputs())), [one.name for one in found.get_outputs()]
+    if names != inputs or output not in outputs:
+        raise ValueError(f"has inputs {names} and outputs {outputs}, expected {inputs} and {output!r}")
+    return found

@@ -14,7 +14,7 @@ from serving.batcher import Batcher
 from serving.bell import Bell, Beside
 from serving.bundle import LoadedBundle
 from serving.config import ServingConfig
-from serving.cost import QUERY, SEEN
+from serving.cost import QUERY, RESCORED, SEEN
 from serving.errors import DeadlinePassedError, NoTimeLeftError, QueueFullError, ShuttingDownError
 from serving.listeners import HANDSHAKE_SECONDS, warn_of_plain_tokens
 from serving.metrics import SECONDS
@@ -176,7 +176,7 @@ class NativeFront(Beside):
             "max_id_bytes": MAX_ID_BYTES,
             "default_k": min(DEFAULT_K, limits.max_k),
             "dimension": bundle.manifest.dimension,
-            "query_cost": QUERY + bundle.index.cost(),
+            "query_cost": QUERY + bundle.index.cost() + RESCORED * bundle.rescored,
             "seen_cost": SEEN,
             # What costs more waits in a lane of its own.
             "max_cost": min(limits.max_cost, self.config.max_batch_cost / 2),

@@ -1,6 +1,7 @@
 """Answers a batch of plain requests: one tower run and one search, on columns from start to end.
 
-What is found is what `serving.retriever` finds. Where items must not be returned, or some are cold, it does so itself.
+What is found is what `serving.retriever` finds. Where items must not be returned, some are cold, or the best are scored
+again, it does so itself.
 """
 
 import time
@@ -42,8 +43,14 @@ class PlainRetriever:
     compiled: Compiled
 
     def is_flat(self, bundle: LoadedBundle, wanted: Wanted) -> bool:
-        """Say whether all items may be returned, all are the bundle's own, and its lists hold enough beside an item."""
+        """Say whether what is found in one search is the answer.
+
+        That is, whether all items may be returned and all are the bundle's own, its lists hold enough beside an item,
+        and nothing is scored again.
+        """
         tagged = bundle.shelf.tagged
+        if self.retriever.candidates(bundle):
+            return False
         has_cold = tagged is not None and tagged.cold is not None and len(tagged.cold) > 0
         if has_cold or self.retriever.sieve(bundle, tagged).blocked:
             return False

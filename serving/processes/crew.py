@@ -10,7 +10,7 @@ from typing import Final
 from serving.bundle import LoadedBundle
 from serving.processes.arrays import Package, SharedArrays
 from serving.processes.channel import Channel, Kind, Message
-from serving.processes.version import SharedVersion
+from serving.processes.version import Models, SharedVersion
 
 __all__ = ["Crew", "Seat"]
 
@@ -56,13 +56,13 @@ class Crew:
     _served: str | None = field(default=None, init=False)
     _changing: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def share(self, bundle: LoadedBundle, tower: bytes) -> LoadedBundle:
+    def share(self, bundle: LoadedBundle, models: Models) -> LoadedBundle:
         """Have a version served; returns it with its arrays as all have them: mapped.
 
         Raises `OSError` where there is no memory for it; the version before stays then.
         """
         with self._changing:
-            shared = SharedVersion.of(bundle, tower, self.arrays)
+            shared = SharedVersion.of(bundle, models, self.arrays)
             package = self.arrays.package(shared)
             opened: SharedVersion = self.arrays.mapped.open(package)
             self._package, self._served = package, bundle.version

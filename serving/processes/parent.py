@@ -18,7 +18,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import BundleFile, BundleLog, Store, UserError
+from contracts import BundleLog, Store, UserError
 from contracts.exposition import exposed
 from serving.bundle import LoadedBundle
 from serving.catalogue import CatalogueFiles
@@ -33,6 +33,7 @@ from serving.processes.crew import Crew, Seat
 from serving.processes.link import ProcessLink
 from serving.processes.merged import ServerCollector
 from serving.processes.ports import reserved
+from serving.processes.version import Models
 from serving.stopping import stop_signal
 from serving.watcher import BundleWatcher
 
@@ -107,7 +108,7 @@ class Parent:
 
     def _share(self, bundle: LoadedBundle) -> LoadedBundle:
         self.crew.promoted = self.watcher.promoted
-        return self.crew.share(bundle, BundleLog(self.store).read(bundle.manifest, BundleFile.TOWER))
+        return self.crew.share(bundle, Models.read(BundleLog(self.store), bundle.manifest))
 
     async def _follow(self, joined: list[asyncio.Event]) -> None:
         """Read versions as soon as all processes are here, so that all get ready together."""

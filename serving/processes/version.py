@@ -2,29 +2,45 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleManifest
+from contracts import BundleFile, BundleLog, BundleManifest
+from contracts.bundle_files import BundleFiles
 from contracts.bundle_rows import BundleRows
 from contracts.feature_weights import FeatureWeights
 from contracts.layers import Layers
 from serving.bundle import LoadedBundle
 from serving.index import AnnIndex, Index
 from serving.layered import exact_index
-from serving.loading import warm_users
+from serving.loading import warm_scorer, warm_users
 from serving.popular import Popular
 from serving.processes.arrays import SharedArrays, StoredFile
 from serving.processes.texts import Texts
+from serving.scorer import Scorer
 from serving.tower import Tower
 
-__all__ = ["SharedIndex", "SharedVersion"]
+__all__ = ["Models", "SharedIndex", "SharedVersion"]
 
 _faiss: Any = faiss  # its stubs lack these
 _NO_MAP = _faiss.DirectMap.NoMap
+
+
+class Models(NamedTuple):
+    """The bytes of a bundle's models; it may have no scorer."""
+
+    tower: bytes
+    scorer: bytes | None = None
+
+    @classmethod
+    def read(cls, log: BundleLog, manifest: BundleManifest) -> Self:
+        """Read those of a bundle."""
+        files = BundleFiles(log, manifest)
+        scorer = log.read(manifest, BundleFile.SCORER) if files.has(BundleFile.SCORER) else None
+        return cls(log.read(manifest, BundleFile.TOWER), scorer)
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,7 @@ class SharedVersion:
 
     manifest: BundleManifest
     tower: npt.NDArray[np.uint8]
+    scorer: npt.NDArray[np.uint8] | None
     rows: BundleRows
     popular: Popular
     index: SharedIndex | None
@@ -70,12 +87,13 @@ class SharedVersion:
     features: FeatureWeights | None
 
     @classmethod
-    def of(cls, bundle: LoadedBundle, tower: bytes, arrays: SharedArrays) -> Self:
-        """Take a bundle apart, whose tower is `tower`, and write its index."""
+    def of(cls, bundle: LoadedBundle, models: Models, arrays: SharedArrays) -> Self:
+        """Take a bundle apart, whose models are given as they are stored, and write its index."""
         index = bundle.index
         return cls(
             manifest=bundle.manifest,
-            tower=np.frombuffer(tower, np.uint8),
+            tower=np.frombuffer(models.tower, np.uint8),
+            scorer=None if models.scorer is None else np.frombuffer(models.scorer, np.uint8),
             rows=_mappable(bundle.rows),
             popular=bundle.popular,
             index=SharedIndex.of(index, arrays) if isinstance(index, AnnIndex) else None,
@@ -100,11 +118,13 @@ class SharedVersion:
             size=self.size,
             servable_at=self.servable_at,
             features=self.features,
+            scorer=None if self.scorer is None else Scorer(self.scorer.tobytes(), threads),
         )
         for batch in (1, 2):
             users = warm_users(bundle, batch)
             if bundle.items:
                 bundle.index.search(users, 1)
+                warm_scorer(bundle, users)
         return bundle
 
     def kept(self, bundle: LoadedBundle) -> LoadedBundle:

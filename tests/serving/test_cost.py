@@ -16,7 +16,7 @@ from tests.serving.test_index import VECTORS, built, open_index
 
 EXACT = ExactIndex(VECTORS)
 LISTS = open_index(built("IVF8,Flat"), {"nprobe": 2}, "cpu")
-BUNDLE = cast(LoadedBundle, SimpleNamespace(index=LISTS, exact=EXACT))
+BUNDLE = cast(LoadedBundle, SimpleNamespace(index=LISTS, exact=EXACT, rescored=0))
 
 
 def history(length: int, k: int = 10) -> Query:
@@ -43,7 +43,7 @@ def test_the_cost_is_what_the_protocol_says() -> None:
 
 
 def test_tags_cost_what_they_may_and_a_cap_on_them_more() -> None:
-    bundle = cast(LoadedBundle, SimpleNamespace(index=LISTS, exact=EXACT, items=1_000_000))
+    bundle = cast(LoadedBundle, SimpleNamespace(index=LISTS, exact=EXACT, items=1_000_000, rescored=0))
     [tags] = query_costs(Task(bundle, (history(0, 200),), tags=TagFilter(any=("a",), none=("b", "c"))))
     assert tags == 100 + 200 + 100 + 5 * 200 + 2 * (200 * 8) ** 0.5
     assert task_cost(Task(bundle, (history(0, 200),), tags=TagFilter(any=("a",), none=("b", "c")))) == tags + 3

@@ -21,6 +21,7 @@ BUNDLE = cast(
     LoadedBundle,
     SimpleNamespace(
         version="v1",
+        rescored=0,
         manifest=SimpleNamespace(dimension=3, metric="inner_product"),
         index=INDEX,
         exact=INDEX,

@@ -14,6 +14,7 @@ from serving.native.columns import Found, Kind, Wanted, queries_of
 from serving.native.plain import PlainRetriever
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Source, Task
 from serving.retriever import Retriever
+from tests.serving.rescorers import bilinear, form, with_scorer
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
 from tests.serving.users import Event
 
@@ -133,6 +134,15 @@ def test_an_answer_is_split_by_query(plain: tuple[LoadedBundle, PlainRetriever])
     assert [len(hit.ids) for hit in hits] == [2, 3, 1]
     assert [each for hit in hits for each in hit.ids] == found.ids
     assert [hit.fallback for hit in hits] == [False, False, True]
+
+
+def test_what_is_scored_again_is_left_to_queries(store: Store) -> None:
+    manifest = write_bundle(store, "v1", Catalogue.random(ITEMS))
+    with_scorer(store, manifest, 20, bilinear(form()))
+    bundle, histories = load_bundle(BundleLog(store), "v1"), histories_of(store)
+    columns, _ = wanted([(by_history(["item-3"]), 3)])
+    assert not PlainRetriever(Retriever(histories), PACKAGE).is_flat(bundle, columns)
+    assert PlainRetriever(Retriever(histories, rescored=0), PACKAGE).is_flat(bundle, columns)
 
 
 def test_lists_that_an_item_could_leave_too_few_items_are_left_to_queries(store: Store) -> None:

@@ -12,6 +12,7 @@ from serving.loading import load_bundle
 from serving.processes.arrays import MappedArrays
 from serving.processes.channel import Channel, Message, close_all
 from serving.processes.crew import Crew, Seat
+from serving.processes.version import Models
 from tests.serving.support import Catalogue, mean_tower, write_bundle
 
 
@@ -77,7 +78,7 @@ def test_all_open_a_version_before_any_serves_it(crew: Crew, bundles: Iterator[L
         crew.join(member.seat)
         assert crew.has(member.seat)
     for bundle in bundles:
-        assert crew.share(bundle, mean_tower()).version == bundle.version
+        assert crew.share(bundle, Models(mean_tower())).version == bundle.version
     for member in members:
         member.end()
         assert member.served == ["v0", "v1", "v2"]
@@ -89,8 +90,8 @@ def test_who_comes_later_serves_what_the_others_do_before_it_takes_calls(
 ) -> None:
     first = Member(crew)
     crew.join(first.seat)
-    crew.share(next(bundles), mean_tower())
-    crew.share(next(bundles), mean_tower())
+    crew.share(next(bundles), Models(mean_tower()))
+    crew.share(next(bundles), Models(mean_tower()))
     late = Member(crew)
     crew.join(late.seat)
     for member in (first, late):
@@ -104,10 +105,10 @@ def test_one_that_ends_midway_holds_up_nobody(crew: Crew, bundles: Iterator[Load
     members = [Member(crew, 0), Member(crew, 1, fails_at=step), Member(crew, 2)]
     for member in members:
         crew.join(member.seat)
-    crew.share(next(bundles), mean_tower())
+    crew.share(next(bundles), Models(mean_tower()))
     crew.leave(members[1].seat)
     assert [crew.has(member.seat) for member in members] == [True, False, True]
-    crew.share(next(bundles), mean_tower())
+    crew.share(next(bundles), Models(mean_tower()))
     for member in members:
         member.end()
     assert [member.served for member in members] == [["v0", "v1"], [], ["v0", "v1"]]
@@ -116,7 +117,7 @@ def test_one_that_ends_midway_holds_up_nobody(crew: Crew, bundles: Iterator[Load
 
 @pytest.mark.parametrize("step", ["open", "serve", "listen"])
 def test_one_that_ends_while_it_joins_is_not_counted_on(crew: Crew, bundles: Iterator[LoadedBundle], step: str) -> None:
-    crew.share(next(bundles), mean_tower())
+    crew.share(next(bundles), Models(mean_tower()))
     late = Member(crew, fails_at=step)
     crew.join(late.seat)
     assert not crew.has(late.seat)
@@ -128,7 +129,7 @@ def test_a_version_that_cannot_be_shared_leaves_the_one_before(
 ) -> None:
     member = Member(crew)
     crew.join(member.seat)
-    crew.share(next(bundles), mean_tower())
+    crew.share(next(bundles), Models(mean_tower()))
 
     def full(_: object) -> None:
         raise OSError("no memory")
@@ -136,7 +137,7 @@ def test_a_version_that_cannot_be_shared_leaves_the_one_before(
     with monkeypatch.context() as patch:
         patch.setattr(crew.arrays, "package", full)
         with pytest.raises(OSError, match="no memory"):
-            crew.share(next(bundles), mean_tower())
+            crew.share(next(bundles), Models(mean_tower()))
     late = Member(crew)
     crew.join(late.seat)
     for one in (member, late):
@@ -147,11 +148,11 @@ def test_a_version_that_cannot_be_shared_leaves_the_one_before(
 def test_after_a_drop_nothing_is_served_until_the_next_version(crew: Crew, bundles: Iterator[LoadedBundle]) -> None:
     member = Member(crew)
     crew.join(member.seat)
-    crew.share(next(bundles), mean_tower())
+    crew.share(next(bundles), Models(mean_tower()))
     crew.drop()
     late = Member(crew)
     crew.join(late.seat)
-    crew.share(next(bundles), mean_tower())
+    crew.share(next(bundles), Models(mean_tower()))
     for one in (member, late):
         one.end()
     assert member.served == ["v0", None, "v1"]

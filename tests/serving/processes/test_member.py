@@ -13,6 +13,7 @@ from serving.processes.channel import Channel
 from serving.processes.crew import Crew, Seat
 from serving.processes.link import ParentLink
 from serving.processes.member import Member
+from serving.processes.version import Models
 from tests.serving.support import Catalogue, mean_tower, write_bundle
 
 
@@ -48,7 +49,7 @@ def test_it_serves_what_its_parent_has_built_and_describes_it_first(store: Store
     member.describe = describe
     for number in range(2):
         write_bundle(store, f"v{number}", made := Catalogue.random(seed=number))
-        crew.share(load_bundle(BundleLog(store), f"v{number}"), mean_tower())
+        crew.share(load_bundle(BundleLog(store), f"v{number}"), Models(mean_tower()))
     thread.join()
     assert member.bundle is not None
     assert member.promoted == "v1"
@@ -64,7 +65,7 @@ def test_where_it_cannot_open_a_version_it_ends_and_the_others_go_on(
     crew = Crew()
     member, thread = running(crew, lambda _: bool(signals))
     write_bundle(store, "v0", Catalogue.random())
-    crew.share(load_bundle(BundleLog(store), "v0"), b"no model")
+    crew.share(load_bundle(BundleLog(store), "v0"), Models(b"no model"))
     thread.join()
     assert signals == [signal.SIGTERM]
     assert member.bundle is None

@@ -10,14 +10,14 @@ from serving.index import AnnIndex
 from serving.loading import load_bundle
 from serving.processes.arrays import MappedArrays, SharedArrays
 from serving.processes.texts import Texts
-from serving.processes.version import SharedVersion
+from serving.processes.version import Models, SharedVersion
 from tests.serving.deltas import KINDS, QUERIES, assert_same, base, changed, dense, drawn, write_delta
 from tests.serving.support import Catalogue, mean_tower, write_bundle
 
 
 def opened(bundle: LoadedBundle, arrays: SharedArrays, reader: MappedArrays) -> tuple[LoadedBundle, LoadedBundle]:
     """Return a bundle as a process has it, and as its builder keeps it."""
-    package = arrays.package(SharedVersion.of(bundle, mean_tower(), arrays))
+    package = arrays.package(SharedVersion.of(bundle, Models(mean_tower()), arrays))
     return reader.open(package).opened(1), arrays.mapped.open(package).kept(bundle)
 
 

@@ -1,0 +1,33 @@
+"""The second phase in an answer: the best items of the index, in another order."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from contracts import IndexRows
+from serving.bundle import LoadedBundle
+from serving.plan import Plan
+from serving.scorer import Floats
+from serving.spread import Ranked
+
+__all__ = ["rescored"]
+
+
+def rescored(bundle: LoadedBundle, plans: Sequence[Plan], queries: Floats, found: list[Ranked]) -> list[Ranked]:
+    """Return what was `found` for plans, whose queries are (n, dimension), by the scores of the second phase.
+
+    All plans have candidates, or none: what was found stays then, less what is below the threshold of its task. Equal
+    scores leave the order as it is.
+    """
+    if bundle.scorer is None or not plans[0].candidates:
+        return [plan.above(one) for plan, one in zip(plans, found, strict=True)]
+    asked = np.full((len(found), max(len(rows) for _, rows in found)), -1)
+    for place, (_, rows) in enumerate(found):
+        asked[place, : len(rows)] = rows
+    scores = bundle.scorer(queries, bundle.exact, IndexRows(asked))
+    return [_in_order(line[: len(rows)], rows) for line, (_, rows) in zip(scores, found, strict=True)]
+
+
+def _in_order(scores: Floats, rows: IndexRows) -> Ranked:
+    order = np.argsort(-scores, kind="stable")
+    return scores[order], IndexRows(rows[order])
