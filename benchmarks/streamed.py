@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +69,7 @@ def contest(
 ) -> None:
     """Print recall and NDCG of the model and of its peers, by part of the stream and of all of it."""
     with tempfile.TemporaryDirectory() as folder:
-        store = _ingested(log, f"{folder}/store", assign or [])
+        store = ingested(log, f"{folder}/store", assign or [])
         values, _ = assignments(assign or [])
         interactions = read_store(store)
         stream = Stream(interactions, cases)
@@ -80,7 +80,7 @@ def contest(
         stream.print("all windows", np.arange(len(stream.tests)))
 
 
-def _ingested(log: Path, store: str, assign: list[str]) -> str:
+def ingested(log: Path, store: str, assign: list[str]) -> str:
     """Commit the log's windows to a store, and return it."""
     values, _ = assignments(assign)
     times = read_interactions(str(log), load_settings(overrides=values).pipeline).timestamps
@@ -93,8 +93,15 @@ def _ingested(log: Path, store: str, assign: list[str]) -> str:
     return store
 
 
-def train(store: Store, config: TrainerConfig, stream: "Stream") -> None:
-    """Train on all windows once, as `weir train` does; the stream sees each before the model learns it."""
+class Tested(Protocol):
+    """What sees each window before the model learns it."""
+
+    def test(self, state: TrainerState, manifest: WindowManifest, found: Positives, /) -> None:
+        """Test the model on it."""
+
+
+def train(store: Store, config: TrainerConfig, stream: Tested) -> TrainerState:
+    """Train on all windows once, as `weir train` does, and return the state; the stream sees each window before."""
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
         state, log = TrainerState.fresh(config, workers.device), WindowLog(store)
         observer = ProgressObserver(store, TrainerMetrics(), workers.is_first)
@@ -103,6 +110,7 @@ def train(store: Store, config: TrainerConfig, stream: "Stream") -> None:
         for manifest in windows(log, -1, workers, stop, follow=False, poll_seconds=1.0):
             if manifest is not None:
                 learner.process_window(manifest)
+    return state
 
 
 @dataclass(frozen=True, eq=False)

@@ -211,7 +211,7 @@ class _Batch:
         if row < 0:
             return self.planned(task, query, -1, [source.id], _NO_ROWS)
         plan = self.planned(task, query, vectors.item(row), [], _NO_ROWS)
-        # The second phase has learnt what users want next, not which items are alike.
+        # The second phase knows what users want next, not which items are alike.
         return plan._replace(excluded=IndexRows(np.sort(np.append(plan.excluded, row))), candidates=0)
 
     def find(self, plans: list[Plan], vectors: Floats) -> list[Hits]:

@@ -63,11 +63,19 @@ class _Graph:
         both = self.add("Add", self.add("Mul", of_user, of_item), self.network("pair_weights", cosines))
         weighted = self.add("Mul", self.add("Softmax", self.silu(both), axis=-1), cosines)
         mean = self.add("ReduceSum", weighted, self.constant("last", [-1]), keepdims=0)
-        self.add("Div", mean, self.constant("temperature", self.scorer.temperature), output="score")
+        share = self.scorer.share.detach().numpy() / self.scorer.temperature
+        self.add("Add", self.products(), self.add("Mul", mean, self.constant("share", share)), output="score")
         inputs = [helper.make_tensor_value_info(*one) for one in _INPUTS]
         outputs = [helper.make_tensor_value_info("score", TensorProto.FLOAT, ("batch", "candidates"))]
         graph = helper.make_graph(self.nodes, "scorer", inputs, outputs, list(self.constants.values()))
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION)
+
+    def products(self) -> str:
+        """Return the logits of the first phase, (batch, candidates)."""
+        user = self.add("Unsqueeze", "user", self.constant("last", [-1]))
+        products = self.add("MatMul", self.add("Gather", "items", "candidates"), user)
+        flat = self.add("Squeeze", products, self.constant("last", [-1]))
+        return self.add("Div", flat, self.constant("temperature", self.scorer.of_first))
 
     def components(self, side: str, count: int) -> str:
         """Return the components of users or items, (n, count, width), of length 1."""

@@ -30,7 +30,7 @@ class SecondPhase:
         if not config.rescoring.on:
             return None
         seed = derive(config.seed, Purpose.SCORER)
-        scorer = build_scorer(config.rescoring, config.tower.dimension, seed).to(device, dtype)
+        scorer = build_scorer(config.rescoring, config.tower, seed).to(device, dtype)
         rate, decay = config.rescoring.learning_rate, config.optimizer.weight_decay
         return cls(scorer, AdamW(scorer.parameters(), lr=rate, weight_decay=decay))
 

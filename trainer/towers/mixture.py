@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.rescoring_config import RescoringConfig
+from trainer.tower_config import TowerConfig
 
 __all__ = ["MixtureOfLogits", "Side", "build_scorer"]
 
@@ -23,21 +24,26 @@ class MixtureOfLogits(nn.Module):
 
     With f_a(u) for a = 1 ... k_u and g_b(i) for b = 1 ... k_i linear in u and i, and of length 1,
 
-        phi(u, i) = 1 / T sum_ab pi_ab(u, i) <f_a(u), g_b(i)>
+        phi(u, i) = <u, i> / t + s / T sum_ab pi_ab(u, i) <f_a(u), g_b(i)>
         pi(u, i) = softmax(SiLU(v(u) w(i) + x(<f_1(u), g_1(i)>, ..., <f_k_u(u), g_k_i(i)>)))
 
-    where v, w and x are networks with one hidden layer, that return a number for each of the K = k_u k_i pairs.
+    where t is the temperature of the first phase, and v, w and x are networks with one hidden layer that return a
+    number for each of the K = k_u k_i pairs. The share s starts at 0: before its first step the second phase is the
+    first one, to which the published mixture is added here. It costs a stream what the first phase knows already to
+    learn it again.
     """
 
-    def __init__(self, config: RescoringConfig, dimension: int) -> None:
+    def __init__(self, config: RescoringConfig, tower: TowerConfig) -> None:
         super().__init__()
-        pairs, width, hidden = config.user_components * config.item_components, config.dimension, config.hidden
-        self.shape, self.temperature = (config.user_components, config.item_components, width), config.temperature
+        dimension, pairs = tower.dimension, config.user_components * config.item_components
+        width, hidden, self.temperature = config.dimension, config.hidden, config.temperature
+        self.shape, self.of_first = (config.user_components, config.item_components, width), tower.temperature
         self.user_components = nn.Linear(dimension, config.user_components * width)
         self.item_components = nn.Linear(dimension, config.item_components * width)
         self.user_weights = _network(dimension, hidden, pairs)
         self.item_weights = _network(dimension, hidden, pairs)
         self.pair_weights = _network(pairs, hidden, pairs)
+        self.share = nn.Parameter(torch.zeros(1))
 
     def forward(self, users: Tensor, items: Tensor, candidates: Tensor) -> Tensor:
         """Return the scores (B, N) of `users` (B, d) and the items (M, d) at their `candidates` (B, N).
@@ -45,11 +51,12 @@ class MixtureOfLogits(nn.Module):
         Serving runs this, exported as ONNX: what an item alone says is computed once, whoever it is a candidate of.
         """
         components, weights = self.of_items(items)
-        return self._scores(self.of_users(users), (components[candidates], weights[candidates]))
+        products = (items[candidates] @ users[:, :, None])[..., 0]
+        return self._scores(products, self.of_users(users), (components[candidates], weights[candidates]))
 
     def every_pair(self, users: Tensor, items: Tensor) -> Tensor:
         """Return the scores (B, M) of each of `users` (B, d) and each of `items` (M, d)."""
-        return self._scores(self.of_users(users), self.of_items(items))
+        return self._scores(users @ items.T, self.of_users(users), self.of_items(items))
 
     def of_users(self, users: Tensor) -> Side:
         """Return what the users (n, d) alone say."""
@@ -63,19 +70,20 @@ class MixtureOfLogits(nn.Module):
         components = self.item_components(items).unflatten(-1, (items_, width))
         return functional.normalize(components, dim=-1), self.item_weights(items)
 
-    def _scores(self, users: Side, items: Side) -> Tensor:
+    def _scores(self, products: Tensor, users: Side, items: Side) -> Tensor:
         """Return the scores (B, N) of users and of the same items for all of them, or of N items for each."""
         (mine, of_users), (its, of_items) = users, items
         cosines = (its.flatten(-3, -2) @ mine.mT).reshape(mine.shape[0], -1, of_users.shape[1])
         weights = functional.silu(of_users[:, None] * of_items + self.pair_weights(cosines)).softmax(-1)
-        return (weights * cosines).sum(-1) / self.temperature
+        mixture = (weights * cosines).sum(-1) / self.temperature
+        return products / self.of_first + self.share * mixture
 
 
-def build_scorer(config: RescoringConfig, dimension: int, seed: int) -> MixtureOfLogits:
-    """Return the scorer of vectors of a `dimension`, with parameters drawn from `seed`."""
+def build_scorer(config: RescoringConfig, tower: TowerConfig, seed: int) -> MixtureOfLogits:
+    """Return the scorer of what a tower and its items give, with parameters drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MixtureOfLogits(config, dimension)
+        return MixtureOfLogits(config, tower)
 
 
 def _network(wide: int, hidden: int, pairs: int) -> nn.Sequential:

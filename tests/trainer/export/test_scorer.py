@@ -8,6 +8,7 @@ from trainer.export.errors import ExportError
 from trainer.export.graph import OPSET
 from trainer.export.scorer import scorer_to_onnx
 from trainer.rescoring_config import RescoringConfig
+from trainer.tower_config import TowerConfig
 from trainer.towers.mixture import MixtureOfLogits, build_scorer
 
 CONFIGS = [
@@ -19,8 +20,11 @@ CONFIGS = [
 ]
 
 
-def trained(config: RescoringConfig, dimension: int = 8) -> MixtureOfLogits:
-    scorer, draw = build_scorer(config, dimension, 0), torch.Generator().manual_seed(4)
+TOWER = TowerConfig(dimension=8, temperature=0.2)
+
+
+def trained(config: RescoringConfig) -> MixtureOfLogits:
+    scorer, draw = build_scorer(config, TOWER, 0), torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in scorer.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=draw))
@@ -51,7 +55,7 @@ def test_the_same_parameters_make_the_same_bytes_and_stay_as_they_are() -> None:
     scorer = trained(CONFIGS[0]).double()
     assert scorer_to_onnx(scorer) == scorer_to_onnx(trained(CONFIGS[0]))
     assert scorer.user_components.weight.dtype == torch.float64
-    assert scorer_to_onnx(trained(CONFIGS[0])) != scorer_to_onnx(build_scorer(CONFIGS[0], 8, 1))
+    assert scorer_to_onnx(trained(CONFIGS[0])) != scorer_to_onnx(build_scorer(CONFIGS[0], TOWER, 1))
 
 
 def test_a_graph_that_computes_something_else_is_refused() -> None:
@@ -60,4 +64,4 @@ def test_a_graph_that_computes_something_else_is_refused() -> None:
             return 2 * super().forward(users, items, candidates)
 
     with pytest.raises(ExportError, match="the ONNX scorer is off by"):
-        scorer_to_onnx(Doubled(CONFIGS[0], 8))
+        scorer_to_onnx(Doubled(CONFIGS[0], TOWER))

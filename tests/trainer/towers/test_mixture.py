@@ -6,15 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.rescoring_config import RescoringConfig
+from trainer.tower_config import TowerConfig
 from trainer.towers.mixture import MixtureOfLogits, build_scorer
 
 Array = npt.NDArray[np.float64]
 SIZES = st.integers(1, 4)
 
 
+def tower(dimension: int) -> TowerConfig:
+    return TowerConfig(dimension=dimension, heads=1, temperature=0.25)
+
+
 def scorer(config: RescoringConfig, dimension: int, seed: int = 0) -> MixtureOfLogits:
-    """A scorer as after training: a fresh one weighs nearly alike."""
-    model = build_scorer(config, dimension, seed).double()
+    """A scorer as after training: a fresh one is the first phase."""
+    model = build_scorer(config, tower(dimension), seed).double()
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -44,7 +49,8 @@ class Plain:
         cosines = np.array([one @ other for other in its for one in mine])
         both = self.network("user_weights", user) * self.network("item_weights", item)
         odds = np.exp(silu(both + self.network("pair_weights", cosines)))
-        return float((odds / odds.sum()) @ cosines / self.config.temperature)
+        mixture = (odds / odds.sum()) @ cosines / self.config.temperature
+        return float(user @ item / 0.25 + self.values["share"][0] * mixture)
 
 
 def silu(x: Array) -> Array:
@@ -75,13 +81,14 @@ def test_scores_are_those_of_the_published_formula(config: RescoringConfig, user
     np.testing.assert_allclose(of_candidates, every.gather(1, chosen), rtol=1e-9, atol=1e-9)
 
 
-def test_a_single_pair_is_the_cosine_of_two_projections() -> None:
-    config = RescoringConfig(user_components=1, item_components=1, dimension=3, temperature=0.5)
-    model, vectors = scorer(config, 4), torch.randn(2, 5, 4, dtype=torch.float64)
+def test_before_its_first_step_it_is_the_first_phase() -> None:
+    model, (users, items) = build_scorer(RescoringConfig(), tower(4), 0), torch.randn(2, 5, 4)
     with torch.no_grad():
-        mine, its = model.user_components(vectors[0]), model.item_components(vectors[1])
-        wanted = 2 * torch.cosine_similarity(mine[:, None], its[None], dim=-1)
-        torch.testing.assert_close(model.every_pair(*vectors), wanted)
+        torch.testing.assert_close(model.every_pair(users, items), 4 * users @ items.T)
+    # Yet it learns: the share has a gradient, and once it is not 0, all else has.
+    model.every_pair(users, items)[0, 1].backward()
+    assert model.share.grad is not None
+    assert model.share.grad != 0
 
 
 def test_a_mixture_expresses_what_no_inner_product_does() -> None:
@@ -94,7 +101,7 @@ def test_a_mixture_expresses_what_no_inner_product_does() -> None:
 
 @pytest.mark.parametrize("seed", [0, 5])
 def test_parameters_follow_from_the_seed_alone(seed: int) -> None:
-    first, again, other = (build_scorer(RescoringConfig(), 8, one) for one in (seed, seed, seed + 1))
+    first, again, other = (build_scorer(RescoringConfig(), tower(8), one) for one in (seed, seed, seed + 1))
     torch.rand(3)
     assert all(torch.equal(one, two) for one, two in zip(first.parameters(), again.parameters(), strict=True))
     assert not torch.equal(first.user_components.weight, other.user_components.weight)
