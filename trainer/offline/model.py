@@ -52,6 +52,7 @@ class OfflineModel:
     graph: Graph | None = None
     cache: ItemCache | None = None
     second: SecondPhase | None = None
+    """None: offline runs are about the first phase, whatever the settings say."""
     position: Position = field(default_factory=Position)
 
     @classmethod
@@ -92,7 +93,6 @@ class OfflineModel:
             Totals(float(len(train)), len(np.unique(users)), len(np.unique(items))),
             len(interactions.item_ids),
         )
-        model.second = SecondPhase.fresh(config, device, torch.float32)
         if config.tower.kind == "lightgcn":
             model.graph = Graph(users + size, items + FIRST_ITEM, capacity, device=device)
         if config.loss.cache:

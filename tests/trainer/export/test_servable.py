@@ -67,11 +67,16 @@ def test_with_a_second_phase_it_finds_the_best_of_the_candidates(
     for batch in batches_of(store, state):
         train_step(state, batch, Workers())
     assert state.second is not None
+    with torch.no_grad():
+        state.second.scorer.share.fill_(9.0)  # so that the orders differ
     manifest, cases = export_bundle(store, state), cases_of(store, 1, 6)
     served = load_bundle(BundleLog(store), manifest.version)
     users, vectors, hits = served.users(cases.histories), served.exact.vectors[np.arange(served.items)], []
     with torch.no_grad():
         second = state.second.scorer.every_pair(torch.from_numpy(users), torch.from_numpy(vectors)).numpy()
+    assert served.scorer is not None
+    every = IndexRows(np.broadcast_to(np.arange(served.items), second.shape))
+    np.testing.assert_allclose(served.scorer(users, served.exact, every), second, rtol=1e-4, atol=1e-4)
     for user, scores, item in zip(users, second, served.rows_of(cases.items), strict=True):
         best = np.argsort(-(vectors @ user), kind="stable")[: max(k, candidates)]
         hits.append(item in best[np.argsort(-scores[best], kind="stable")[:k]])
