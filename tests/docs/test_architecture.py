@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PATHS = ["From a log line to an answer", "From a loss choice to its gradient"]
 MOST_STOPS = 8
-SETTINGS = {"config", "loss_config", "tower_config"}
+SETTINGS = {"config", "loss_config", "optimizer_config", "rescoring_config", "tower_config"}
 DATA = {"event_id"}
 """Names of data, not of code."""
 
