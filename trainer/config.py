@@ -28,6 +28,7 @@ __all__ = [
 _OPERATIONAL: Final = frozenset(
     {
         "device",
+        "compiled",
         "checkpoint_every_steps",
         "checkpoints_kept",
         "export_every_windows",
@@ -50,7 +51,7 @@ _OPERATIONAL: Final = frozenset(
     }
 )
 
-_OF_BUNDLES: Final = frozenset({"index", "nprobe", "publish_bound"})
+_OF_BUNDLES: Final = frozenset({"compiled", "index", "nprobe", "publish_bound"})
 """Those of them that show in a bundle."""
 
 _DEFINING_NOT: Final[dict[str, Any]] = dict.fromkeys(_OPERATIONAL, True) | {"rescoring": {"candidates"}}
@@ -83,6 +84,11 @@ class TrainerConfig(FrozenModel):
     seed: int = Field(default=0, ge=0, lt=2**63, description="every random draw derives from it and the position")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes a GPU where there is one")
     batch_size: int = Field(default=128, ge=2, description="examples per step over all ranks together")
+    compiled: bool = Field(
+        default=False,
+        description="train with a user tower that torch.compile has compiled: less CPU in a step, half a minute at "
+        "each start, and a C++ compiler on the machine",
+    )
     tower: TowerConfig = TowerConfig()
     negatives: NegativesConfig = NegativesConfig()
     loss: LossConfig = LossConfig()

@@ -1,5 +1,6 @@
 """From table rows to vectors: what the towers make of a step's rows, as the loss sees it."""
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -16,8 +17,9 @@ from trainer.step.laps import Laps
 from trainer.step.model import Model
 from trainer.step.seeds import Purpose, generator
 from trainer.towers import project, read_out
+from trainer.towers.compiled import compiled
 
-__all__ = ["StepVectors", "in_parts"]
+__all__ = ["StepVectors", "forward_of", "in_parts"]
 
 _AT_ONCE: Final = 1 << 21
 """Numbers of a tower's input that it reads at a time, 8 MB: larger tensors leave the caches, and the allocator gives
@@ -27,6 +29,11 @@ them back to the system after each use."""
 def in_parts(histories: Tensor, dimension: int) -> tuple[Tensor, ...]:
     """Split histories (s, L) into those that a tower reads at a time, given the length of item vectors."""
     return torch.split(histories, max(_AT_ONCE // (histories.shape[1] * dimension), 1))
+
+
+def forward_of(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return what makes users (s, d) of item vectors (s, L, d) and a mask (s, L) in training; see `Tower.forward`."""
+    return compiled(model.tower, model.config.tower) if model.config.compiled else model.tower
 
 
 class StepVectors:
@@ -137,7 +144,8 @@ class StepVectors:
 
     def _read_out(self, histories: Tensor, every: bool) -> Tensor:
         vectors = functional.embedding(self.place(histories), self.read)
-        return read_out(self.model.tower, vectors, histories != PADDING, every=every)
+        mask = histories != PADDING
+        return read_out(self.model.tower, vectors, mask, every=True) if every else forward_of(self.model)(vectors, mask)
 
     def _own(self, users: Tensor, positives: Tensor, rows: BatchRows) -> Tensor | None:
         """Return the vectors (b, N, d) of each row's own negatives, the chosen ones where candidates were drawn."""

@@ -23,9 +23,8 @@ from trainer.step.laps import Clock
 from trainer.step.seeds import Purpose, generator
 from trainer.step.shared_window import SharedWindow
 from trainer.step.step import train_step
-from trainer.step.vectors import in_parts
+from trainer.step.vectors import forward_of, in_parts
 from trainer.stream.ingest import ingest
-from trainer.towers import read_out
 
 __all__ = ["StepCost", "measure"]
 
@@ -127,12 +126,13 @@ def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
     dimension, weight = state.config.tower.dimension, state.embeddings.weight
     masks = [part != PADDING for part in in_parts(batch.histories, dimension)]
     vectors = [weight.new_ones(*mask.shape, dimension).requires_grad_() for mask in masks]
+    forward = forward_of(state)
     parameters, above = list(state.tower.parameters()), weight.new_ones(len(batch.histories), dimension)
 
     def call() -> object:
         state.tower.train()
         parts = zip(vectors, masks, strict=True)
-        read = torch.cat([read_out(state.tower, part, mask, every=False) for part, mask in parts])
+        read = torch.cat([forward(part, mask) for part, mask in parts])
         return torch.autograd.grad(read, [*vectors, *parameters], above, allow_unused=True)
 
     return call
