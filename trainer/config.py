@@ -71,6 +71,7 @@ class FeaturesConfig(FrozenModel):
 
 
 EARLIER: Final[dict[str, object]] = {
+    "precision": "float32",
     "optimizer.embedding_memory": 1.0,
     "optimizer.embedding_decay": 0.0,
     "optimizer.embedding_scale": 1.0,
@@ -88,6 +89,11 @@ class TrainerConfig(FrozenModel):
         default=False,
         description="train with a user tower that torch.compile has compiled: less CPU in a step, half a minute at "
         "each start, and a C++ compiler on the machine",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="of the products in the user tower while it trains; bfloat16 is faster where the processor has "
+        "instructions for it (AMX, AVX512-BF16, a GPU). Everything else, and what is served, stays float32",
     )
     tower: TowerConfig = TowerConfig()
     negatives: NegativesConfig = NegativesConfig()
@@ -245,8 +251,8 @@ class TrainerConfig(FrozenModel):
         """Return the settings of a recipe; one that its version did not have is what it was then."""
         earlier: dict[str, Any] = {}
         for name, value in EARLIER.items():
-            section, _, key = name.partition(".")
-            earlier.setdefault(section, {})[key] = value
+            section, _, key = name.rpartition(".")
+            (earlier.setdefault(section, {}) if section else earlier)[key] = value
         return cls.model_validate(_overlaid(earlier, settings))
 
     def defining(self) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """From table rows to vectors: what the towers make of a step's rows, as the loss sees it."""
 
-from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -17,7 +16,7 @@ from trainer.step.laps import Laps
 from trainer.step.model import Model
 from trainer.step.seeds import Purpose, generator
 from trainer.towers import project, read_out
-from trainer.towers.compiled import compiled
+from trainer.towers.in_training import Forward, in_training
 
 __all__ = ["StepVectors", "forward_of", "in_parts"]
 
@@ -31,9 +30,10 @@ def in_parts(histories: Tensor, dimension: int) -> tuple[Tensor, ...]:
     return torch.split(histories, max(_AT_ONCE // (histories.shape[1] * dimension), 1))
 
 
-def forward_of(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return what makes users (s, d) of item vectors (s, L, d) and a mask (s, L) in training; see `Tower.forward`."""
-    return compiled(model.tower, model.config.tower) if model.config.compiled else model.tower
+def forward_of(model: Model) -> Forward:
+    """Return the forward of the user tower as the settings want it in a step."""
+    config = model.config
+    return in_training(model.tower, config.tower, compiled=config.compiled, precision=config.precision)
 
 
 class StepVectors:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from trainer.config import TowerConfig
 from trainer.towers import Tower, build_tower
-from trainer.towers import compiled as module
-from trainer.towers.compiled import compiled
+from trainer.towers import in_training as module
+from trainer.towers.in_training import in_training
 
 CONFIG = TowerConfig(dimension=8, history_length=6)
 
@@ -25,8 +25,8 @@ def gradients(tower: Tower, vectors: Tensor, history: Tensor) -> list[Tensor]:
 
 def test_a_compiled_tower_does_what_the_tower_does_for_all_shapes() -> None:
     tower = build_tower(CONFIG, 0).double()
-    fast = compiled(tower, CONFIG)
-    assert compiled(tower, CONFIG) is fast
+    fast = in_training(tower, CONFIG, compiled=True)
+    assert in_training(tower, CONFIG, compiled=True) is fast
     for users, length in ((5, 6), (6, 3), (1, 4), (4, 1), (33, 5)):
         history, mask = given(users, length)
         mine, wanted = fast(history, mask), tower(history, mask)
@@ -40,4 +40,21 @@ def test_a_machine_without_a_compiler_is_told_what_to_do() -> None:
         patch.object(module, "which", return_value=None),
         pytest.raises(ValueError, match=r"compiled = true takes a C\+\+ compiler: install g\+\+"),
     ):
-        compiled(build_tower(CONFIG, 0), CONFIG)
+        in_training(build_tower(CONFIG, 0), CONFIG, compiled=True)
+
+
+def test_a_tower_is_what_it_is_where_nothing_is_asked_for() -> None:
+    tower = build_tower(CONFIG, 0)
+    assert in_training(tower, CONFIG, compiled=False) is tower
+
+
+def test_products_of_bfloat16_give_vectors_and_gradients_of_the_type_of_the_parameters() -> None:
+    tower = build_tower(CONFIG, 0)
+    history, mask = given(33, 5)
+    history = history.detach().float().requires_grad_()
+    mine, wanted = in_training(tower, CONFIG, compiled=False, precision="bfloat16")(history, mask), tower(history, mask)
+    assert not torch.equal(mine, wanted)
+    torch.testing.assert_close(mine, wanted, rtol=0.02, atol=0.02)
+    for one, other in zip(gradients(tower, mine, history), gradients(tower, wanted, history), strict=True):
+        assert one.dtype == torch.float32
+        assert (one - other).norm() <= 0.03 * other.norm() + 1e-3

@@ -1,0 +1,65 @@
+"""What a compiled tower and bfloat16 save: CPU of the user tower alone, forward and backward, on one thread.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.tower_speed         # two minutes, most of them to compile
+
+All variants take turns on the same histories. Figures are microseconds per history, medians of the turns; the last
+column is against float32 in the same turn.
+"""
+
+import time
+from itertools import product
+from typing import Annotated, get_args
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+
+from benchmarks.harness import command_line, head, row
+from trainer.config import TowerConfig
+from trainer.step.vectors import in_parts
+from trainer.towers import build_tower
+from trainer.towers.in_training import Forward, Precision, in_training
+
+app = command_line(__doc__)
+
+
+def seconds_of(forward: Forward, history: Tensor, parameters: list[Tensor]) -> float:
+    """Return the CPU seconds of a forward and a backward of histories (n, L, d), in the parts of a step."""
+    mask = torch.ones(history.shape[:2], dtype=torch.bool)
+    mask[:, : history.shape[1] // 3] = False
+    parts = [part.shape[0] for part in in_parts(mask.long(), history.shape[2])]
+    started = time.process_time()
+    read = torch.cat([forward(*one) for one in zip(history.split(parts), mask.split(parts), strict=True)])
+    torch.autograd.grad(read.sum(), [history, *parameters], allow_unused=True)
+    return time.process_time() - started
+
+
+@app.command()
+def run(
+    batch: Annotated[int, typer.Option(help="histories of a turn")] = 1024,
+    turns: Annotated[int, typer.Option(help="times that each variant is measured")] = 9,
+    kind: Annotated[str, typer.Option(help="tower")] = "recency",
+) -> None:
+    """Measure and print everything."""
+    torch.set_num_threads(1)
+    config = TowerConfig(kind=kind)
+    tower = build_tower(config, 0).train()
+    draw = torch.Generator().manual_seed(0)
+    history = torch.randn(batch, config.history_length, config.dimension, generator=draw).requires_grad_()
+    precisions: tuple[Precision, ...] = get_args(Precision)
+    found: dict[tuple[bool, Precision], list[float]] = {how: [] for how in product((False, True), precisions)}
+    for turn in range(turns + 1):
+        for (is_compiled, precision), seconds in found.items():
+            forward = in_training(tower, config, compiled=is_compiled, precision=precision)
+            spent = seconds_of(forward, history, list(tower.parameters()))
+            if turn:  # the first one is slower
+                seconds.append(1e6 * spent / batch)
+    head("tower", "numbers", "CPU, us per history", "of plain float32")
+    for (is_compiled, precision), mine in found.items():
+        ratio = np.median([one / other for one, other in zip(mine, found[False, "float32"], strict=True)])
+        row("compiled" if is_compiled else "plain", precision, float(np.median(mine)), float(ratio))
+
+
+if __name__ == "__main__":
+    app()
