@@ -181,6 +181,7 @@ class ServingConfig(FrozenModel):
     rescored_candidates: int | None = Field(
         default=None,
         ge=0,
+        le=1000,
         description="best items of the index that are scored again, where the bundle has a second phase "
         "(docs/rescoring.md); null: trainer.rescoring.candidates, as it was at the export; 0: none",
     )

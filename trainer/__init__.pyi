@@ -1,5 +1,13 @@
 from . import losses, negatives
-from .config import FeaturesConfig, LossConfig, NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from .config import (
+    FeaturesConfig,
+    LossConfig,
+    NegativesConfig,
+    OptimizerConfig,
+    RescoringConfig,
+    TowerConfig,
+    TrainerConfig,
+)
 from .export.errors import ExportError
 from .offline.bootstrap import interval
 from .offline.cases import each_interaction, each_user
@@ -32,6 +40,7 @@ __all__ = [
     "OfflineModel",
     "OptimizerConfig",
     "Ranked",
+    "RescoringConfig",
     "Rules",
     "Split",
     "Step",

@@ -54,7 +54,7 @@ _OPERATIONAL: Final = frozenset(
 _OF_BUNDLES: Final = frozenset({"compiled", "index", "nprobe", "publish_bound"})
 """Those of them that show in a bundle."""
 
-_DEFINING_NOT: Final[dict[str, Any]] = dict.fromkeys(_OPERATIONAL, True) | {"rescoring": {"candidates"}}
+_NOT_DEFINING: Final[dict[str, Any]] = dict.fromkeys(_OPERATIONAL, True) | {"rescoring": {"candidates"}}
 
 _Positive = Annotated[float, Field(gt=0)]
 
@@ -262,7 +262,7 @@ class TrainerConfig(FrozenModel):
         are written and may change between runs.
         """
         flat: dict[str, object] = {}
-        for name, value in self.model_dump(mode="json", exclude=_DEFINING_NOT).items():
+        for name, value in self.model_dump(mode="json", exclude=_NOT_DEFINING).items():
             if isinstance(value, dict):
                 flat |= {f"{name}.{key}": inner for key, inner in value.items()}
             else:

@@ -30,7 +30,9 @@ class RescoringConfig(FrozenModel):
         "one in each step, at most: they bound its memory and cost",
     )
     learning_rate: float = Field(default=1e-3, gt=0, description="AdamW's, for the second phase")
-    candidates: int = Field(default=256, ge=1, description="best items of the index that are scored again, per query")
+    candidates: int = Field(
+        default=256, ge=1, le=1000, description="best items of the index that are scored again, per query"
+    )
 
     @property
     def on(self) -> bool:

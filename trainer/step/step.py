@@ -69,10 +69,8 @@ def train_step(
     gradients = compute_gradients(model, batch, workers, stop=stop, laps=laps)
     loss, hits, stops = gradients.totals.tolist()
     norm, limit = _norm(gradients, workers), model.config.optimizer.max_gradient_norm
-    clipped, refused = (
-        limit is not None and norm > limit,
-        not all(map(math.isfinite, (loss, norm, _second_norm(gradients)))),
-    )
+    clipped = limit is not None and norm > limit
+    refused = not all(map(math.isfinite, (loss, norm, _second_norm(gradients))))
     if not refused:
         _update(model, _scaled(gradients, limit / norm) if limit is not None and clipped else gradients)
     model.position.step += 1

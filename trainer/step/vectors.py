@@ -115,7 +115,8 @@ class StepVectors:
         users, positives, items = users.detach(), positives.detach(), self.items.detach()[self.place(columns)]
         own = torch.arange(len(users), device=users.device)[:, None]
         pos, neg = second.scorer(users, positives, own)[:, 0], second.scorer.every_pair(users, items)
-        keep = torch.ones_like(neg, dtype=torch.bool).index_put_(tuple(hits.T), hits.new_zeros(()).bool())
+        keep = torch.ones_like(neg, dtype=torch.bool)
+        keep[hits[:, 0], hits[:, 1]] = False
         return Rescored(pos, neg, keep, *_log_q(self.model, sampled, columns))
 
     def _items(self, rows: Tensor | None) -> Tensor | None:
