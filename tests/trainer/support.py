@@ -11,6 +11,7 @@ from trainer.config import TrainerConfig
 from trainer.export.cases import MOST
 from trainer.items.embeddings import Line
 from trainer.ranks.workers import Workers
+from trainer.state.ingestion import ingest_window
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch, batches
 from trainer.step.positives import Positives, read_positives
@@ -39,7 +40,7 @@ def absorb(state: TrainerState, log: WindowLog, manifest: WindowManifest) -> Non
     arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
     users = log.user_sketch(manifest) or b"", read_positives(log, manifest, 1).users
     features = log.item_features(manifest) if manifest.item_features.all else None
-    state.ingest_window(manifest, log.sketch(manifest), arrays, users, features)
+    ingest_window(state, manifest, log.sketch(manifest), arrays, users=users, features=features)
 
 
 def drawn(store: Store, manifest: WindowManifest, config: TrainerConfig, count: int = MOST) -> Positives:

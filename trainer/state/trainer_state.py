@@ -5,12 +5,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from contracts import BundleManifest, ItemKeys, UserKeys, WindowManifest
+from contracts import BundleManifest
 from contracts.ascending import ascending
 from contracts.recipe import Stretch
 from sketches import FrequencyView
@@ -18,8 +16,8 @@ from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
 from trainer.items.live_rows import LiveRows
-from trainer.items.rows import FIRST_ITEM, Reader, TableRows, no_rows
-from trainer.items.table import QUESTIONS, ItemTable, RowChanges
+from trainer.items.rows import Reader, TableRows, no_rows
+from trainer.items.table import QUESTIONS, ItemTable
 from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
@@ -128,83 +126,11 @@ class TrainerState:
         index = torch.from_numpy(rows).to(self.device)
         return self.compose(self.embeddings.fetch(index), index)
 
-    def ingest_window(
-        self,
-        manifest: WindowManifest,
-        sketch: bytes,
-        items: tuple[ItemKeys, npt.NDArray[np.object_], npt.NDArray[np.int64]],
-        users: tuple[bytes, UserKeys] | None = None,
-        features: pa.Table | None = None,
-    ) -> RowChanges:
-        """Add a window's items and frequencies, before any step on it: rows change only here.
-
-        Parameters
-        ----------
-        manifest
-            Of the window.
-        sketch
-            The window's serialised sketch.
-        items
-            Keys, ids and counts (each (n,)) of the window's ``items.parquet``.
-        users
-            The serialised sketch of users and the users' keys; needed where the loss asks for users.
-        features
-            The newest known features of the same items, where the window has any.
-        """
-        keys, ids, occurrences = items
-        self.frequencies.add(sketch, manifest.max_event_ms)
-        if self.users is not None and users is not None:
-            self.users.add(*users, manifest.max_event_ms)
-        self.table.touch(keys, manifest.max_event_ms)
-        ttl = self.config.item_ttl_seconds
-        evicted = no_rows() if ttl is None else self.table.expire(round(self.frequencies.time_ms - 1000 * ttl))
-        # A late pane counts little in the decayed view, yet what it holds has certainly been seen.
-        estimates = self.frequencies.estimates(keys)
-        seen = np.maximum(self.frequencies.agreed(estimates), occurrences) >= self.config.admit_after
-        admitted = self.table.admit(ItemKeys(keys[seen]), ids[seen], manifest.max_event_ms)
-        self.embeddings.grow(self.table.capacity)
-        draw, scale = (
-            generator(self.config.seed, Purpose.ROWS, manifest.sequence),
-            self.config.optimizer.embedding_scale,
-        )
-        self.embeddings.initialise(admitted, draw, scale)
-        changes = RowChanges(admitted, evicted)
-        rows = self.table.rows_alike(keys)
-        known = rows >= FIRST_ITEM
-        self.table.touched.mark(self.counts.follow(TableRows(rows[known]), estimates[known], changes))
-        self._renew_cache(admitted, evicted)
-        self._ingest_features(manifest, rows, features, changes)
-        return changes
-
-    def _ingest_features(
-        self, manifest: WindowManifest, rows: TableRows, features: pa.Table | None, changes: RowChanges
-    ) -> None:
-        """Set the features of the items of `rows`; their part of the model starts where a window first has any."""
-        if features is not None and self.featured is None and self.config.features.buckets:
-            self.featured = self._start_features()
-        if self.featured is not None:
-            self.featured.ingest_window(manifest, rows, features, changes, self.table.capacity)
-
-    def _start_features(self) -> FeaturedItems:
+    def start_features(self) -> FeaturedItems:
+        """Return the part of the model that reads features, before any are known; AdamW trains it from here on."""
         featured = FeaturedItems.fresh(self.config.features.buckets, self.table.capacity, self.embeddings.weight)
         self.optimizer.add_param_group({"params": featured.parameters()})
         return featured
-
-    def _renew_cache(self, admitted: TableRows, evicted: TableRows) -> None:
-        """Tell the cache which items came and went; without items there is no cache."""
-        if not self.config.loss.cache:
-            return
-        if not len(self.table):
-            self.cache = None
-            return
-        if self.cache is None:
-            draw = generator(self.config.seed, Purpose.CACHE)
-            self.cache = ItemCache(self.config.loss.cache, self.table.capacity, draw, ids=self.live.cpu())
-            return
-        self.cache.add(self.table.capacity - len(self.cache.counts), in_use=False)
-        self.cache.restore(torch.from_numpy(admitted))
-        # A row that changed hands within the window has a new item, which the cache must not mistake for the old one.
-        self.cache.remove(torch.from_numpy(np.setdiff1d(evicted, admitted)))
 
     def answer(self, question: str) -> None:
         """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
@@ -271,7 +197,7 @@ class TrainerState:
         state.embeddings.places = replace(state.embeddings.places, capacity=state.table.capacity)
         state.embeddings.load_state_dict(saved.pop("embeddings"))
         if "features" in saved:
-            state.featured = state._start_features()
+            state.featured = state.start_features()
         if "cache" in saved:
             state.cache = ItemCache(config.loss.cache, 1, torch.Generator())
         parts = state._parts()

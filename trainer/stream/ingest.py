@@ -3,6 +3,7 @@
 from contracts import UserKeys, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.items.table import RowChanges
+from trainer.state.ingestion import ingest_window
 from trainer.state.trainer_state import TrainerState
 from trainer.step.shared_window import SharedWindow
 
@@ -21,7 +22,7 @@ def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found:
     arrays = items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), items[COUNT].to_numpy()
     features = log.item_features(manifest) if manifest.item_features.all else None
     users = _users(state, log, manifest, found)
-    return state.ingest_window(manifest, log.sketch(manifest), arrays, users, features)
+    return ingest_window(state, manifest, log.sketch(manifest), arrays, users=users, features=features)
 
 
 def _users(

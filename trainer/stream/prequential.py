@@ -18,7 +18,7 @@ __all__ = ["evaluate"]
 def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives) -> Evaluation:
     """Return the metrics of positives that were drawn from a window, ranked over all items of the table.
 
-    All ranks call it before `TrainerState.ingest_window`: popularity and novelty must be those of the moment before the
+    All ranks call it before `ingest_window`: popularity and novelty must be those of the moment before the
     window.
     """
     tested = Examples.of(found, state.table)

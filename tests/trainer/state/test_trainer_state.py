@@ -9,6 +9,7 @@ from trainer.items.rows import Reader
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
+from trainer.state.ingestion import ingest_window
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
 
@@ -26,7 +27,7 @@ def absorb(state: TrainerState, writer: WindowWriter, items: str, day: int, *, p
         np.array(distinct, object),
         np.array([items.count(name) for name in distinct]),
     )
-    changes = state.ingest_window(manifest, sketch, arrays)
+    changes = ingest_window(state, manifest, sketch, arrays)
     return len(changes.admitted), len(changes.evicted)
 
 

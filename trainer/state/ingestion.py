@@ -1,0 +1,103 @@
+"""What a state takes in of a window before it trains on it: items that come and go, and frequencies."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from contracts import ItemKeys, UserKeys, WindowManifest
+from trainer.items.rows import FIRST_ITEM, TableRows, no_rows
+from trainer.items.table import RowChanges
+from trainer.losses import ItemCache
+from trainer.state.trainer_state import TrainerState
+from trainer.step.seeds import Purpose, generator
+
+__all__ = ["ingest_window"]
+
+
+def ingest_window(
+    state: TrainerState,
+    manifest: WindowManifest,
+    sketch: bytes,
+    items: tuple[ItemKeys, npt.NDArray[np.object_], npt.NDArray[np.int64]],
+    *,
+    users: tuple[bytes, UserKeys] | None = None,
+    features: pa.Table | None = None,
+) -> RowChanges:
+    """Add a window's items and frequencies to a state, before any step on it: rows change only here.
+
+    Parameters
+    ----------
+    state
+        It is the same on all ranks, which call this together.
+    manifest
+        Of the window.
+    sketch
+        The window's serialised sketch.
+    items
+        Keys, ids and counts (each (n,)) of the window's ``items.parquet``.
+    users
+        The serialised sketch of users and the users' keys; needed where the loss asks for users.
+    features
+        The newest known features of the same items, where the window has any.
+    """
+    keys, ids, occurrences = items
+    state.frequencies.add(sketch, manifest.max_event_ms)
+    if state.users is not None and users is not None:
+        state.users.add(*users, manifest.max_event_ms)
+    # A late pane counts little in the decayed view, yet what it holds has certainly been seen.
+    estimates = state.frequencies.estimates(keys)
+    seen = np.maximum(state.frequencies.agreed(estimates), occurrences) >= state.config.admit_after
+    changes = _change_rows(state, manifest, keys, ids, seen)
+    rows = state.table.rows_alike(keys)
+    known = rows >= FIRST_ITEM
+    state.table.touched.mark(state.counts.follow(TableRows(rows[known]), estimates[known], changes))
+    _renew_cache(state, changes)
+    _ingest_features(state, manifest, rows, features, changes)
+    return changes
+
+
+def _change_rows(
+    state: TrainerState,
+    manifest: WindowManifest,
+    keys: ItemKeys,
+    ids: npt.NDArray[np.object_],
+    seen: npt.NDArray[np.bool_],
+) -> RowChanges:
+    """Let items go that have not occurred for long, and give rows to those that have been `seen` (n,) often enough."""
+    table, config, now = state.table, state.config, manifest.max_event_ms
+    table.touch(keys, now)
+    ttl = config.item_ttl_seconds
+    evicted = no_rows() if ttl is None else table.expire(round(state.frequencies.time_ms - 1000 * ttl))
+    admitted = table.admit(ItemKeys(keys[seen]), ids[seen], now)
+    state.embeddings.grow(table.capacity)
+    draw = generator(config.seed, Purpose.ROWS, manifest.sequence)
+    state.embeddings.initialise(admitted, draw, config.optimizer.embedding_scale)
+    return RowChanges(admitted, evicted)
+
+
+def _ingest_features(
+    state: TrainerState, manifest: WindowManifest, rows: TableRows, features: pa.Table | None, changes: RowChanges
+) -> None:
+    """Set the features of the items of `rows`; their part of the model starts where a window first has any."""
+    if features is not None and state.featured is None and state.config.features.buckets:
+        state.featured = state.start_features()
+    if state.featured is not None:
+        state.featured.ingest_window(manifest, rows, features, changes, state.table.capacity)
+
+
+def _renew_cache(state: TrainerState, changes: RowChanges) -> None:
+    """Tell the cache which items came and went; without items there is no cache."""
+    if not state.config.loss.cache:
+        return
+    if not len(state.table):
+        state.cache = None
+        return
+    if state.cache is None:
+        draw = generator(state.config.seed, Purpose.CACHE)
+        state.cache = ItemCache(state.config.loss.cache, state.table.capacity, draw, ids=state.live.cpu())
+        return
+    state.cache.add(state.table.capacity - len(state.cache.counts), in_use=False)
+    state.cache.restore(torch.from_numpy(changes.admitted))
+    # A row that changed hands within the window has a new item, which the cache must not mistake for the old one.
+    state.cache.remove(torch.from_numpy(np.setdiff1d(changes.evicted, changes.admitted)))
