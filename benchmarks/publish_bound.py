@@ -25,13 +25,13 @@ from benchmarks.harness import command_line, head, row
 from contracts import BundleLog, Store, WindowLog, WindowManifest
 from pipelines.ingest import ingest
 from trainer.export import export_bundle
-from trainer.export.cases import Cases, RecentCases
+from trainer.export.cases import MOST, Cases, RecentCases
 from trainer.export.keeper import Keeper
 from trainer.export.servable import Servable
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives
+from trainer.step.shared_window import SharedWindow
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import ProgressObserver
@@ -79,8 +79,8 @@ def trained(store: Store, settings: Settings, published: list[Published]) -> Ite
     config, metrics, log = settings.trainer, TrainerMetrics(), WindowLog(store)
     state, recent = TrainerState.fresh(config), RecentCases(store, config)
 
-    def review(manifest: WindowManifest, found: Positives) -> None:
-        cases = recent.note(manifest, found)
+    def review(manifest: WindowManifest, found: SharedWindow) -> None:
+        cases = recent.note(manifest, found.sampled(config.seed, manifest.sequence, MOST))
         for one in published:
             one.test(cases)
 

@@ -38,7 +38,7 @@ from trainer.offline.evaluator import Evaluator, Rules
 from trainer.offline.stored import read_store
 from trainer.ranking import user_vectors
 from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives
+from trainer.step.shared_window import SharedWindow
 from trainer.towers import project
 from weir.config import assignments, load_settings
 
@@ -101,12 +101,12 @@ class Trial:
     testing: float = 0.0
     training: float = 0.0
 
-    def test(self, state: TrainerState, manifest: WindowManifest, found: Positives) -> None:
+    def test(self, state: TrainerState, manifest: WindowManifest, found: SharedWindow) -> None:
         """Rank events of a window by everything that came before it."""
         started, times = time.process_time(), self.interactions.timestamps
         assert times is not None  # noqa: S101 - a store has them
         start, stop = np.searchsorted(times, [manifest.start_ms, manifest.end_ms])
-        self.events += len(found.items)
+        self.events += len(found)
         if start > self.skipped * len(times) and not manifest.pane:
             held = np.arange(start, stop)
             rules = Rules("interaction", _CUTOFFS)

@@ -40,7 +40,7 @@ from trainer.ranking.ranker import Scores
 from trainer.ranks.workers import Workers, deterministic
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives
+from trainer.step.shared_window import SharedWindow
 from trainer.stream.learner import Learner
 from trainer.stream.metrics import TrainerMetrics
 from trainer.stream.progress import ProgressObserver
@@ -96,7 +96,7 @@ def ingested(log: Path, store: str, assign: list[str]) -> str:
 class Tested(Protocol):
     """What sees each window before the model learns it."""
 
-    def test(self, state: TrainerState, manifest: WindowManifest, found: Positives, /) -> None:
+    def test(self, state: TrainerState, manifest: WindowManifest, found: SharedWindow, /) -> None:
         """Test the model on it."""
 
 
@@ -133,7 +133,7 @@ class Stream:
     tests: list[Test] = field(default_factory=list)
     _sums: dict[str, dict[Settings, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
 
-    def test(self, state: TrainerState, manifest: WindowManifest, _: Positives) -> None:
+    def test(self, state: TrainerState, manifest: WindowManifest, _: SharedWindow) -> None:
         """Rank events of a window by everything that came before it."""
         times = self.interactions.timestamps
         assert times is not None  # noqa: S101 - a store has them

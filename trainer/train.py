@@ -15,7 +15,6 @@ from contracts import Store, WindowLog
 from contracts.exposition import exposed
 from contracts.variants import MAIN, line_of
 from trainer.config import TrainerConfig
-from trainer.export.cases import MOST
 from trainer.export.exporter import Exporter
 from trainer.ranks.leaving import is_left_to_others, require_asked
 from trainer.ranks.workers import Workers, deterministic
@@ -71,7 +70,7 @@ def train(
             log, observer = WindowLog(store), ProgressObserver(line, metrics, workers.is_first, report)
             exporter = Exporter(store, config, metrics, follow, variant)
             workers.first(exporter.prepare)
-            learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review, MOST)
+            learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
             for manifest in windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds
             ):

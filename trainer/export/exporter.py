@@ -10,7 +10,7 @@ from contracts import BundleManifest, CommitLog, CorruptArtefactError, EventCloc
 from contracts.variants import MAIN, line_of, log_of
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
-from trainer.export.cases import RecentCases
+from trainer.export.cases import MOST, RecentCases
 from trainer.export.challenge import Challenge
 from trainer.export.errors import ListsAwaitedError
 from trainer.export.gate import Gate, PairedGate
@@ -19,7 +19,7 @@ from trainer.export.tower import is_traced
 from trainer.export.tracing import Tracing, tracing_of
 from trainer.export.trial import Trials
 from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives
+from trainer.step.shared_window import SharedWindow
 from trainer.stream.metrics import TrainerMetrics
 
 __all__ = ["Exporter"]
@@ -32,7 +32,7 @@ _PATIENCE: Final = 3.0
 
 @dataclass
 class Exporter:
-    """Exports the line of a variant on schedule, and reviews what is promoted; rank 0 calls it while the others wait.
+    """Exports the line of a variant on schedule, while other ranks wait, and reviews what is promoted.
 
     A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
     never ends does not starve them: they get a third of the time. The first export waits until the tower has been
@@ -62,11 +62,14 @@ class Exporter:
         self._challenge = Challenge(self.store, self.config, self._gate, self.variant)
         self._is_pinned()
 
-    def review(self, window: WindowManifest, found: Positives) -> None:
-        """Test the served bundles on a window; call it before the window is trained on. A failure is logged."""
+    def review(self, window: WindowManifest, found: SharedWindow) -> None:
+        """Test the served bundles on a window, before it is trained on; all ranks call it. A failure is logged."""
+        drawn = found.sampled(self.config.seed, window.sequence, MOST)
+        if not found.workers.is_first:
+            return
         try:
             withdrawal = Trials(self._line, self._gate, self._keeper.open).review(
-                window, self._recent.note(window, found)
+                window, self._recent.note(window, drawn)
             )
         except Exception:
             logger.exception("the promoted bundle could not be tested on window %s; training continues", window.name)

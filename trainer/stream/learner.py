@@ -17,7 +17,6 @@ from trainer.state.stretches import continued
 from trainer.state.trainer_state import TrainerState
 from trainer.step.ahead import ahead
 from trainer.step.batches import Batch, batches
-from trainer.step.positives import Positives
 from trainer.step.seeds import Purpose, generator
 from trainer.step.shared_window import SharedWindow
 from trainer.step.step import train_step
@@ -36,8 +35,7 @@ _STEPS_BETWEEN_PACES: Final = 100
 class Learner:
     """Carries the state through windows, on every rank alike.
 
-    `review` gets each window and, of its positives, up to `reviewed` on rank 0 before they are trained on, to test
-    anything else on them.
+    `review` gets each window before it is trained on, to test anything else on it.
     """
 
     state: TrainerState
@@ -46,8 +44,7 @@ class Learner:
     stop: Stop
     observer: ProgressObserver
     checkpoints: CheckpointLog
-    review: Callable[[WindowManifest, Positives], None] | None = None
-    reviewed: int = 0
+    review: Callable[[WindowManifest, SharedWindow], None] | None = None
 
     def __post_init__(self) -> None:
         self._pace, self._nodes = Pace(self.workers), self.workers.nodes()
@@ -86,14 +83,14 @@ class Learner:
         at.sequence, at.batch, at.attempt = manifest.sequence + 1, 0, ""
 
     def _test(self, manifest: WindowManifest, found: SharedWindow) -> None:
-        most = self.state.config.evaluation_examples
-        drawn = found.sampled(self.state.config.seed, manifest.sequence, max(most, self.reviewed))
-        evaluation = evaluate(self.state, manifest, drawn.first(most))
+        config = self.state.config
+        drawn = found.sampled(config.seed, manifest.sequence, config.evaluation_examples)
+        evaluation = evaluate(self.state, manifest, drawn)
         self.observer.evaluated(evaluation)
         if evaluation.recall:
             self.state.recent.append(evaluation)
-        if self.review is not None and self.workers.is_first:
-            self.review(manifest, drawn.first(self.reviewed))
+        if self.review is not None:
+            self.review(manifest, found)
 
     def _ingest(self, manifest: WindowManifest, found: SharedWindow) -> None:
         changes = ingest(self.state, self.log, manifest, found)

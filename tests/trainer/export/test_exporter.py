@@ -4,12 +4,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, BundleManifest, Pin, Store, WindowLog
-from tests.trainer.support import absorbed, drawn
+from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.exporter import Exporter
+from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
+from trainer.step.shared_window import SharedWindow
 from trainer.stream.metrics import TrainerMetrics
 
 
@@ -215,5 +217,5 @@ def test_a_review_that_fails_stops_nothing(
     made.export(state)
     store.write("bundles/PIN", b"\xff")
     [window] = WindowLog(store).committed()
-    made.review(window, drawn(store, window, config))
+    made.review(window, SharedWindow.read(WindowLog(store), window, config, Workers()))
     assert "could not be tested on window" in caplog.text

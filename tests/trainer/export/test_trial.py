@@ -20,6 +20,7 @@ from trainer.export.gate import PairedGate
 from trainer.export.trial import Trial, Trials
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
+from trainer.step.shared_window import SharedWindow
 from trainer.step.step import train_step
 from trainer.stream.metrics import TrainerMetrics
 
@@ -114,7 +115,7 @@ def test_the_exporter_counts_and_logs_a_rollback(scene: Scene, caplog: pytest.Lo
     registry = CollectorRegistry()
     made = Exporter(scene.store, CONFIG, TrainerMetrics(registry))
     for window in scene.unseen[:2]:
-        made.review(window, drawn(scene.store, window, CONFIG))
+        made.review(window, SharedWindow.read(WindowLog(scene.store), window, CONFIG, Workers()))
     assert registry.get_sample_value("weir_trainer_bundle_rollbacks_total") == 1
     assert f"bundle {scene.bad} is withdrawn, {scene.good} is served again: rolled back" in caplog.text
 
