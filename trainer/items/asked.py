@@ -30,7 +30,7 @@ class Asked:
     """
 
     def __init__(self, workers: Workers, order: Ints, send: list[int], receive: list[int], values: Ints) -> None:
-        self._workers, self._order, self.send, self.receive, self.values = workers, order, send, receive, values
+        self._workers, self.order, self.send, self.receive, self.values = workers, order, send, receive, values
 
     @classmethod
     def of(cls, values: Ints, owners: Ints, workers: Workers) -> Self:
@@ -45,5 +45,5 @@ class Asked:
         """Give the answers (m, ...) to `values`, and return those to this rank's own questions, (n, ...)."""
         came = self._workers.exchange(answers, self.receive, self.send)
         found = torch.empty_like(came)
-        found[torch.from_numpy(self._order)] = came
+        found[torch.from_numpy(self.order)] = came
         return found

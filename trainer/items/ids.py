@@ -82,15 +82,14 @@ class ItemIds:
 
     def _exchanged(self, rows: TableRows) -> Ids:
         """Return the ids of the rows (n,) that this rank asks for, and give others those that they ask for."""
-        workers, owners = self._workers, self._stripes.owners(rows)
-        asked = Asked.of(rows, owners, workers)
+        workers = self._workers
+        asked = Asked.of(rows, self._stripes.owners(rows), workers)
         sizes, data = map(torch.from_numpy, pack_ids(self.kept[self._stripes.lines(TableRows(asked.values))]))
         # Sizes come in the order of ranks, as the bytes do.
         came = workers.exchange(sizes, asked.receive, asked.send)
         bytes_here, bytes_there = _bytes(sizes, asked.receive), _bytes(came, asked.send)
         ids = np.empty(len(rows), object)
-        order = np.argsort(owners, kind="stable")
-        ids[order] = unpack_ids(came.numpy(), workers.exchange(data, bytes_here, bytes_there).numpy())
+        ids[asked.order] = unpack_ids(came.numpy(), workers.exchange(data, bytes_here, bytes_there).numpy())
         return ids
 
 

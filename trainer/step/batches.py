@@ -131,12 +131,11 @@ def _columns(found: SharedWindow, table: ItemTable, users: Users | None) -> _Col
 
 def _dealt(found: SharedWindow, table: ItemTable, dealt: Dealt) -> Shuffled:
     """Look up the rows of histories and exposed items, side by side, and give each line to the rank that wants it."""
-    sides, numbers = (found.own.histories, found.own.exposed), np.arange(found.here.start, found.here.stop)
+    sides, places = (found.own.histories, found.own.exposed), dealt.places(len(found))[found.here]
     lines = Shuffled(dealt.lines, sum(keys.shape[1] for keys in sides), len(dealt.here))
-    places = dealt.places(len(found))
     for block in found.own_blocks():
         rows = np.concatenate([table.rows(ItemKeys(keys[block])) for keys in sides], 1).astype(np.int32)
-        lines.append(dealt.exchanged(places[numbers[block]], rows))
+        lines.append(dealt.exchanged(places[block], rows))
     return lines
 
 

@@ -33,10 +33,6 @@ class Positives(NamedTuple):
         """Return what is made of each column."""
         return Positives(*map(made, self))  # type: ignore[arg-type]
 
-    def first(self, count: int) -> "Positives":
-        """Return the first `count` of them."""
-        return self.each(lambda column: column[:count])
-
 
 def read_positives(
     log: WindowLog,
