@@ -1,0 +1,233 @@
+"""What times would add to the towers that read histories: how old each item is, and the moment of the query.
+
+    python -m benchmarks.times ml-1m                      # the default tower, on MovieLens-1M, from WEIR_DATA
+    python -m benchmarks.times ml-1m --tower hstu
+
+Models that differ only in what they know train on the same batches: the first 80 % of a log in order of time, with a
+positive at each place of a history, as `weir bench losses` does. Each of the last 10 % is then a test. The moment of a
+query is the time of the event that follows, which tells more than a server knows: films rated on one page have the
+same second. So "as of the last item" asks at the time of the last event instead, and recall is also printed by the time
+that has passed since that event. "were items an hour apart" has all parameters of ages, and no times.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Annotated, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import typer
+from torch import Tensor
+from torch.optim import AdamW
+
+from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
+from benchmarks.timed_towers import TIMED, Knows, Timed
+from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from trainer.items.table import FIRST_ITEM, PADDING
+from trainer.offline.bootstrap import interval
+from trainer.offline.cases import Past
+from trainer.offline.data import Interactions, Ints, read_interactions
+from trainer.offline.evaluator import Evaluator, Rules
+from trainer.offline.examples import training_batches
+from trainer.offline.model import OfflineModel
+from trainer.offline.rows import ROWS
+from trainer.offline.splits import Split, temporal
+from trainer.ranking import Ranked, per_case, user_vectors
+from trainer.ranks.workers import Workers, deterministic
+from trainer.step.batches import Batch
+from trainer.step.seeds import Purpose, derive
+from trainer.step.step import train_step
+
+app = command_line(__doc__)
+
+Floats = npt.NDArray[np.float64]
+METRICS: Final = ("recall@20", "ndcg@20")
+_ROW: Final = ROWS["mixed, standard"]
+_PASSED: Final = {"same second": (0, 1), "within an hour": (1, 3600), "later": (3600, 2**62)}
+"""Seconds since the event before, by name."""
+
+VARIANTS: Final = {
+    "nothing": Knows(),
+    "ages, were items an hour apart": Knows(ages=True, real=False),
+    "ages, as of the last item": Knows(ages=True, query=False),
+    "ages": Knows(ages=True),
+    "time since the last item": Knows(gap=True),
+    "hour and weekday": Knows(clock=True),
+    "all of it": Knows(ages=True, gap=True, clock=True),
+}
+
+
+@app.command()
+def compare(
+    name: Annotated[str, typer.Argument(help="a data set with times: ml-1m or ml-small")],
+    *,
+    data: Data = DATA,
+    tower: Annotated[str, typer.Option(help=f"{' or '.join(TIMED)}")] = "recency",
+    layers: Annotated[int, typer.Option(min=1)] = 1,
+    dropout: Annotated[float, typer.Option(min=0, max=0.9)] = 0.0,
+    steps: Annotated[int, typer.Option(min=1, help="of each run, with 64 histories each")] = 1500,
+    longer: Annotated[float, typer.Option(min=1, help="steps of the first variant once more, times this")] = 1.0,
+    seeds: Annotated[int, typer.Option(min=1, help="runs of each variant")] = 3,
+    cases: Annotated[int, typer.Option(min=1, help="test events, at most")] = 20_000,
+    only: Annotated[str, typer.Option(help="variants, separated by semicolons; none: all")] = "",
+) -> None:
+    """Train each variant, and print recall and NDCG beside those of the first."""
+    chosen = [one.strip() for one in only.split(";") if one.strip()] or list(VARIANTS)
+    log = TimedLog.of(read_interactions(str(interactions_of(data, name))), cases)
+    config = TowerConfig(kind=tower, layers=layers, dropout=dropout, expansion=1)
+    runs = {one: [train(log, config, VARIANTS[one], steps, seed) for seed in range(seeds)] for one in chosen}
+    if longer > 1:
+        more = round(longer * steps)
+        runs[f"{chosen[0]}, {more:,} steps"] = [
+            train(log, config, VARIANTS[chosen[0]], more, seed) for seed in range(seeds)
+        ]
+    print(f"\n{name}, {tower}: {len(log.test.cases):,} tests, {seeds} seeds, {steps:,} steps\n")
+    _print(log, runs)
+
+
+@dataclass(frozen=True, eq=False)
+class TimedLog:
+    """A log and its split, where events stand for items, so that a history says when as well as what.
+
+    `rows` and `times` (`FIRST_ITEM` + N,) are the table row of each event's item, and its second, 0 for no event.
+    """
+
+    interactions: Interactions
+    split: Split
+    test: Evaluator
+    rows: Tensor
+    times: Tensor
+    asked: Ints
+    """The events of the test cases, (C,)."""
+
+    @classmethod
+    def of(cls, interactions: Interactions, cases: int) -> "TimedLog":
+        """Split a log by time; test on at most so many `cases`, always the same."""
+        split = temporal(interactions)
+        times = interactions.timestamps
+        assert times is not None  # noqa: S101 - the split has refused a log without
+        rules = Rules("interaction", (20,))
+        test = Evaluator.of(interactions, split.train, split.test, rules, at_most=cases)
+        asked = Evaluator.of(_events(interactions), split.train, split.test, rules, at_most=cases)
+        front = np.full(FIRST_ITEM, PADDING)
+        rows = np.concatenate([front, interactions.items + FIRST_ITEM])
+        seconds = np.concatenate([front, times // 1000])
+        tables = torch.from_numpy(rows), torch.from_numpy(seconds)
+        return cls(interactions, split, test, *tables, asked.cases.relevant.values)
+
+    def batches(self, config: TrainerConfig) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+        """Yield the batches of `training_batches`, and when the items of histories and positives came, both (B, L)."""
+        for batch in training_batches(config, _events(self.interactions), self.split.train):
+            histories, positives = self.rows[batch.histories], self.rows[batch.positives]
+            rows = batch._replace(histories=histories, positives=positives, known=histories)
+            yield rows, self.times[batch.histories], self.times[batch.positives]
+
+    def histories(self, length: int) -> tuple[Tensor, Tensor]:
+        """Return the events before those of the tests, and what followed each of them, both (C, `length`)."""
+        past = Past.of_interactions(_events(self.interactions), self.asked).histories(length)
+        followed = torch.cat([past[:, 1:], torch.from_numpy(self.asked + FIRST_ITEM)[:, None]], 1)
+        return past, followed
+
+    def passed(self) -> Ints:
+        """Return the seconds since the event before that of each test, (C,); from 1970 on, where there is none."""
+        past, followed = self.histories(1)
+        return (self.times[followed] - self.times[past])[:, 0].numpy()
+
+
+def _events(interactions: Interactions) -> Interactions:
+    return replace(interactions, items=np.arange(len(interactions)))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A trained model's metrics of each test (C,), and the CPU seconds of its training."""
+
+    values: dict[str, Floats]
+    seconds: float
+
+
+def train(log: TimedLog, tower: TowerConfig, knows: Knows, steps: int, seed: int) -> Run:
+    """Train one model and test it."""
+    base = TrainerConfig(
+        device="cpu",
+        batch_size=64,
+        tower=tower,
+        negatives=NegativesConfig(mask_history=False),
+        optimizer=OptimizerConfig(embedding_memory=1.0),
+    )
+    with deterministic():
+        model = fresh(log, _ROW.configure(base, seed), knows)
+        started = time.process_time()
+        for batch, times, moments in islice(log.batches(model.config), steps):
+            tell(model, times, moments)
+            train_step(model, batch, Workers())
+        seconds = time.process_time() - started
+        values = {name: np.asarray(found) for name, found in per_case(rank(log, model), [20]).items()}
+    typer.echo(f"{knows}, seed {seed}: recall@20 {values[METRICS[0]].mean():.4f}, {seconds:.0f} s", err=True)
+    return Run(values, seconds)
+
+
+def fresh(log: TimedLog, config: TrainerConfig, knows: Knows) -> OfflineModel:
+    """Return a model before its first step, with the product's own tower where it knows nothing of times."""
+    model = OfflineModel.fresh(config, log.interactions, log.split.train)
+    if knows != Knows():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(config.seed, Purpose.TOWER))
+            model.tower = TIMED[config.tower.kind](config.tower, knows)
+        of = config.optimizer
+        model.optimizer = AdamW(model.tower.parameters(), lr=of.learning_rate, weight_decay=of.weight_decay)
+    return model
+
+
+def tell(model: OfflineModel, times: Tensor, moments: Tensor) -> None:
+    """Let the tower know the times of what it reads next, if it knows of times."""
+    if isinstance(model.tower, Timed):
+        model.tower.tell(times, moments)
+
+
+@torch.no_grad()
+def rank(log: TimedLog, model: OfflineModel) -> Ranked:
+    """Rank all items for every test, as `Evaluator.rank` does, with the times."""
+    model.tower.eval()
+    (read, items), config = model.vectors(), model.config.tower
+    unseen = torch.ones(len(read), dtype=torch.bool)
+    unseen[model.live] = False
+    rows = log.rows.masked_fill(unseen[log.rows], PADDING)
+    past, followed = log.histories(config.history_length)
+
+    def scores(numbers: Tensor) -> Tensor:
+        tell(model, log.times[past[numbers]], log.times[followed[numbers]])
+        users = user_vectors(model.tower, config, read, rows[past[numbers]])
+        return (users @ items.T).masked_fill_(unseen[FIRST_ITEM:], -torch.inf)
+
+    return log.test.rank_by(scores)
+
+
+def _print(log: TimedLog, runs: dict[str, list[Run]]) -> None:
+    passed, first = log.passed(), next(iter(runs.values()))
+    some = {name: (passed >= low) & (passed < high) for name, (low, high) in _PASSED.items()}
+    apart = [cell for metric in METRICS for cell in (metric, "apart, by seed", "95 % over users")]
+    head("knows", *apart, *(f"{name} ({of.mean():.0%})" for name, of in some.items()), "CPU s")
+    for name, found in runs.items():
+        cells = [cell for metric in METRICS for cell in _apart(log, found, first, metric)]
+        by_passed = [f"{np.mean([run.values[METRICS[0]][of].mean() for run in found]):.4f}" for of in some.values()]
+        row(name, *cells, *by_passed, f"{np.mean([run.seconds for run in found]):.0f}")
+
+
+def _apart(log: TimedLog, found: list[Run], first: list[Run], metric: str) -> list[str]:
+    """Return a metric, and by how much it is above that of the first variant: each seed's mean, and the interval."""
+    own = np.stack([run.values[metric] for run in found])
+    spread = f" ± {own.mean(1).std(ddof=1):.4f}" if len(own) > 1 else ""
+    mean = f"{own.mean():.4f}{spread}"
+    if found is first:
+        return [mean, "", ""]
+    apart = own - np.stack([run.values[metric] for run in first])
+    low, high = interval(apart.mean(0), log.test.cases.users, generator=np.random.default_rng(0))
+    return [mean, " ".join(f"{one:+.4f}" for one in apart.mean(1)), f"{low:+.4f} to {high:+.4f}"]
+
+
+if __name__ == "__main__":
+    app()
