@@ -37,6 +37,8 @@ class Knows:
         How long before the query each item of the history came.
     gap
         How long before it the last one did.
+    grain
+        The gap is known in whole units of so many seconds.
     clock
         The hour and the weekday of the query, in UTC.
     query
@@ -50,6 +52,7 @@ class Knows:
     clock: bool = False
     query: bool = True
     real: bool = True
+    grain: int = 1
 
 
 def bucket(seconds: Tensor) -> Tensor:
@@ -100,7 +103,7 @@ class Timed(ByDistance):
         if not self.knows.query:
             moments = times
         self._ages = bucket(moments[:, :, None] - times[:, None])
-        self._said = self._of_moments(bucket(moments - times), moments)
+        self._said = self._of_moments(bucket((moments - times) // self.knows.grain), moments)
 
     def see(self, mask: Tensor, *, newest: bool = False) -> tuple[Tensor, Tensor]:
         """Return what `ByDistance.see` does; with ages, the places of distance and time together, (B, 1, Q, L)."""

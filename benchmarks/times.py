@@ -55,6 +55,7 @@ VARIANTS: Final = {
     "ages, as of the last item": Knows(ages=True, query=False),
     "ages": Knows(ages=True),
     "time since the last item": Knows(gap=True),
+    "time since the last item, in hours": Knows(gap=True, grain=3600),
     "hour and weekday": Knows(clock=True),
     "all of it": Knows(ages=True, gap=True, clock=True),
 }
