@@ -73,7 +73,7 @@ class MixtureOfLogits(nn.Module):
     def _scores(self, products: Tensor, users: Side, items: Side) -> Tensor:
         """Return the scores (B, N) of users and of the same items for all of them, or of N items for each."""
         (mine, of_users), (its, of_items) = users, items
-        cosines = (its.flatten(-3, -2) @ mine.mT).reshape(mine.shape[0], -1, of_users.shape[1])
+        cosines = (its.flatten(-3, -2) @ mine.mT).reshape(mine.shape[0], its.shape[-3], of_users.shape[1])
         weights = functional.silu(of_users[:, None] * of_items + self.pair_weights(cosines)).softmax(-1)
         mixture = (weights * cosines).sum(-1) / self.temperature
         return products / self.of_first + self.share * mixture

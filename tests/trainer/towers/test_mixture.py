@@ -91,6 +91,15 @@ def test_before_its_first_step_it_is_the_first_phase() -> None:
     assert model.share.grad != 0
 
 
+@pytest.mark.parametrize(("users", "items"), [(0, 5), (3, 0)])
+def test_a_rank_without_rows_has_no_scores(users: int, items: int) -> None:
+    """The last batch of a window may leave a rank only padding."""
+    model = scorer(RescoringConfig(), 4)
+    mine, its = (torch.randn(count, 4, dtype=torch.float64) for count in (users, items))
+    assert model.every_pair(mine, its).shape == (users, items)
+    assert model(mine, mine, torch.arange(users)[:, None]).shape == (users, 1)
+
+
 def test_a_mixture_expresses_what_no_inner_product_does() -> None:
     """Scores of an inner product have at most the rank of the vectors; these have more."""
     model = scorer(RescoringConfig(), 2)
