@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -27,10 +28,10 @@ def test_the_same_state_has_the_same_name_also_from_a_checkpoint(state: TrainerS
 
 
 def test_a_setting_that_is_what_it_was_before_there_was_a_choice_changes_no_name(state: TrainerState) -> None:
-    earlier: dict[str, dict[str, object]] = {"optimizer": {}, "rescoring": {}}
+    earlier: dict[str, Any] = {"optimizer": {}, "rescoring": {}}
     for name, value in EARLIER.items():
-        section, _, key = name.partition(".")
-        earlier[section][key] = value
+        section, _, key = name.rpartition(".")
+        (earlier[section] if section else earlier)[key] = value
     other_settings(**earlier)(state)
     version, of_before = Content.of(state).version, state.config.defining().keys() - EARLIER.keys()
     settings = {name: value for name, value in state.config.defining().items() if name in of_before}

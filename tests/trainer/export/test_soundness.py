@@ -58,9 +58,9 @@ def test_a_number_of_the_second_phase_that_is_not_sound_is_found(store: Store, s
     train_step(state, batches_of(store, state)[0], Workers())
     assert state.second is not None
     assert fault_of(Content.of(state)) is None
-    moments = state.second.optimizer.state_dict()["state"][0]["exp_avg"].view(-1)
+    moments = state.second.optimizer.state_dict()["state"][1]["exp_avg"].view(-1)
     weights = state.second.scorer.user_components.weight.detach().view(-1)
-    for name, place in (("rescoring.user_components.weight", weights), ("rescoring_optimizer.0.exp_avg", moments)):
+    for name, place in (("rescoring.user_components.weight", weights), ("rescoring_optimizer.1.exp_avg", moments)):
         before = place[:1].clone()
         place[:1] = bad
         assert fault_of(Content.of(state)) == f"{name} contains NaN or infinity, or its norm overflows"
