@@ -8,7 +8,7 @@ evaluation.
 
 from trainer.ranking.cases import Cases, Lists
 from trainer.ranking.metrics import NAMES, MetricSums, coverage, gain, hits, means, ndcg, per_case, precision, recall
-from trainer.ranking.ranker import Ranked, distinct, highest, rank, rank_of, ranked_above, user_vectors
+from trainer.ranking.ranker import Ranked, distinct, highest, rank, rank_of, user_vectors
 
 __all__ = [
     "NAMES",
@@ -27,7 +27,6 @@ __all__ = [
     "precision",
     "rank",
     "rank_of",
-    "ranked_above",
     "recall",
     "user_vectors",
 ]

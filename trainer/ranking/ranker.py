@@ -19,7 +19,7 @@ from trainer.items.table import PADDING
 from trainer.ranking.cases import Cases, Ints
 from trainer.towers import project
 
-__all__ = ["Ranked", "Scores", "Seen", "distinct", "highest", "rank", "rank_of", "ranked_above", "user_vectors"]
+__all__ = ["Ranked", "Scores", "Seen", "distinct", "highest", "rank", "rank_of", "user_vectors"]
 
 Scores = Callable[[Tensor], Tensor]
 """From numbers of cases (n,), int64 on the CPU, to scores (n, I) of all items by code, on any device."""
@@ -47,36 +47,19 @@ def rank_of(scores: Tensor, target: Tensor, excluded: Tensor | None = None) -> T
         Columns (n, L), -1 for none, in any order and possibly repeated: they are left out of the ranking, other than
         the target.
     """
-    own = scores.gather(1, target[:, None])[:, 0]
-    ranks = 1 + ranked_above(scores, own, target, None if excluded is None else distinct(excluded))
-    return ranks.where(own.isfinite(), scores.shape[1] + 1)
-
-
-def ranked_above(scores: Tensor, own: Tensor, place: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """Return how many columns of each row, (n,), rank above a score; ties go to the lower column.
-
-    Parameters
-    ----------
-    scores
-        (n, V).
-    own
-        The score that each row is compared with, (n,), of one of its columns or of another.
-    place
-        How many columns are lower than the one that has it, (n,).
-    hidden
-        Columns that do not count, (n, L), distinct, -1 for none.
-    """
+    own = scores.gather(1, target[:, None])
     # One pass over a row, into memory that stays: new memory for all rows would cost more than the comparisons.
     above = torch.empty(scores.shape[1], dtype=torch.bool, device=scores.device)
-    found = torch.zeros_like(place)
-    for row, column in enumerate(place.tolist()):
+    ranks = torch.ones_like(target)
+    for row, column in enumerate(target.tolist()):
         torch.ge(scores[row, :column], own[row], out=above[:column])
         torch.gt(scores[row, column:], own[row], out=above[column:])
-        found[row] = above.count_nonzero()
-    if hidden is not None and scores.shape[1]:
-        values, own, place = scores.gather(1, hidden.clamp(min=0)), own[:, None], place[:, None]
-        found -= ((hidden >= 0) & ((values > own) | (values == own) & (hidden < place))).sum(1)
-    return found
+        ranks[row] += above.count_nonzero()
+    if excluded is not None:
+        hidden = distinct(excluded)
+        values, column = scores.gather(1, hidden.clamp(min=0)), target[:, None]
+        ranks -= ((hidden >= 0) & ((values > own) | (values == own) & (hidden < column))).sum(1)
+    return ranks.where(own[:, 0].isfinite(), scores.shape[1] + 1)
 
 
 def distinct(columns: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from trainer.items.places import Places
 from trainer.state.trainer_state import TrainerState
 
 __all__ = ["OwnItems"]
@@ -13,39 +14,39 @@ __all__ = ["OwnItems"]
 
 @dataclass(frozen=True, eq=False)
 class OwnItems:
-    """The items whose embeddings a rank keeps.
+    """The items whose embeddings a rank keeps, in the order in which it keeps them.
 
     Parameters
     ----------
     rows
-        Their table rows, ascending, (v,).
+        Their table rows, (v,).
     counts
         Their occurrences, (v,).
-    capacity
-        Rows of the table.
+    places
+        Where rows are.
     """
 
     rows: Tensor
     counts: Tensor
-    capacity: int
+    places: Places
 
     @classmethod
     def of(cls, state: TrainerState) -> "OwnItems":
         """Return those of this rank."""
-        lines = torch.arange(len(state.embeddings.weight), device=state.device)
-        every = state.embeddings.places.rows_at(lines)
-        rows = every[state.table.in_use.among(every)].sort().values
-        return cls(rows, state.counts[rows], state.table.capacity)
+        places = state.embeddings.places
+        every = places.rows_at(torch.arange(len(places.here), device=state.device))
+        rows = every[state.table.in_use.among(every)]
+        return cls(rows, state.counts[rows], places)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def columns(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how many columns have lower rows than each of `rows`, of their shape, and whether the next has it."""
-        after = torch.searchsorted(self.rows, rows.contiguous())
+    def columns(self, rows: Tensor) -> Tensor:
+        """Return the columns of `rows`, of their shape; -1 for those that are not here."""
         if not len(self):
-            return after, torch.zeros_like(rows, dtype=torch.bool)
-        return after, self.rows[after.clamp(max=len(self) - 1)] == rows
+            return torch.full_like(rows, -1)
+        column = torch.searchsorted(self._places, self.places.key(rows.contiguous())).clamp(max=len(self) - 1)
+        return torch.where(self.rows[column] == rows, column, -1)
 
     def more_popular(self, rows: Tensor, counts: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Return how many items here come before those of `rows`, (n,), by count, and by row where counts are equal.
@@ -71,7 +72,11 @@ class OwnItems:
         if len(self):
             is_known = self._counts_down[group.clamp(max=len(self._counts_down) - 1)] == -counts
         # A count that no item here has is before all of the next lower one.
-        return group * self.capacity + rows * is_known
+        return group * self.places.capacity + rows * is_known
+
+    @cached_property
+    def _places(self) -> Tensor:
+        return self.places.key(self.rows)
 
     @cached_property
     def _own_keys(self) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainer.items.rows import FIRST_ITEM, PADDING
-from trainer.ranking import distinct, highest, ranked_above, user_vectors
+from trainer.ranking import distinct, highest, user_vectors
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples
@@ -52,12 +52,27 @@ class ScoredBlock:
 
     def ranks(self) -> Tensor:
         """Return the ranks (n,) of the positives by score; an item without a row ranks below everything."""
-        after, is_here = self.items.columns(self.positives)
-        own = self.scores.new_zeros(len(after))
-        own[is_here] = self.scores[is_here, after[is_here]]
+        columns = self.items.columns(self.positives)
+        own, here = self.scores.new_zeros(len(columns)), columns >= 0
+        own[here] = self.scores[here, columns[here]]
         self.workers.sum(own)
-        ranks = 1 + self.workers.sum(ranked_above(self.scores, own, after, self._hidden))
+        ranks = 1 + self.workers.sum(self._above(own))
         return ranks.masked_fill((self.positives < FIRST_ITEM) | ~own.isfinite(), self.total + 1)
+
+    def _above(self, own: Tensor) -> Tensor:
+        """Return how many items here, (n,), rank above the positives, which have the scores `own` (n,)."""
+        scores, rows, found = self.scores, self.items.rows, torch.zeros_like(self.positives)
+        # One row at a time, into memory that stays: new memory for all rows would cost more than the comparisons.
+        is_so = torch.empty(len(rows), dtype=torch.bool, device=scores.device)
+        for number, row in enumerate(self.positives.tolist()):
+            found[number] = torch.gt(scores[number], own[number], out=is_so).count_nonzero()
+            ties = torch.eq(scores[number], own[number], out=is_so).nonzero()[:, 0]
+            found[number] += (rows[ties] < row).sum()
+        if self._hidden is None or not len(rows):
+            return found
+        there, own, positives = self._hidden.clamp(min=0), own[:, None], self.positives[:, None]
+        values, is_lower = scores.gather(1, there), rows[there] < positives
+        return found - ((self._hidden >= 0) & ((values > own) | (values == own) & is_lower)).sum(1)
 
     def ranks_by_count(self, counts: Tensor) -> Tensor:
         """Return the ranks (n,) of the positives, which have these `counts` (n,), in the order of popularity."""
@@ -80,8 +95,7 @@ class ScoredBlock:
         """The distinct columns here of what was seen, (n, L), -1 for none."""
         if self.seen is None:
             return None
-        columns, is_here = self.items.columns(self.seen)
-        return distinct(columns.masked_fill(~is_here, -1))
+        return distinct(self.items.columns(self.seen))
 
 
 def _first(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import Store, WindowLog
+from trainer.items.places import Places
 from trainer.items.rows import FIRST_ITEM
+from trainer.ranking import distinct
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples
@@ -59,7 +61,7 @@ def test_the_best_and_the_ranks_are_those_without_what_was_seen(seed: int, items
     positives, histories = (
         torch.where(one >= 0, FIRST_ITEM + 2 * one, 1) for one in (torch.from_numpy(targets), torch.from_numpy(seen))
     )
-    own = OwnItems(rows, counts, 2 * items + FIRST_ITEM)
+    own = OwnItems(rows, counts, Places(2 * items + FIRST_ITEM))
     block = ScoredBlock(scores, own, positives, histories if filtered else None, items, Workers())
     best = ((block.best(k) - FIRST_ITEM) // 2).tolist()
     places, ranks = block.ranks_by_count(counts[targets]).tolist(), block.ranks().tolist()
@@ -77,3 +79,21 @@ def test_the_best_and_the_ranks_are_those_without_what_was_seen(seed: int, items
         missed = target < 0
         assert ranks[row] == (items + 1 if missed else before["score"] + 1)
         assert places[row] == (items + 1 if missed else before["count"] + 1)
+
+
+@given(st.integers(0, 10_000), st.booleans())
+def test_ties_go_to_the_lower_row_in_whatever_order_a_rank_has_them(seed: int, filtered: bool) -> None:
+    draw = np.random.default_rng(seed)
+    places = Places(16)
+    order = draw.permutation(np.arange(FIRST_ITEM, 14))
+    # A single rank has rows in their order; here they are in another, as on one of several.
+    own = OwnItems(torch.from_numpy(order), torch.ones(12), places)
+    scores, positives = torch.from_numpy(draw.integers(0, 3, (5, 12))).float(), torch.from_numpy(order[:5])
+    seen = torch.from_numpy(draw.integers(0, 12, (5, 4)))
+    block = ScoredBlock(scores, own, positives, None, 12, Workers())
+    block.__dict__["_hidden"] = distinct(seen) if filtered else None
+    found = block._above(scores[torch.arange(5), torch.arange(5)])
+    for number in range(5):
+        hidden = set(seen[number].tolist()) if filtered else set()
+        keys = [(-scores[number, c].item(), int(order[c])) for c in range(12) if c not in hidden]
+        assert found[number] == sum(key < (-scores[number, number].item(), int(order[number])) for key in keys)
