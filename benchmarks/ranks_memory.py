@@ -32,7 +32,7 @@ from benchmarks.sharded import Counted
 from benchmarks.states import admit
 from contracts import ItemKeys, Store, UserKeys
 from trainer.config import TrainerConfig
-from trainer.items.rows import Reader, TableRows, no_rows
+from trainer.items.rows import Reader, no_rows
 from trainer.items.table import RowChanges
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
@@ -54,7 +54,7 @@ def fill(state: TrainerState, items: int) -> None:
         numbers = np.arange(first, min(first + _AT_ONCE, items))
         ids = np.array([f"id-{number:09d}" for number in numbers.tolist()], object)
         rows = admit(state, ItemKeys((numbers + 1) * _SPREAD), ids, first)
-        state.counts.follow(rows, np.ones((len(rows), 1)), RowChanges(rows, TableRows(no_rows())))
+        state.counts.follow(rows, np.ones((len(rows), 1)), RowChanges(rows, no_rows()))
         for reader in Reader:
             # As after a checkpoint and a bundle.
             state.clear_touched(reader)

@@ -66,10 +66,7 @@ class Learner:
         position.attempt = manifest.attempt
         config = self.state.config
         found = SharedWindow.read(self.log, manifest, config, self.workers)
-        if position.batch == 0:
-            self._test(manifest, found)
-            self._ingest(manifest, found)
-        steps = -(-self._known(found, found.own.items) // config.batch_size)
+        steps = -(-self._taken_in(manifest, found) // config.batch_size)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
         dealt = batches(found, self.state.table, config.batch_size, order, users=self.state.users, start=position.batch)
         del found  # on disk it is larger than what is dealt
@@ -92,12 +89,16 @@ class Learner:
         if self.review is not None:
             self.review(manifest, found)
 
-    def _ingest(self, manifest: WindowManifest, found: SharedWindow) -> None:
+    def _taken_in(self, manifest: WindowManifest, found: SharedWindow) -> int:
+        """Test on a window and ingest it, unless that is done; return how many of its positives have a row."""
+        if self.state.position.batch:
+            return self._known(found, found.own.items)
+        self._test(manifest, found)
         changes = ingest(self.state, self.log, manifest, found)
-        unadmitted = len(found) - self._known(found, found.own.items)
-        shown = self._known(found, found.own.exposed)
-        self.observer.ingested(changes, len(self.state.table), unadmitted, shown)
+        known, shown = (self._known(found, keys) for keys in (found.own.items, found.own.exposed))
+        self.observer.ingested(changes, len(self.state.table), len(found) - known, shown)
         self.observer.frequencies_updated(self.state.frequencies.sketch, len(found))
+        return known
 
     def _known(self, found: SharedWindow, keys: ItemKeys) -> int:
         """Count the own keys (n, ...) of all ranks whose items have a row."""
