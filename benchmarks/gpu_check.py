@@ -94,6 +94,7 @@ def _parts(device: torch.device, sizes: Sizes, limit: Limits) -> dict[str, Calla
         "serving: exact search with torch": lambda: parts.exact_search(device, sizes, limit),
         "training: loss": lambda: parts.loss(device, sizes, limit),
         "training: the other parts of a step": lambda: parts.step_parts(device, sizes),
+        "training: whole steps, default settings": lambda: parts.whole_step(device, sizes),
         "training: evaluation": lambda: parts.evaluation(device, sizes),
     }
     if device.type == "cpu" or _faiss_gpus():

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from itertools import product
+from typing import Final, get_args
 
 import faiss
 import numpy as np
@@ -16,15 +17,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.sharded import batch_of
+from benchmarks.states import filled
 from serving.index import ExactIndex, on_device
-from trainer import TowerConfig
+from trainer import TowerConfig, TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.losses import sampled_softmax_in_batch
 from trainer.ranking.cases import Cases, Lists
 from trainer.ranking.ranker import rank
+from trainer.ranks.workers import Workers, deterministic
+from trainer.step.step import train_step
 from trainer.towers import build_tower
+from trainer.towers.in_training import Forward, Precision, in_training
 
 K: Final = 100
+_STEPS: Final = 16
+"""Whole steps that are made; a quarter of them warm up."""
 RECALL: Final = 0.95
 _CHUNK: Final = 1 << 17
 """Items scored at a time by the search with torch."""
@@ -43,11 +51,13 @@ class Sizes:
     width: int = 128
     history: int = 50
     users: int = 65_536
+    known: int = 200_000
+    """Items of the model whose whole steps are timed."""
     seconds: float = 2.0
     """For each measurement, warm-up aside."""
 
 
-SMALL: Final = Sizes(3000, 16, 64, 32, 128, 512, 16, 8, 200, 0.01)
+SMALL: Final = Sizes(3000, 16, 64, 32, 128, 512, 16, 8, 200, 300, 0.01)
 
 
 @dataclass(frozen=True)
@@ -222,20 +232,7 @@ def loss(device: torch.device, sizes: Sizes, limit: Limits) -> Iterator[Figure]:
 
 def step_parts(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
     """Time a training step beside its loss: the default tower both ways, the table's look-up and its update."""
-    config = TowerConfig(dimension=sizes.width, history_length=sizes.history)
-    tower = build_tower(config, 0).to(device)
-    history = torch.randn(sizes.rows, sizes.history, sizes.width, device=device)
-    mask = torch.ones(sizes.rows, sizes.history, dtype=torch.bool, device=device)
-    parameters = list(tower.parameters())
-
-    def both_ways() -> object:
-        return torch.autograd.grad(tower(history, mask).square().mean(), parameters, allow_unused=True)
-
-    yield Figure(
-        f"{config.kind}, {sizes.rows} histories of {sizes.history}, both ways",
-        1000 * seconds_of(both_ways, device, sizes.seconds),
-        "ms",
-    )
+    yield from _tower(device, sizes)
     table = Embeddings(torch.zeros(sizes.items + 1, sizes.width, device=device))
     rows = torch.randperm(sizes.items, device=device)[: sizes.columns] + 1
     gradient = torch.randn(len(rows), sizes.width, device=device)
@@ -243,6 +240,45 @@ def step_parts(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
     yield Figure(f"look-up of {len(rows)} rows", 1000 * looked_up, "ms")
     updated = seconds_of(lambda: table.adagrad_step(rows, gradient, 0.1), device, sizes.seconds)
     yield Figure(f"update of {len(rows)} rows", 1000 * updated, "ms")
+
+
+def _tower(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    config = TowerConfig(dimension=sizes.width, history_length=sizes.history)
+    tower = build_tower(config, 0).to(device)
+    history = torch.randn(sizes.rows, sizes.history, sizes.width, device=device).requires_grad_()
+    mask = torch.ones(sizes.rows, sizes.history, dtype=torch.bool, device=device)
+    # On a CPU, compiling takes longer than all the rest.
+    for is_compiled, precision in product((False, True)[: 1 + (device.type == "cuda")], get_args(Precision)):
+        forward = in_training(tower, config, compiled=is_compiled, precision=precision)
+
+        def both_ways(forward: Forward = forward) -> object:
+            return torch.autograd.grad(
+                forward(history, mask).square().mean(), [history, *tower.parameters()], allow_unused=True
+            )
+
+        how = f"{'compiled, ' if is_compiled else ''}{precision}"
+        name = f"{config.kind}, {sizes.rows} histories of {sizes.history}, both ways, {how}"
+        yield Figure(name, 1000 * seconds_of(both_ways, device, sizes.seconds), "ms")
+
+
+def whole_step(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    """Train with the default settings on batches whose items follow Zipf's law, and say where the time goes."""
+
+    def clock() -> float:
+        _wait(device)
+        return time.perf_counter()
+
+    workers = Workers(device=device)
+    for precision in get_args(Precision):
+        config = TrainerConfig(batch_size=sizes.rows, precision=precision)
+        state, _ = filled(config, sizes.known, workers=workers)
+        batches = [batch_of(config, workers, number, sizes.known) for number in range(_STEPS)]
+        with deterministic():
+            laps = [train_step(state, batch, workers, clock=clock).seconds for batch in batches][_STEPS // 4 :]
+        name = f"step of {sizes.rows} examples, {precision}"
+        yield Figure(name, 1000 * float(np.median([sum(one.values()) for one in laps])), "ms")
+        for part in laps[0]:
+            yield Figure(f"{name}: {part}", 1000 * float(np.median([one[part] for one in laps])), "ms")
 
 
 def evaluation(device: torch.device, sizes: Sizes) -> Iterator[Figure]:

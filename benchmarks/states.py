@@ -25,10 +25,8 @@ def filled(
 
     In the window each item occurred once, or as often as its number occurs in `events`.
     """
-    state, ids = (
-        TrainerState.fresh(config, workers=workers),
-        np.array([item_id(number) for number in range(items)], object),
-    )
+    state = TrainerState.fresh(config, workers.device if workers else None, workers=workers)
+    ids = np.array([item_id(number) for number in range(items)], object)
     keys, sketch = hash_ids(ids.tolist()), CountMinSketch(1 << 16)
     sketch.update(keys if events is None else keys[events])
     admit(state, keys, ids, 0)

@@ -92,8 +92,9 @@ class TrainerConfig(FrozenModel):
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
-        description="of the products in the user tower while it trains; bfloat16 is faster where the processor has "
-        "instructions for it (AMX, AVX512-BF16, a GPU). Everything else, and what is served, stays float32",
+        description="of the products in the user tower while it trains, and in the softmax losses on a GPU; bfloat16 "
+        "is faster where the processor has instructions for it (AMX, AVX512-BF16), on a GPU in batches of some 30,000. "
+        "Everything else, and what is served, stays float32",
     )
     tower: TowerConfig = TowerConfig()
     negatives: NegativesConfig = NegativesConfig()

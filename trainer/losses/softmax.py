@@ -6,8 +6,6 @@ reference (`trainer.losses.reference`) takes as (B, N) matrices is given here in
 embeddings instead of logits, a list of masked pairs instead of a mask, and log Q as one number per column.
 """
 
-import itertools
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,25 +15,31 @@ from torch.autograd.function import once_differentiable
 
 from trainer.config import TrainerConfig
 from trainer.losses import _checks as checks
-from trainer.losses._logspace import softplus, widen
+from trainer.losses._logspace import widen
+from trainer.losses.chunked import pass_in_chunks
 from trainer.losses.densities import CORRECTIONS, log_without_positive
+from trainer.losses.fused import fused_pass, is_fused
 from trainer.losses.inputs import LossInputs
+from trainer.losses.plan import Plan
 
 
 def sampled_softmax_of(step: LossInputs, config: TrainerConfig) -> Tensor:
     """Return the losses (b,) of `loss.kind = sampled_softmax`."""
-    return _of(step, config.negatives.correction)
+    return _of(step, config, config.negatives.correction)
 
 
-def softmax_of(step: LossInputs, _: TrainerConfig) -> Tensor:
+def softmax_of(step: LossInputs, config: TrainerConfig) -> Tensor:
     """Return the losses (b,) of `loss.kind = full_softmax`, whose columns are all items, and of ``info_nce``."""
-    return _of(step, "none")
+    return _of(step, config, "none")
 
 
-def _of(step: LossInputs, correction: str) -> Tensor:
+def _of(step: LossInputs, config: TrainerConfig, correction: str) -> Tensor:
+    users, columns = step.users, step.given("columns")
+    if config.precision == "bfloat16" and is_fused(users):
+        users, columns = users.bfloat16(), columns.bfloat16()
     return sampled_softmax_in_batch(
-        step.users,
-        step.given("columns"),
+        users,
+        columns,
         pos=step.pos,
         hits=step.given("hits"),
         log_q_pos=step.log_q_pos,
@@ -65,8 +69,9 @@ def sampled_softmax_in_batch(
     for. Other weights are exact too, and cost a second pass in the backward.
 
     bfloat16 embeddings are multiplied as such, the softmax weights and row weights of the gradient rounded for it;
-    products are summed in float32, and everything else is float32. A GPU has instructions for it (this path has not
-    been run on one); on a CPU it has the same precision and no gain in speed.
+    products are summed in float32, and everything else is float32. A GPU has instructions for it; on a CPU it has the
+    same precision and no gain in speed. Where a GPU has kernels for embeddings like these (`fused.is_fused`), logits
+    take no memory at all.
 
     Parameters
     ----------
@@ -75,7 +80,7 @@ def sampled_softmax_in_batch(
     items
         Embeddings of the columns, (N, d): the items of the batch and all other shared negatives.
     pos
-        Logits of the positives, (B,), already divided by the temperature.
+        Logits of the positives, (B,), already divided by the temperature; float32 or as `query`.
     hits
         (row, column) pairs to leave out, (H, 2), in any order, repeated or not: the columns that hold the row's
         positive, its other known positives, padding.
@@ -98,7 +103,7 @@ def sampled_softmax_in_batch(
     Returns
     -------
     Tensor
-        Losses, (B,), in the dtype of `query`. Rows without a negative have loss 0 and gradient 0. Differentiable once,
+        Losses, (B,), in the dtype of `pos`. Rows without a negative have loss 0 and gradient 0. Differentiable once,
         in `query`, `items` and `pos`.
 
     Raises
@@ -112,11 +117,11 @@ def sampled_softmax_in_batch(
     checks.check_positive("temperature", temperature)
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
-    (pos,) = widen(pos)
+    dtype, (pos,) = pos.dtype, widen(pos)
     column_bias, row_bias = _biases(pos, len(items), log_q_pos, log_q_neg, correction)
     counted = _times(times, hits, len(items))
-    plan = _Plan(
-        hits=_by_row(hits.long()),
+    plan = Plan(
+        hits=hits.long(),
         times=counted,
         column_bias=column_bias if times is None else column_bias + counted.to(pos.dtype).log(),
         row_bias=row_bias,
@@ -125,31 +130,14 @@ def sampled_softmax_in_batch(
         chunk_rows=chunk_rows,
     )
     losses: Tensor = _InBatch.apply(query, items, pos, plan)  # type: ignore[no-untyped-call]
-    return losses.to(query.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a pass needs with the embeddings.
-
-    `hits` (H, 2) are the pairs outside the sum, by row; column d counts `times` (N,). The log-odds of a row are
-    logsumexp over its kept columns of (logit + column_bias), less the positive's logit, plus row_bias.
-    """
-
-    hits: Tensor
-    times: Tensor
-    column_bias: Tensor
-    row_bias: Tensor
-    improved: bool
-    scale: float
-    chunk_rows: int
+    return losses.to(dtype)
 
 
 class _InBatch(Function):
     """Losses of all rows; their gradient for equal row weights is made in the forward and kept."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, items: Tensor, pos: Tensor, plan: _Plan) -> Tensor:
+    def forward(ctx: Any, query: Tensor, items: Tensor, pos: Tensor, plan: Plan) -> Tensor:
         if not any(ctx.needs_input_grad):
             return _pass(query, items, pos, plan, None)[0]
         losses, *gradients = _pass(query, items, pos, plan, torch.ones_like(pos))
@@ -170,90 +158,14 @@ class _InBatch(Function):
 
 
 def _pass(
-    query: Tensor, items: Tensor, pos: Tensor, plan: _Plan, weight: Tensor | None
+    query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the losses and, for given row weights, the gradients of their weighted sum (else empty tensors).
 
     The gradient of a row is c sum_d s_d items_d for its query and -c for its positive logit, with s the softmax over
     its kept columns and c the chance to misclassify, in all three corrections.
     """
-    losses, pull = torch.empty_like(pos), torch.empty_like(pos)
-    query_gradient, items_gradient = torch.empty(0), torch.empty(0)
-    if weight is not None:
-        query_gradient, items_gradient = (torch.zeros_like(one, dtype=pos.dtype) for one in (query, items))
-    # One buffer for all chunks: an allocator may keep several of those that come and go.
-    buffer = pos.new_empty(min(plan.chunk_rows, len(query)), len(items))
-    for rows, hits in _chunks(plan, len(query)):
-        exponentials = buffer[: rows.stop - rows.start]
-        kept = _count_kept(hits, plan.times, exponentials)
-        exponentials.copy_(plan.column_bias)
-        _add_product(exponentials, query[rows], items.T, plan.scale)
-        exponentials.view(-1).index_fill_(0, _places(hits, exponentials), -torch.inf)
-        peak = exponentials.amax(1).masked_fill_(kept == 0, 0.0)
-        total = exponentials.sub_(peak[:, None]).exp_().sum(1).clamp_(min=torch.finfo(pos.dtype).tiny)
-        log_odds = total.log() + (peak - pos[rows]) + plan.row_bias[rows]
-        losses[rows], pull[rows] = _row_loss(log_odds, kept, plan.improved)
-        if weight is not None:
-            pull[rows] *= weight[rows]
-            share = (plan.scale * pull[rows] / total)[:, None]
-            factors = exponentials.to(query.dtype)
-            _add_product(query_gradient[rows], factors, items).mul_(share)
-            _add_product(items_gradient, factors.T, (query[rows] * share).to(query.dtype))
-    return losses, query_gradient, items_gradient, -pull
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0) -> Tensor:
-    """Add scale * left @ right to `total` in place; bfloat16 factors are summed in float32, the dtype of `total`."""
-    if left.dtype != torch.bfloat16:
-        return total.addmm_(left, right, alpha=scale)
-    if left.is_cuda:
-        return total.add_(torch.mm(left, right, out_dtype=torch.float32), alpha=scale)
-    return total.addmm_(left.float(), right.float(), alpha=scale)
-
-
-def _row_loss(log_odds: Tensor, kept: Tensor, improved: bool) -> tuple[Tensor, Tensor]:
-    """Return the loss of each row and the size of its gradient, both 0 for rows without a negative."""
-    empty = kept == 0
-    if improved:
-        pull = torch.sigmoid(log_odds - kept.clamp(min=1).to(log_odds.dtype).log())
-        loss = pull * log_odds
-    else:
-        pull, loss = torch.sigmoid(log_odds), softplus(log_odds)
-    return loss.masked_fill(empty, 0.0), pull.masked_fill(empty, 0.0)
-
-
-def _by_row(hits: Tensor) -> Tensor:
-    """Return pairs (H, 2) in the order of their rows, as a step has them already."""
-    rows = hits[:, 0]
-    return hits if bool((rows[1:] >= rows[:-1]).all()) else hits[torch.argsort(rows)]
-
-
-def _chunks(plan: _Plan, rows: int) -> list[tuple[slice, Tensor]]:
-    """Split the rows; each chunk comes with its pairs (h, 2), whose rows are counted from its first."""
-    starts = [*range(0, rows, plan.chunk_rows), rows]
-    bounds = torch.searchsorted(plan.hits[:, 0].contiguous(), torch.tensor(starts, device=plan.hits.device)).tolist()
-    return [
-        (slice(start, stop), plan.hits[low:high] - plan.hits.new_tensor([start, 0]))
-        for (start, stop), (low, high) in zip(itertools.pairwise(starts), itertools.pairwise(bounds), strict=True)
-    ]
-
-
-def _places(hits: Tensor, logits: Tensor) -> Tensor:
-    """Return where pairs (h, 2) are in the memory of a chunk's logits (rows, N), (h,)."""
-    return hits[:, 0] * logits.shape[1] + hits[:, 1]
-
-
-def _count_kept(hits: Tensor, times: Tensor, scratch: Tensor) -> Tensor:
-    """Return the columns that each row of a chunk keeps, (rows,), where pairs (h, 2) are left out, repeated or not.
-
-    Column d counts `times` (N,). `scratch` (rows, N) is overwritten. Of equal pairs, only the one whose number is left
-    in their place counts: distinct pairs without a sort, for a price that grows with h alone.
-    """
-    slots = scratch.view(torch.int64 if scratch.element_size() == 8 else torch.int32).view(-1)
-    places, number = _places(hits, scratch), torch.arange(len(hits), device=hits.device, dtype=slots.dtype)
-    slots[places] = number
-    rows, columns = hits[slots[places] == number].T
-    return times.sum().repeat(len(scratch)).index_add_(0, rows, times[columns], alpha=-1)
+    return (fused_pass if is_fused(query) else pass_in_chunks)(query, items, pos, plan, weight)
 
 
 def _times(times: Tensor | None, hits: Tensor, columns: int) -> Tensor:
@@ -292,7 +204,8 @@ def _density(name: str, density: Tensor | None, size: int, correction: str) -> T
 
 
 def _check_batch(query: Tensor, items: Tensor, pos: Tensor, hits: Tensor) -> None:
-    checks.check_logits("B+ d, N d, B", query=query, items=items, pos=pos)
+    may_be_wider = query.dtype == torch.bfloat16 and pos.dtype == torch.float32
+    checks.check_logits("B+ d, N d, B", query=query, items=items, pos=pos.bfloat16() if may_be_wider else pos)
     checks.check_shape("hits", hits, H=None, pair=2)
     checks.check_index("hits[:, 0]", hits[:, 0], len(query))
     checks.check_index("hits[:, 1]", hits[:, 1], len(items))

@@ -20,14 +20,14 @@ from trainer.towers.in_training import Forward, in_training
 
 __all__ = ["StepVectors", "forward_of", "in_parts"]
 
-_AT_ONCE: Final = 1 << 21
-"""Numbers of a tower's input that it reads at a time, 8 MB: larger tensors leave the caches, and the allocator gives
-them back to the system after each use."""
+_AT_ONCE: Final = {"cpu": 1 << 21, "cuda": 1 << 27}
+"""Numbers of a tower's input that it reads at a time. On a CPU 8 MB: larger tensors leave the caches, and the allocator
+gives them back to the system after each use. A GPU waits for its next instruction where it gets little at a time."""
 
 
 def in_parts(histories: Tensor, dimension: int) -> tuple[Tensor, ...]:
     """Split histories (s, L) into those that a tower reads at a time, given the length of item vectors."""
-    return torch.split(histories, max(_AT_ONCE // (histories.shape[1] * dimension), 1))
+    return torch.split(histories, max(_AT_ONCE[histories.device.type] // (histories.shape[1] * dimension), 1))
 
 
 def forward_of(model: Model) -> Forward:

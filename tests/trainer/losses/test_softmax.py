@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer import losses
-from trainer.losses.softmax import _add_product
+from trainer.losses.chunked import _add_product
 
 Draw = Callable[..., Tensor]
 CORRECTIONS = ("none", "standard", "improved")

@@ -18,13 +18,14 @@ from trainer.losses import exclude_positive, sampled_softmax
 from trainer.losses.inputs import LossInputs, LossResult
 from trainer.losses.step_loss import step_loss
 from trainer.negatives import Draw, PerRow, Pool, draw_uniform, shared_pool
-from trainer.ranks.workers import Workers
+from trainer.ranks.workers import Workers, deterministic
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.step.step import StepResult, compute_gradients, train_step
 
 ROOT = Path(__file__).parents[3]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def changed(config: TrainerConfig, **sections: dict[str, Any]) -> TrainerConfig:
@@ -186,11 +187,25 @@ def test_the_hardest_likely_negative_is_never_the_positive(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu
 def test_resampling_learns_on_a_gpu(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
     synthetic(writer, windows=1)
     state = absorbed(store, resampling(config), device=torch.device("cuda"))
     assert all(isfinite(train_step(state, batch, Workers()).loss) for batch in batches_of(store, state))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+def test_two_runs_come_to_the_same_bits(store: Store, writer: WindowWriter, config: TrainerConfig, device: str) -> None:
+    synthetic(writer, windows=1)
+
+    def trained() -> list[torch.Tensor]:
+        state = absorbed(store, config, device=torch.device(device))
+        with deterministic():
+            for batch in batches_of(store, state):
+                train_step(state, batch, Workers())
+        return [state.embeddings.weight, state.embeddings.squares, *state.tower.parameters()]
+
+    assert all(map(torch.equal, trained(), trained()))
 
 
 @pytest.mark.parametrize("features", [{}, FEATURES], ids=["no features", "features"])

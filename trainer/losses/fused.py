@@ -1,0 +1,178 @@
+"""One pass of the softmax over the columns of a batch by kernels that keep its logits on the chip of a GPU.
+
+Results do not vary between runs: each sum has one order. Products are of bfloat16, summed in float32; factors of
+float32 are three such numbers each, and six products of them: as exact as float32.
+"""
+
+# ruff: noqa: PLC0415 - Triton is part of torch's builds for CUDA only
+
+import math
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainer.losses.plan import Plan, row_loss
+
+__all__ = ["fused_pass", "is_fused"]
+
+_LOG2_E: Final = 1 / math.log(2)
+_WIDEST: Final = 128
+"""Numbers of a vector: tiles of longer ones do not fit on the chip."""
+_PAIRS: Final = 256
+"""Pairs that one program notes."""
+_JOINED: Final = 16
+"""Rows whose parts one program joins."""
+_RESIDENT: Final = 2
+"""Programs that a multiprocessor runs at a time: one multiplies while the other takes powers."""
+
+
+class _Kernel(NamedTuple):
+    """The rows and columns of a tile, and how a program works on it: the fastest of those tried on an H200."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+_ROWS: Final = {torch.bfloat16: _Kernel(64, 128, 4, 2), torch.float32: _Kernel(128, 64, 8, 1)}
+_COLUMNS: Final = {torch.bfloat16: _Kernel(128, 64, 4, 2), torch.float32: _Kernel(64, 128, 8, 2)}
+_PRECISION: Final = {torch.bfloat16: "ieee", torch.float32: "bf16x6"}
+
+
+class _Batch(NamedTuple):
+    """Queries (B, d), items (N, d), and the logits' bias (N,) and scale, which make them exponents of 2."""
+
+    query: Tensor
+    items: Tensor
+    bias: Tensor
+    scale: float
+
+
+class _Pairs(NamedTuple):
+    """Pairs outside the sum, as `trainer.losses.kernels` reads them."""
+
+    bits: Tensor
+    dirty: Tensor
+
+
+def is_fused(query: Tensor) -> bool:
+    """Say whether there are kernels for embeddings like these: on Hopper or later, and where rows are 16 B aligned."""
+    if not query.is_cuda or query.dtype not in _PRECISION or not 0 < query.shape[1] <= _WIDEST:
+        return False
+    return query.shape[1] * query.element_size() % 16 == 0 and torch.cuda.get_device_capability(query.device) >= (9, 0)
+
+
+def fused_pass(
+    query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return what `trainer.losses.softmax` takes of a pass, with no memory for logits."""
+    bias, scale = plan.column_bias * _LOG2_E, plan.scale * _LOG2_E
+    batch = _Batch(query.detach().contiguous(), items.detach().contiguous(), bias, scale)
+    gone = torch.zeros(len(query), dtype=torch.int64, device=query.device)
+    of_rows = _noted(plan.hits.T, (len(query), len(items)), _ROWS[query.dtype].rows, (plan.times, gone))
+    levels, means = _softmax(batch, of_rows)
+    losses, pull = row_loss(levels / _LOG2_E - pos + plan.row_bias, plan.times.sum() - gone, plan.improved)
+    if weight is None:
+        return losses, torch.empty(0), torch.empty(0), -pull
+    pull = pull * weight
+    shares = plan.scale * pull
+    of_columns = _noted(plan.hits.T.flip(0), (len(items), len(query)), _COLUMNS[query.dtype].columns, (None, None))
+    return losses, means.mul_(shares[:, None]), _pulled_columns(batch, of_columns, levels, shares), -pull
+
+
+def _noted(
+    pairs: Tensor, shape: tuple[int, int], together: int, counted: tuple[Tensor, Tensor] | tuple[None, None]
+) -> _Pairs:
+    """Note pairs (2, H) of lines and numbers, marked for so many lines `together`.
+
+    `counted` are how often a number counts, and where that is added up for each line, if it is.
+    """
+    from trainer.losses.kernels import WORD, note_pairs
+
+    words, device = _parts(shape[1], WORD.value), pairs.device
+    bits = torch.zeros(shape[0], words, dtype=torch.int64, device=device)
+    dirty = torch.zeros(_parts(shape[0], together), words, dtype=torch.int8, device=device)
+    if count := pairs.shape[1]:
+        grid = (_parts(count, _PAIRS),)
+        note_pairs[grid](*pairs.contiguous(), bits, dirty, *counted, count, words, LINES=together, BLOCK=_PAIRS)
+    return _Pairs(bits, dirty)
+
+
+def _softmax(batch: _Batch, pairs: _Pairs) -> tuple[Tensor, Tensor]:
+    """Return the binary logarithm of each row's sum, (B,), and the mean of its columns, (B, d)."""
+    from trainer.losses.kernels import join_parts, pull_rows
+
+    (rows, width), columns, kernel = batch.query.shape, len(batch.items), _ROWS[batch.query.dtype]
+    lines, span, parts = _division(rows, kernel.rows, columns, kernel.columns, batch.query.device)
+    peaks, totals = batch.bias.new_empty(2, parts, rows)
+    means = batch.bias.new_empty(parts, rows, width)
+    pull_rows[lines, parts](
+        *_blocks(batch, kernel), batch.bias, *pairs, peaks, totals, means,
+        rows, columns, pairs.bits.shape[1], span, batch.scale, **_constants(batch.query, kernel),
+    )  # fmt: skip
+    levels, joined = batch.bias.new_empty(rows), batch.bias.new_empty(rows, width)
+    join_parts[(_parts(rows, _JOINED),)](
+        peaks, totals, means, levels, joined, rows, parts, WIDTH=width, D=_length(batch.query), ROWS=_JOINED
+    )
+    return levels, joined
+
+
+def _pulled_columns(batch: _Batch, pairs: _Pairs, levels: Tensor, shares: Tensor) -> Tensor:
+    """Return the sum of rows for each column, weighted by their softmax and shares, (N, d)."""
+    from trainer.losses.kernels import pull_columns
+
+    (rows, width), columns, kernel = batch.query.shape, len(batch.items), _COLUMNS[batch.query.dtype]
+    lines, span, parts = _division(columns, kernel.columns, rows, kernel.rows, batch.query.device)
+    sums = batch.bias.new_empty(parts, columns, width)
+    pull_columns[lines, parts](
+        *_blocks(batch, kernel), batch.bias, *pairs, levels, shares, sums,
+        rows, columns, pairs.bits.shape[1], span, batch.scale, **_constants(batch.query, kernel),
+    )  # fmt: skip
+    return sums[0] if parts == 1 else sums.sum(0)
+
+
+def _division(lines: int, of_lines: int, numbers: int, of_numbers: int, device: torch.device) -> tuple[int, int, int]:
+    """Return the programs for lines, the numbers of each of their parts, and the parts: enough to fill the device."""
+    programs = _parts(lines, of_lines)
+    wanted = max(_RESIDENT * _multiprocessors(device) // programs, 1)
+    span = of_numbers * _parts(_parts(numbers, of_numbers), wanted)
+    return programs, span, _parts(numbers, span)
+
+
+@lru_cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _blocks(batch: _Batch, kernel: _Kernel) -> tuple[Any, Any]:
+    """Return the descriptors of queries and items, which are read in blocks of a tile's rows and columns."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    length = _length(batch.query)
+    query = TensorDescriptor.from_tensor(batch.query, [kernel.rows, length])
+    return query, TensorDescriptor.from_tensor(batch.items, [kernel.columns, length])
+
+
+def _constants(query: Tensor, kernel: _Kernel) -> dict[str, object]:
+    """Return what a kernel is compiled for."""
+    return {
+        "WIDTH": query.shape[1],
+        "D": _length(query),
+        "TM": kernel.rows,
+        "TN": kernel.columns,
+        "PRECISION": _PRECISION[query.dtype],
+        "num_warps": kernel.warps,
+        "num_stages": kernel.stages,
+    }
+
+
+def _length(vectors: Tensor) -> int:
+    """Return the least length that a tile may have for vectors (n, d)."""
+    return max(1 << (vectors.shape[1] - 1).bit_length(), 16)
+
+
+def _parts(whole: int, size: int) -> int:
+    return -(-whole // size)

@@ -1,0 +1,167 @@
+"""The softmax over the columns of a batch as kernels of a GPU (Triton): its logits are made in tiles and never stored.
+
+The rows' kernel is the forward of attention in tiles (FlashAttention, arXiv 2205.14135) with the columns as its keys
+and its values: what the columns pull a row to is their mean, weighted by the softmax. The columns' kernel is the same
+the other way round, with weights that are known by then. Both make the logits: that is cheaper than to keep them.
+
+A tile is TM rows x TN columns, and D at least as long as the vectors. Queries and items are tensor descriptors of
+blocks (TM, D) and (TN, D), which read as 0 beyond the end. Exponents have base 2, as those of the hardware.
+
+Pairs outside the sum are bits: word w of a line holds its numbers 64 w to 64 w + 63. `dirty` says of so many lines and
+one word whether any bit is set: as a rule, none is.
+"""
+
+# ruff: noqa: N803, PLR0917 - Triton: constants are written so, and a kernel takes what it works on one by one
+
+import triton
+import triton.language as tl
+
+WORD: tl.constexpr = tl.constexpr(64)
+"""Bits of a word."""
+TINY: tl.constexpr = tl.constexpr(2.0**-126)
+"""The least sum of a row, which has no columns then: it has a logarithm."""
+
+
+@triton.jit
+def note_pairs(line, number, bits, dirty, times, gone, pairs, words, LINES: tl.constexpr, BLOCK: tl.constexpr):
+    """Set the bit of each pair, and count in `gone` how often the numbers of a line's distinct pairs count."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < pairs
+    line, number = tl.load(line + at, there, 0), tl.load(number + at, there, 0)
+    word, bit = number // WORD, number % WORD
+    before = tl.atomic_or(bits + line * words + word, tl.full((BLOCK,), 1, tl.int64) << bit, there)
+    tl.store(dirty + (line // LINES) * words + word, 1, there)
+    if gone is not None:
+        is_first = ((before >> bit) & 1) == 0
+        tl.atomic_add(gone + line, tl.load(times + number, there, 0), there & is_first)
+
+
+@triton.jit
+def without_pairs(logits, bits, dirty, lines, numbers, is_line, first, words, WORDS: tl.constexpr):
+    """Return a tile of lines x numbers with -inf for the pairs outside the sum, given its first word of so many."""
+    # Written out for two words, not as a loop, which would keep the compiler from reading ahead.
+    is_dirty = tl.load(dirty + first) != 0
+    if WORDS == 2:
+        is_dirty = is_dirty | (tl.load(dirty + first + 1, first + 1 < words, 0) != 0)
+    if is_dirty:
+        word = tl.load(bits + lines * words + first, is_line, 0)[:, None]
+        if WORDS == 2:
+            second = tl.load(bits + lines * words + first + 1, is_line & (first + 1 < words), 0)
+            word = tl.where(numbers < WORD, word, second[:, None])
+        logits = tl.where(((word >> (numbers % WORD)) & 1) == 0, logits, -float("inf"))
+    return logits
+
+
+@triton.jit
+def pull_rows(
+    query,
+    items,
+    bias,
+    bits,
+    dirty,
+    peaks,
+    totals,
+    means,
+    rows,
+    columns,
+    words,
+    span,
+    scale,
+    WIDTH: tl.constexpr,
+    D: tl.constexpr,
+    TM: tl.constexpr,
+    TN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Find of TM rows, in `span` columns: the highest logit, the sum of powers below it, that of powers x columns."""
+    top, row, column = tl.program_id(0) * TM, tl.arange(0, TM), tl.arange(0, TN)
+    is_row = top + row < rows
+    users = query.load([top, 0])
+    peak, total = tl.full((TM,), -float("inf"), tl.float32), tl.zeros((TM,), tl.float32)
+    mean = tl.zeros((TM, D), tl.float32)
+    bits += top.to(tl.int64) * words
+    dirty += tl.program_id(0) * words
+    first = tl.program_id(1) * span
+    for start in range(first, tl.minimum(first + span, columns), TN):
+        block = items.load([start, 0])
+        added = tl.load(bias + start + column, start + column < columns, -float("inf"))
+        logits = tl.dot(users, block.T, input_precision=PRECISION) * scale + added
+        logits = without_pairs(logits, bits, dirty, row, column, is_row, start // WORD, words, TN // WORD)
+        higher = tl.maximum(peak, tl.max(logits, 1))
+        # Where no column has counted yet, the difference of two infinities is not a number.
+        level = tl.where(higher == -float("inf"), 0.0, higher)
+        powers = tl.exp2(logits - level[:, None])
+        fade = tl.exp2(peak - level)
+        total = total * fade + tl.sum(powers, 1)
+        mean = tl.dot(powers.to(block.dtype), block, mean * fade[:, None], input_precision=PRECISION)
+        peak = higher
+    place, at = tl.program_id(1) * rows + top + row, tl.arange(0, D)
+    tl.store(peaks + place, peak, is_row)
+    tl.store(totals + place, total, is_row)
+    tl.store(means + place.to(tl.int64)[:, None] * WIDTH + at, mean, is_row[:, None] & (at < WIDTH))
+
+
+@triton.jit
+def join_parts(
+    peaks, totals, means, levels, joined, rows, parts, WIDTH: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr
+):
+    """Make one of the parts of `pull_rows`: the binary logarithm of a row's whole sum, and the mean of its columns."""
+    row, at = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)
+    is_row = row < rows
+    peak = tl.full((ROWS,), -float("inf"), tl.float32)
+    for part in range(parts):
+        peak = tl.maximum(peak, tl.load(peaks + part * rows + row, is_row, -float("inf")))
+    peak = tl.where(peak == -float("inf"), 0.0, peak)
+    total, mean = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS, D), tl.float32)
+    for part in range(parts):
+        place = part * rows + row
+        fade = tl.exp2(tl.load(peaks + place, is_row, -float("inf")) - peak)
+        total += fade * tl.load(totals + place, is_row, 0.0)
+        lines = means + place.to(tl.int64)[:, None] * WIDTH + at
+        mean += fade[:, None] * tl.load(lines, is_row[:, None] & (at < WIDTH), 0.0)
+    total = tl.maximum(total, TINY)
+    tl.store(levels + row, peak + tl.log2(total), is_row)
+    tl.store(joined + row.to(tl.int64)[:, None] * WIDTH + at, mean / total[:, None], is_row[:, None] & (at < WIDTH))
+
+
+@triton.jit
+def pull_columns(
+    query,
+    items,
+    bias,
+    bits,
+    dirty,
+    levels,
+    shares,
+    sums,
+    rows,
+    columns,
+    words,
+    span,
+    scale,
+    WIDTH: tl.constexpr,
+    D: tl.constexpr,
+    TM: tl.constexpr,
+    TN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Add up for TN columns, over `span` rows: softmax x share x row; `levels` are the logs of the rows' sums."""
+    top, row, column = tl.program_id(0) * TN, tl.arange(0, TM), tl.arange(0, TN)
+    is_column = top + column < columns
+    block = items.load([top, 0])
+    added = tl.load(bias + top + column, is_column, -float("inf"))
+    total = tl.zeros((TN, D), tl.float32)
+    bits += top.to(tl.int64) * words
+    dirty += tl.program_id(0) * words
+    first = tl.program_id(1) * span
+    for start in range(first, tl.minimum(first + span, rows), TM):
+        users = query.load([start, 0])
+        is_row = start + row < rows
+        level = tl.load(levels + start + row, is_row, 0.0)
+        share = tl.load(shares + start + row, is_row, 0.0)
+        logits = tl.dot(block, users.T, input_precision=PRECISION) * scale + added[:, None]
+        logits = without_pairs(logits, bits, dirty, column, row, is_column, start // WORD, words, TM // WORD)
+        weights = tl.exp2(logits - level) * share
+        total = tl.dot(weights.to(users.dtype), users, total, input_precision=PRECISION)
+    place, at = tl.program_id(1) * columns + top + column, tl.arange(0, D)
+    tl.store(sums + place.to(tl.int64)[:, None] * WIDTH + at, total, is_column[:, None] & (at < WIDTH))
