@@ -6,6 +6,7 @@ float32 are three such numbers each, and six products of them: as exact as float
 
 # ruff: noqa: PLC0415 - Triton is part of torch's builds for CUDA only
 
+import logging
 import math
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -16,6 +17,8 @@ from torch import Tensor
 from trainer.losses.plan import Plan, row_loss
 
 __all__ = ["fused_pass", "is_fused"]
+
+logger = logging.getLogger(__name__)
 
 _LOG2_E: Final = 1 / math.log(2)
 _WIDEST: Final = 128
@@ -60,9 +63,23 @@ class _Pairs(NamedTuple):
 
 def is_fused(query: Tensor) -> bool:
     """Say whether there are kernels for embeddings like these: on Hopper or later, and where rows are 16 B aligned."""
-    if not query.is_cuda or query.dtype not in _PRECISION or not 0 < query.shape[1] <= _WIDEST:
+    width = query.shape[1]
+    if not query.is_cuda or query.dtype not in _PRECISION or not 0 < width <= _WIDEST:
         return False
-    return query.shape[1] * query.element_size() % 16 == 0 and torch.cuda.get_device_capability(query.device) >= (9, 0)
+    is_aligned = width * query.element_size() % 16 == 0
+    return is_aligned and torch.cuda.get_device_capability(query.device) >= (9, 0) and _is_ready()
+
+
+@lru_cache
+def _is_ready() -> bool:
+    """Say whether Triton works here: at its first use it compiles what starts kernels."""
+    try:
+        from triton.runtime import driver
+
+        return bool(torch.version.cuda and driver.active.utils)
+    except Exception as error:  # noqa: BLE001 - whatever it is, there is another way
+        logger.warning("the softmax losses take logits in chunks, which is slower: Triton does not start: %s", error)
+        return False
 
 
 def fused_pass(

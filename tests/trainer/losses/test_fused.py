@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from trainer import losses
 from trainer.losses.chunked import pass_in_chunks
-from trainer.losses.fused import fused_pass, is_fused
+from trainer.losses.fused import _is_ready, fused_pass, is_fused
 from trainer.losses.plan import Plan
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, part of torch's builds for CUDA")
@@ -36,6 +36,13 @@ def test_interpreted_kernels_compute_what_chunks_do() -> None:
 
 def test_a_cpu_has_no_kernels() -> None:
     assert not any(is_fused(torch.zeros(2, 8, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_where_triton_does_not_start_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    _is_ready.cache_clear()
+    assert not _is_ready()
+    assert "take logits in chunks, which is slower: Triton does not start: " in caplog.text
 
 
 def batch(rows: int, columns: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Plan, Tensor]:
