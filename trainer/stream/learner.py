@@ -23,6 +23,7 @@ from trainer.step.step import train_step
 from trainer.stream.ingest import ingest
 from trainer.stream.prequential import evaluate
 from trainer.stream.progress import ProgressObserver
+from trainer.stream.read_ahead import ReadAhead
 
 __all__ = ["Learner"]
 
@@ -47,6 +48,7 @@ class Learner:
     review: Callable[[WindowManifest, SharedWindow], None] | None = None
 
     def __post_init__(self) -> None:
+        self._ahead = ReadAhead(self.log, self.state.config, self.workers)
         self._pace, self._nodes = Pace(self.workers), self.workers.nodes()
         if self.workers.is_first:
             logger.info("training with %d ranks, on %s", len(self._nodes), ", ".join(dict.fromkeys(self._nodes)))
@@ -65,11 +67,12 @@ class Learner:
             return True
         position.attempt = manifest.attempt
         config = self.state.config
-        found = SharedWindow.read(self.log, manifest, config, self.workers)
+        found = self._ahead.read(manifest)
         steps = -(-self._taken_in(manifest, found) // config.batch_size)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
         dealt = batches(found, self.state.table, config.batch_size, order, users=self.state.users, start=position.batch)
-        del found  # on disk it is larger than what is dealt
+        del found  # on disk it is larger than what is dealt, and makes room for the next one
+        self._ahead.start(manifest.sequence)
         if not self._train(manifest, dealt, steps):
             return False
         self._leave(manifest)
