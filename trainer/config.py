@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from contracts.errors import in_one_line
 from contracts.models import FrozenModel
 from contracts.variants import MAIN, VariantError, VariantName
+from trainer.features_config import FeaturesConfig
 from trainer.loss_config import LOSSES, LossConfig, NegativesConfig
 from trainer.optimizer_config import OptimizerConfig
 from trainer.rescoring_config import RescoringConfig
@@ -29,6 +30,7 @@ _OPERATIONAL: Final = frozenset(
     {
         "device",
         "compiled",
+        "evaluation_memory_mb",
         "checkpoint_every_steps",
         "checkpoints_kept",
         "export_every_windows",
@@ -57,17 +59,6 @@ _OF_BUNDLES: Final = frozenset({"compiled", "index", "nprobe", "publish_bound"})
 _NOT_DEFINING: Final[dict[str, Any]] = dict.fromkeys(_OPERATIONAL, True) | {"rescoring": {"candidates"}}
 
 _Positive = Annotated[float, Field(gt=0)]
-
-
-class FeaturesConfig(FrozenModel):
-    """Item features; which there are, the windows say (`pipeline.item_features`)."""
-
-    buckets: int = Field(
-        default=4096,
-        ge=0,
-        lt=2**31,
-        description="vectors that the values of all categorical features are hashed into; 0: features are not used",
-    )
 
 
 EARLIER: Final[dict[str, object]] = {
@@ -120,6 +111,12 @@ class TrainerConfig(FrozenModel):
     evaluation_k: tuple[int, ...] = Field(default=(10, 20, 100), min_length=1, description="cut-offs of the metrics")
     evaluation_examples: int = Field(default=1000, ge=1, description="examples evaluated per window, at most")
     evaluation_filter_seen: bool = Field(default=False, description="rank the items that are not in the history only")
+    evaluation_memory_mb: int | None = Field(
+        default=None,
+        ge=1,
+        description="MiB of scores that a rank holds at a time in the test of a window, at most, but those of one "
+        "example at least; null: 128, or what 16 examples take, with which a large table is tested faster",
+    )
 
     checkpoint_every_steps: int = Field(default=2000, ge=1, description="steps between checkpoints within a window")
     checkpoints_kept: int = Field(default=2, ge=1, description="newest checkpoints kept")

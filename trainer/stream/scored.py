@@ -24,7 +24,7 @@ from trainer.towers import project
 __all__ = ["ScoredBlock", "scored_blocks"]
 
 _BLOCK: Final = 1 << 25
-"""Scores held at a time, 128 MB, unless the bounds of its rows say otherwise."""
+"""Scores held at a time where no setting bounds them, 128 MiB, unless that is too few rows."""
 
 _CHUNK: Final = 1 << 14
 """Items whose vectors are made at a time: with 64 dimensions 4 MB, which stay in the processor's cache."""
@@ -119,8 +119,7 @@ def scored_blocks(state: TrainerState, examples: Examples) -> Iterator[ScoredBlo
     """
     state.tower.eval()
     workers, items = state.embeddings.workers, OwnItems.of(state)
-    most = -(-len(state.table) // workers.world_size)
-    size = min(max(_BLOCK // max(most, 1), _FEWEST_ROWS), _MOST_ROWS)
+    size = _together(-(-len(state.table) // workers.world_size), state.config.evaluation_memory_mb)
     memory = state.embeddings.weight.new_empty(min(size, len(examples)), len(items))
     for first in range(0, len(examples), size):
         part = examples.take(slice(first, first + size))
@@ -128,6 +127,12 @@ def scored_blocks(state: TrainerState, examples: Examples) -> Iterator[ScoredBlo
         scores = _scores(state, items, _users(state, histories), memory[: len(part)])
         seen = histories if state.config.evaluation_filter_seen else None
         yield ScoredBlock(scores, items, positives, seen, len(state.table), workers)
+
+
+def _together(items: int, memory_mb: int | None) -> int:
+    """Return of how many examples the scores of so many items are held at a time."""
+    scores, fewest = (_BLOCK, _FEWEST_ROWS) if memory_mb is None else (memory_mb << 18, 1)
+    return min(max(scores // max(items, 1), fewest), _MOST_ROWS)
 
 
 def _scores(state: TrainerState, items: OwnItems, users: Tensor, out: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from trainer.step.batches import Examples
 from trainer.step.positives import read_positives
 from trainer.stream import scored
 from trainer.stream.own_items import OwnItems
-from trainer.stream.scored import ScoredBlock, scored_blocks
+from trainer.stream.scored import ScoredBlock, _together, scored_blocks
 
 
 @pytest.mark.parametrize("filter_seen", [False, True])
@@ -48,6 +48,15 @@ def test_blocks_hold_few_scores_and_their_size_changes_nothing(
     pieces, *_ = ranks(1 << 25, 10**6, chunk=7)
     assert np.abs(np.array(pieces) - np.array(whole)).max() <= 1
     assert np.mean(np.array(pieces) == np.array(whole)) > 0.99
+
+
+def test_a_setting_bounds_the_scores_held() -> None:
+    assert [_together(items, None) for items in (1000, 200_000, 20_000_000)] == [256, 167, 16]
+    for items in (0, 1000, 200_000, 20_000_000):
+        for memory_mb in (1, 100, 1000):
+            count = _together(items, memory_mb)
+            assert count in (1, 256) or 4 * items * count <= memory_mb << 20 < 4 * items * (count + 1)
+    assert _together(20_000_000, 1000) == 13
 
 
 @given(st.integers(0, 10_000), st.sampled_from([8, 2500]), st.integers(1, 6), st.booleans())
