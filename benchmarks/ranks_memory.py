@@ -1,4 +1,4 @@
-"""What each rank holds of a model with so many items, and what testing, saving and loading it add.
+"""What each rank holds of a model with so many items, and what testing, saving, exporting and loading it add.
 
     OMP_NUM_THREADS=1 python -m benchmarks.ranks_memory run --items 20000000 --ranks 4     # 10 minutes, 14 GB of memory
 
@@ -7,9 +7,12 @@ Each line is a run of so many processes of this machine. Figures are the most of
 - held: of the state with all items: embeddings, ids (of 12 bytes), keys, times, counts, and what finds them.
 - growing, testing, saving: what is needed besides while the table grows to this size, while 100 events with histories
   of 50 are ranked against all items, and while a whole checkpoint is saved.
+- exporting, kept: what a complete bundle needs of a process's own memory while rank 0 makes it, and what stays for the
+  next one. mapped: pages of files that it has used most, of which the kernel keeps those that there is room for. The
+  index has 256 lists, so that training them is quick.
 - loading: what a process needs for the checkpoint, with what it holds then.
 - sent in the test: to other ranks.
-- CPU of the test: seconds of all ranks.
+- CPU of the test, of the export: seconds of all ranks.
 """
 
 import json
@@ -27,11 +30,13 @@ import torch
 import typer
 
 from benchmarks.footprint import PEAK, manifest_of
-from benchmarks.harness import command_line, head, row, status
+from benchmarks.harness import Peak, command_line, head, row, status
 from benchmarks.sharded import Counted
 from benchmarks.states import admit
 from contracts import ItemKeys, Store, UserKeys
 from trainer.config import TrainerConfig
+from trainer.export import export_bundle
+from trainer.export.keeper import Keeper
 from trainer.items.rows import Reader, no_rows
 from trainer.items.table import RowChanges
 from trainer.ranks.workers import Workers
@@ -45,7 +50,8 @@ app = command_line(__doc__)
 _AT_ONCE: Final = 1 << 16
 _TESTED: Final = 100
 _SPREAD: Final = np.int64(0x9E3779B97F4A7C1)
-_FIGURES: Final = ("held", "growing", "testing", "saving", "loading", "sent in the test")
+_MB: Final = ("held", "growing", "testing", "saving", "exporting", "kept", "mapped", "loading", "sent in the test")
+_SECONDS: Final = ("test", "export")
 
 
 def fill(state: TrainerState, items: int) -> None:
@@ -76,25 +82,36 @@ def added(work: Callable[[], object]) -> int:
     return max(status(PEAK) - held, 0)
 
 
+def exported(state: TrainerState, store: Store, workers: Workers) -> dict[str, float]:
+    """Export a bundle; return the bytes of own memory that this adds, those that stay and mapped ones, and seconds."""
+    keeper, held, spent = Keeper(), status("RssAnon"), time.process_time()
+    with Peak() as peak:
+        workers.first(lambda: export_bundle(store, state, keeper=keeper), state.answer)
+        spent = time.process_time() - spent
+    kept = max(status("RssAnon") - held, 0)
+    return {"exporting": peak.own, "kept": kept, "mapped": peak.mapped, "export": spent}
+
+
 def figures(items: int, folder: str, workers: Counted) -> list[float]:
-    """Return the figures of this rank, in MB, and the CPU seconds of the test."""
-    log, config = CheckpointLog(Store(folder)), TrainerConfig(device="cpu")
-    *of_state, sent, spent = of_a_state(items, log, config, workers)
-    loading = added(lambda: log.load(config, workers))
-    return [*(part / 1e6 for part in (*of_state, loading, sent)), spent]
+    """Return the figures of this rank, in MB, and CPU seconds."""
+    store, config = Store(folder), TrainerConfig(device="cpu", index="IVF256,SQfp16")
+    found = of_a_state(items, store, config, workers)
+    found["loading"] = added(lambda: CheckpointLog(store).load(config, workers))
+    return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in _SECONDS)]
 
 
-def of_a_state(items: int, log: CheckpointLog, config: TrainerConfig, workers: Counted) -> tuple[float, ...]:
-    """Return the bytes that a state holds, and growing, testing and saving add; bytes and CPU seconds of the test."""
+def of_a_state(items: int, store: Store, config: TrainerConfig, workers: Counted) -> dict[str, float]:
+    """Return the bytes that a state holds, and all that is done with it adds; bytes sent and CPU seconds."""
     state, base = TrainerState.fresh(config, workers=workers), status("VmRSS")
     most = added(lambda: fill(state, items))
     held = status("VmRSS") - base
     tested = events(items, config.tower.history_length)
     workers.sent, spent = 0, time.process_time()
     testing = added(lambda: evaluate(state, manifest_of(), tested))
-    spent, sent = time.process_time() - spent, workers.sent
-    saving = added(lambda: log.save(state, workers))
-    return held, most - held, testing, saving, sent, spent
+    found = {"held": held, "growing": most - held, "testing": testing, "sent in the test": workers.sent}
+    found["test"] = time.process_time() - spent
+    found["saving"] = added(lambda: CheckpointLog(store).save(state, workers))
+    return found | exported(state, store, workers)
 
 
 @app.command()
@@ -124,10 +141,10 @@ def run(
     ranks: Annotated[list[int], typer.Option(help="numbers of ranks")] = [1, 2, 4],  # noqa: B006
 ) -> None:
     """Measure and print everything."""
-    head("ranks", *(f"{name}, MB" for name in _FIGURES), "CPU of the test, s")
+    head("ranks", *(f"{name}, MB" for name in _MB), *(f"CPU of the {name}, s" for name in _SECONDS))
     for count in ranks:
         found = ranks_of(count, items)
-        row(count, *found[:, :-1].max(0).tolist(), float(found[:, -1].sum()))
+        row(count, *found[:, : len(_MB)].max(0).tolist(), *found[:, len(_MB) :].sum(0).tolist())
 
 
 if __name__ == "__main__":
