@@ -1,9 +1,8 @@
 """What windows and bundles share: Parquet files that a commit or a manifest describes."""
 
-import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Final
+from typing import IO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,10 +10,10 @@ import pyarrow.parquet as pq
 from contracts.errors import CorruptArtefactError
 from contracts.storage import FileEntry, Store
 
-__all__ = ["MANIFEST", "read_batches", "read_column", "read_table", "write_table"]
+__all__ = ["GROUP", "MANIFEST", "read_batches", "read_column", "read_table", "write_groups", "write_table"]
 
 _ROWS: Final = 1 << 15
-_GROUP: Final = 1 << 18
+GROUP: Final = 1 << 18
 """Rows of a file that are decoded together: readers that share a file decode little that is not theirs."""
 
 MANIFEST = "MANIFEST.json"
@@ -26,9 +25,18 @@ def write_table(store: Store, name: str, table: pa.Table) -> FileEntry:
 
     No dictionary: fixed-size lists of keys do not gain from it. No statistics: nobody looks for values.
     """
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, _GROUP, compression="zstd", use_dictionary=False, write_statistics=False)
-    return store.write(name, buffer.getvalue(), rows=table.num_rows)
+    return write_groups(store, name, table.schema, [table], table.num_rows)
+
+
+def write_groups(store: Store, name: str, schema: pa.Schema, groups: Iterable[pa.Table], rows: int) -> FileEntry:
+    """Write what `write_table` writes of so many `rows`, given `GROUP` at a time: memory holds what one group does."""
+
+    def fill(file: IO[bytes]) -> None:
+        with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False, write_statistics=False) as writer:
+            for group in groups:
+                writer.write_table(group, GROUP)
+
+    return store.write_with(name, fill, rows=rows)
 
 
 def read_column(store: Store, folder: str, entry: FileEntry, column: str) -> pa.ChunkedArray:

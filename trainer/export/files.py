@@ -1,7 +1,7 @@
 """The files of a bundle."""
 
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest, FileEntry, Store, columns
-from contracts.artefacts import write_table
+from contracts.artefacts import GROUP, write_groups, write_table
 from contracts.bundle_rows import BundleRows
 from contracts.item_rows import FIRST_ITEM_ROW
 from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta
-from trainer.export.index import serialised
+from trainer.export.index import write_index
 from trainer.export.scorer import scorer_to_onnx
 from trainer.export.tower import tower_to_onnx
 
@@ -27,10 +27,9 @@ _BLOCK: Final = 1 << 14
 def write_complete(store: Store, manifest: BundleManifest, draft: Complete) -> tuple[FileEntry, ...]:
     """Write the files of a complete bundle."""
     content, folder = draft.content, manifest.folder
-    every = np.arange(len(content.vectors))
     return (
-        store.write(f"{folder}/{BundleFile.INDEX}", serialised(draft.index), rows=len(every)),
-        write_table(store, f"{folder}/{BundleFile.ITEMS}", content.items(every, every)),
+        _write_index(store, folder, draft.index),
+        _write_items(store, folder, lambda some: content.items(some, some), np.arange(len(content.vectors))),
         _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings),
         _write(store, f"{folder}/{BundleFile.VECTORS}", content.vectors),
         *_write_model(store, folder, content),
@@ -44,19 +43,23 @@ def write_compacted(
 
     These are its tower and, if there are any, its scorer and its ``features.npz``, by name.
     """
-    folder, items, live = manifest.folder, BUNDLE_ITEMS_SCHEMA, rows.live
-    blocks = [_items(rows, live[first : first + _BLOCK]) for first in range(0, len(live), _BLOCK)]
+    folder = manifest.folder
     return (
-        store.write(f"{folder}/{BundleFile.INDEX}", serialised(index), rows=len(live)),
-        write_table(store, f"{folder}/{BundleFile.ITEMS}", pa.Table.from_batches(blocks, items).combine_chunks()),
+        _write_index(store, folder, index),
+        _write_items(store, folder, partial(_items, rows), rows.live),
         _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", rows.embeddings.base),
         _write(store, f"{folder}/{BundleFile.VECTORS}", rows.vectors.base),
         *(store.write(f"{folder}/{name}", data) for name, data in model.items()),
     )
 
 
-def _items(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.RecordBatch:
+def _items(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.Table:
     """Return what ``items.parquet`` says of some rows (n,)."""
+    blocks = [_item_block(rows, live[first : first + _BLOCK]) for first in range(0, len(live), _BLOCK)]
+    return pa.Table.from_batches(blocks, BUNDLE_ITEMS_SCHEMA).combine_chunks()
+
+
+def _item_block(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.RecordBatch:
     values: dict[str, Any] = {
         columns.ROW: live.astype(np.int32),
         columns.ITEM_ID: rows.ids[live].tolist(),
@@ -95,7 +98,17 @@ def _write_model(store: Store, folder: str, content: Content) -> Iterator[FileEn
         yield store.write(f"{folder}/{BundleFile.FEATURES}", featured.weights.encode())
 
 
+def _write_index(store: Store, folder: str, index: Any) -> FileEntry:
+    return store.write_with(f"{folder}/{BundleFile.INDEX}", partial(write_index, index), rows=int(index.ntotal))
+
+
+def _write_items(
+    store: Store, folder: str, items_of: Callable[[npt.NDArray[np.int64]], pa.Table], rows: npt.NDArray[np.int64]
+) -> FileEntry:
+    """Write ``items.parquet``, as `items_of` gives it for some of the rows (n,)."""
+    groups = (items_of(rows[first : first + GROUP]) for first in range(0, len(rows), GROUP))
+    return write_groups(store, f"{folder}/{BundleFile.ITEMS}", BUNDLE_ITEMS_SCHEMA, groups, len(rows))
+
+
 def _write(store: Store, name: str, array: npt.NDArray[np.float32] | npt.NDArray[np.int32]) -> FileEntry:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return store.write(name, buffer.getvalue(), rows=len(array))
+    return store.write_with(name, lambda file: np.save(file, array, allow_pickle=False), rows=len(array))

@@ -6,15 +6,15 @@ between exports (`trainer.export.keeper`).
 """
 
 import math
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import faiss
-import numpy as np
-import numpy.typing as npt
 
 from contracts import IndexFit, IndexInfo
 
-__all__ = ["empty_index", "factory", "info_of", "serialised"]
+__all__ = ["empty_index", "factory", "info_of", "write_index"]
+
+_faiss: Any = faiss  # its stubs lack the writer
 
 _FLAT_BELOW: Final = 50_000
 
@@ -47,7 +47,6 @@ def info_of(index: Any, kind: str, nprobe: int, fit: IndexFit | None = None) -> 
     return IndexInfo(type=kind, parameters=parameters, fit=fit)
 
 
-def serialised(index: Any) -> bytes:
-    """Return an index as the bytes of ``index.faiss``."""
-    data: npt.NDArray[np.uint8] = faiss.serialize_index(index)
-    return data.tobytes()
+def write_index(index: Any, file: IO[bytes]) -> None:
+    """Write an index, block by block, as ``index.faiss``."""
+    _faiss.write_index(index, _faiss.PyCallbackIOWriter(file.write))

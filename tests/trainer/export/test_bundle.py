@@ -194,15 +194,16 @@ def test_a_bundle_that_cannot_be_read_back_is_not_promoted(
     state.config = TrainerConfig.model_validate({**state.config.model_dump(), "bundle_chain": chain})
     first = export_bundle(store, state)
     state.position.step += 1
-    write = Store.write
+    write = Store.write_with
 
-    def rotting(self: Store, name: str, data: bytes, *, rows: int = 0) -> Any:
-        entry = write(self, name, data, rows=rows)
+    def rotting(self: Store, name: str, fill: Any, *, rows: int = 0) -> Any:
+        entry = write(self, name, fill, rows=rows)
         if name.endswith(damaged):
-            write(self, name, data[:-1] + bytes([data[-1] ^ 1]), rows=rows)
+            data = self.read(name)
+            self.write(name, data[:-1] + bytes([data[-1] ^ 1]), rows=rows)
         return entry
 
-    monkeypatch.setattr(Store, "write", rotting)
+    monkeypatch.setattr(Store, "write_with", rotting)
     with pytest.raises(CorruptArtefactError, match=damaged):
         export_bundle(store, state)
     assert BundleLog(store).current() == first.version

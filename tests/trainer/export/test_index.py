@@ -1,8 +1,10 @@
+import io
+
 import faiss
 import numpy as np
 import pytest
 
-from trainer.export.index import empty_index, factory, info_of, serialised
+from trainer.export.index import empty_index, factory, info_of, write_index
 
 
 def vectors(n: int, d: int = 16) -> np.ndarray:
@@ -24,7 +26,10 @@ def test_it_compares_by_inner_product_and_knows_its_probes() -> None:
     index.add(items)
     assert info_of(index, "IVF4,Flat", 3).parameters == {"nprobe": 3}
     assert info_of(index, "IVF4,Flat", 99).parameters == {"nprobe": 4}
-    read = faiss.deserialize_index(np.frombuffer(serialised(index), np.uint8))
+    file = io.BytesIO()
+    write_index(index, file)
+    assert file.getvalue() == faiss.serialize_index(index).tobytes()
+    read = faiss.deserialize_index(np.frombuffer(file.getvalue(), np.uint8))
     assert (read.ntotal, read.d, read.metric_type) == (300, 16, faiss.METRIC_INNER_PRODUCT)
     assert info_of(empty_index(16, "Flat"), "Flat", 32).parameters == {}
 
