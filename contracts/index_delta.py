@@ -8,7 +8,16 @@ import numpy.typing as npt
 
 from contracts.bundle_delta import BundleDelta
 
-__all__ = ["append_lists", "apply_delta", "check_delta", "keep_places", "keeps_places", "takes_deltas", "with_row_ids"]
+__all__ = [
+    "append_lists",
+    "apply_delta",
+    "check_delta",
+    "keep_places",
+    "keeps_places",
+    "takes_deltas",
+    "with_row_ids",
+    "without_rows",
+]
 
 _faiss: Any = faiss  # its stubs lack these
 _TABLE: Final = _faiss.DirectMap.Hashtable
@@ -57,8 +66,22 @@ def _make_room(index: Any) -> None:
         if size:
             new.update_entries(number, 0, size, old.get_ids(number), old.get_codes(number))
         new.resize(number, size)
-    index.replace_invlists(new, True)  # noqa: FBT003 - the index owns them, and FAISS takes no keywords
-    new.this.disown()
+    _give(index, new)
+
+
+def without_rows(index: Any) -> Any:
+    """Return a copy of a trained index with lists, but without a row in them; what it copies may be a mapped file."""
+    copy: Any = faiss.clone_index(index)
+    # Not emptied: lists keep the memory of what they have held.
+    _give(copy, _faiss.ArrayInvertedLists(index.nlist, index.code_size))
+    copy.ntotal = 0
+    # What is mapped, its centroids too, ends the process when it grows.
+    return _faiss.deserialize_index(_faiss.serialize_index(copy))
+
+
+def _give(index: Any, lists: Any) -> None:
+    index.replace_invlists(lists, True)  # noqa: FBT003 - the index owns them, and FAISS takes no keywords
+    lists.this.disown()
 
 
 def keeps_places(index: Any) -> bool:

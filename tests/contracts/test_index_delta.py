@@ -1,12 +1,13 @@
 """What FAISS does with lists that grow, move and are looked up; it promises none of this."""
 
+from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
 import pytest
 
-from contracts.index_delta import append_lists, keep_places, keeps_places
+from contracts.index_delta import append_lists, keep_places, keeps_places, without_rows
 
 VECTORS = np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
 KINDS = ["IVF4,Flat", "IVF4,SQfp16", "IVF4,SQ8"]
@@ -50,6 +51,23 @@ def test_lists_are_appended_and_the_others_stay(kind: str, places: bool) -> None
     assert contents(again) == contents(index)
     np.testing.assert_array_equal(again.quantizer.reconstruct(4), VECTORS[0])
     np.testing.assert_array_equal(index.quantizer.reconstruct(6), VECTORS[2])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("flags", [0, faiss.IO_FLAG_MMAP_IFC])
+def test_a_copy_without_rows_grows_as_if_it_had_never_had_any(kind: str, flags: int, tmp_path: Path) -> None:
+    faiss.write_index(built(kind), str(tmp_path / "index"))
+    index = faiss.read_index(str(tmp_path / "index"), flags)
+    before, copy = contents(index), without_rows(index)
+    assert (copy.ntotal, copy.nprobe, contents(copy)) == (0, 4, [([], b"")] * 4)
+    append_lists(copy, VECTORS[:3])
+    copy.add(VECTORS)
+    fresh = built(kind)
+    fresh.reset()
+    append_lists(fresh, VECTORS[:3])
+    fresh.add(VECTORS)
+    assert contents(copy) == contents(fresh)
+    assert contents(index) == before
 
 
 @pytest.mark.parametrize("kind", KINDS)

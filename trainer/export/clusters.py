@@ -94,6 +94,10 @@ class Clusters:
     def filled(self, vectors: Floats, lists: npt.NDArray[np.int64]) -> Any:
         """Return an index that holds vectors (n, d) in the given lists (n,), as rows 0 to n - 1."""
         index: Any = faiss.clone_index(self.empty)
+        for number, size in enumerate(np.bincount(lists, minlength=self.lists).tolist()):
+            # Room for what comes: a list that is full would take twice its memory.
+            index.invlists.resize(number, size)
+            index.invlists.resize(number, 0)
         rows, lists = np.arange(len(vectors)), np.ascontiguousarray(lists)
         index.add_core(len(vectors), faiss.swig_ptr(vectors), faiss.swig_ptr(rows), faiss.swig_ptr(lists))
         return index

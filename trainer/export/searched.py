@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from contracts import IndexRows
 from contracts.bundle_delta import BundleDelta
-from contracts.index_delta import apply_delta, takes_deltas, with_row_ids
+from contracts.index_delta import apply_delta, takes_deltas, with_row_ids, without_rows
 
 __all__ = ["Found", "ListSearch", "Searched", "searched"]
 
@@ -87,15 +87,11 @@ class ListSearch:
     @classmethod
     def of(cls, index: Any) -> Self:
         """Return an index to which nothing has come yet."""
-        over: Any = faiss.clone_index(index)
-        over.reset()
-        return cls(index, over, np.zeros(-(-index.ntotal // 8), np.uint8))
+        return cls(index, without_rows(index), np.zeros(-(-index.ntotal // 8), np.uint8))
 
     def empty(self) -> Any:
         """Return a trained index with all lists and no items."""
-        index: Any = faiss.clone_index(self.over)
-        index.reset()
-        return index
+        return without_rows(self.over)
 
     def search(self, queries: Floats, k: int) -> Found:
         """Return the best `k` rows for each of the queries (n, d)."""
