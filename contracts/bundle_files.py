@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ from contracts.bundle import BundleLog
 from contracts.bundle_manifest import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest
 from contracts.errors import IncompatibleBundleError
 
-__all__ = ["BundleFiles"]
+__all__ = ["BundleFiles", "is_finite"]
+
+_BLOCK: Final = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class BundleFiles:
     def matrix(self, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
         """Return a file of finite float32 numbers, of this shape."""
         matrix = self.array(name, np.float32, shape)
-        self.require(name, bool(np.isfinite(matrix).all()), "holds NaN or infinite values")
+        self.require(name, is_finite(matrix), "holds NaN or infinite values")
         return np.ascontiguousarray(matrix)
 
     def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -73,6 +75,11 @@ class BundleFiles:
     def fault(self, name: str, problem: str) -> IncompatibleBundleError:
         """Return the error of a file that is what the manifest says, and still of no use."""
         return IncompatibleBundleError(self.log.store.path(f"{self.manifest.folder}/{name}"), problem)
+
+
+def is_finite(matrix: npt.NDArray[np.float32]) -> bool:
+    """Say whether all numbers (n, d) are finite; memory holds the answers of some rows at a time."""
+    return all(np.isfinite(matrix[first : first + _BLOCK]).all() for first in range(0, len(matrix), _BLOCK))
 
 
 def _array(data: bytes) -> npt.NDArray[Any]:

@@ -18,11 +18,15 @@ from trainer.export.fingerprint import Fingerprint
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows
 from trainer.state.codec import Stateful, flatten
 from trainer.state.trainer_state import TrainerState
+from trainer.step.spool import Spool
 from trainer.towers import project
 
 __all__ = ["Content"]
 
 Floats = npt.NDArray[np.float32]
+
+_AT_ONCE: Final = 1 << 16
+"""Rows fetched at a time, at most: with 64 dimensions 16 MB."""
 
 _DIGITS: Final = 8
 """Of the digest in a name: only bundles of one position in the stream need to differ."""
@@ -125,11 +129,18 @@ class Content:
 
 @torch.no_grad()
 def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
-    """Return the embeddings (2 + n, d) of the special rows and of `rows` (n,), and the vectors (n, d)."""
-    # On the CPU, the vector of a row is the same, bit for bit, among however many others it is made.
-    embeddings = state.item_vectors(TableRows(np.concatenate([np.arange(FIRST_ITEM), rows]))).cpu()
-    vectors = project(embeddings[FIRST_ITEM:], state.config.tower)
-    return _array(embeddings), _array(vectors)
+    """Return the embeddings (2 + n, d) of the special rows and of `rows` (n,), and the vectors (n, d).
+
+    Both are mapped files, which come piece by piece: no memory has to hold those of all ranks.
+    """
+    embeddings, vectors = (Spool(state.embeddings.weight.shape[1], np.float32) for _ in range(2))
+    every = np.concatenate([np.arange(FIRST_ITEM), rows])
+    # On the CPU, the vector of a row is the same, bit for bit, among however many others it is made, but not alone.
+    for number, some in enumerate(np.array_split(every, -(-len(every) // _AT_ONCE))):
+        piece = state.item_vectors(TableRows(some)).cpu()
+        embeddings.append(_array(piece))
+        vectors.append(_array(project(piece if number else piece[FIRST_ITEM:], state.config.tower)))
+    return np.asarray(embeddings.finish()), np.asarray(vectors.finish())
 
 
 def _array(value: Tensor) -> npt.NDArray[Any]:

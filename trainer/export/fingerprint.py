@@ -4,7 +4,7 @@ Each row has a hash of its item's key and embedding; the fingerprint is their su
 items alone, in whatever order they came, and a touched row costs a subtraction and an addition.
 """
 
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from contracts import PADDING_KEY, ItemKeys
 from trainer.items.rows import TableRows
 
 __all__ = ["Fingerprint"]
+
+_BLOCK: Final = 1 << 16
+"""Rows hashed at a time: what Python needs of numbers is several times what an array does."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -68,6 +71,10 @@ class Fingerprint:
 
 def _hashes(keys: ItemKeys, embeddings: Floats) -> npt.NDArray[np.uint64]:
     """Return a hash of each embedding (n, d), seeded with its item's key."""
-    lines, seeds = np.ascontiguousarray(embeddings), keys.view(np.uint64).tolist()
-    found = (xxhash.xxh3_64_intdigest(line, seed) for line, seed in zip(lines, seeds, strict=True))
-    return np.fromiter(found, np.uint64, len(keys))
+    found = np.empty(len(keys), np.uint64)
+    for first in range(0, len(keys), _BLOCK):
+        at = slice(first, first + _BLOCK)
+        lines, seeds = np.ascontiguousarray(embeddings[at]), keys[at].view(np.uint64).tolist()
+        hashes = (xxhash.xxh3_64_intdigest(line, seed) for line, seed in zip(lines, seeds, strict=True))
+        found[at] = np.fromiter(hashes, np.uint64, len(seeds))
+    return found

@@ -103,7 +103,9 @@ class Kept:
             return cls(manifest, rows, free, None)
         clusters, lists = Clusters(manifest.index.type, index.empty(), fit), index.lists_of(len(rows))
         cosines = np.zeros(len(rows), np.float32)
-        cosines[live] = clusters.measured(rows.vectors[live], lists[live]).cosines
+        for first in range(0, len(live), _BLOCK):
+            some = live[first : first + _BLOCK]
+            cosines[some] = clusters.measured(rows.vectors[some], lists[some]).cosines
         by_row = ByRow.of(Assigned(lists, cosines))
         return cls(manifest, rows, free, Lists(clusters, rows.item_rows, rows.vectors, by_row))
 

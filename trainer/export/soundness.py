@@ -1,9 +1,9 @@
 """Whether the numbers of a state are finite."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from contracts.bundle_files import is_finite
 from trainer.export.content import Content
 from trainer.items.rows import TableRows
 from trainer.state.codec import OptimizerState, Stateful, flatten
@@ -23,7 +23,7 @@ def fault_of(content: Content) -> str | None:
         if not bool(norm.isfinite()):
             return f"{name} contains NaN or infinity, or its norm overflows"
     for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
-        if not np.isfinite(array).all():
+        if not is_finite(array):
             return f"its {name} contain NaN or infinity"
     return None
 

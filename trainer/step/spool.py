@@ -1,4 +1,4 @@
-"""Lines of numbers on disk while a window is trained on: as many as it has, in the memory of those that are in use."""
+"""Lines of numbers on disk while a window is trained on or a bundle made: any number, in the memory of those in use."""
 
 import tempfile
 from collections.abc import Iterator
@@ -62,5 +62,6 @@ def naming_the_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = f"{tempfile.gettempdir()}, where a window is while it is trained on (TMPDIR names another folder)"
+        use = "where a window is while it is trained on, and what a bundle is made of (TMPDIR names another folder)"
+        where = f"{tempfile.gettempdir()}, {use}"
         raise OSError(error.errno, error.strerror, where) from error

@@ -9,11 +9,13 @@ import torch
 from contracts import Store
 from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed
-from tests.trainer.windows import WindowWriter, synthetic
+from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import EARLIER, TrainerConfig
+from trainer.export import content, fingerprint
 from trainer.export.content import Content
-from trainer.items.rows import Reader
+from trainer.items.rows import Reader, TableRows
 from trainer.state.trainer_state import TrainerState
+from trainer.towers import project
 
 
 @pytest.fixture
@@ -127,3 +129,24 @@ def test_touched_rows_give_the_lines_and_the_name_of_a_whole_content(state: Trai
     np.testing.assert_array_equal(part.vectors, whole.vectors[chosen])
     np.testing.assert_array_equal(part.embeddings, whole.embeddings[[0, 1, *(chosen + 2)]])
     np.testing.assert_array_equal(part.whole().vectors, whole.vectors)
+
+
+@pytest.mark.parametrize("at_once", [3, 7])
+@pytest.mark.parametrize("features", [FEATURES, None])
+def test_pieces_give_the_lines_and_the_name_that_all_rows_at_once_give(
+    store: Store, writer: WindowWriter, config: TrainerConfig, at_once: int, features: Any
+) -> None:
+    writer.features = features or writer.features
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    if state.featured is not None:
+        for parameter in state.featured.parameters():
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+    version, live = Content.of(state).version, state.table.live
+    with patch.object(content, "_AT_ONCE", at_once), patch.object(fingerprint, "_BLOCK", at_once):
+        found = Content.of(state)
+    with torch.no_grad():
+        whole = state.item_vectors(TableRows(np.concatenate([[0, 1], live])))
+        np.testing.assert_array_equal(found.embeddings, whole)
+        np.testing.assert_array_equal(found.vectors, project(whole[2:], state.config.tower))
+    assert found.version == version
