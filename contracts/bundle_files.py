@@ -4,6 +4,8 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +18,7 @@ from contracts.bundle import BundleLog
 from contracts.bundle_manifest import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest
 from contracts.errors import IncompatibleBundleError
 
-__all__ = ["BundleFiles", "is_finite"]
+__all__ = ["BundleFiles", "MappedFiles", "is_finite"]
 
 _BLOCK: Final = 1 << 14
 
@@ -50,11 +52,14 @@ class BundleFiles:
 
     def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return a NumPy file of this type and shape."""
-        found: npt.NDArray[Any] = self.decode(name, _array)
+        found: npt.NDArray[Any] = self.guarded(name, partial(_array, self._data(name)))
         wanted = np.dtype(dtype)
         problem = f"is {found.dtype} of shape {found.shape}, expected {wanted} of shape {shape}"
         self.require(name, found.dtype == wanted and found.shape == shape, problem)
         return found
+
+    def _data(self, name: str) -> bytes | mmap:
+        return self.log.read(self.manifest, name)
 
     def decode(self, name: str, decoder: Callable[[bytes], Any]) -> Any:
         """Return what a decoder makes of a file's verified bytes."""
@@ -77,14 +82,27 @@ class BundleFiles:
         return IncompatibleBundleError(self.log.store.path(f"{self.manifest.folder}/{name}"), problem)
 
 
+class MappedFiles(BundleFiles):
+    """The same, but arrays are mapped files: the kernel keeps of them in memory what there is room for."""
+
+    def _data(self, name: str) -> mmap:
+        with self.log.store.local(self.manifest.folder, self.manifest.file(name)) as path, path.open("rb") as file:
+            return mmap(file.fileno(), 0, access=ACCESS_READ)
+
+    def opened(self, name: str, reader: Callable[[Path], Any]) -> Any:
+        """Return what a reader makes of a verified file, which it may map."""
+        with self.log.store.local(self.manifest.folder, self.manifest.file(name)) as path:
+            return self.guarded(name, partial(reader, path))
+
+
 def is_finite(matrix: npt.NDArray[np.float32]) -> bool:
     """Say whether all numbers (n, d) are finite; memory holds the answers of some rows at a time."""
     return all(np.isfinite(matrix[first : first + _BLOCK]).all() for first in range(0, len(matrix), _BLOCK))
 
 
-def _array(data: bytes) -> npt.NDArray[Any]:
+def _array(data: bytes | mmap) -> npt.NDArray[Any]:
     """Return the array of a NumPy file in the file's own bytes: `np.load` would copy them, slowly."""
-    file = io.BytesIO(data)
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, columns_first, kind = read_header(file)

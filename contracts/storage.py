@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -97,15 +97,40 @@ class Store:
     def read_verified(self, folder: str, entry: FileEntry) -> bytes:
         """Return the bytes of a manifest's file; raises `CorruptArtefactError` unless they match it."""
         name = f"{folder}/{entry.name}"
-        try:
+        with self._listed(name):
             data = self.read(name)
+        self._verify(name, entry, len(data), checksum(data))
+        return data
+
+    @contextlib.contextmanager
+    def local(self, folder: str, entry: FileEntry) -> Iterator[Path]:
+        """Give a manifest's file as a local one meanwhile, to be mapped: on local disk it is the stored file itself.
+
+        What is mapped stays readable. Raises as `read_verified`.
+        """
+        name = f"{folder}/{entry.name}"
+        with contextlib.ExitStack() as stack:
+            is_here = self.local_path is not None
+            copy = None if is_here else stack.enter_context(tempfile.NamedTemporaryFile(prefix="weir-"))
+            with self._listed(name), self.open(name) as file:
+                size, digest = _measured(file, copy)
+            self._verify(name, entry, size, digest)
+            if copy is not None:
+                copy.flush()
+            yield Path(self.path(name) if copy is None else copy.name)
+
+    @contextlib.contextmanager
+    def _listed(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError:
             raise CorruptArtefactError(self.path(name), "the manifest lists it, but it is missing") from None
-        if len(data) != entry.size:
-            raise CorruptArtefactError(self.path(name), f"has {len(data)} bytes, the manifest says {entry.size}")
-        if (found := checksum(data)) != entry.checksum:
-            raise CorruptArtefactError(self.path(name), f"has checksum {found}, the manifest says {entry.checksum}")
-        return data
+
+    def _verify(self, name: str, entry: FileEntry, size: int, digest: str) -> None:
+        if size != entry.size:
+            raise CorruptArtefactError(self.path(name), f"has {size} bytes, the manifest says {entry.size}")
+        if digest != entry.checksum:
+            raise CorruptArtefactError(self.path(name), f"has checksum {digest}, the manifest says {entry.checksum}")
 
     def open(self, name: str) -> IO[bytes]:
         """Return a file open for reading at any positions, to be closed; raises `FileNotFoundError`."""

@@ -26,6 +26,9 @@ def test_what_is_written_is_read(store: Store, data: bytes) -> None:
     entry = store.write("folder/file.bin", data, rows=3)
     assert entry == FileEntry(name="file.bin", size=len(data), checksum=checksum(data), rows=3)
     assert store.read("folder/file.bin") == data == store.read_verified("folder", entry)
+    with store.local("folder", entry) as path:
+        assert path.read_bytes() == data
+    assert path.exists() == (store.local_path is not None)
 
 
 def test_names_are_found_and_removed(store: Store) -> None:
@@ -53,6 +56,8 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: bytes | None, problem: 
     (tmp_path / "folder/file.bin").unlink()
     if damage is not None:
         (tmp_path / "folder/file.bin").write_bytes(damage)
+    with pytest.raises(CorruptArtefactError, match=problem), store.local("folder", entry):
+        pass
     with pytest.raises(CorruptArtefactError, match=problem) as caught:
         store.read_verified("folder", entry)
     assert str(tmp_path / "folder/file.bin") in str(caught.value)

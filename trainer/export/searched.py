@@ -6,6 +6,7 @@ out of date out of the search. Both parts search the same lists, so together the
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
 import faiss
@@ -16,7 +17,7 @@ from contracts import IndexRows
 from contracts.bundle_delta import BundleDelta
 from contracts.index_delta import apply_delta, takes_deltas, with_row_ids, without_rows
 
-__all__ = ["Found", "ListSearch", "Searched", "searched"]
+__all__ = ["Found", "ListSearch", "Searched", "searched", "searched_in"]
 
 _faiss: Any = faiss  # its stubs lack these
 _BLOCK: Final = 1 << 16
@@ -45,6 +46,13 @@ def searched(index: Any) -> Searched:
     """Return the index of a complete bundle for searching."""
     has_lists = faiss.try_extract_index_ivf(index) is not None
     return ListSearch.of(index) if has_lists and takes_deltas(index) else _Copied(index)
+
+
+def searched_in(path: Path) -> Searched:
+    """Return the index in the file of a complete bundle, whose lists are mapped."""
+    index = searched(_faiss.read_index(str(path), _faiss.IO_FLAG_MMAP_IFC))
+    # One that is copied for a change must not be mapped: the copies would be, and FAISS ends the process as they grow.
+    return index if isinstance(index, ListSearch) else searched(_faiss.read_index(str(path)))
 
 
 @dataclass(frozen=True, eq=False)

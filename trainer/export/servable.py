@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import faiss
 import numpy as np
@@ -12,10 +12,10 @@ import onnxruntime
 
 from contracts import BundleFile, BundleLog, BundleManifest, IndexRows, ItemKeys
 from contracts.bundle_delta import BundleDelta
-from contracts.bundle_files import BundleFiles
+from contracts.bundle_files import BundleFiles, MappedFiles
 from contracts.bundle_rows import BundleRows
 from trainer.export.cases import Cases
-from trainer.export.searched import Searched, searched
+from trainer.export.searched import Searched, searched_in
 
 __all__ = ["Servable"]
 
@@ -49,16 +49,18 @@ class Servable:
         """Read a bundle's files; raises `CorruptArtefactError` for a file that is damaged or unusable.
 
         Where it is one of the `known` ones nothing is read, and where it builds on one of them only the deltas since.
+        Vectors, embeddings and lists of a complete bundle are mapped.
         """
-        chain = [BundleFiles(log, one) for one in log.chain(manifest, [one.manifest for one in known])]
-        first = next((one for one in known if one.manifest == chain[0].manifest), None)
-        if first is not None and len(chain) == 1:
+        start, *deltas = log.chain(manifest, [one.manifest for one in known])
+        first = next((one for one in known if one.manifest == start), None)
+        if first is not None and not deltas:
             return first
         if first is not None:
             rows, index = first.rows, first.index
         else:
-            rows, index = BundleRows.read(chain[0]), searched(chain[0].decode(BundleFile.INDEX, _index))
-        for files in chain[1:]:
+            whole = MappedFiles(log, start)
+            rows, index = BundleRows.read(whole), whole.opened(BundleFile.INDEX, searched_in)
+        for files in (BundleFiles(log, one) for one in deltas):
             delta = BundleDelta.read(files)
             rows = rows.changed(files, delta)
             index = files.guarded(BundleFile.LISTS, partial(index.changed, delta))
@@ -126,10 +128,6 @@ class Servable:
         if self.manifest.metric == "cosine":
             users = users / np.maximum(np.linalg.norm(users, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return np.ascontiguousarray(users, np.float32)
-
-
-def _index(data: bytes) -> Any:
-    return faiss.deserialize_index(np.frombuffer(data, np.uint8))
 
 
 def _session(data: bytes) -> onnxruntime.InferenceSession:

@@ -1,3 +1,6 @@
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -10,7 +13,7 @@ from contracts import ItemKeys
 from contracts.bundle_delta import BundleDelta
 from contracts.index_delta import apply_delta, with_row_ids
 from trainer.export.index import empty_index
-from trainer.export.searched import ListSearch, searched
+from trainer.export.searched import ListSearch, Searched, searched, searched_in
 
 WIDTH = 6
 
@@ -21,6 +24,13 @@ def trained(kind: str, draw: np.random.Generator, count: int) -> tuple[Any, np.n
     index.train(vectors)
     index.add(vectors)
     return index, vectors
+
+
+def stored(index: Any) -> Searched:
+    """Return an index as it is searched in its file, which is gone by then."""
+    with tempfile.NamedTemporaryFile() as file:
+        faiss.write_index(index, file.name)
+        return searched_in(Path(file.name))
 
 
 def delta_of(draw: np.random.Generator, live: set[int], size: int, lists: int, *, repair: bool) -> BundleDelta:
@@ -43,9 +53,10 @@ def delta_of(draw: np.random.Generator, live: set[int], size: int, lists: int, *
 
 
 @pytest.mark.parametrize("kind", ["Flat", "IVF5,Flat", "IVF5,SQfp16"])
+@pytest.mark.parametrize("opened", [searched, stored])
 @given(seed=st.integers(0, 2**32 - 1), repairs=st.lists(st.booleans(), max_size=4), nprobe=st.integers(1, 5))
 def test_a_chain_finds_what_one_index_finds_and_no_version_changes(
-    kind: str, seed: int, repairs: list[bool], nprobe: int
+    kind: str, opened: Callable[[Any], Searched], seed: int, repairs: list[bool], nprobe: int
 ) -> None:
     """The oracle is one index, to which FAISS adds and from which it removes rows."""
     draw, count = np.random.default_rng(seed), 40
@@ -53,7 +64,7 @@ def test_a_chain_finds_what_one_index_finds_and_no_version_changes(
     lists = getattr(index, "nlist", 0)
     if lists:
         index.nprobe = nprobe
-    whole, mine, live = with_row_ids(faiss.clone_index(index)), searched(index), set(range(count))
+    whole, mine, live = with_row_ids(faiss.clone_index(index)), opened(index), set(range(count))
     queries = draw.normal(size=(7, WIDTH)).astype(np.float32)
     versions = [(mine, mine.search(queries, 9))]
     for repair in repairs:
