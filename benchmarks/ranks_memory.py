@@ -8,8 +8,8 @@ Each line is a run of so many processes of this machine. Figures are the most of
 - growing, testing, saving: what is needed besides while the table grows to this size, while 100 events with histories
   of 50 are ranked against all items, and while a whole checkpoint is saved.
 - exporting, kept: what a complete bundle needs of a process's own memory while rank 0 makes it, and what stays for the
-  next one. mapped: pages of files that it has used most, of which the kernel keeps those that there is room for. The
-  index has 256 lists, so that training them is quick.
+  next one; libraries have been loaded for a bundle of a thousand items. mapped: pages of files, at most, of which the
+  kernel keeps what there is room for. The index has 256 lists, so that training them is quick.
 - loading: what a process needs for the checkpoint, with what it holds then.
 - sent in the test: to other ranks.
 - CPU of the test, of the export: seconds of all ranks.
@@ -48,6 +48,7 @@ from trainer.stream.prequential import evaluate
 app = command_line(__doc__)
 
 _AT_ONCE: Final = 1 << 16
+_FEW: Final = 1000
 _TESTED: Final = 100
 _SPREAD: Final = np.int64(0x9E3779B97F4A7C1)
 _MB: Final = ("held", "growing", "testing", "saving", "exporting", "kept", "mapped", "loading", "sent in the test")
@@ -82,11 +83,11 @@ def added(work: Callable[[], object]) -> int:
     return max(status(PEAK) - held, 0)
 
 
-def exported(state: TrainerState, store: Store, workers: Workers) -> dict[str, float]:
+def exported(state: TrainerState, workers: Workers) -> dict[str, float]:
     """Export a bundle; return the bytes of own memory that this adds, those that stay and mapped ones, and seconds."""
     keeper, held, spent = Keeper(), status("RssAnon"), time.process_time()
-    with Peak() as peak:
-        workers.first(lambda: export_bundle(store, state, keeper=keeper), state.answer)
+    with tempfile.TemporaryDirectory() as folder, Peak() as peak:
+        workers.first(lambda: export_bundle(Store(folder), state, keeper=keeper), state.answer)
         spent = time.process_time() - spent
     kept = max(status("RssAnon") - held, 0)
     return {"exporting": peak.own, "kept": kept, "mapped": peak.mapped, "export": spent}
@@ -94,13 +95,17 @@ def exported(state: TrainerState, store: Store, workers: Workers) -> dict[str, f
 
 def figures(items: int, folder: str, workers: Counted) -> list[float]:
     """Return the figures of this rank, in MB, and CPU seconds."""
-    store, config = Store(folder), TrainerConfig(device="cpu", index="IVF256,SQfp16")
-    found = of_a_state(items, store, config, workers)
-    found["loading"] = added(lambda: CheckpointLog(store).load(config, workers))
+    log, config, loaded = CheckpointLog(Store(folder)), TrainerConfig(device="cpu", index="IVF256,SQfp16"), []
+    few = TrainerState.fresh(config, workers=workers)
+    fill(few, _FEW)
+    exported(few, workers)
+    found = of_a_state(items, log, config, workers)
+    found["loading"] = added(lambda: loaded.append(log.load(config, workers)))
+    found |= exported(loaded[0], workers)
     return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in _SECONDS)]
 
 
-def of_a_state(items: int, store: Store, config: TrainerConfig, workers: Counted) -> dict[str, float]:
+def of_a_state(items: int, log: CheckpointLog, config: TrainerConfig, workers: Counted) -> dict[str, float]:
     """Return the bytes that a state holds, and all that is done with it adds; bytes sent and CPU seconds."""
     state, base = TrainerState.fresh(config, workers=workers), status("VmRSS")
     most = added(lambda: fill(state, items))
@@ -110,8 +115,8 @@ def of_a_state(items: int, store: Store, config: TrainerConfig, workers: Counted
     testing = added(lambda: evaluate(state, manifest_of(), tested))
     found = {"held": held, "growing": most - held, "testing": testing, "sent in the test": workers.sent}
     found["test"] = time.process_time() - spent
-    found["saving"] = added(lambda: CheckpointLog(store).save(state, workers))
-    return found | exported(state, store, workers)
+    found["saving"] = added(lambda: log.save(state, workers))
+    return found
 
 
 @app.command()
