@@ -1,5 +1,6 @@
 """What an export is going to write: a complete bundle, or a delta against the newest one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -30,11 +31,11 @@ class Placed(NamedTuple):
 class Complete:
     """An index over all items of a whole content, in order; `placed` where its lists can be kept.
 
-    `moved` is `Difference.share`.
+    `index` makes it, to be written and let go. `moved` is `Difference.share`.
     """
 
     content: Content
-    index: Any
+    index: Callable[[], Any]
     info: IndexInfo
     placed: Placed | None = None
     moved: float | None = None

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -63,13 +64,15 @@ def complete(empty: Any, kind: str, content: Content, difference: Difference | N
     """Return a complete bundle of a whole content whose index has no lists that are kept."""
     empty.train(content.vectors)
     empty.add(content.vectors)
-    return Complete(content, empty, info_of(empty, kind, content.state.config.nprobe), moved=_share(difference))
+    info = info_of(empty, kind, content.state.config.nprobe)
+    return Complete(content, lambda: empty, info, moved=_share(difference))
 
 
 def filled(content: Content, placed: Placed, difference: Difference | None) -> Complete:
     """Return a complete bundle of a whole content, with all items in their lists."""
-    index = placed.clusters.filled(content.vectors, placed.assigned.lists)
-    info = info_of(index, placed.clusters.kind, content.state.config.nprobe, placed.clusters.fit)
+    # It also sets the search parameters of the clusters' own index, of which a filled one is a copy.
+    info = info_for(content, placed)
+    index = partial(placed.clusters.filled, content.vectors, placed.assigned.lists)
     return Complete(content, index, info, placed, _share(difference))
 
 

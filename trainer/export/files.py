@@ -28,7 +28,7 @@ def write_complete(store: Store, manifest: BundleManifest, draft: Complete) -> t
     """Write the files of a complete bundle."""
     content, folder = draft.content, manifest.folder
     return (
-        _write_index(store, folder, draft.index),
+        _write_index(store, folder, draft.index()),
         _write_items(store, folder, lambda some: content.items(some, some), np.arange(len(content.vectors))),
         _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings),
         _write(store, f"{folder}/{BundleFile.VECTORS}", content.vectors),
