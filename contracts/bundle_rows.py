@@ -38,7 +38,7 @@ class BundleRows:
     @classmethod
     def read(cls, files: BundleFiles) -> Self:
         """Read a complete bundle; raises `CorruptArtefactError` where files are damaged or do not fit together."""
-        items, count, width = files.items(), files.manifest.rows, files.manifest.dimension
+        items, count = files.items(), files.manifest.rows
         rows = items[columns.ROW].to_numpy().astype(np.int64)
         bounds = np.concatenate([[-1], rows, [count]])
         in_order = len(rows) == files.manifest.items and bool((np.diff(bounds) > 0).all())
@@ -49,10 +49,7 @@ class BundleRows:
             ids=Layers.of(_spread(ids, rows, count, ""), gone),
             keys=Layers.of(_spread(keys, rows, count, PADDING_KEY)),
             popularity=Layers.of(_spread(items[columns.POPULARITY].to_numpy(), rows, count, -np.inf)),
-            vectors=Layers.of(files.matrix(BundleFile.VECTORS, (count, width)), gone),
-            embeddings=Layers.of(
-                files.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width)), gone + FIRST_ITEM_ROW
-            ),
+            **_matrices(files, gone),
             item_rows=ItemRows.of(keys, IndexRows(rows)),
         )
 
@@ -64,16 +61,18 @@ class BundleRows:
         """The rows that hold an item, ascending."""
         return IndexRows(np.flatnonzero(self.keys[np.arange(len(self))] != PADDING_KEY))
 
-    def merged(self) -> "BundleRows":
-        """Return the same rows as they are read of a compacted bundle: nothing lies on anything."""
+    def merged(self, files: BundleFiles) -> "BundleRows":
+        """Return the same rows as they are read of a compacted bundle, `files`: nothing lies on anything.
+
+        Only its vectors and embeddings are read.
+        """
         keys, live = self.keys.merged(PADDING_KEY), self.live
         gone = _others(live, len(self))
         return BundleRows(
             ids=Layers.of(self.ids.merged(""), gone),
             keys=Layers.of(keys),
             popularity=Layers.of(self.popularity.merged(-np.inf)),
-            vectors=Layers.of(self.vectors.merged(0.0), gone),
-            embeddings=Layers.of(self.embeddings.merged(0.0), gone + FIRST_ITEM_ROW),
+            **_matrices(files, gone),
             item_rows=ItemRows.of(ItemKeys(keys[live]), live),
         )
 
@@ -113,6 +112,14 @@ class BundleRows:
         count = f"makes {len(found)} items, the manifest says {files.manifest.items}"
         files.require(BundleFile.ITEMS, len(found) == files.manifest.items, count)
         return found
+
+
+def _matrices(files: BundleFiles, gone: npt.NDArray[np.int64]) -> dict[str, Layers[np.float32]]:
+    """Return the vectors and embeddings of a complete bundle, without the rows `gone`; called as in `BundleRows`."""
+    count, width = files.manifest.rows, files.manifest.dimension
+    vectors = files.matrix(BundleFile.VECTORS, (count, width))
+    embeddings = files.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width))
+    return {"vectors": Layers.of(vectors, gone), "embeddings": Layers.of(embeddings, gone + FIRST_ITEM_ROW)}
 
 
 def _others(rows: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:

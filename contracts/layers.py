@@ -1,5 +1,6 @@
 """Arrays by row of which a new version shares everything that has not changed with the one before."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -13,6 +14,8 @@ __all__ = ["Layers"]
 Rows = npt.NDArray[np.int64]
 Scalar = TypeVar("Scalar", bound=np.generic)
 _NONE: Final[Rows] = np.empty(0, np.int64)
+_BLOCK: Final = 1 << 14
+"""Rows of a piece."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +61,20 @@ class Layers(Generic[Scalar]):
 
     def merged(self, empty: Any) -> npt.NDArray[Scalar]:
         """Return the values of all rows as one array; `empty` is the value of rows that are gone."""
-        found = np.empty((self.count, *self.base.shape[1:]), self.base.dtype)
-        found[: len(self.base)] = self.base
-        found[self.over.keys] = self.over.values
-        found[self.gone] = empty
+        return self._part(0, self.count, empty)
+
+    def pieces(self, empty: Any) -> Iterator[npt.NDArray[Scalar]]:
+        """Yield what `merged` returns, some rows at a time."""
+        for first in range(0, self.count, _BLOCK):
+            yield self._part(first, min(first + _BLOCK, self.count), empty)
+
+    def _part(self, first: int, last: int, empty: Any) -> npt.NDArray[Scalar]:
+        known = self.base[first:last]
+        found = np.empty((last - first, *known.shape[1:]), known.dtype)
+        found[: len(known)] = known
+        later, gone = (slice(*np.searchsorted(rows, [first, last])) for rows in (self.over.keys, self.gone))
+        found[self.over.keys[later] - first] = self.over.values[later]
+        found[self.gone[gone] - first] = empty
         return found
 
     @property

@@ -39,7 +39,9 @@ class Texts:
         return len(self.offsets) - 1
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the strings of rows of any shape, or of one row."""
+        """Return the strings of rows of any shape, of a slice, or of one row."""
+        if isinstance(rows, slice):
+            return self._column[rows].to_numpy(zero_copy_only=False)
         if np.ndim(rows) == 0:
             return self._column[int(rows)].as_py()
         found = self._column.take(pa.array(np.ravel(rows))).to_numpy(zero_copy_only=False)

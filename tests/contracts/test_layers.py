@@ -1,3 +1,5 @@
+from unittest.mock import patch
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,5 +30,8 @@ def test_rows_are_those_of_a_dictionary_and_no_version_changes(seed: int, count:
         np.testing.assert_array_equal(layers[np.stack([rows, rows[::-1]])][1], layers[rows[::-1]])
         np.testing.assert_array_equal(layers.merged(0.0)[rows], layers[rows])
         assert not layers.merged(0.0)[np.setdiff1d(np.arange(size), rows)].any()
+        with patch("contracts.layers._BLOCK", 2):
+            pieces = [np.empty((0, 3)), *layers.pieces(0.0)]
+        np.testing.assert_array_equal(np.concatenate(pieces), layers.merged(0.0))
         for row in rows:
             np.testing.assert_array_equal(layers[row], wanted[row])

@@ -12,10 +12,11 @@ from functools import partial
 import numpy as np
 
 from contracts import PADDING_KEY, BundleFile, BundleLog
+from contracts.bundle_files import MappedFiles
 from trainer.export.beside import beside
 from trainer.export.files import write_compacted
 from trainer.export.kept import ByRow, Kept
-from trainer.export.searched import searched
+from trainer.export.searched import searched_in
 from trainer.export.servable import Servable
 
 __all__ = ["Compacted", "Compaction"]
@@ -92,14 +93,17 @@ def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
     delta, ref = log.manifest_and_ref(kept.manifest.version)
     complete = {"schema_version": 1, "parent": None, "base": None, "depth": 0, "changed": 0, "removed": 0}
     manifest = delta.model_copy(update={**complete, "compacts": ref})
-    rows, live = servable.rows.merged(), np.asarray(servable.rows.live)
-    index = servable.index.merged(rows.vectors.base, live)
+    rows = servable.rows
+    index = servable.index.merged(rows.vectors, np.asarray(rows.live))
     wanted, there = (BundleFile.TOWER, BundleFile.SCORER, BundleFile.FEATURES), {entry.name for entry in delta.files}
     model = {name: log.read(delta, name) for name in wanted if name in there}
     files = write_compacted(log.store, manifest, rows, index, model)
     manifest = manifest.model_copy(update={"files": files})
     log.manifest(delta.version)  # it may be retired by now, and what belongs to no bundle is left over
     log.commit(manifest)
+    del index  # it is read back, mapped
     assigned = None if kept.lists is None else kept.lists.assigned.merged()
-    whole = replace(servable, manifest=manifest, index=searched(index), rows=rows)
+    written = MappedFiles(log, manifest)
+    index = written.opened(BundleFile.INDEX, searched_in)
+    whole = replace(servable, manifest=manifest, index=index, rows=rows.merged(written))
     return Compacted(whole, assigned)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest, FileEntry
 from contracts.artefacts import GROUP, write_groups, write_table
 from contracts.bundle_rows import BundleRows
 from contracts.item_rows import FIRST_ITEM_ROW
+from contracts.layers import Layers
 from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta
 from trainer.export.index import write_index
@@ -39,7 +40,7 @@ def write_complete(store: Store, manifest: BundleManifest, draft: Complete) -> t
 def write_compacted(
     store: Store, manifest: BundleManifest, rows: BundleRows, index: Any, model: Mapping[str, bytes]
 ) -> tuple[FileEntry, ...]:
-    """Write the files of a compacted bundle, whose rows are merged (`BundleRows.merged`); `model` are those of a delta.
+    """Write the files of a compacted bundle, whose rows are those of a chain; `model` are the files of its last delta.
 
     These are its tower and, if there are any, its scorer and its ``features.npz``, by name.
     """
@@ -47,8 +48,8 @@ def write_compacted(
     return (
         _write_index(store, folder, index),
         _write_items(store, folder, partial(_items, rows), rows.live),
-        _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", rows.embeddings.base),
-        _write(store, f"{folder}/{BundleFile.VECTORS}", rows.vectors.base),
+        _write_layers(store, f"{folder}/{BundleFile.EMBEDDINGS}", rows.embeddings),
+        _write_layers(store, f"{folder}/{BundleFile.VECTORS}", rows.vectors),
         *(store.write(f"{folder}/{name}", data) for name, data in model.items()),
     )
 
@@ -112,3 +113,16 @@ def _write_items(
 
 def _write(store: Store, name: str, array: npt.NDArray[np.float32] | npt.NDArray[np.int32]) -> FileEntry:
     return store.write_with(name, lambda file: np.save(file, array, allow_pickle=False), rows=len(array))
+
+
+def _write_layers(store: Store, name: str, layers: Layers[np.float32]) -> FileEntry:
+    """Write rows (n, d) as `_write` does, those that are gone as zeros."""
+
+    def fill(file: IO[bytes]) -> None:
+        shape = (len(layers), *layers.base.shape[1:])
+        kind = np.lib.format.dtype_to_descr(layers.base.dtype)
+        np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+        for piece in layers.pieces(0.0):
+            file.write(piece.data)
+
+    return store.write_with(name, fill, rows=len(layers))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from contracts import IndexRows
 from contracts.bundle_delta import BundleDelta
 from contracts.index_delta import apply_delta, takes_deltas, with_row_ids, without_rows
+from contracts.layers import Layers
 
 __all__ = ["Found", "ListSearch", "Searched", "searched", "searched_in"]
 
@@ -38,7 +39,7 @@ class Searched(Protocol):
     def changed(self, delta: BundleDelta) -> "Searched":
         """Return the index after a delta, as `apply_delta`; this one stays as it is."""
 
-    def merged(self, vectors: Floats, live: Rows) -> Any:
+    def merged(self, vectors: Layers[np.float32], live: Rows) -> Any:
         """Return one FAISS index of the same rows, given the vectors of all (n, d), and the rows with items, `live`."""
 
 
@@ -70,14 +71,14 @@ class _Copied:
         apply_delta(index, delta)
         return type(self)(index)
 
-    def merged(self, vectors: Floats, live: Rows) -> Any:
+    def merged(self, vectors: Layers[np.float32], live: Rows) -> Any:
         # Only a flat index takes deltas and has no lists.
-        index: Any = faiss.IndexFlat(vectors.shape[1], self.index.metric_type)
+        index: Any = faiss.IndexFlat(self.index.d, self.index.metric_type)
         if len(live) < len(vectors):
             index = with_row_ids(index)
             index.add_with_ids(vectors[live], live)
         else:
-            index.add(vectors)
+            index.add(vectors[live])
         return index
 
 
@@ -124,7 +125,7 @@ class ListSearch:
         np.bitwise_or.at(outdated, old // 8, np.left_shift(1, old % 8).astype(np.uint8))
         return type(self)(self.base, over, outdated)
 
-    def merged(self, vectors: Floats, live: Rows) -> Any:
+    def merged(self, vectors: Layers[np.float32], live: Rows) -> Any:
         """Return one index of the same rows in the same lists."""
         index, lists = self.empty(), self.lists_of(len(vectors))
         for first in range(0, len(live), _BLOCK):

@@ -23,6 +23,7 @@ def test_it_is_read_as_an_array_of_strings_is(texts: list[str], data: st.DataObj
     assert column[rows].dtype == object
     pairs = np.stack([rows, rows])
     assert column[pairs].tolist() == array[pairs].tolist()
+    assert column[1 : len(texts)].tolist() == texts[1:]
     assert column[len(texts) - 1] == texts[-1]
     assert np.asarray(column).tolist() == texts
 

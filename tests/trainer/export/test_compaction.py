@@ -1,5 +1,6 @@
 """A chain as one complete bundle: it answers as the chain does, and exports go on from it."""
 
+import io
 import os
 import threading
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, BundleManifest, ItemKeys, Store
+from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys, Store
 from contracts.verification import verify
 from serving.bundle import LoadedBundle
 from serving.loading import load_bundle
@@ -97,6 +98,10 @@ def test_a_compacted_chain_answers_as_the_chain_and_so_does_what_builds_on_it(
     first, *plain = (load_bundle(log, version) for version in (versions[0], middle, newest))
     whole = compacted(store, middle)
     assert [one.version for one in log.chain(log.manifest(newest))] == versions[len(before) :]
+    for name in (BundleFile.VECTORS, BundleFile.EMBEDDINGS):
+        again = io.BytesIO()
+        np.save(again, np.load(io.BytesIO(log.read(whole, name))))
+        assert log.read(whole, name) == again.getvalue()
     started = load_bundle(log, middle, places=True)
     assert started.manifest == whole
     assert_same(plain[0], started, draw)

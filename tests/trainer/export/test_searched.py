@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from contracts import ItemKeys
 from contracts.bundle_delta import BundleDelta
 from contracts.index_delta import apply_delta, with_row_ids
+from contracts.layers import Layers
 from trainer.export.index import empty_index
 from trainer.export.searched import ListSearch, Searched, searched, searched_in
 
@@ -78,7 +79,7 @@ def test_a_chain_finds_what_one_index_finds_and_no_version_changes(
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
         vectors = np.concatenate([vectors, np.zeros((max(max(live) + 1 - len(vectors), 0), WIDTH), np.float32)])
         vectors[delta.rows] = delta.vectors
-        one = mine.merged(vectors, np.array(sorted(live)))
+        one = mine.merged(Layers.of(vectors), np.array(sorted(live)))
         for found, wanted in zip(one.search(queries, 9), whole.search(queries, 9), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
         if isinstance(mine, ListSearch):
