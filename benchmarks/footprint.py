@@ -4,9 +4,9 @@
     python -m benchmarks.footprint a-window STORE --positives 10000000 # writes one of random items
     python -m benchmarks.footprint window STORE                  # reading a store's first window as the trainer does
 
-It is the peak of the process, less the peak of the same with a thousand items; for the test, less what the process
-holds before it. Of a window, mapped pages are counted apart: the kernel keeps as many as it has room for. A busy
-machine affects only the CPU-seconds (user and system), and little.
+It is the peak of the process, less what it takes after the same with a thousand items; for the test, less what the
+process holds before it. Mapped pages are counted apart: the kernel keeps as many as it has room for. A busy machine
+affects only the CPU-seconds (user and system), and little.
 """
 
 import tempfile
@@ -64,8 +64,9 @@ Kind = Annotated[str, typer.Option(help="FAISS factory string, or auto")]
 def trainer(items: Items = 1_000_000, index: Kind = "auto") -> None:
     """Fill a table, save a checkpoint, export a bundle, test on events."""
     measure(TrainerConfig(device="cpu", index=index), FEW, 0)
-    print(f"with {FEW} items the process takes {status('VmHWM') / 2**20:.0f} MiB; per item beyond that:", flush=True)
-    measure(TrainerConfig(device="cpu", index=index), items, status(PEAK))
+    base = status("RssAnon")
+    print(f"with {FEW} items the process takes {base / 2**20:.0f} MiB; per item beyond that:", flush=True)
+    measure(TrainerConfig(device="cpu", index=index), items, base)
 
 
 def measure(config: TrainerConfig, items: int, base: int) -> None:
@@ -111,14 +112,13 @@ def manifest_of(positives: int = 0, files: tuple[FileEntry, ...] = ()) -> Window
 
 @contextmanager
 def measured(step: str, items: int, base: int) -> Iterator[None]:
-    """Print the peak of the process after a step, beyond `base`, and the CPU-seconds of the step."""
-    started = time.process_time()
-    yield
+    """Print the own memory of the process at most in a step, beyond `base`, mapped pages, and its CPU-seconds."""
+    held, started = status("RssAnon"), time.process_time()
+    with Peak() as peak:
+        yield
     if base:
-        print(
-            f"{step}: {(status('VmHWM') - base) / items:.0f} bytes at most, {time.process_time() - started:.1f} s",
-            flush=True,
-        )
+        own, spent = held + peak.own - base, time.process_time() - started
+        print(f"{step}: {own / items:.0f} bytes at most, {peak.mapped / items:.0f} mapped, {spent:.1f} s", flush=True)
 
 
 @app.command()
