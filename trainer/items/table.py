@@ -44,11 +44,18 @@ class RowChanges(NamedTuple):
     evicted: TableRows
 
 
+class _Index(NamedTuple):
+    """What finds, gives and takes rows, made from the keys: the rows `in_use`, and what is `known` of keys."""
+
+    in_use: LiveRows
+    known: KeyShare
+
+
 class ItemTable:
     """Maps keys to rows; `keys` and `seen_ms` have a line for each row of this rank, free ones hold `PADDING_KEY`.
 
-    `in_use` are the rows of all ranks that items own, and `touched` those of which anything has changed. Where nothing
-    else is said, all ranks call a method together, with the same arguments.
+    `touched` are the rows of which anything has changed. Where nothing else is said, all ranks call a method together,
+    with the same arguments.
 
     Parameters
     ----------
@@ -58,9 +65,6 @@ class ItemTable:
         The ranks; a single one if None.
     """
 
-    in_use: LiveRows
-    touched: TouchedRows
-    _known: KeyShare
     _seen: LastSeen | None
 
     def __init__(self, capacity: int = 1024, workers: Workers | None = None) -> None:
@@ -69,8 +73,20 @@ class ItemTable:
         self.capacity = capacity
         lines = self._stripes.count(capacity)
         self.keys, self.seen_ms = ItemKeys(np.full(lines, PADDING_KEY, np.int64)), np.zeros(lines, np.int64)
-        self.ids = ItemIds(capacity, workers)
-        self._take_over(LiveRows(), KeyShare(self._workers))
+        self.ids, self.touched = ItemIds(capacity, workers), TouchedRows(capacity)
+        self._index: _Index | None = _Index(LiveRows(), KeyShare(self._workers))
+        self._seen = None
+
+    @property
+    def in_use(self) -> LiveRows:
+        """The rows of all ranks that items own."""
+        return self._indexed.in_use
+
+    @property
+    def _indexed(self) -> _Index:
+        if self._index is None:
+            raise RuntimeError("rows of the item table were loaded and nothing finds them yet: call `index` before")
+        return self._index
 
     @property
     def live(self) -> TableRows:
@@ -93,12 +109,12 @@ class ItemTable:
         rows = np.empty(len(flat), np.int64)
         for first in range(0, self._workers.most(len(flat)), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
-            rows[part] = _unpadded(ItemKeys(flat[part]), self._known.find)
+            rows[part] = _unpadded(ItemKeys(flat[part]), self._indexed.known.find)
         return TableRows(rows.reshape(keys.shape))
 
     def rows_alike(self, keys: ItemKeys) -> TableRows:
         """Return what `rows` does, for keys (n,) that are the same on all ranks."""
-        return _unpadded(keys, self._known.find_alike)
+        return _unpadded(keys, self._indexed.known.find_alike)
 
     def keys_of(self, rows: TableRows) -> ItemKeys:
         """Return the keys of rows (n,), `PADDING_KEY` for free ones; called as `ItemIds.of`."""
@@ -120,10 +136,10 @@ class ItemTable:
         self._seen.tidy(len(self) // self._workers.world_size, self._live_lines, self.seen_ms)
         expired, keys = self._freed_lines(self._seen.before(before_ms, self.seen_ms))
         if len(expired):
-            self._known.remove(keys)
+            self._indexed.known.remove(keys)
             self.ids.put(expired, None)
             self.touched.mark(expired)
-            self.in_use = self.in_use.freed(expired)
+            self._index = self._indexed._replace(in_use=self.in_use.freed(expired))
         return expired
 
     def _freed_lines(self, lines: Lines) -> tuple[TableRows, ItemKeys]:
@@ -141,7 +157,7 @@ class ItemTable:
         lines = self._lines(rows)
         self.keys[lines] = keys[new][self._stripes.own(rows)]
         self.ids.put(rows, ids[new])
-        self._known.insert(ItemKeys(keys[new]), rows)
+        self._indexed.known.insert(ItemKeys(keys[new]), rows)
         self.touched.mark(rows)
         self._see(lines, event_ms)
         return rows
@@ -162,7 +178,8 @@ class ItemTable:
         """Return the lowest free rows, ascending, (count,)."""
         while self.capacity - FIRST_ITEM - len(self) < count:
             self._double()
-        self.in_use, rows = self.in_use.taken(count)
+        in_use, rows = self.in_use.taken(count)
+        self._index = self._indexed._replace(in_use=in_use)
         return rows
 
     def _double(self) -> None:
@@ -173,35 +190,34 @@ class ItemTable:
         self.ids.grow(self.capacity)
         self.touched.grow(self.capacity)
 
-    def _index(self) -> None:
-        """Make from the keys what finds, gives and takes rows."""
+    def index(self) -> None:
+        """Make from the keys what finds, gives and takes rows, once all are loaded: nothing does before."""
         lines = self._live_lines()
         rows = self._stripes.rows(lines)
         every = self._workers.collect(torch.from_numpy(rows)).numpy()
         known = KeyShare.of(ItemKeys(self.keys[lines]), rows, self._workers)
-        self._take_over(LiveRows.of(TableRows(np.sort(every))), known)
-
-    def _take_over(self, in_use: LiveRows, known: KeyShare) -> None:
-        self.touched, self.in_use = TouchedRows(self.capacity), in_use
-        self._known, self._seen = known, None
+        self._index, self._seen = _Index(LiveRows.of(TableRows(np.sort(every))), known), None
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return the table as arrays, for the checkpoint."""
         return self.state_of(TableRows(np.arange(self.capacity)))
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the table that `state_dict` describes, or that of format 2, whose ids are JSON text."""
+        """Take over the table that `state_dict` describes, or that of format 2, whose ids are JSON text.
+
+        `index` is still to be called.
+        """
+        self._index = None
         keys = np.asarray(state[KEYS])
         self.capacity, every = len(keys), TableRows(np.arange(len(keys)))
         own = self._stripes.own(every)
         self.keys, self.seen_ms = ItemKeys(keys[own]), np.asarray(state[SEEN_MS])[own]
-        self.ids = ItemIds(self.capacity, self._workers)
+        self.ids, self.touched = ItemIds(self.capacity, self._workers), TouchedRows(self.capacity)
         if "ids" in state:
             rows = TableRows(np.flatnonzero(keys != PADDING_KEY))
             self.ids.put(rows, np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
         else:
             self.ids.put_packed(every, np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
-        self._index()
 
     def state_of(self, rows: TableRows, names: Collection[str] = ARRAYS) -> dict[str, npt.NDArray[Any]]:
         """Return some rows (n,) of the table as arrays, all or those of some names; called as `ItemIds.of`."""
@@ -213,11 +229,11 @@ class ItemTable:
         return {name: found[name] for name in names}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the rows (n,) that `state_of` describes."""
+        """Take over the rows (n,) that `state_of` describes; `index` is still to be called."""
+        self._index = None
         own, lines = self._stripes.own(rows), self._lines(rows)
         self.keys[lines], self.seen_ms[lines] = (np.asarray(state[name])[own] for name in (KEYS, SEEN_MS))
         self.ids.put_packed(rows, np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
-        self._index()
 
     def answer(self, question: str) -> None:
         """Take part in what rank 0 does alone, one of `QUESTIONS`; for `Workers.first`."""

@@ -206,6 +206,7 @@ class TrainerState:
         state._load_progress(progress)
         for delta in deltas:
             state._load_rows(delta)
+        state.table.index()
         state.clear_touched(Reader.CHECKPOINT)
         if "counts" in saved:
             state.counts.recount()

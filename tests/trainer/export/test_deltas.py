@@ -54,10 +54,8 @@ def set_item(state: TrainerState, row: int, key: int, name: str) -> None:
     """Give a table row to an item, or, for `PADDING_KEY`, to none."""
     state.table.keys[row] = key
     state.table.ids.put(TableRows(np.array([row])), np.array([name], object))
-    touched = state.table.touched
-    state.table._index()
-    state.table.touched = touched
-    touched.mark(np.array([row]))
+    state.table.index()
+    state.table.touched.mark(np.array([row]))
 
 
 def parent_of(manifest: BundleManifest) -> str | None:

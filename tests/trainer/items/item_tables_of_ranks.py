@@ -58,10 +58,13 @@ def main(out: str) -> None:
                 state = alone.state_dict()
                 table.load_state_dict(state)
                 alone.load_state_dict(state)
+                table.index()
+                alone.index()
             if turn % 7 == 6:
                 rows = TableRows(alone.live[::3].copy())
                 for one in (table, alone):
                     one.load_rows(rows, alone.state_of(rows))
+                    one.index()
             compare(table, alone, workers, turn)
             first_reads_alone(table, alone, workers)
         (Path(out) / f"rank{workers.rank}").write_text(str(len(table.keys)))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import PADDING_KEY
+from contracts import PADDING_KEY, ItemKeys
 from tests.trainer.items.ranks import lines_of_ranks
 from tests.trainer.items.simple_table import SimpleTable
 from trainer.items.rows import Reader
@@ -54,6 +54,7 @@ def test_a_restored_table_is_the_same_and_goes_on_alike(history: list[tuple[list
     table, _ = grown(history)
     other = ItemTable()
     other.load_state_dict({name: value.copy() for name, value in table.state_dict().items()})
+    other.index()
     more = np.arange(100, 120)
     ids = np.array([str(key) for key in more], object)
     assert table.admit(more, ids, 99).tolist() == other.admit(more, ids, 99).tolist()
@@ -107,6 +108,7 @@ def test_rows_are_given_and_taken_as_a_table_that_scans_does(
         if restarts:
             state, table = table.state_dict(), ItemTable()
             table.load_state_dict(state)
+            table.index()
         assert table.live.tolist() == simple.live.tolist()
         for name in ("keys", "seen_ms"):
             assert getattr(table, name).tolist() == getattr(simple, name).tolist()
@@ -130,6 +132,10 @@ def test_the_rows_that_were_touched_make_a_later_table_of_an_earlier_one(
         table.admit(np.array(listed, np.int64), np.array([f"id{key}" for key in listed], object), number)
     rows = table.touched.rows(Reader.CHECKPOINT)
     earlier.load_rows(rows, table.state_of(rows))
+    with pytest.raises(RuntimeError, match="call `index`"):
+        earlier.rows(ItemKeys(np.arange(3)))
+    earlier.index()
+    assert earlier.rows(ItemKeys(np.arange(31))).tolist() == table.rows(ItemKeys(np.arange(31))).tolist()
     assert earlier.live.tolist() == table.live.tolist()
     for name, value in table.state_dict().items():
         assert value.tolist() == earlier.state_dict()[name].tolist()

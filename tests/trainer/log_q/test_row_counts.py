@@ -60,6 +60,7 @@ class Stream:
         other.view.load_state_dict(self.view.state_dict())
         other.view.time_ms = self.view.time_ms
         other.table.load_state_dict(self.table.state_dict())
+        other.table.index()
         whole = {name: value.clone() for name, value in self.counts.state_dict().items()}
         rows = TableRows(np.arange(0, self.table.capacity, 2))
         whole["units"][rows] = 7.0

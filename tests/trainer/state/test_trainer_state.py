@@ -1,10 +1,15 @@
+from unittest.mock import Mock
+
 import numpy as np
+import pytest
 import torch
 
-from contracts import BundleManifest, Store, hash_id
+from contracts import BundleManifest, ItemKeys, Store, WindowLog, hash_id
+from tests.trainer import support
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
+from trainer.items.key_share import KeyShare
 from trainer.items.rows import Reader
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.ranks.workers import Workers
@@ -120,6 +125,25 @@ def test_a_state_survives_its_tensors_and_goes_on_bit_for_bit(
     assert same_tensors(state.tensors(), other.tensors()) == []
     every = torch.arange(state.table.capacity)
     assert torch.equal(state.log_q[every], other.log_q[every])
+
+
+def test_keys_are_indexed_once_however_many_deltas_follow(
+    store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic(writer, windows=4, items=40)
+    state, log = TrainerState.fresh(config), WindowLog(store)
+    whole, deltas = {name: value.clone() for name, value in state.tensors().items()}, list[dict[str, torch.Tensor]]()
+    for manifest in log.committed():
+        support.absorb(state, log, manifest)
+        deltas.append(state.tensors_of(state.touched(Reader.CHECKPOINT)))
+        state.clear_touched(Reader.CHECKPOINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyShare, "of", made := Mock(side_effect=KeyShare.of))
+        other = TrainerState.restore(config, whole, torch.device("cpu"), deltas)
+    assert made.call_count == 1
+    assert same_tensors(state.tensors(), other.tensors()) == []
+    keys = ItemKeys(state.table.keys[state.table.live])
+    assert other.table.rows(keys).tolist() == state.table.live.tolist()
 
 
 def test_the_cache_of_a_table_that_lost_all_items_begins_anew(writer: WindowWriter) -> None:
