@@ -29,10 +29,6 @@ _EPSILON: Final = 1e-10
 _AT_ONCE: Final = 1 << 14
 """Rows drawn at a time; each rank draws those of all ranks."""
 
-_TOUCHED: Final = "touched"
-_CLEAR: Final = "clear"
-"""What rank 0 asks the others for, of a reader of touched rows."""
-
 _MOVED: Final = 1 << 16
 """Rows that a rank sends at a time when the table grows."""
 
@@ -43,7 +39,8 @@ Line = Literal["weight", "squares"]
 class Embeddings:
     """The `weight` (lines, dimension) of this rank's rows and the `squares` (lines,) of their gradients.
 
-    A single rank has all rows, in their order. `touched` are the lines of this rank of which either has changed.
+    A single rank has all rows, in their order. `touched` are the lines of this rank of which either, or what is
+    kept beside them, has changed.
 
     Parameters
     ----------
@@ -108,30 +105,15 @@ class Embeddings:
         return self.route(rows).fetch(self._of(line))
 
     def answer(self, question: str) -> None:
-        """Take part in what rank 0 does alone: `fetch`, `norms` or what concerns touched rows; for `Workers.first`."""
-        what, _, reader = question.partition(" ")
-        if what in get_args(Line):
-            self.route(torch.empty(0, dtype=torch.int64, device=self.weight.device)).fetch(self._of(what))
-        elif what == _TOUCHED:
-            self._touched_rows(Reader[reader])
-        elif what == _CLEAR:
-            self.touched.clear(Reader[reader])
+        """Take part in what rank 0 does alone: `fetch` or `norms`; for `Workers.first`."""
+        if question in get_args(Line):
+            self.route(torch.empty(0, dtype=torch.int64, device=self.weight.device)).fetch(self._of(question))
         else:
             self._norms()
 
-    def touched_rows(self, reader: Reader) -> TableRows:
-        """Return the rows of all ranks that have changed since a reader's `clear_touched`; called as `fetch`."""
-        self.workers.ask(f"{_TOUCHED} {reader.name}")
-        return self._touched_rows(reader)
-
-    def clear_touched(self, reader: Reader) -> None:
-        """Begin again on all ranks: for this reader, no row has changed; called as `fetch`."""
-        self.workers.ask(f"{_CLEAR} {reader.name}")
-        self.touched.clear(reader)
-
-    def _touched_rows(self, reader: Reader) -> TableRows:
-        lines = torch.from_numpy(self.touched.rows(reader))
-        return TableRows(self.workers.collect(self.places.rows_at(lines)).numpy())
+    def touched_here(self, reader: Reader) -> TableRows:
+        """Return the rows of this rank that have changed for a reader, (n,)."""
+        return TableRows(self.places.rows_at(torch.from_numpy(self.touched.rows(reader))).numpy())
 
     def grow(self, capacity: int) -> None:
         """Append zero rows up to `capacity`; rows move to other ranks, so all call it together."""
@@ -145,12 +127,12 @@ class Embeddings:
             self.squares = functional.pad(self.squares, (0, missing))
             self.touched.grow(capacity)
             return
-        touched = {reader: self._touched_rows(reader) for reader in Reader}
+        touched = {reader: self.workers.collect(torch.from_numpy(self.touched_here(reader))) for reader in Reader}
         self.places = Places(capacity, before.rank, before.ranks)
         self.weight, self.squares = self._moved(before)
         self.touched = TouchedRows(len(self.weight))
         for reader, rows in touched.items():
-            self._mark(torch.from_numpy(rows), [reader])
+            self.touch(rows, [reader])
 
     def _moved(self, before: Places) -> tuple[Tensor, ...]:
         """Return the lines of this rank's new places: some go at a time, for they would not fit beside both."""
@@ -174,7 +156,7 @@ class Embeddings:
             index = self.places.local(drawn[own]).to(self.weight.device)
             self.weight[index] = (scale * values[own]).to(self.weight)
             self.squares[index] = 0
-        self._mark(torch.from_numpy(rows))
+        self.touch(torch.from_numpy(rows))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the rows and sums of this rank."""
@@ -239,8 +221,8 @@ class Embeddings:
         self.weight[lines] -= learning_rate * gradient / (squares.sqrt() + _EPSILON)[:, None]
         self.touched.mark(lines.cpu().numpy())
 
-    def _mark(self, rows: Tensor, readers: Iterable[Reader] = Reader) -> None:
-        """Note that those of rows (n,) that this rank keeps have changed."""
+    def touch(self, rows: Tensor, readers: Iterable[Reader] = Reader) -> None:
+        """Note that those of rows (n,) that this rank keeps have changed, or what is kept beside them."""
         self.touched.mark(self.places.local(rows[self.places.own(rows)]).numpy(), readers)
 
 

@@ -19,7 +19,7 @@ from trainer.items.ids import ID_SUM, IDS, ItemIds, pack_ids
 from trainer.items.key_share import KeyShare
 from trainer.items.last_seen import LastSeen
 from trainer.items.live_rows import LiveRows
-from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, TableRows, TouchedRows, no_rows
+from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, Reader, TableRows, TouchedRows, no_rows
 from trainer.items.stripes import Lines, Stripes
 from trainer.ranks.workers import Workers
 
@@ -54,8 +54,8 @@ class _Index(NamedTuple):
 class ItemTable:
     """Maps keys to rows; `keys` and `seen_ms` have a line for each row of this rank, free ones hold `PADDING_KEY`.
 
-    `touched` are the rows of which anything has changed. Where nothing else is said, all ranks call a method together,
-    with the same arguments.
+    `touched` are the lines of this rank of which anything has changed. Where nothing else is said, all ranks call a
+    method together, with the same arguments.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class ItemTable:
         self.capacity = capacity
         lines = self._stripes.count(capacity)
         self.keys, self.seen_ms = ItemKeys(np.full(lines, PADDING_KEY, np.int64)), np.zeros(lines, np.int64)
-        self.ids, self.touched = ItemIds(capacity, workers), TouchedRows(capacity)
+        self.ids, self.touched = ItemIds(capacity, workers), TouchedRows(lines)
         self._index: _Index | None = _Index(LiveRows(), KeyShare(self._workers))
         self._seen = None
 
@@ -124,8 +124,8 @@ class ItemTable:
         """Note that the items of `keys` that have a row occurred as late as `event_ms`."""
         found = self.rows_alike(keys)
         rows = TableRows(found[found >= FIRST_ITEM])
-        self.touched.mark(rows)
         lines = self._lines(rows)
+        self.touched.mark(lines)
         self._see(lines[self.seen_ms[lines] < event_ms], event_ms)
 
     def expire(self, before_ms: int) -> TableRows:
@@ -138,7 +138,7 @@ class ItemTable:
         if len(expired):
             self._indexed.known.remove(keys)
             self.ids.put(expired, None)
-            self.touched.mark(expired)
+            self.touched.mark(self._lines(expired))
             self._index = self._indexed._replace(in_use=self.in_use.freed(expired))
         return expired
 
@@ -158,9 +158,13 @@ class ItemTable:
         self.keys[lines] = keys[new][self._stripes.own(rows)]
         self.ids.put(rows, ids[new])
         self._indexed.known.insert(ItemKeys(keys[new]), rows)
-        self.touched.mark(rows)
+        self.touched.mark(lines)
         self._see(lines, event_ms)
         return rows
+
+    def touched_here(self, reader: Reader) -> TableRows:
+        """Return the rows of this rank that have changed for a reader, ascending, (n,)."""
+        return self._stripes.rows(self.touched.rows(reader))
 
     def _lines(self, rows: TableRows) -> Lines:
         """Return the lines of those of rows (n,) that this rank keeps."""
@@ -184,11 +188,12 @@ class ItemTable:
 
     def _double(self) -> None:
         self.capacity *= 2
-        more = self._stripes.count(self.capacity) - len(self.keys)
+        lines = self._stripes.count(self.capacity)
+        more = lines - len(self.keys)
         self.keys = ItemKeys(np.concatenate([self.keys, np.full(more, PADDING_KEY, np.int64)]))
         self.seen_ms = np.concatenate([self.seen_ms, np.zeros(more, np.int64)])
         self.ids.grow(self.capacity)
-        self.touched.grow(self.capacity)
+        self.touched.grow(lines)
 
     def index(self) -> None:
         """Make from the keys what finds, gives and takes rows, once all are loaded: nothing does before."""
@@ -212,7 +217,7 @@ class ItemTable:
         self.capacity, every = len(keys), TableRows(np.arange(len(keys)))
         own = self._stripes.own(every)
         self.keys, self.seen_ms = ItemKeys(keys[own]), np.asarray(state[SEEN_MS])[own]
-        self.ids, self.touched = ItemIds(self.capacity, self._workers), TouchedRows(self.capacity)
+        self.ids, self.touched = ItemIds(self.capacity, self._workers), TouchedRows(len(self.keys))
         if "ids" in state:
             rows = TableRows(np.flatnonzero(keys != PADDING_KEY))
             self.ids.put(rows, np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))

@@ -51,7 +51,7 @@ def ingest_window(
     changes = _change_rows(state, manifest, keys, ids, seen)
     rows = state.table.rows_alike(keys)
     known = rows >= FIRST_ITEM
-    state.table.touched.mark(state.counts.follow(TableRows(rows[known]), estimates[known], changes))
+    state.embeddings.touch(torch.from_numpy(state.counts.follow(TableRows(rows[known]), estimates[known], changes)))
     _renew_cache(state, changes)
     _ingest_features(state, manifest, rows, features, changes)
     return changes

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import torch
@@ -32,6 +33,10 @@ from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower
 
 __all__ = ["TrainerState"]
+
+_TOUCHED: Final = "touched"
+_CLEAR: Final = "clear"
+"""What rank 0 asks the others for, of a reader of touched rows."""
 
 
 @dataclass
@@ -134,7 +139,12 @@ class TrainerState:
 
     def answer(self, question: str) -> None:
         """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
-        if question in QUESTIONS:
+        what, _, reader = question.partition(" ")
+        if what == _TOUCHED:
+            self._touched(Reader[reader])
+        elif what == _CLEAR:
+            self._clear_touched(Reader[reader])
+        elif question in QUESTIONS:
             self.table.answer(question)
         else:
             self.embeddings.answer(question)
@@ -156,14 +166,23 @@ class TrainerState:
 
         Called as `Embeddings.fetch`.
         """
-        # Features and the cache change for no other rows than those of the table and the embeddings.
-        rows = self.table.touched.rows(reader), self.embeddings.touched_rows(reader)
-        return TableRows(ascending(np.concatenate(rows)))
+        self.embeddings.workers.ask(f"{_TOUCHED} {reader.name}")
+        return self._touched(reader)
+
+    def _touched(self, reader: Reader) -> TableRows:
+        # Features and the cache change for no other rows than those of the table and the embeddings, counts with these.
+        here = np.concatenate([self.table.touched_here(reader), self.embeddings.touched_here(reader)])
+        every = self.embeddings.workers.collect(torch.from_numpy(here))
+        return TableRows(ascending(every.numpy()))
 
     def clear_touched(self, reader: Reader) -> None:
         """Begin again: for this reader, no row has changed; called as `Embeddings.fetch`."""
+        self.embeddings.workers.ask(f"{_CLEAR} {reader.name}")
+        self._clear_touched(reader)
+
+    def _clear_touched(self, reader: Reader) -> None:
         self.table.touched.clear(reader)
-        self.embeddings.clear_touched(reader)
+        self.embeddings.touched.clear(reader)
 
     def note_published(self, manifest: BundleManifest) -> None:
         """Let the rows touched for `Reader.BUNDLE` be those since this bundle."""
