@@ -10,6 +10,7 @@ from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.config import TrainerConfig
 from trainer.export.cases import MOST
 from trainer.items.embeddings import Line
+from trainer.items.rows import TableRows
 from trainer.ranks.workers import Workers
 from trainer.state.ingestion import ingest_window
 from trainer.state.trainer_state import TrainerState
@@ -63,10 +64,11 @@ def same_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
 
 
 def whole_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
-    """Return all that a state remembers, with the embeddings of all ranks in the order of rows; all ranks call it."""
+    """Return all that a state remembers, with the lines of all ranks in the order of rows; all ranks call it."""
     every = torch.arange(state.table.capacity)
     table = {f"embeddings.{line}": state.embeddings.fetch(every, line) for line in get_args(Line)}
-    return state.tensors() | table
+    counts = {f"counts.{name}": value for name, value in state.counts.state_of(TableRows(every.numpy())).items()}
+    return state.tensors() | table | counts
 
 
 def collapse(state: TrainerState) -> None:

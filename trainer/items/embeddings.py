@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainer.items.places import Places
-from trainer.items.route import Route
+from trainer.items.route import Route, moved
 from trainer.items.rows import PADDING, SHARED, Reader, TableRows, TouchedRows
 from trainer.ranks.workers import Workers
 
@@ -28,9 +28,6 @@ _EPSILON: Final = 1e-10
 
 _AT_ONCE: Final = 1 << 14
 """Rows drawn at a time; each rank draws those of all ranks."""
-
-_MOVED: Final = 1 << 16
-"""Rows that a rank sends at a time when the table grows."""
 
 Line = Literal["weight", "squares"]
 """What each row has."""
@@ -129,22 +126,10 @@ class Embeddings:
             return
         touched = {reader: self.workers.collect(torch.from_numpy(self.touched_here(reader))) for reader in Reader}
         self.places = Places(capacity, before.rank, before.ranks)
-        self.weight, self.squares = self._moved(before)
+        self.weight, self.squares = moved((self.weight, self.squares), before, self.places, self.workers)
         self.touched = TouchedRows(len(self.weight))
         for reader, rows in touched.items():
             self.touch(rows, [reader])
-
-    def _moved(self, before: Places) -> tuple[Tensor, ...]:
-        """Return the lines of this rank's new places: some go at a time, for they would not fit beside both."""
-        both = self.weight, self.squares
-        moved = tuple(lines.new_zeros(len(self.places.here), *lines.shape[1:]) for lines in both)
-        for first in range(0, int(before.cuts.diff().max()), _MOVED):
-            last = max(min(first + _MOVED, len(before.here)), first)
-            numbers = torch.arange(first, last, device=self.weight.device)
-            route = self.route(before.rows_at(numbers))
-            for lines, into in zip(both, moved, strict=True):
-                into[route.asked] = route.push(lines[numbers])
-        return moved
 
     def initialise(self, rows: TableRows, generator: torch.Generator, scale: float = 1.0) -> None:
         """Draw new vectors of expected length `scale` for rows and reset their sums of squares; alike on all ranks."""

@@ -5,6 +5,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trainer.items.places import Places
 from trainer.items.rows import FIRST_ITEM, TableRows
 
 __all__ = ["LiveRows"]
@@ -47,6 +48,13 @@ class LiveRows:
     def every(self) -> TableRows:
         """Return all of them, ascending, (V,)."""
         return TableRows(np.delete(np.arange(FIRST_ITEM, self.end), self.free - FIRST_ITEM))
+
+    def at(self, places: Places) -> Tensor:
+        """Return those that a rank keeps, in the order in which it does, (v,)."""
+        if places.ranks == 1:
+            return torch.from_numpy(self.every())
+        rows = places.rows_at(torch.arange(len(places.here)))
+        return rows[self.among(rows)]
 
     def among(self, rows: Tensor) -> Tensor:
         """Say of rows, of any shape, whether items own them."""

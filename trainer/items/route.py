@@ -1,6 +1,7 @@
 """How the lines of some rows come from the ranks that keep them, and what belongs to these rows goes back."""
 
-from typing import Self
+from collections.abc import Iterable
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -8,7 +9,10 @@ from torch import Tensor
 from trainer.items.places import Places
 from trainer.ranks.workers import Workers
 
-__all__ = ["Route"]
+__all__ = ["Route", "moved"]
+
+_AT_ONCE: Final = 1 << 16
+"""Rows that a rank sends at a time when the table grows."""
 
 
 class Route:
@@ -52,7 +56,11 @@ class Route:
 
     def fetch(self, lines: Tensor) -> Tensor:
         """Return the lines (n, ...) of the rows that were asked for, given the lines that each rank keeps."""
-        received = self._workers.exchange(lines[self.asked], self._receive, self._send)
+        return self.answered(lines[self.asked])
+
+    def answered(self, values: Tensor) -> Tensor:
+        """Return what belongs to the rows that were asked for, (n, ...), given what belongs to `asked`, (m, ...)."""
+        received = self._workers.exchange(values, self._receive, self._send)
         if self._order is None:
             return received
         fetched = torch.empty_like(received)
@@ -77,3 +85,18 @@ class Route:
         for part, into in zip(*parts, strict=True):
             sums.index_add_(0, into, part)
         return lines, sums
+
+
+def moved(lines: Iterable[Tensor], before: Places, after: Places, workers: Workers) -> tuple[Tensor, ...]:
+    """Return the lines of a rank's places `after` the table has grown, zeros for new rows, given those `before`.
+
+    All ranks call it together. Some lines go at a time, for they would not fit beside both.
+    """
+    pairs = tuple((one, one.new_zeros(len(after.here), *one.shape[1:])) for one in lines)
+    for first in range(0, int(before.cuts.diff().max()), _AT_ONCE):
+        last = max(min(first + _AT_ONCE, len(before.here)), first)
+        numbers = torch.arange(first, last, device=pairs[0][0].device)
+        route = Route.of(before.rows_at(numbers), after, workers)
+        for one, into in pairs:
+            into[route.asked] = route.push(one[numbers])
+    return tuple(into for _, into in pairs)

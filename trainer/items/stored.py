@@ -4,9 +4,9 @@ Each rank writes its own embeddings. What is known of rows besides comes piece b
 rank holds what others keep.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Final, Protocol, get_args
 
 import numpy as np
@@ -16,9 +16,9 @@ from torch import Tensor
 from trainer.items.embeddings import Embeddings, Line
 from trainer.items.places import Places
 from trainer.items.rows import TableRows, no_rows
-from trainer.items.table import ID_BYTES, ItemTable
+from trainer.items.table import ARRAYS, ID_BYTES, ItemTable
 
-__all__ = ["OwnLines", "PlacedLines", "SharedLines", "TableLines", "placed", "tabled"]
+__all__ = ["OwnLines", "PlacedLines", "RowLines", "SharedLines", "placed", "tabled"]
 
 _AT_ONCE: Final = 1 << 16
 """Rows fetched at a time: with 64 dimensions 16 MB."""
@@ -67,33 +67,46 @@ class PlacedLines:
 
 
 @dataclass(frozen=True)
-class TableLines:
-    """One array of `ItemTable.state_dict`, made as it is read; called as `ItemIds.of`."""
+class RowLines:
+    """One array with lines for all rows, in their order, fetched as it is read.
 
-    table: ItemTable
-    name: str
+    Parameters
+    ----------
+    read
+        Returns those of some rows (n,); called as `ItemIds.of`.
+    capacity
+        Rows of the table.
+    size
+        The array's first dimension, where it is another.
+    """
 
-    @cached_property
+    read: Callable[[TableRows], Tensor]
+    capacity: int
+    size: int | None = None
+
+    @property
     def dtype(self) -> torch.dtype:
         """Type of the numbers."""
-        return self._piece(no_rows()).dtype
+        return self.read(no_rows()).dtype
 
-    @cached_property
+    @property
     def shape(self) -> tuple[int, ...]:
         """That of the whole array."""
-        return (self.table.ids.bytes_of_all() if self.name == ID_BYTES else self.table.capacity,)
+        return (self.capacity if self.size is None else self.size, *self.read(no_rows()).shape[1:])
 
     def __iter__(self) -> Iterator[Tensor]:
-        for first in range(0, self.table.capacity, _AT_ONCE):
-            yield self._piece(TableRows(np.arange(first, min(first + _AT_ONCE, self.table.capacity))))
-
-    def _piece(self, rows: TableRows) -> Tensor:
-        return torch.from_numpy(self.table.state_of(rows, [self.name])[self.name])
+        for first in range(0, self.capacity, _AT_ONCE):
+            yield self.read(TableRows(np.arange(first, min(first + _AT_ONCE, self.capacity))))
 
 
-def tabled(table: ItemTable) -> dict[str, TableLines]:
-    """Return what `ItemTable.state_dict` does, of all ranks."""
-    return {name: TableLines(table, name) for name in table.state_of(no_rows())}
+def tabled(table: ItemTable) -> dict[str, RowLines]:
+    """Return what `ItemTable.state_dict` does, of all ranks, made as it is read; called as `ItemIds.of`."""
+    sizes = {ID_BYTES: table.ids.bytes_of_all()}
+    return {name: RowLines(partial(_read, table, name), table.capacity, sizes.get(name)) for name in ARRAYS}
+
+
+def _read(table: ItemTable, name: str, rows: TableRows) -> Tensor:
+    return torch.from_numpy(table.state_of(rows, [name])[name])
 
 
 def placed(embeddings: Embeddings) -> dict[Line, PlacedLines]:
@@ -103,7 +116,7 @@ def placed(embeddings: Embeddings) -> dict[Line, PlacedLines]:
 
 @dataclass(frozen=True)
 class OwnLines:
-    """Which lines of a stored tensor a rank takes; they lie in the order of places, or of rows before format 5."""
+    """Which lines of a stored tensor a rank takes; they lie in the order of places, or of rows."""
 
     places: Places
     by_place: bool

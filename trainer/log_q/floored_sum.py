@@ -15,6 +15,8 @@ _MANTISSA: Final = 52
 _BIAS: Final = 1023
 _SMALLEST: Final = 2.0**-1000
 """Less is counted as 0."""
+_ZEROS: Final = -1
+"""Stands for the bin of these values, whose sum is 0."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -37,8 +39,28 @@ class FlooredSum:
         self._change(values, 1)
 
     def remove(self, values: Floats) -> None:
-        """Remove values (n,) that were added."""
+        """Remove values (n,) that were added, here or to another sum that `of` adds."""
         self._change(values, -1)
+
+    @property
+    def bins(self) -> Ints:
+        """What was added and removed, (b, 3): the numbers of bins, how many values are in each, and their sums.
+
+        Those of several sums, one after another, are those of their sum (`of`). One of them may have fewer values than
+        none: those that it removes were added to another.
+        """
+        # As many may have come as gone, of different values.
+        occupied = np.flatnonzero((self._numbers != 0) | (self._sums != 0))
+        some = np.stack([occupied + self._first, self._numbers[occupied], self._sums[occupied]], 1)
+        return np.concatenate([[[_ZEROS, self._zeros, 0]], some])
+
+    @classmethod
+    def of(cls, bins: Ints) -> "FlooredSum":
+        """Return the sum of what `bins` (b, 3) of one or several sums say."""
+        found, is_zero = cls(), bins[:, 0] == _ZEROS
+        found._zeros = int(bins[is_zero, 1].sum())
+        found._put(*bins[~is_zero].T)
+        return found
 
     def total(self, scale: float, floor: float) -> float:
         """Return the sum; the same bits for the same values."""
@@ -50,14 +72,17 @@ class FlooredSum:
     def _change(self, values: Floats, sign: int) -> None:
         some = values[values >= _SMALLEST]
         self._zeros += sign * (len(values) - len(some))
-        if not len(some):
-            return
         bits = np.ascontiguousarray(some).view(np.int64)
-        bins = bits >> (_MANTISSA - _BINS)
-        self._reserve(int(bins.min()), int(bins.max()))
         mantissas = bits >> (_MANTISSA - _SUMMED) & ((1 << _SUMMED) - 1) | 1 << _SUMMED
-        np.add.at(self._numbers, bins - self._first, sign)
-        np.add.at(self._sums, bins - self._first, sign * mantissas)
+        self._put(bits >> (_MANTISSA - _BINS), sign, sign * mantissas)
+
+    def _put(self, bins: Ints, numbers: Ints | int, sums: Ints) -> None:
+        """Add to `bins` (n,), repeated or not, how many values come to each, and their sums."""
+        if not len(bins):
+            return
+        self._reserve(int(bins.min()), int(bins.max()))
+        np.add.at(self._numbers, bins - self._first, numbers)
+        np.add.at(self._sums, bins - self._first, sums)
 
     def _reserve(self, lowest: int, highest: int) -> None:
         """Make room for bins up to and including `highest`, by whole powers of two."""

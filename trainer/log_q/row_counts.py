@@ -3,24 +3,29 @@
 A row's count is read from the sketch when its item occurs, and kept in units that fade by themselves: a count is its
 units times a scale, one number for all rows. What a sketch says is an upper bound, and reading it again later could
 only add what other items left in the same cells since; so the count read last is the closest one.
+
+Ranks share the units (`trainer.log_q.units`). The sum of all counts is the same on all ranks, and for any number of
+them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from contracts import ItemKeys
 from sketches import FrequencyView
 from trainer.items.rows import TableRows, no_rows
 from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.floored_sum import FlooredSum
+from trainer.log_q.units import Ints, Line, Units
+from trainer.ranks.workers import Workers
 
-__all__ = ["LogQ", "RowCounts"]
+__all__ = ["QUESTIONS", "LogQ", "RowCounts"]
 
 _FLOOR: Final = 0.5
 """Events that each item of the table has at least, for log Q."""
@@ -30,12 +35,19 @@ _UNITS_LAST: Final = 64
 """Half-lives after which units are made again: long before numbers get too small."""
 _CHOICE_LASTS: Final = 1 / 16
 """Share of the shortest half-life after which all items' half-lives are chosen again."""
+_AT_ONCE: Final = 1 << 16
+"""Rows whose counts are read from the sketch at a time."""
+
+_COUNTS: Final = "counts"
+
+QUESTIONS: Final = frozenset({_COUNTS, *get_args(Line)})
+"""What rank 0 asks the others for; see `Workers.first`."""
 
 Floats = npt.NDArray[np.float64]
 
 
 class RowCounts:
-    """Counts of rows, by ``counts[rows]``; call `follow` after each window.
+    """Counts of rows, by ``counts[rows]``; all ranks call `follow` together after each window.
 
     With several half-lives a row has units for each, and a choice of one (`FrequencyView.choose`), which is made when
     its item occurs, and for all rows when a sixteenth of the shortest half-life has passed.
@@ -48,39 +60,65 @@ class RowCounts:
         Says which rows are items, and of which keys.
     weight
         Embeddings, (n, d): log Q has their type and is where they are.
+    workers
+        The ranks that share the table; a single one if None.
     """
 
-    def __init__(self, view: FrequencyView, table: ItemTable, weight: Tensor) -> None:
+    def __init__(self, view: FrequencyView, table: ItemTable, weight: Tensor, workers: Workers | None = None) -> None:
         self._view, self._table, self._dtype = view, table, weight.dtype
-        shape = table.capacity, len(view.half_lives)
-        self._units = torch.zeros(shape, dtype=torch.float64, device=weight.device)
-        self._chosen = torch.zeros(table.capacity, dtype=torch.int8, device=weight.device)
+        self._workers = workers or Workers()
+        self.kept = Units(len(view.half_lives), weight.device, self._workers)
         self.read_all()
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return the counts of the items of rows, as events of the longest half-life, float64 of the rows' shape."""
+        """Return the counts of the items of rows, as events of the longest half-life, float64 of the rows' shape.
+
+        Called as `Embeddings.fetch`.
+        """
+        if self._workers.world_size == 1:
+            return self.at(rows)
+        self._workers.ask(_COUNTS)
+        return self._exchanged(rows)
+
+    def at(self, lines: Tensor) -> Tensor:
+        """Return the counts of this rank's lines, of their shape."""
+        units, chosen = self.kept.units, self.kept.chosen
         if len(self._scales) == 1:
-            return self._units[rows, 0] * self._scales[0]
-        chosen = self._chosen[rows].long()
-        return self._units[rows].gather(-1, chosen[..., None])[..., 0] * self._scales[chosen]
+            return units[lines, 0] * self._scales[0]
+        number = chosen[lines].long()
+        return units[lines].gather(-1, number[..., None])[..., 0] * self._scales[number]
+
+    def answer(self, question: str) -> None:
+        """Take part in what rank 0 does alone, one of `QUESTIONS`; for `Workers.first`."""
+        if question == _COUNTS:
+            self._exchanged(torch.empty(0, dtype=torch.int64, device=self.kept.units.device))
+        else:
+            self.kept.answer(question)
+
+    def _exchanged(self, rows: Tensor) -> Tensor:
+        distinct, number = torch.unique(rows, return_inverse=True)
+        route = self.kept.route(distinct)
+        return route.answered(self.at(route.asked))[number]
 
     @property
     def log_total(self) -> float:
         """The logarithm of the sum of all items' counts, each raised to the floor: log Q is normalised by it."""
         return self._log_total
 
-    def log_q(self, rows: Tensor) -> Tensor:
-        """Return the log-probability of the items of rows among all items of the table, of the rows' shape.
+    def log_q(self, counts: Tensor) -> Tensor:
+        """Return the log-probability of items with some counts among all items of the table, of the counts' shape.
 
         It is normalised over them, not over all events: the trainer draws only items of its table, and with the mass of
         other items in it, the correction "improved" would weight rows wrongly. Rows that no item owns are never drawn;
         any value below 0 does for them.
         """
-        logs = self[rows].clamp(min=_FLOOR).log() - self._log_total
+        logs = counts.clamp(min=_FLOOR).log() - self._log_total
         return logs.clamp(max=_HIGHEST).to(self._dtype)
 
     def follow(self, rows: TableRows, estimates: Floats, changes: RowChanges) -> TableRows:
         """Take over a window that the view has taken in; return the rows that changed without occurring in it.
+
+        These are rows of this rank, ascending.
 
         Parameters
         ----------
@@ -91,67 +129,55 @@ class RowCounts:
         changes
             The rows that the window's items took, which are among `rows`, and those that were taken from others.
         """
-        self.grow(self._table.capacity)
-        self._count(changes.evicted, -1)
-        self._units[changes.evicted] = 0
-        self._chosen[changes.evicted] = 0
-        self._count(changes.admitted, 1)
+        self.kept.grow(self._table.capacity)
+        (evicted, _), (admitted, _) = map(self.kept.own, (changes.evicted, changes.admitted))
+        self._count(evicted, -1)
+        self.kept.units[evicted] = 0
+        self.kept.chosen[evicted] = 0
+        self._count(admitted, 1)
         changed = self._renew_units()
         self._set(rows, estimates)
         changed = TableRows(np.union1d(changed, self._choose_again()))
         self._normalise()
         return changed
 
-    def grow(self, capacity: int) -> None:
-        """Append rows without counts, up to `capacity`."""
-        if missing := capacity - len(self._units):
-            self._units = functional.pad(self._units, (0, 0, 0, missing))
-            self._chosen = functional.pad(self._chosen, (0, missing))
-
     def read_all(self) -> None:
-        """Read the counts of all rows from the sketch, as where they are not known yet."""
-        live, capacity = self._table.live, self._table.capacity
-        self._units = self._units.new_zeros(capacity, self._units.shape[1])
-        self._chosen = self._chosen.new_zeros(capacity)
+        """Read the counts of all rows from the sketch, as where they are not known yet; all ranks call it together."""
+        self.kept.clear(self._table.capacity)
         self._since_ms = self._chosen_ms = self._view.time_ms
-        estimates = self._view.estimates(self._table.keys_of(live))
-        self._units[live] = torch.from_numpy(estimates).to(self._units.device)
-        self._chosen[live] = torch.from_numpy(self._view.choose(estimates)).to(self._chosen.device)
+        live = self._table.live
+        for first in range(0, len(live), _AT_ONCE):
+            rows = TableRows(live[first : first + _AT_ONCE])
+            keys, (here, own) = self._table.keys_of(rows), self.kept.own(rows)
+            self._put(here, self._view.estimates(ItemKeys(keys[own])))
         self.recount()
 
     def recount(self) -> None:
-        """Sum up the counts of all rows."""
-        self._sums = [FlooredSum() for _ in self._view.half_lives]
-        self._count(self._table.live, 1)
+        """Sum up the counts of all rows; all ranks call it together."""
+        self._sum_up()
         self._normalise()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return units, choices and times, for the checkpoint."""
-        return self._state(self._units, self._chosen)
+        """Return units, choices and times, for the checkpoint; of the rows of this rank."""
+        return {line: self.kept.of(line) for line in self.kept.stored} | {"times": self._times}
 
     def state_of(self, rows: TableRows) -> dict[str, Tensor]:
-        """Return the same with the lines of some rows (n,)."""
-        return self._state(self._units[rows], self._chosen[rows])
+        """Return the same with the lines of some rows (n,), distinct, of all ranks; called as `Embeddings.fetch`."""
+        return {line: self.kept.fetch(rows, line) for line in self.kept.stored} | {"times": self._times}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` returned; `recount` is still to be called."""
-        self._units = state["units"].to(self._units.device)
-        self._chosen = self._loaded_choice(state, len(self._units))
+        """Take over what `state_dict` returned, of the same places; `recount` is still to be called."""
+        self.kept.load(self._table.capacity, state)
         self._since_ms, self._chosen_ms = state["times"].tolist()
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_of` returned; `recount` is still to be called."""
-        self._units[rows] = state["units"].to(self._units.device)
-        self._chosen[rows] = self._loaded_choice(state, len(rows))
+        """Take over this rank's rows of what `state_of` returned; `recount` is still to be called."""
+        self.kept.load_rows(rows, state)
         self._since_ms, self._chosen_ms = state["times"].tolist()
 
-    def _state(self, units: Tensor, chosen: Tensor) -> dict[str, Tensor]:
-        times = torch.tensor([self._since_ms, self._chosen_ms])
-        several = len(self._view.half_lives) > 1
-        return {"units": units, "times": times} | ({"chosen": chosen} if several else {})
-
-    def _loaded_choice(self, state: Mapping[str, Tensor], count: int) -> Tensor:
-        return state["chosen"].to(self._chosen.device) if "chosen" in state else self._chosen.new_zeros(count)
+    @property
+    def _times(self) -> Tensor:
+        return torch.tensor([self._since_ms, self._chosen_ms])
 
     def _fading(self) -> Floats:
         """Return what units are worth now under each half-life, (half-lives,)."""
@@ -160,26 +186,38 @@ class RowCounts:
 
     def _set(self, rows: TableRows, estimates: Floats) -> None:
         """Set the counts of rows that items own, (n,), and choose their half-lives."""
-        self._count(rows, -1)
-        self._units[rows] = torch.from_numpy(estimates / self._fading()).to(self._units.device)
-        self._chosen[rows] = torch.from_numpy(self._view.choose(estimates)).to(self._chosen.device)
-        self._count(rows, 1)
+        here, own = self.kept.own(rows)
+        self._count(here, -1)
+        self._put(here, estimates[own])
+        self._count(here, 1)
 
-    def _count(self, rows: TableRows, sign: int) -> None:
-        """Add rows (n,) to the sums, or take them away."""
-        units, chosen = self._units[rows].cpu().numpy(), self._chosen[rows].cpu().numpy()
+    def _put(self, lines: Ints, estimates: Floats) -> None:
+        units, chosen = self.kept.units, self.kept.chosen
+        units[lines] = torch.from_numpy(estimates / self._fading()).to(units.device)
+        chosen[lines] = torch.from_numpy(self._view.choose(estimates)).to(chosen.device)
+
+    def _count(self, lines: Ints, sign: int) -> None:
+        """Add lines (n,) to the sums, or take them away."""
+        units, chosen = self.kept.units[lines].cpu().numpy(), self.kept.chosen[lines].cpu().numpy()
         for number, held in enumerate(self._sums):
             values = units[chosen == number, number]
             held.add(values) if sign > 0 else held.remove(values)
+
+    def _sum_up(self) -> None:
+        """Sum up the counts of this rank's rows."""
+        self._sums = [FlooredSum() for _ in self._view.half_lives]
+        _, lines = self.kept.live(self._table.in_use)
+        self._count(lines, 1)
 
     def _renew_units(self) -> TableRows:
         """Let units be counts again if that is long ago, and return the rows this changes."""
         if self._view.time_ms - self._since_ms <= 1000 * _UNITS_LAST * self._view.half_lives[0]:
             return no_rows()
-        self._units *= torch.from_numpy(self._fading()).to(self._units.device)
+        self.kept.units *= torch.from_numpy(self._fading()).to(self.kept.units.device)
         self._since_ms = self._view.time_ms
-        self.recount()
-        return TableRows(self._table.live.copy())
+        self._sum_up()
+        rows, _ = self.kept.live(self._table.in_use)
+        return rows
 
     def _choose_again(self) -> TableRows:
         """Choose every row's half-life again if that is long ago, and return the rows this changes."""
@@ -188,18 +226,25 @@ class RowCounts:
         self._chosen_ms = self._view.time_ms
         if len(self._view.half_lives) == 1:
             return no_rows()
-        live = self._table.live
-        chosen = self._view.choose(self._units[live].cpu().numpy() * self._fading())
-        rows = TableRows(live[chosen != self._chosen[live].cpu().numpy()])
-        self._chosen[live] = torch.from_numpy(chosen).to(self._chosen.device)
-        self.recount()
+        live, lines = self.kept.live(self._table.in_use)
+        chosen = self._view.choose(self.kept.units[lines].cpu().numpy() * self._fading())
+        rows = TableRows(live[chosen != self.kept.chosen[lines].cpu().numpy()])
+        self.kept.chosen[lines] = torch.from_numpy(chosen).to(self.kept.chosen.device)
+        self._sum_up()
         return rows
 
     def _normalise(self) -> None:
         scales = self._fading() * self._view.to_longest
-        self._scales = torch.from_numpy(scales).to(self._units.device)
-        total = sum(held.total(float(scale), _FLOOR) for held, scale in zip(self._sums, scales, strict=True))
+        self._scales = torch.from_numpy(scales).to(self.kept.units.device)
+        sums = map(self._of_all, self._sums)
+        total = sum(held.total(float(scale), _FLOOR) for held, scale in zip(sums, scales, strict=True))
         self._log_total = float(np.log(total)) if total else 0.0
+
+    def _of_all(self, held: FlooredSum) -> FlooredSum:
+        """Return the sum over all ranks: since a row was counted, it may have moved to another one."""
+        if self._workers.world_size == 1:
+            return held
+        return FlooredSum.of(self._workers.collect(torch.from_numpy(held.bins)).numpy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,5 +254,5 @@ class LogQ:
     counts: RowCounts
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return `RowCounts.log_q` of rows."""
-        return self.counts.log_q(rows)
+        """Return `RowCounts.log_q` of what rows have, of their shape; called as `RowCounts`."""
+        return self.counts.log_q(self.counts[rows])

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Final, get_args
 
 from pydantic import ValidationError
 from torch import Tensor
@@ -32,9 +32,12 @@ from contracts.checkpoint import (
 )
 from contracts.documents import write_document
 from trainer.config import EARLIER, TrainerConfig
+from trainer.items.embeddings import Line
 from trainer.items.places import Places
 from trainer.items.rows import Reader, TableRows, no_rows
-from trainer.items.stored import OwnLines, SharedLines, placed, tabled
+from trainer.items.stored import OwnLines, placed, tabled
+from trainer.log_q.stored import counted
+from trainer.log_q.units import Line as UnitLine
 from trainer.ranks.workers import Workers
 from trainer.state.saved import SavedChain, SavedRows
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
@@ -118,9 +121,10 @@ class CheckpointLog:
             return False
 
     def _write_whole(self, name: str, state: TrainerState) -> FileEntry:
-        """Write everything: rank 0 what is whole there and the item table, each rank its embeddings."""
+        """Write everything: rank 0 what is whole there, the item table and counts, each rank its embeddings."""
         table = {f"table.{array}": lines for array, lines in tabled(state.table).items()}
-        tensors: dict[str, Tensor | SharedLines] = {**state.tensors(besides=["embeddings", "table"]), **table}
+        counts = {f"counts.{line}": lines for line, lines in counted(state.counts).items()}
+        tensors = state.tensors(besides=["embeddings", "table"]) | table | counts
         files = write_tensors(self.store, f"checkpoints/{name}", tensors)
         state.embeddings.workers.ask(f"{_WRITE}{name}")
         files += self._write_embeddings(name, state)
@@ -245,10 +249,13 @@ class CheckpointLog:
 
 
 def _own_lines(mark: CheckpointMark, workers: Workers) -> dict[str, OwnLines]:
-    """Return which lines of the embeddings a rank takes from a whole checkpoint."""
+    """Return which lines of embeddings and counts a rank takes from a whole checkpoint."""
     (capacity,) = mark.tensors["embeddings.squares"].shape
-    own = OwnLines(Places(capacity, workers.rank, workers.world_size), by_place=mark.format >= FIRST_BY_PLACE)
-    return {"embeddings.weight": own, "embeddings.squares": own}
+    places = Places(capacity, workers.rank, workers.world_size)
+    embeddings, counts = OwnLines(places, by_place=mark.format >= FIRST_BY_PLACE), OwnLines(places, by_place=False)
+    return {f"embeddings.{line}": embeddings for line in get_args(Line)} | {
+        f"counts.{line}": counts for line in get_args(UnitLine)
+    }
 
 
 def _settings(mark: CheckpointMark) -> dict[str, object]:

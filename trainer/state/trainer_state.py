@@ -19,6 +19,7 @@ from trainer.items.featured import FeaturedItems
 from trainer.items.live_rows import LiveRows
 from trainer.items.rows import Reader, TableRows, no_rows
 from trainer.items.table import QUESTIONS, ItemTable
+from trainer.log_q import row_counts
 from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
@@ -68,7 +69,7 @@ class TrainerState:
         if self.users is None and self.config.loss.needs.user_counts:
             self.users = Users(FrequencyView(self.config.half_life_seconds))
         self.recent = deque(self.recent, maxlen=self.config.gate_windows)
-        self.counts = RowCounts(self.frequencies, self.table, self.embeddings.weight)
+        self.counts = RowCounts(self.frequencies, self.table, self.embeddings.weight, self.embeddings.workers)
 
     @classmethod
     def fresh(
@@ -146,11 +147,13 @@ class TrainerState:
             self._clear_touched(Reader[reader])
         elif question in QUESTIONS:
             self.table.answer(question)
+        elif question in row_counts.QUESTIONS:
+            self.counts.answer(question)
         else:
             self.embeddings.answer(question)
 
     def tensors(self, besides: Collection[str] = ()) -> dict[str, Tensor]:
-        """Return everything as one flat mapping of tensors; of the embeddings, what this rank keeps.
+        """Return everything as one flat mapping of tensors; of embeddings and counts, what this rank keeps.
 
         Parts that are named in `besides` are left out. With the table, it is called as `Embeddings.fetch`.
         """

@@ -34,9 +34,8 @@ class OwnItems:
     def of(cls, state: TrainerState) -> "OwnItems":
         """Return those of this rank."""
         places = state.embeddings.places
-        every = places.rows_at(torch.arange(len(places.here), device=state.device))
-        rows = every[state.table.in_use.among(every)]
-        return cls(rows, state.counts[rows], places)
+        rows = state.table.in_use.at(places).to(state.device)
+        return cls(rows, state.counts.at(places.local(rows)), places)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -41,6 +41,6 @@ def _metric_sums(state: TrainerState, examples: Examples) -> MetricSums:
     sums = MetricSums(state.config.evaluation_k)
     for block in scored_blocks(state, examples):
         sums.add(block.ranks(), block.ranks_by_count(state.counts[block.positives]))
-        best = block.best(max(sums.cutoffs))
-        sums.add_recommended(*(one[best].double().cpu().numpy() for one in (state.log_q, state.counts)))
+        counts = state.counts[block.best(max(sums.cutoffs))]
+        sums.add_recommended(*(one.double().cpu().numpy() for one in (state.counts.log_q(counts), counts)))
     return sums

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.items.live_rows import LiveRows
+from trainer.items.places import Places
 from trainer.items.rows import FIRST_ITEM, TableRows
 
 CHANGES = st.lists(st.tuples(st.integers(0, 12), st.sets(st.integers(0, 60))), max_size=12)
@@ -33,6 +34,19 @@ def test_rows_have_one_form(rows: set[int]) -> None:
     live = LiveRows.of(TableRows(np.array(sorted(rows), np.int64)))
     assert live.every().tolist() == sorted(rows)
     assert live.end == max(rows, default=FIRST_ITEM - 1) + 1
+
+
+@given(st.sets(st.integers(FIRST_ITEM, 63)), st.integers(1, 5))
+def test_each_rank_has_its_rows_in_the_order_of_its_lines(rows: set[int], ranks: int) -> None:
+    live, found = LiveRows.of(TableRows(np.array(sorted(rows), np.int64))), list[int]()
+    for rank in range(ranks):
+        places = Places(64, rank, ranks)
+        own = live.at(places)
+        lines = places.local(own)
+        assert ((lines >= 0) & (lines < len(places.here))).all()
+        assert (lines.diff() > 0).all()
+        found += own.tolist()
+    assert sorted(found) == sorted(rows)
 
 
 def test_an_index_of_any_shape_is_answered() -> None:

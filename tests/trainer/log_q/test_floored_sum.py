@@ -42,6 +42,29 @@ def test_the_same_values_give_the_same_bits_whatever_came_and_went(
     assert sums.total(scale, 0.5) == alone.total(scale, 0.5)
 
 
+@given(VALUES, VALUES, st.integers(1, 4), st.floats(1e-6, 1e3))
+def test_several_have_the_bits_of_one_though_one_removes_what_another_added(
+    kept: list[float], gone: list[float], count: int, scale: float
+) -> None:
+    sums, alone = [FlooredSum() for _ in range(count)], FlooredSum()
+    for number, value in enumerate(kept + gone):
+        sums[number % count].add(np.array([value]))
+    for number, value in enumerate(gone):
+        sums[(number + len(gone)) % count].remove(np.array([value]))
+    alone.add(np.array(kept))
+    joined = FlooredSum.of(np.concatenate([one.bins for one in sums]))
+    assert joined.total(scale, 0.5) == alone.total(scale, 0.5)
+
+
+def test_values_of_one_bin_that_came_here_and_went_there_leave_their_difference() -> None:
+    here, there = FlooredSum(), FlooredSum()
+    here.add(np.array([1.0]))
+    here.remove(np.array([1.0 + 2**-20]))
+    there.add(np.array([1.0 + 2**-20]))
+    there.add(np.array([1.0]))
+    assert FlooredSum.of(np.concatenate([here.bins, there.bins])).total(1.0, 0.0) == 2.0
+
+
 def test_the_bins_of_values_that_lie_far_apart_are_made_when_they_come() -> None:
     sums = FlooredSum()
     for value in (1.0, 2.0**40, 2.0**-40, 3.0):

@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from contracts import ItemKeys
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView
+from tests.trainer.items.ranks import lines_of_ranks
 from trainer.items.rows import TableRows
 from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
@@ -47,6 +49,10 @@ class Stream:
         return self.table.expire(self.number)
 
     @property
+    def log_q(self) -> LogQ:
+        return LogQ(self.counts)
+
+    @property
     def live(self) -> torch.Tensor:
         return torch.from_numpy(self.table.live.copy())
 
@@ -80,7 +86,7 @@ def test_a_row_has_the_decayed_count_of_its_item_and_log_q_its_share(
         assert len(stream.window(*window)) in {0, len(stream.table)}
     wanted = stream.view.counts(stream.keys)
     np.testing.assert_allclose(stream.counts[stream.live].numpy(), wanted, rtol=1e-9, atol=1e-12)
-    found, floored = stream.counts.log_q(stream.live).double().exp().numpy(), np.maximum(wanted, 0.5)
+    found, floored = stream.log_q[stream.live].double().exp().numpy(), np.maximum(wanted, 0.5)
     if len(floored):
         np.testing.assert_allclose(found, np.minimum(floored / floored.sum(), 1 - 1e-6), rtol=5e-4)
         assert found.max() < 1
@@ -98,7 +104,7 @@ def test_a_restored_state_goes_on_bit_for_bit(
         assert stream.window(*window).tolist() == other.window(*window).tolist()
     assert stream.counts.log_total == other.counts.log_total
     every = torch.arange(stream.table.capacity)
-    assert torch.equal(stream.counts.log_q(every), other.counts.log_q(every))
+    assert torch.equal(stream.log_q[every], other.log_q[every])
     mine, theirs = stream.counts.state_dict(), other.counts.state_dict()
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
@@ -128,7 +134,7 @@ def test_every_row_takes_the_half_life_that_its_item_takes_now() -> None:
     wanted = stream.view.counts(stream.keys)
     np.testing.assert_allclose(stream.counts[stream.live].numpy(), wanted, rtol=1e-9, atol=1e-12)
     floored = np.maximum(wanted, 0.5)
-    found = stream.counts.log_q(stream.live).double().exp().numpy()
+    found = stream.log_q[stream.live].double().exp().numpy()
     np.testing.assert_allclose(found, floored / floored.sum(), rtol=5e-4)
 
 
@@ -149,7 +155,7 @@ def test_units_are_made_again_before_they_get_too_small() -> None:
     assert stream.window([2], 70).tolist() == stream.table.live.tolist()
     assert stream.window([3], 10**6).tolist() == stream.table.live.tolist()
     np.testing.assert_allclose(stream.counts[stream.live].numpy(), [0, 0, 1], atol=1e-12)
-    assert stream.counts.log_q(stream.live).exp().tolist() == pytest.approx([0.25, 0.25, 0.5], rel=1e-6)
+    assert stream.log_q[stream.live].exp().tolist() == pytest.approx([0.25, 0.25, 0.5], rel=1e-6)
 
 
 def test_counts_that_no_checkpoint_holds_are_read_from_the_sketch() -> None:
@@ -164,10 +170,10 @@ def test_counts_that_no_checkpoint_holds_are_read_from_the_sketch() -> None:
 def test_log_q_is_below_0_for_a_single_item_and_before_the_first_window() -> None:
     stream = Stream(3600)
     every = torch.arange(4)
-    assert (stream.counts.log_q(every) < 0).all()
+    assert (stream.log_q[every] < 0).all()
     assert stream.counts[every].tolist() == [0] * 4
     stream.window([5, 5], 0)
-    assert stream.counts.log_q(stream.live).tolist() == pytest.approx([-1e-6])
+    assert stream.log_q[stream.live].tolist() == pytest.approx([-1e-6])
 
 
 def test_log_q_has_the_shape_of_the_rows_and_the_type_of_the_embeddings() -> None:
@@ -175,3 +181,9 @@ def test_log_q_has_the_shape_of_the_rows_and_the_type_of_the_embeddings() -> Non
     log_q = LogQ(RowCounts(FrequencyView((1.0, 2.0)), table, torch.zeros(4, 1, dtype=torch.float16)))
     found = log_q[torch.zeros(2, 3, dtype=torch.int64)]
     assert (found.shape, found.dtype) == ((2, 3), torch.float16)
+
+
+def test_ranks_share_counts_that_are_those_of_one_alone(tmp_path: Path) -> None:
+    kept = lines_of_ranks(3, "../log_q/counts_of_ranks.py", tmp_path)
+    assert sum(kept) >= 128
+    assert max(kept) - min(kept) <= 1

@@ -100,7 +100,7 @@ def test_a_step_asks_for_memory_for_its_batch_and_not_for_the_table(
     for capacity in (1 << 10, 1 << 20):
         state = absorbed(store, config)
         state.embeddings.grow(capacity)
-        state.counts.grow(capacity)
+        state.counts.kept.grow(capacity)
         first, second, *_ = batches_of(store, state)
         train_step(state, first, Workers())
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:

@@ -1,0 +1,115 @@
+"""What each row of the table has for its count: each rank keeps it for the rows whose embeddings it has."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.items.live_rows import LiveRows
+from trainer.items.places import Places
+from trainer.items.route import Route, moved
+from trainer.items.rows import TableRows
+from trainer.ranks.workers import Workers
+
+__all__ = ["Line", "Units"]
+
+Line = Literal["units", "chosen"]
+"""What each row has."""
+
+Ints = npt.NDArray[np.int64]
+
+
+class Units:
+    """The `units` (lines, half-lives), float64, of this rank's rows, and the half-lives that are `chosen` (lines,).
+
+    Parameters
+    ----------
+    half_lives
+        How many there are.
+    device
+        Where the lines are.
+    workers
+        The ranks that share the rows.
+    """
+
+    def __init__(self, half_lives: int, device: torch.device, workers: Workers) -> None:
+        self.workers, self.places = workers, Places(0)
+        self.units = torch.zeros((0, half_lives), dtype=torch.float64, device=device)
+        self.chosen = torch.zeros(0, dtype=torch.int8, device=device)
+
+    @property
+    def stored(self) -> tuple[Line, ...]:
+        """What of it a checkpoint holds: of a single half-life, no choice."""
+        return get_args(Line)[: self.units.shape[1]]
+
+    def of(self, line: str) -> Tensor:
+        """Return the lines of this rank, (lines, ...)."""
+        return self.units if line == "units" else self.chosen
+
+    def clear(self, capacity: int) -> None:
+        """Have nothing of any row, of a table with so many."""
+        self._place(capacity)
+        lines = len(self.places.here)
+        self.units, self.chosen = self.units.new_zeros(lines, self.units.shape[1]), self.chosen.new_zeros(lines)
+
+    def _place(self, capacity: int) -> None:
+        self.places = Places(capacity, self.workers.rank, self.workers.world_size)
+
+    def grow(self, capacity: int) -> None:
+        """Append rows of which there is nothing, up to `capacity`; rows move between ranks, so all call it together."""
+        before = self.places
+        missing = capacity - before.capacity
+        if not missing:
+            return
+        self.places = replace(before, capacity=capacity)
+        if before.ranks == 1:
+            self.units = functional.pad(self.units, (0, 0, 0, missing))
+            self.chosen = functional.pad(self.chosen, (0, missing))
+        else:
+            self.units, self.chosen = moved((self.units, self.chosen), before, self.places, self.workers)
+
+    def own(self, rows: TableRows) -> tuple[Ints, Ints]:
+        """Return the lines (m,) of those of rows (n,) that this rank keeps, and where these are among them."""
+        every = torch.from_numpy(rows)
+        own = self.places.own(every)
+        return self.places.local(every[own]).numpy(), own.numpy()
+
+    def live(self, in_use: LiveRows) -> tuple[TableRows, Ints]:
+        """Return the rows of this rank that items own, and their lines, (v,)."""
+        rows = in_use.at(self.places)
+        return TableRows(rows.numpy()), self.places.local(rows).numpy()
+
+    def fetch(self, rows: TableRows, line: Line) -> Tensor:
+        """Return what distinct rows (n,) have, (n, ...); called as `Embeddings.fetch`."""
+        if not len(rows):  # its type and shape are the same on every rank
+            return self.of(line)[:0]
+        self.workers.ask(line)
+        return self._fetched(torch.from_numpy(rows).to(self.units.device), line)
+
+    def answer(self, line: str) -> None:
+        """Take part in what rank 0 fetches alone; for `Workers.first`."""
+        self._fetched(torch.empty(0, dtype=torch.int64, device=self.units.device), line)
+
+    def _fetched(self, rows: Tensor, line: str) -> Tensor:
+        return self.route(rows).fetch(self.of(line))
+
+    def route(self, rows: Tensor) -> Route:
+        """Return how distinct rows (n,), others on each rank, come here; all ranks call it together."""
+        return Route.of(rows, self.places, self.workers)
+
+    def load(self, capacity: int, state: Mapping[str, Tensor]) -> None:
+        """Take over this rank's lines of a table with so many rows."""
+        self._place(capacity)
+        device, self.units = self.units.device, state["units"].to(self.units.device)
+        self.chosen = state["chosen"].to(device) if "chosen" in state else self.chosen.new_zeros(len(self.units))
+
+    def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
+        """Take over those of rows (n,) that are this rank's."""
+        here, own = self.own(rows)
+        for line in self.stored:
+            self.of(line)[here] = state[line][own].to(self.units.device)
