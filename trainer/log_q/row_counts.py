@@ -8,7 +8,7 @@ Ranks share the units (`trainer.log_q.units`). The sum of all counts is the same
 them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
@@ -21,6 +21,7 @@ from contracts import ItemKeys
 from sketches import FrequencyView
 from trainer.items.rows import TableRows, no_rows
 from trainer.items.table import ItemTable, RowChanges
+from trainer.log_q.fetched import FetchedCounts
 from trainer.log_q.floored_sum import FlooredSum
 from trainer.log_q.units import Ints, Line, Units
 from trainer.ranks.workers import Workers
@@ -249,10 +250,11 @@ class RowCounts:
 
 @dataclass(frozen=True, eq=False)
 class LogQ:
-    """Log Q of table rows, by ``log_q[rows]``: computed for those that are asked for."""
+    """Log Q of table rows, by ``log_q[rows]``: what `of` (`RowCounts.log_q`) makes of the `counts` asked for."""
 
-    counts: RowCounts
+    counts: RowCounts | FetchedCounts
+    of: Callable[[Tensor], Tensor]
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return `RowCounts.log_q` of what rows have, of their shape; called as `RowCounts`."""
-        return self.counts.log_q(self.counts[rows])
+        """Return log Q of rows, of their shape; called as counts are."""
+        return self.of(self.counts[rows])

@@ -17,11 +17,12 @@ from torch.optim import AdamW
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
+from trainer.items.route import Route
 from trainer.items.table import FIRST_ITEM, PADDING, TableRows
 from trainer.losses import ItemCache
 from trainer.offline.data import Interactions, Ints
 from trainer.ranks.workers import device_of
-from trainer.step.model import Position, Totals
+from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower, project
@@ -113,6 +114,10 @@ class OfflineModel:
     def select(self, used: Tensor) -> Tensor:
         """Return the rows that a step needs: those used, or all where vectors are propagated over the graph."""
         return torch.unique(used) if self.graph is None else self._every_row
+
+    def fetch(self, route: Route, rows: Tensor) -> Fetched:  # noqa: ARG002 - the protocol's
+        """Return the embeddings of a route's rows, and what is known of all rows."""
+        return Fetched(route.fetch(self.embeddings.weight), self.item_counts, self.log_q)
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:  # noqa: ARG002 - the protocol's
         """Return the embeddings themselves, or all of them after propagation over the graph."""

@@ -17,9 +17,11 @@ from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
 from trainer.items.live_rows import LiveRows
+from trainer.items.route import Route
 from trainer.items.rows import Reader, TableRows, no_rows
 from trainer.items.table import QUESTIONS, ItemTable
 from trainer.log_q import row_counts
+from trainer.log_q.fetched import FetchedCounts, with_counts
 from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
@@ -28,7 +30,7 @@ from trainer.state.codec import OptimizerState, Stateful, StatefulRows, flatten,
 from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
-from trainer.step.model import Position, Totals
+from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower
@@ -104,14 +106,9 @@ class TrainerState:
         return self.table.in_use
 
     @property
-    def item_counts(self) -> RowCounts:
-        """Decayed occurrences of the item of each row, float64."""
-        return self.counts
-
-    @property
     def log_q(self) -> LogQ:
-        """Log-probability that the stream carries each item, by row; of the embeddings' type."""
-        return LogQ(self.counts)
+        """Log-probability that the stream carries each item, by row; of the embeddings' type; called as `RowCounts`."""
+        return LogQ(self.counts, self.counts.log_q)
 
     @property
     def totals(self) -> Totals:
@@ -122,6 +119,15 @@ class TrainerState:
     def select(self, used: Tensor) -> Tensor:
         """Return the distinct rows (n,), ascending by `Places.key`, among `used` ones of any number."""
         return self.embeddings.places.distinct(used)
+
+    def fetch(self, route: Route, rows: Tensor) -> Fetched:
+        """Return the embeddings of a route's `rows` (n,), as `select` orders them, with their counts and log Q."""
+        places, lines = self.embeddings.places, self.embeddings.weight
+        if places.ranks == 1:
+            return Fetched(route.fetch(lines), self.counts, self.log_q)
+        embeddings, values = with_counts(route, lines[route.asked], self.counts.at(route.asked))
+        counts = FetchedCounts(places, places.key(rows), values)
+        return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q))
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""

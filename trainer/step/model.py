@@ -1,18 +1,19 @@
 """What a training step needs of a model: the state of a stream, or of an offline run."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor, optim
 
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
+from trainer.items.route import Route
 from trainer.losses import ItemCache
 from trainer.negatives import RowList, RowValues
 from trainer.step.rescoring import SecondPhase
 from trainer.towers import Tower
 
-__all__ = ["Model", "Position", "Totals"]
+__all__ = ["Fetched", "Model", "Position", "Totals"]
 
 
 @dataclass
@@ -42,6 +43,14 @@ class Totals:
     items: int
 
 
+class Fetched(NamedTuple):
+    """The `embeddings` (n, d) of a step's rows, and by row, for any of these, their items' `counts` and `log_q`."""
+
+    embeddings: Tensor
+    counts: RowValues
+    log_q: RowValues
+
+
 class Model(Protocol):
     """Towers, item embeddings and frequencies, all by table row."""
 
@@ -68,15 +77,14 @@ class Model(Protocol):
         """Log-probability that the stream carries each item, by row."""
 
     @property
-    def item_counts(self) -> RowValues:
-        """Occurrences of the item of each row."""
-
-    @property
     def totals(self) -> Totals:
         """The size of the label matrix."""
 
     def select(self, used: Tensor) -> Tensor:
         """Return the distinct rows (n,), ascending by `Places.key`, whose embeddings a step needs for `used` ones."""
+
+    def fetch(self, route: Route, rows: Tensor) -> Fetched:
+        """Return what a step reads of a route's rows (n,), as `select` orders them; all ranks call it together."""
 
     def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
         """Return what the towers read, (n, d), given the embeddings (n, d) of `rows` (n,); differentiable."""

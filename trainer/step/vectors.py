@@ -13,7 +13,7 @@ from trainer.negatives import accidental_hits, bayesian_choice, shared_pool
 from trainer.step.batches import Batch
 from trainer.step.inputs import BatchRows, SampledInputs
 from trainer.step.laps import Laps
-from trainer.step.model import Model
+from trainer.step.model import Fetched, Model
 from trainer.step.seeds import Purpose, generator
 from trainer.towers import project, read_out
 from trainer.towers.in_training import Forward, in_training
@@ -43,16 +43,16 @@ class StepVectors:
     ----------
     model
         What is trained.
-    leaf
-        Embeddings (n, d) of `rows`, which the gradient is taken by.
+    fetched
+        What is known of `rows`; the gradient is taken by its embeddings.
     rows
         Distinct table rows of the step, (n,), ascending by `Places.key`.
     """
 
-    def __init__(self, model: Model, leaf: Tensor, rows: Tensor) -> None:
-        self.model, self.rows = model, rows
+    def __init__(self, model: Model, fetched: Fetched, rows: Tensor) -> None:
+        self.model, self.rows, self.counts, self.log_q = model, rows, fetched.counts, fetched.log_q
         self._keys = model.embeddings.places.key(rows)
-        self.read = model.compose(leaf, rows)
+        self.read = model.compose(fetched.embeddings, rows)
         self.items = project(self.read, model.config.tower)
 
     def place(self, rows: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class StepVectors:
         hits = self._hits(columns, rows.forbidden)
         laps.end("hits")
         users, positives = self._users(sampled, batch), self.items[self.place(rows.positives)]
-        log_q_pos, log_q_columns = _densities(model, sampled, columns)
+        log_q_pos, log_q_columns = self._densities(sampled, columns)
         draws = generator(config.seed, Purpose.RESAMPLING, model.position.step, rank, device=self.rows.device)
         inputs = LossInputs(
             users=users,
@@ -84,8 +84,8 @@ class StepVectors:
             exposed=self._items(rows.exposed),
             exposed_keep=None if rows.exposed is None else rows.exposed != PADDING,
             cached=self._items(sampled.cached),
-            log_q_cached=None if sampled.cached is None else model.log_q[sampled.cached],
-            population=_population(model, rows),
+            log_q_cached=None if sampled.cached is None else self.log_q[sampled.cached],
+            population=self._population(rows),
             generator=draws,
             labels=batch.labels if config.loss.needs_labels else None,
             rescored=self._rescored(sampled, users, positives),
@@ -117,7 +117,7 @@ class StepVectors:
         pos, neg = second.scorer(users, positives, own)[:, 0], second.scorer.every_pair(users, items)
         keep = torch.ones_like(neg, dtype=torch.bool)
         keep[hits[:, 0], hits[:, 1]] = False
-        return Rescored(pos, neg, keep, *_log_q(self.model, sampled, columns))
+        return Rescored(pos, neg, keep, *self._density(sampled, columns))
 
     def _items(self, rows: Tensor | None) -> Tensor | None:
         """Return the vectors (..., d) of the items of table rows (...)."""
@@ -160,30 +160,26 @@ class StepVectors:
         chosen = bayesian_choice(
             pos.detach().expand(shape[:2]),
             scores.detach(),
-            prior=self.model.log_q[own].exp().view(shape),
+            prior=self.log_q[own].exp().view(shape),
             keep=(own != rows.positives[:, None]).view(shape),
         )
         index = chosen[..., None, None].expand(*shape[:2], 1, vectors.shape[-1])
         return vectors.view(*shape, vectors.shape[-1]).gather(2, index)[:, :, 0]
 
+    def _densities(self, sampled: SampledInputs, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Return log Q at the positives (b,) and the columns (C,), as a row sees the pool, where its own is certain."""
+        if columns is None or not self.model.config.loss.needs.log_q:
+            return None, None
+        return self._density(sampled, columns)
 
-def _densities(model: Model, sampled: SampledInputs, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return log Q at the positives (b,) and at the columns (C,), as a row sees the pool, where its own is certain."""
-    if columns is None or not model.config.loss.needs.log_q:
-        return None, None
-    return _log_q(model, sampled, columns)
+    def _density(self, sampled: SampledInputs, columns: Tensor) -> tuple[Tensor, Tensor]:
+        config, others = self.model.config.negatives, sampled.pool.others
+        sampler = shared_pool(config, self.log_q, self.model.in_use)
+        of_positive = sampler.log_q_own if config.correction == "improved" else sampler.log_q
+        return of_positive(sampled.share.rows.positives, others), sampler.log_q(columns, others)
 
-
-def _log_q(model: Model, sampled: SampledInputs, columns: Tensor) -> tuple[Tensor, Tensor]:
-    config, others = model.config.negatives, sampled.pool.others
-    sampler = shared_pool(config, model.log_q, model.in_use)
-    of_positive = sampler.log_q_own if config.correction == "improved" else sampler.log_q
-    return of_positive(sampled.share.rows.positives, others), sampler.log_q(columns, others)
-
-
-def _population(model: Model, rows: BatchRows) -> Population | None:
-    if not model.config.loss.needs.population:
-        return None
-    totals = model.totals
-    counts = model.item_counts[rows.positives]
-    return Population(rows.user_counts, counts, totals.positives, (totals.users, totals.items))
+    def _population(self, rows: BatchRows) -> Population | None:
+        if not self.model.config.loss.needs.population:
+            return None
+        totals, counts = self.model.totals, self.counts[rows.positives]
+        return Population(rows.user_counts, counts, totals.positives, (totals.users, totals.items))

@@ -50,7 +50,7 @@ class Stream:
 
     @property
     def log_q(self) -> LogQ:
-        return LogQ(self.counts)
+        return LogQ(self.counts, self.counts.log_q)
 
     @property
     def live(self) -> torch.Tensor:
@@ -178,8 +178,8 @@ def test_log_q_is_below_0_for_a_single_item_and_before_the_first_window() -> Non
 
 def test_log_q_has_the_shape_of_the_rows_and_the_type_of_the_embeddings() -> None:
     table = ItemTable(4)
-    log_q = LogQ(RowCounts(FrequencyView((1.0, 2.0)), table, torch.zeros(4, 1, dtype=torch.float16)))
-    found = log_q[torch.zeros(2, 3, dtype=torch.int64)]
+    counts = RowCounts(FrequencyView((1.0, 2.0)), table, torch.zeros(4, 1, dtype=torch.float16))
+    found = LogQ(counts, counts.log_q)[torch.zeros(2, 3, dtype=torch.int64)]
     assert (found.shape, found.dtype) == ((2, 3), torch.float16)
 
 
