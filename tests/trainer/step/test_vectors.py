@@ -10,6 +10,7 @@ from trainer.config import TrainerConfig
 from trainer.losses.inputs import LossInputs, LossResult
 from trainer.losses.step_loss import step_loss
 from trainer.ranks.workers import Workers
+from trainer.step import vectors
 from trainer.step.inputs import sample_inputs
 from trainer.step.step import compute_gradients, train_step
 
@@ -23,7 +24,7 @@ def test_a_tower_that_reads_in_parts_has_the_same_gradients(
     batch = batches_of(store, state)[0]
     whole = compute_gradients(state, batch, Workers())
     # Five histories of 32 at a time.
-    monkeypatch.setattr("trainer.step.vectors._AT_ONCE", 5 * batch.histories.shape[1] * config.tower.dimension)
+    monkeypatch.setitem(vectors._AT_ONCE, "cpu", 5 * batch.histories.shape[1] * config.tower.dimension)
     parts = compute_gradients(state, batch, Workers())
     for one, other in zip([*whole.tower, whole.embeddings], [*parts.tower, parts.embeddings], strict=True):
         torch.testing.assert_close(other, one, rtol=0, atol=1e-12)
