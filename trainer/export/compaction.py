@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from contracts import PADDING_KEY, BundleFile, BundleLog
+from contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest
 from contracts.bundle_files import MappedFiles
 from trainer.export.beside import beside
 from trainer.export.files import write_compacted
@@ -86,7 +86,7 @@ def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
     Raises
     ------
     CorruptArtefactError
-        If the manifest of the delta is damaged.
+        If the manifest of the delta is damaged, or a file of the bundle that it builds on.
     FileNotFoundError
         If it has been retired.
     """
@@ -99,6 +99,7 @@ def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
     model = {name: log.read(delta, name) for name in wanted if name in there}
     files = write_compacted(log.store, manifest, rows, index, model)
     manifest = manifest.model_copy(update={"files": files})
+    _verify_again(log, delta)
     log.manifest(delta.version)  # it may be retired by now, and what belongs to no bundle is left over
     log.commit(manifest)
     del index  # it is read back, mapped
@@ -107,3 +108,14 @@ def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
     index = written.opened(BundleFile.INDEX, searched_in)
     whole = replace(servable, manifest=manifest, index=index, rows=rows.merged(written))
     return Compacted(whole, assigned)
+
+
+def _verify_again(log: BundleLog, delta: BundleManifest) -> None:
+    """Verify the files that were mapped while they were copied: what the kernel reads of them later, nobody verifies.
+
+    Those of a store elsewhere were copied here before.
+    """
+    base = log.chain(delta)[0]
+    for name in (BundleFile.INDEX, BundleFile.EMBEDDINGS, BundleFile.VECTORS) if log.store.local_path else ():
+        with log.store.local(base.folder, base.file(name)):
+            pass

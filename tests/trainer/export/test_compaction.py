@@ -3,15 +3,17 @@
 import io
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys, Store
+from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, ItemKeys, Store
 from contracts.verification import verify
 from serving.bundle import LoadedBundle
 from serving.loading import load_bundle
@@ -116,6 +118,31 @@ def test_a_compacted_chain_answers_as_the_chain_and_so_does_what_builds_on_it(
     assert (made.base, made.depth) == (middle, len(after) + 1)
     assert_published(store, made, state)
     assert verify(store).findings == []
+
+
+def last_ids(path: Path) -> int:
+    """Return the bytes of the row numbers with which the file of an index ends, behind vectors."""
+    index = faiss.read_index(str(path))
+    if not hasattr(index, "nlist"):
+        return 0
+    return 8 * next(size for size in map(index.invlists.list_size, range(index.nlist - 1, -1, -1)) if size)
+
+
+@pytest.mark.parametrize("name", [BundleFile.INDEX, BundleFile.EMBEDDINGS, BundleFile.VECTORS])
+def test_what_is_damaged_after_it_was_opened_is_not_copied(store: Store, state: TrainerState, name: str) -> None:
+    log, keeper = BundleLog(store), Keeper()
+    base = export_bundle(store, state, keeper=keeper)
+    change(state, "turn", np.random.default_rng(6))
+    delta = export_bundle(store, state, keeper=keeper)
+    servable = Servable.open(log, delta)
+    path = Path(store.path(f"{base.folder}/{name}"))
+    data = bytearray(path.read_bytes())
+    data[-1 - (last_ids(path) if name == BundleFile.INDEX else 0)] ^= 1
+    with path.open("r+b") as file:  # in place, where it is mapped
+        file.write(data)
+    with pytest.raises(CorruptArtefactError, match=f"{name}.*has checksum"):
+        compact(log, Kept.of(servable), servable)
+    assert log.compacted(delta) is None
 
 
 def follower(store: Store, state: TrainerState) -> Keeper:
