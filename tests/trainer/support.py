@@ -1,17 +1,17 @@
 """A state that has taken in a store's first window, and the batches of a window."""
 
 from collections.abc import Callable
-from typing import get_args
 
+import numpy as np
 import torch
 
 from contracts import Store, WindowLog, WindowManifest
 from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
 from trainer.config import TrainerConfig
 from trainer.export.cases import MOST
-from trainer.items.embeddings import Line
 from trainer.items.rows import TableRows
 from trainer.ranks.workers import Workers
+from trainer.state.codec import flatten
 from trainer.state.ingestion import ingest_window
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch, batches
@@ -65,10 +65,9 @@ def same_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
 
 def whole_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
     """Return all that a state remembers, with the lines of all ranks in the order of rows; all ranks call it."""
-    every = torch.arange(state.table.capacity)
-    table = {f"embeddings.{line}": state.embeddings.fetch(every, line) for line in get_args(Line)}
-    counts = {f"counts.{name}": value for name, value in state.counts.state_of(TableRows(every.numpy())).items()}
-    return state.tensors() | table | counts
+    every = TableRows(np.arange(state.table.capacity))
+    shared = {"embeddings": state.embeddings, "table": state.table, "counts": state.counts}
+    return state.tensors() | flatten(shared, every)
 
 
 def collapse(state: TrainerState) -> None:

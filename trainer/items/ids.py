@@ -49,8 +49,14 @@ class ItemIds:
 
     def put_packed(self, rows: TableRows, sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> None:
         """Give rows (n,) the ids that `pack_ids` has packed."""
-        own = np.flatnonzero(self._stripes.own(rows))
-        self.kept[self._stripes.lines(TableRows(rows[own]))] = unpack_ids(sizes, data, own)
+        start = 0
+        for first in range(0, len(rows), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            own = np.flatnonzero(self._stripes.own(TableRows(rows[some])))
+            end = start + int(sizes[some].clip(0).sum())
+            lines = self._stripes.lines(TableRows(rows[some][own]))
+            self.kept[lines] = unpack_ids(sizes[some], data[start:end], own)
+            start = end
 
     def grow(self, capacity: int) -> None:
         """Have room for so many rows."""

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from trainer.items.embeddings import Embeddings, Line
-from trainer.items.places import Places
 from trainer.items.rows import TableRows, no_rows
 from trainer.items.table import ARRAYS, ID_BYTES, ItemTable
 
-__all__ = ["OwnLines", "PlacedLines", "RowLines", "SharedLines", "placed", "tabled"]
+__all__ = ["PlacedLines", "RowLines", "SharedLines", "placed", "tabled"]
 
 _AT_ONCE: Final = 1 << 16
 """Rows fetched at a time: with 64 dimensions 16 MB."""
@@ -112,23 +111,3 @@ def _read(table: ItemTable, name: str, rows: TableRows) -> Tensor:
 def placed(embeddings: Embeddings) -> dict[Line, PlacedLines]:
     """Return what `Embeddings.state_dict` does, in the order of places; by name, as their files are listed."""
     return {line: PlacedLines(embeddings, line) for line in sorted(get_args(Line))}
-
-
-@dataclass(frozen=True)
-class OwnLines:
-    """Which lines of a stored tensor a rank takes; they lie in the order of places, or of rows."""
-
-    places: Places
-    by_place: bool
-
-    @property
-    def wanted(self) -> range:
-        """The stored lines to look at."""
-        return self.places.here if self.by_place else range(self.places.capacity)
-
-    def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the own ones among stored lines (n, ...), from number `first` on, into the lines of this rank."""
-        stored = torch.arange(first, first + len(lines))
-        rows = self.places.rows(stored) if self.by_place else stored
-        own = self.places.own(rows)
-        into[self.places.local(rows[own])] = lines[own]

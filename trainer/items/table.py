@@ -170,6 +170,15 @@ class ItemTable:
         """Return the lines of those of rows (n,) that this rank keeps."""
         return self._stripes.lines(TableRows(rows[self._stripes.own(rows)]))
 
+    def _rows_here(self) -> TableRows:
+        """Return the rows of this rank, items or not."""
+        return self._stripes.rows(np.arange(len(self.keys)))
+
+    def _live_rows(self) -> TableRows:
+        """Return the rows of all ranks that have keys, ascending."""
+        here = self._stripes.rows(self._live_lines())
+        return TableRows(np.sort(self._workers.collect(torch.from_numpy(here)).numpy()))
+
     def _live_lines(self) -> Lines:
         return np.flatnonzero(self.keys != PADDING_KEY)
 
@@ -198,31 +207,26 @@ class ItemTable:
     def index(self) -> None:
         """Make from the keys what finds, gives and takes rows, once all are loaded: nothing does before."""
         lines = self._live_lines()
-        rows = self._stripes.rows(lines)
-        every = self._workers.collect(torch.from_numpy(rows)).numpy()
-        known = KeyShare.of(ItemKeys(self.keys[lines]), rows, self._workers)
-        self._index, self._seen = _Index(LiveRows.of(TableRows(np.sort(every))), known), None
+        known = KeyShare.of(ItemKeys(self.keys[lines]), self._stripes.rows(lines), self._workers)
+        self._index, self._seen = _Index(LiveRows.of(self._live_rows()), known), None
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the table as arrays, for the checkpoint."""
-        return self.state_of(TableRows(np.arange(self.capacity)))
+        """Return the lines of this rank as arrays; called as `ItemIds.of`."""
+        return self.state_of(self._rows_here())
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the table that `state_dict` describes, or that of format 2, whose ids are JSON text.
+        """Take over the lines that `state_dict` returned; the ids of format 2 are JSON text, those of all ranks.
 
         `index` is still to be called.
         """
         self._index = None
-        keys = np.asarray(state[KEYS])
-        self.capacity, every = len(keys), TableRows(np.arange(len(keys)))
-        own = self._stripes.own(every)
-        self.keys, self.seen_ms = ItemKeys(keys[own]), np.asarray(state[SEEN_MS])[own]
+        self.keys, self.seen_ms = ItemKeys(np.asarray(state[KEYS])), np.asarray(state[SEEN_MS])
+        self.capacity = int(self._workers.sum(torch.tensor(len(self.keys))))
         self.ids, self.touched = ItemIds(self.capacity, self._workers), TouchedRows(len(self.keys))
         if "ids" in state:
-            rows = TableRows(np.flatnonzero(keys != PADDING_KEY))
-            self.ids.put(rows, np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
+            self.ids.put(self._live_rows(), np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
         else:
-            self.ids.put_packed(every, np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
+            self.ids.put_packed(self._rows_here(), np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
 
     def state_of(self, rows: TableRows, names: Collection[str] = ARRAYS) -> dict[str, npt.NDArray[Any]]:
         """Return some rows (n,) of the table as arrays, all or those of some names; called as `ItemIds.of`."""

@@ -33,9 +33,10 @@ from contracts.checkpoint import (
 from contracts.documents import write_document
 from trainer.config import EARLIER, TrainerConfig
 from trainer.items.embeddings import Line
+from trainer.items.own_lines import OwnLines, OwnPlaces, own_table
 from trainer.items.places import Places
 from trainer.items.rows import Reader, TableRows, no_rows
-from trainer.items.stored import OwnLines, placed, tabled
+from trainer.items.stored import placed, tabled
 from trainer.log_q.stored import counted
 from trainer.log_q.units import Line as UnitLine
 from trainer.ranks.workers import Workers
@@ -249,13 +250,13 @@ class CheckpointLog:
 
 
 def _own_lines(mark: CheckpointMark, workers: Workers) -> dict[str, OwnLines]:
-    """Return which lines of embeddings and counts a rank takes from a whole checkpoint."""
+    """Return which lines of embeddings, counts and the item table a rank takes from a whole checkpoint."""
     (capacity,) = mark.tensors["embeddings.squares"].shape
     places = Places(capacity, workers.rank, workers.world_size)
-    embeddings, counts = OwnLines(places, by_place=mark.format >= FIRST_BY_PLACE), OwnLines(places, by_place=False)
-    return {f"embeddings.{line}": embeddings for line in get_args(Line)} | {
-        f"counts.{line}": counts for line in get_args(UnitLine)
-    }
+    embeddings, counts = OwnPlaces(places, by_place=mark.format >= FIRST_BY_PLACE), OwnPlaces(places, by_place=False)
+    own: dict[str, OwnLines] = {f"embeddings.{line}": embeddings for line in get_args(Line)}
+    own |= {f"counts.{line}": counts for line in get_args(UnitLine)}
+    return own | {f"table.{array}": lines for array, lines in own_table(capacity, workers).items()}
 
 
 def _settings(mark: CheckpointMark) -> dict[str, object]:

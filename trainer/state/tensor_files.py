@@ -4,6 +4,7 @@ Nothing in a file says what it means; the checkpoint's mark does (`contracts.che
 What ranks share is written as it comes from them, and a rank reads the files that hold its lines.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,12 +16,16 @@ from torch import Tensor
 
 from contracts import FileEntry, Store
 from contracts.checkpoint import TensorEntry
-from trainer.items.stored import OwnLines, SharedLines
+from trainer.items.own_lines import OwnLines
+from trainer.items.stored import SharedLines
 
 __all__ = ["describe", "read_tensors", "write_tensors"]
 
 _FILE_BYTES: Final = 16 << 20
 """Bytes of a file at most, which bounds what saving and loading hold beside the tensors."""
+
+_AT_ONCE: Final = 1 << 20
+"""Bytes looked at a time: a look takes several numbers for each line."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -80,12 +85,12 @@ class _Run:
     _last: tuple[str, Bytes] = field(default=("", np.empty(0, np.uint8)))
 
     def pieces(self, first: int, last: int) -> Iterator[Bytes]:
-        """Yield the bytes from `first` to before `last`, file by file."""
+        """Yield the bytes from `first` to before `last`, some at a time."""
         start = 0
         for file in self.files:
             low, high = max(first - start, 0), min(last - start, file.size)
-            if low < high:
-                yield self._read(file)[low:high]
+            for at in range(low, high, _AT_ONCE):
+                yield self._read(file)[at : min(at + _AT_ONCE, high)]
             start += file.size
 
     def _read(self, file: FileEntry) -> Bytes:
@@ -107,8 +112,8 @@ def _whole(run: _Run, first: int, entry: TensorEntry) -> Tensor:
 def _own(run: _Run, first: int, entry: TensorEntry, own: OwnLines) -> Tensor:
     """Take the lines that are wanted, whole ones at a time."""
     number, shape = own.wanted.start, entry.shape[1:]
-    tensor = torch.empty(len(own.places.here), *shape, dtype=getattr(torch, entry.dtype))
-    size = entry.size // entry.shape[0]
+    tensor = torch.empty(own.count, *shape, dtype=getattr(torch, entry.dtype))
+    size = tensor.element_size() * math.prod(shape)
     rest: Bytes = np.empty(0, np.uint8)
     for piece in run.pieces(first + size * own.wanted.start, first + size * own.wanted.stop):
         held = np.concatenate([rest, piece])

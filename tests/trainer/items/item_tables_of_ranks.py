@@ -1,5 +1,6 @@
 """Started by torchrun: an item table that ranks share beside one that each has alone, through random windows."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -26,10 +27,18 @@ def compare(table: ItemTable, alone: ItemTable, workers: Workers, turn: int) -> 
     asked = np.random.default_rng((turn, workers.rank)).integers(0, 300, 40 * workers.rank)
     keys = ItemKeys(asked * SPREAD)
     assert np.array_equal(table.rows(keys), alone.rows(keys))
-    for name, value in alone.state_dict().items():
+    own = TableRows(np.arange(workers.rank, alone.capacity, workers.world_size))
+    for name, value in alone.state_of(own).items():
         assert np.array_equal(table.state_dict()[name], value), name
     wanted = alone.touched_here(Reader.BUNDLE)
     assert table.touched_here(Reader.BUNDLE).tolist() == wanted[wanted % workers.world_size == workers.rank].tolist()
+
+
+def as_format_2(table: ItemTable, alone: ItemTable) -> dict[str, np.ndarray]:
+    """Return the lines of this rank, with the ids of all ranks as JSON text."""
+    text = json.dumps(alone.ids.of(alone.live).tolist()).encode()
+    found = table.state_dict()
+    return {"keys": found["keys"], "seen_ms": found["seen_ms"], "ids": np.frombuffer(text, np.uint8)}
 
 
 def first_reads_alone(table: ItemTable, alone: ItemTable, workers: Workers) -> None:
@@ -56,9 +65,8 @@ def main(out: str) -> None:
             listed = draw.permutation(300)[: draw.integers(0, 80)] + 1
             assert window(table, listed, now) == window(alone, listed, now)
             if turn % 5 == 4:
-                state = alone.state_dict()
-                table.load_state_dict(state)
-                alone.load_state_dict(state)
+                table.load_state_dict(as_format_2(table, alone) if turn == 9 else table.state_dict())
+                alone.load_state_dict(alone.state_dict())
                 table.index()
                 alone.index()
             if turn % 7 == 6:

@@ -1,4 +1,6 @@
 from pathlib import Path
+from random import Random
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -6,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.items.ranks import lines_of_ranks
-from trainer.items.ids import pack_ids, unpack_ids
+from trainer.items import ids as packing
+from trainer.items.ids import ItemIds, pack_ids, unpack_ids
+from trainer.items.rows import TableRows
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
@@ -24,6 +28,14 @@ def test_some_ids_are_unpacked_alone(ids: list[str | None], data: st.DataObject)
     wanted = data.draw(st.lists(st.integers(0, len(ids) - 1)))
     packed = pack_ids(np.array(ids, object))
     assert unpack_ids(*packed, np.array(wanted, np.int64)).tolist() == [ids[place] for place in wanted]
+
+
+@given(st.lists(st.none() | TEXTS), st.randoms(use_true_random=False))
+def test_packed_ids_are_taken_piece_by_piece(names: list[str | None], draw: Random) -> None:
+    rows, kept = draw.sample(range(len(names)), len(names)), ItemIds(len(names))
+    with patch.object(packing, "_AT_ONCE", 3):
+        kept.put_packed(TableRows(np.array(rows, np.int64)), *pack_ids(np.array(names, object)))
+    assert [kept.kept[row] for row in rows] == names
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trainer.items import stored
 from trainer.items.embeddings import Embeddings
 from trainer.items.places import Places
-from trainer.items.stored import OwnLines, PlacedLines, placed, tabled
+from trainer.items.stored import PlacedLines, placed, tabled
 from trainer.items.table import ItemTable
 
 CAPACITY = 32
@@ -24,21 +24,6 @@ def test_lines_come_in_the_order_of_places_block_by_block() -> None:
     assert weight.dtype == squares.dtype == torch.float32
     assert torch.equal(torch.cat(list(weight)), ORDERED[wanted])
     assert torch.equal(torch.cat(list(squares)), wanted.float())
-
-
-@given(ranks=st.integers(1, 5), by_place=st.booleans(), size=st.integers(1, CAPACITY))
-def test_ranks_take_all_lines_from_either_order_however_they_are_cut(ranks: int, by_place: bool, size: int) -> None:
-    stored = ORDERED[Places(CAPACITY).rows(torch.arange(CAPACITY))] if by_place else ORDERED
-    looked_at = 0
-    for rank in range(ranks):
-        own = OwnLines(Places(CAPACITY, rank, ranks), by_place)
-        into = torch.full((len(own.places.here), 2), -1.0)
-        wanted = own.wanted
-        looked_at += len(wanted)
-        for first in range(wanted.start, wanted.stop, size):
-            own.take(first, stored[first : min(first + size, wanted.stop)], into)
-        assert torch.equal(into, ORDERED[own.places.rows_at(torch.arange(len(into)))])
-    assert looked_at == (CAPACITY if by_place else ranks * CAPACITY)
 
 
 @given(ids=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=20))

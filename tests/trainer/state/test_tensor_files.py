@@ -1,3 +1,5 @@
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -5,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import CorruptArtefactError, Store
+from trainer.items.ids import pack_ids, unpack_ids
+from trainer.items.own_lines import OwnPlaces, own_table
 from trainer.items.places import Places
-from trainer.items.stored import OwnLines
+from trainer.ranks.workers import Workers
+from trainer.state import tensor_files
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
 
 DTYPES = {
@@ -81,18 +86,39 @@ def test_a_rank_takes_its_lines_whatever_the_files(
     files = write_tensors(store, "folder", wanted, file_bytes)
     for rank in range(ranks):
         places = Places(16, rank, ranks)
-        own = {"lines": OwnLines(places, by_place)}
+        own = {"lines": OwnPlaces(places, by_place)}
         found = read_tensors(store, "folder", describe(wanted), files, own)
         assert torch.equal(found["lines"], lines[places.rows_at(torch.arange(len(places.here)))])
         assert torch.equal(found["before"], wanted["before"])
         assert torch.equal(found["after"], wanted["after"])
 
 
+IDS = st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=6), min_size=1, max_size=20)
+
+
+@given(ids=IDS, ranks=st.integers(1, 4), file_bytes=st.integers(1, 200), at_once=st.integers(1, 30))
+def test_a_rank_takes_its_items_whatever_the_files(
+    tmp_path_factory: pytest.TempPathFactory, ids: list[str | None], ranks: int, file_bytes: int, at_once: int
+) -> None:
+    store, keys = Store(str(tmp_path_factory.mktemp("store"))), np.arange(len(ids))
+    sizes, data = pack_ids(np.array(ids, object))
+    arrays = {"keys": keys, "seen_ms": keys * 7, "id_sizes": sizes, "id_bytes": data}
+    wanted = {name: torch.from_numpy(one) for name, one in arrays.items()}
+    files = write_tensors(store, "folder", wanted, file_bytes)
+    for rank in range(ranks):
+        with patch.object(tensor_files, "_AT_ONCE", at_once):
+            own = own_table(len(ids), Workers(rank, ranks))
+            found = read_tensors(store, "folder", describe(wanted), files, own)
+        assert torch.equal(found["keys"], wanted["keys"][rank::ranks])
+        assert torch.equal(found["seen_ms"], wanted["seen_ms"][rank::ranks])
+        assert unpack_ids(found["id_sizes"].numpy(), found["id_bytes"].numpy()).tolist() == ids[rank::ranks]
+
+
 def test_a_rank_reads_only_the_files_that_hold_its_lines(store: Store) -> None:
     wanted = {"lines": torch.arange(64.0)}
     files = write_tensors(store, "folder", wanted, 16)
     store.remove(f"folder/{files[0].name}")
-    first, second = ({"lines": OwnLines(Places(64, rank, 2), by_place=True)} for rank in (0, 1))
+    first, second = ({"lines": OwnPlaces(Places(64, rank, 2), by_place=True)} for rank in (0, 1))
     read_tensors(store, "folder", describe(wanted), files, second)
     with pytest.raises(CorruptArtefactError, match="tensors-00000"):
         read_tensors(store, "folder", describe(wanted), files, first)

@@ -1,0 +1,51 @@
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.items.ids import pack_ids
+from trainer.items.own_lines import OwnBytes, OwnLines, OwnPlaces, OwnSizes, OwnStripes
+from trainer.items.places import Places
+from trainer.items.stripes import Stripes
+
+CAPACITY = 32
+ORDERED = torch.arange(2.0 * CAPACITY).view(CAPACITY, 2)
+"""The lines of all rows, in their order."""
+IDS = st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=20)
+
+
+def taken(own: OwnLines, stored: torch.Tensor, size: int) -> torch.Tensor:
+    """Return what a rank takes of a stored tensor that comes in pieces of so many lines."""
+    into, wanted = torch.full((own.count, *stored.shape[1:]), 99, dtype=stored.dtype), own.wanted
+    for first in range(wanted.start, wanted.stop, size):
+        own.take(first, stored[first : min(first + size, wanted.stop)], into)
+    return into
+
+
+@given(ranks=st.integers(1, 5), by_place=st.booleans(), size=st.integers(1, CAPACITY))
+def test_ranks_take_all_lines_from_either_order_however_they_are_cut(ranks: int, by_place: bool, size: int) -> None:
+    stored = ORDERED[Places(CAPACITY).rows(torch.arange(CAPACITY))] if by_place else ORDERED
+    looked_at = 0
+    for rank in range(ranks):
+        own = OwnPlaces(Places(CAPACITY, rank, ranks), by_place)
+        looked_at += len(own.wanted)
+        assert torch.equal(taken(own, stored, size), ORDERED[own.places.rows_at(torch.arange(own.count))])
+    assert looked_at == (CAPACITY if by_place else ranks * CAPACITY)
+
+
+@given(ranks=st.integers(1, 5), capacity=st.integers(1, CAPACITY), size=st.integers(1, CAPACITY))
+def test_ranks_take_every_nth_line_however_they_are_cut(ranks: int, capacity: int, size: int) -> None:
+    stored = ORDERED[:capacity]
+    for rank in range(ranks):
+        assert torch.equal(taken(OwnStripes(Stripes(rank, ranks), capacity), stored, size), stored[rank::ranks])
+
+
+@given(ids=IDS, ranks=st.integers(1, 5), size=st.integers(1, 9))
+def test_ranks_take_the_bytes_of_their_ids_however_they_are_cut(ids: list[str | None], ranks: int, size: int) -> None:
+    sizes, data = map(torch.from_numpy, pack_ids(np.array(ids, object)))
+    for rank in range(ranks):
+        own = OwnSizes(Stripes(rank, ranks), len(ids))
+        found = taken(own, sizes, size), taken(OwnBytes(own), data, size)
+        for array, wanted in zip(found, pack_ids(np.array(ids[rank::ranks], object)), strict=True):
+            assert array.dtype == torch.from_numpy(wanted).dtype
+            assert array.tolist() == wanted.tolist()
