@@ -216,8 +216,12 @@ class TrainerState:
         deltas: Iterable[dict[str, Tensor]] = (),
         workers: Workers | None = None,
     ) -> "TrainerState":
-        """Return the state that `tensors` had described, and then, one after another, `tensors_of`."""
+        """Return the state that `tensors` had described, and then, one after another, `tensors_of`.
+
+        It empties `flat`, so that what a part has made into something else is not held beside it.
+        """
         saved = group(flat)
+        flat.clear()
         progress = saved.pop("progress")[""]
         state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype, workers)
         state.table.load_state_dict(saved.pop("table"))
@@ -229,14 +233,15 @@ class TrainerState:
         if "cache" in saved:
             state.cache = ItemCache(config.loss.cache, 1, torch.Generator())
         parts = state._parts()
-        for name, arrays in saved.items():
-            parts[name].load_state_dict(arrays)
+        has_counts = "counts" in saved
+        for name in list(saved):
+            parts[name].load_state_dict(saved.pop(name))
         state._load_progress(progress)
         for delta in deltas:
             state._load_rows(delta)
         state.table.index()
         state.clear_touched(Reader.CHECKPOINT)
-        if "counts" in saved:
+        if has_counts:
             state.counts.recount()
         else:
             # Formats before 4 have none.
