@@ -27,14 +27,6 @@ class LiveRows:
         # How many rows of items are before each free one.
         self._before = torch.from_numpy(self.free - FIRST_ITEM - np.arange(len(self.free)))
 
-    @classmethod
-    def of(cls, rows: TableRows) -> "LiveRows":
-        """Return ascending rows (V,) in this form."""
-        end = int(rows[-1]) + 1 if len(rows) else FIRST_ITEM
-        is_free = np.ones(end, np.bool_)
-        is_free[:FIRST_ITEM], is_free[rows] = False, False
-        return cls(end, np.flatnonzero(is_free))
-
     def __len__(self) -> int:
         return self.end - FIRST_ITEM - len(self.free)
 

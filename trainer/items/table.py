@@ -174,10 +174,12 @@ class ItemTable:
         """Return the rows of this rank, items or not."""
         return self._stripes.rows(np.arange(len(self.keys)))
 
-    def _live_rows(self) -> TableRows:
-        """Return the rows of all ranks that have keys, ascending."""
-        here = self._stripes.rows(self._live_lines())
-        return TableRows(np.sort(self._workers.collect(torch.from_numpy(here)).numpy()))
+    def _live_rows(self) -> LiveRows:
+        """Return the rows of all ranks that have keys; they exchange the free ones, which each keeps anyway."""
+        rows, is_free = self._rows_here(), self.keys == PADDING_KEY
+        end = self._workers.most(int(rows[~is_free].max(initial=FIRST_ITEM - 1)) + 1)
+        free = rows[is_free & (rows >= FIRST_ITEM) & (rows < end)]
+        return LiveRows(end, np.sort(self._workers.collect(torch.from_numpy(free)).numpy()))
 
     def _live_lines(self) -> Lines:
         return np.flatnonzero(self.keys != PADDING_KEY)
@@ -208,7 +210,7 @@ class ItemTable:
         """Make from the keys what finds, gives and takes rows, once all are loaded: nothing does before."""
         lines = self._live_lines()
         known = KeyShare.of(ItemKeys(self.keys[lines]), self._stripes.rows(lines), self._workers)
-        self._index, self._seen = _Index(LiveRows.of(self._live_rows()), known), None
+        self._index, self._seen = _Index(self._live_rows(), known), None
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
         """Return the lines of this rank as arrays; called as `ItemIds.of`."""
@@ -224,7 +226,7 @@ class ItemTable:
         self.capacity = int(self._workers.sum(torch.tensor(len(self.keys))))
         self.ids, self.touched = ItemIds(self.capacity, self._workers), TouchedRows(len(self.keys))
         if "ids" in state:
-            self.ids.put(self._live_rows(), np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
+            self.ids.put(self._live_rows().every(), np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
         else:
             self.ids.put_packed(self._rows_here(), np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
 

@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.items.live import live_rows
 from trainer.items.live_rows import LiveRows
 from trainer.items.places import Places
 from trainer.items.rows import FIRST_ITEM, TableRows
@@ -30,15 +31,15 @@ def test_the_lowest_free_rows_are_taken_as_from_a_set(changes: list[tuple[int, s
 
 
 @given(st.sets(st.integers(FIRST_ITEM, 50)))
-def test_rows_have_one_form(rows: set[int]) -> None:
-    live = LiveRows.of(TableRows(np.array(sorted(rows), np.int64)))
+def test_rows_are_those_that_are_not_free(rows: set[int]) -> None:
+    live = live_rows(rows)
     assert live.every().tolist() == sorted(rows)
-    assert live.end == max(rows, default=FIRST_ITEM - 1) + 1
+    assert len(live) == len(rows)
 
 
 @given(st.sets(st.integers(FIRST_ITEM, 63)), st.integers(1, 5))
 def test_each_rank_has_its_rows_in_the_order_of_its_lines(rows: set[int], ranks: int) -> None:
-    live, found = LiveRows.of(TableRows(np.array(sorted(rows), np.int64))), list[int]()
+    live, found = live_rows(rows), list[int]()
     for rank in range(ranks):
         places = Places(64, rank, ranks)
         own = live.at(places)

@@ -109,6 +109,7 @@ def test_rows_are_given_and_taken_as_a_table_that_scans_does(
             state, table = table.state_dict(), ItemTable()
             table.load_state_dict(state)
             table.index()
+            assert table.in_use.end == table.live.max(initial=FIRST_ITEM - 1) + 1
         assert table.live.tolist() == simple.live.tolist()
         for name in ("keys", "seen_ms"):
             assert getattr(table, name).tolist() == getattr(simple, name).tolist()

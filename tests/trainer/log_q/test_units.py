@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items.live_rows import LiveRows
+from tests.trainer.items.live import live_rows
 from trainer.items.rows import TableRows
 from trainer.log_q.units import Units
 from trainer.ranks.workers import Workers
@@ -19,7 +19,7 @@ def test_each_row_has_one_line_of_one_rank(listed: list[int], ranks: int) -> Non
         units = Units(1, CPU, Workers(rank, ranks))
         units.clear(64)
         units.load_rows(rows, delta)
-        own, lines = units.live(LiveRows.of(TableRows(np.sort(rows))))
+        own, lines = units.live(live_rows(set(listed)))
         assert units.units.sum() == own.sum()
         found |= dict(zip(own.tolist(), units.units[lines, 0].tolist(), strict=True))
     assert found == {row: float(row) for row in listed}
