@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -40,12 +41,28 @@ class Attention(nn.Module):
 
         `bias` (B, 1 or heads, Q, L) is added to the logits, or says as booleans which are allowed.
         """
-        key, value = self.key_value(self.norm(memory)).chunk(2, dim=-1)
-        attended = functional.scaled_dot_product_attention(
-            self._split(self.query(self.norm(query))), self._split(key), self._split(value), bias
-        )
-        joined = attended.transpose(1, 2).flatten(2)
-        return cast(Tensor, self.dropout(self.out(joined)))
+        asked, read = self._split(self.query(self.norm(query))), self.norm(memory)
+        attended = (self._of_one if query.shape[1] == 1 else self._of_every)(asked, read, bias)
+        return cast(Tensor, self.dropout(self.out(attended.transpose(1, 2).flatten(2))))
+
+    def _of_every(self, asked: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Return what places that ask (B, heads, Q, d / heads) read of `memory` (B, L, d), of their shape."""
+        key, value = map(self._split, self.key_value(memory).chunk(2, dim=-1))
+        return functional.scaled_dot_product_attention(asked, key, value, bias)
+
+    def _of_one(self, asked: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Return the same where one place asks, without a key and a value for each place of `memory`.
+
+        q (K m + k) is (q K) m and a number that all places share, which no softmax sees. Weights a add up to 1, so that
+        the sum of a (V m + v) is V applied to that of a m, and v. Heads ask of the same vectors then: they are places
+        of a single head.
+        """
+        keys, values = self.key_value.weight.view(2, self.heads, -1, memory.shape[2])
+        asked = torch.einsum("bhqk,hkd->bqhd", asked, keys)
+        seen, scale = memory[:, None], keys.shape[1] ** -0.5
+        mean = functional.scaled_dot_product_attention(asked, seen, seen, bias.transpose(1, 2), scale=scale)
+        found = torch.einsum("bqhd,hkd->bhqk", mean, values)
+        return found + self.key_value.bias.view(2, self.heads, 1, -1)[1]
 
     def _split(self, x: Tensor) -> Tensor:
         """Turn (B, N, d) into (B, heads, N, d / heads)."""
