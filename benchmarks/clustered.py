@@ -157,10 +157,10 @@ def gradients(model: OfflineModel, batch: Batch, number: int) -> dict[Estimate, 
 def rows_of(model: OfflineModel, batch: Batch) -> tuple[Rows, list[Tensor]]:
     """Return the rows of a batch, and what gradients are taken by: all embeddings, and the tower."""
     sampled = sample_inputs(model, batch, Workers())
-    table = model.select(sampled.used)
+    table, places = model.select(sampled.used)
     fetched = model.fetch(model.embeddings.route(table), table)
     leaf = fetched.embeddings.requires_grad_()
-    step = StepVectors(model, fetched, table).loss_inputs(sampled, batch, 0, Laps())
+    step = StepVectors(model, fetched, table, places).loss_inputs(sampled, batch, 0, Laps())
     live, segment = model.live, sampled.share.positions // batch.positives.shape[1]
     items = torch.searchsorted(live, torch.cat([batch.histories, batch.positives], 1)[segment]).clamp(max=len(live) - 1)
     known = torch.cat([batch.histories, batch.positives], 1)[segment] == live[items]

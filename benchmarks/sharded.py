@@ -95,7 +95,7 @@ def steps(config: TrainerConfig, workers: Counted, count: int) -> tuple[float, i
     """Return the distinct rows, bytes sent, CPU seconds and wall seconds of a step of this rank."""
     state, _ = filled(config, _KNOWN, workers=workers)
     batches = [batch_of(config, workers, number) for number in range(_WARM_UP + count)]
-    rows = len(state.select(sample_inputs(state, batches[0], workers).used))
+    rows = len(state.select(sample_inputs(state, batches[0], workers).used)[0])
     for batch in batches[:_WARM_UP]:
         train_step(state, batch, workers)
     workers.sent, cpu, wall = 0, time.process_time(), time.perf_counter()

@@ -200,10 +200,11 @@ class Embeddings:
         lines = self.places.local(rows)
         if decay:
             gradient = gradient + decay * self.weight[lines]
-        gradient = gradient.masked_fill((rows == PADDING)[:, None], 0)
-        squares = memory * self.squares[lines] + gradient.square().mean(1)
+        padding = rows == PADDING
+        squares = memory * self.squares[lines] + gradient.square().mean(1).masked_fill_(padding, 0)
         self.squares[lines] = squares
-        self.weight[lines] -= learning_rate * gradient / (squares.sqrt() + _EPSILON)[:, None]
+        lengths = (learning_rate / (squares.sqrt() + _EPSILON)).masked_fill_(padding, 0)
+        self.weight.index_add_(0, lines, gradient * lengths[:, None], alpha=-1)
         self.touched.mark(lines.cpu().numpy())
 
     def touch(self, rows: Tensor, readers: Iterable[Reader] = Reader) -> None:

@@ -60,10 +60,10 @@ class Places:
         """Return numbers in the order in which rows come from ranks: their places, or themselves for a single rank."""
         return rows if self.ranks == 1 else self.of(rows)
 
-    def distinct(self, rows: Tensor) -> Tensor:
-        """Return the distinct ones (n,) among rows of any number, ascending by `key`."""
-        keys: Tensor = torch.unique(self.key(rows))
-        return keys if self.ranks == 1 else self.rows(keys)
+    def distinct(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distinct ones (n,) among rows (m,), ascending by `key`, and where each row is among them, (m,)."""
+        keys, place = torch.unique(self.key(rows), return_inverse=True)
+        return (keys if self.ranks == 1 else self.rows(keys)), place
 
     def local(self, rows: Tensor) -> Tensor:
         """Return where rows are among this rank's lines; a number that no line has for rows that are elsewhere.

@@ -116,8 +116,8 @@ class TrainerState:
         users = (self.users.total, max(round(self.users.distinct.count()), 1)) if self.users else (0.0, 1)
         return Totals(max(users[0], self.config.batch_size), users[1], len(self.table))
 
-    def select(self, used: Tensor) -> Tensor:
-        """Return the distinct rows (n,), ascending by `Places.key`, among `used` ones of any number."""
+    def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distinct rows (n,) of `used` ones (m,), ascending by `Places.key`, and where these are there."""
         return self.embeddings.places.distinct(used)
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:

@@ -80,8 +80,11 @@ class Model(Protocol):
     def totals(self) -> Totals:
         """The size of the label matrix."""
 
-    def select(self, used: Tensor) -> Tensor:
-        """Return the distinct rows (n,), ascending by `Places.key`, whose embeddings a step needs for `used` ones."""
+    def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distinct rows (n,), ascending by `Places.key`, whose embeddings a step needs for `used` ones (m,).
+
+        The second tensor says where these are among them, (m,).
+        """
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:
         """Return what a step reads of a route's rows (n,), as `select` orders them; all ranks call it together."""

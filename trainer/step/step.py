@@ -81,8 +81,9 @@ def train_step(
 
 def _norm(gradients: Gradients, workers: Workers) -> float:
     """Return the Euclidean norm of the first phase's gradients; in float64, which no square of float32 overflows."""
-    every = (gradients.embeddings, *gradients.tower)
-    rows, *tower = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in every)
+    # Row by row first: of all at once, torch would make a copy in float64.
+    lengths = torch.linalg.vector_norm(gradients.embeddings, dim=1, dtype=torch.float64)
+    rows, *tower = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in (lengths, *gradients.tower))
     return math.hypot(*workers.gather(rows).tolist(), *(one.item() for one in tower))
 
 
@@ -131,13 +132,13 @@ def compute_gradients(
     batch = batch.to(model.embeddings.weight.device)
     sampled = sample_inputs(model, batch, workers)
     laps.end("draw")
-    rows = model.select(sampled.used)
+    rows, places = model.select(sampled.used)
     route = model.embeddings.route(rows)
     fetched = model.fetch(route, rows)
     leaf = fetched.embeddings.requires_grad_()
     torch.manual_seed(derive(model.config.seed, Purpose.DROPOUT, model.position.step, workers.rank))
     model.tower.train()
-    vectors = StepVectors(model, fetched, rows)
+    vectors = StepVectors(model, fetched, rows, places)
     laps.end("rows")
     inputs = vectors.loss_inputs(sampled, batch, workers.rank, laps)
     result = step_loss(inputs, model.config)

@@ -4,15 +4,15 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from trainer.items.table import PADDING
 from trainer.losses.inputs import LossInputs, Population
 from trainer.losses.rescoring import Rescored
 from trainer.negatives import accidental_hits, bayesian_choice, shared_pool
 from trainer.step.batches import Batch
-from trainer.step.inputs import BatchRows, SampledInputs
+from trainer.step.inputs import BatchRows, RankShare, SampledInputs
 from trainer.step.laps import Laps
+from trainer.step.lookup import Lookup
 from trainer.step.model import Fetched, Model
 from trainer.step.seeds import Purpose, generator
 from trainer.towers import project, read_out
@@ -47,13 +47,14 @@ class StepVectors:
         What is known of `rows`; the gradient is taken by its embeddings.
     rows
         Distinct table rows of the step, (n,), ascending by `Places.key`.
+    places
+        Where `SampledInputs.used` are among them, (m,).
     """
 
-    def __init__(self, model: Model, fetched: Fetched, rows: Tensor) -> None:
+    def __init__(self, model: Model, fetched: Fetched, rows: Tensor, places: Tensor) -> None:
         self.model, self.rows, self.counts, self.log_q = model, rows, fetched.counts, fetched.log_q
-        self._keys = model.embeddings.places.key(rows)
-        self.read = model.compose(fetched.embeddings, rows)
-        self.items = project(self.read, model.config.tower)
+        self._keys, self._places = model.embeddings.places.key(rows), places
+        self._look_up = Lookup(model.compose(fetched.embeddings, rows))
 
     def place(self, rows: Tensor) -> Tensor:
         """Return where table rows (...) are among those of the step; -1 for rows that have no part in it."""
@@ -65,9 +66,9 @@ class StepVectors:
         """Return what the loss of this rank's share needs, and nothing else; the hits have a lap of their own."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
         columns, times = self._columns(sampled)
-        hits = self._hits(columns, rows.forbidden)
+        hits = self._hits(columns, sampled.share)
         laps.end("hits")
-        users, positives = self._users(sampled, batch), self.items[self.place(rows.positives)]
+        users, positives = self._users(sampled, batch), self._vectors(rows.positives)
         log_q_pos, log_q_columns = self._densities(sampled, columns)
         draws = generator(config.seed, Purpose.RESAMPLING, model.position.step, rank, device=self.rows.device)
         inputs = LossInputs(
@@ -101,18 +102,18 @@ class StepVectors:
         every = () if self.model.cache is None else (sampled.columns, sampled.cached)
         parts = [part for part in every if part is not None]
         candidates = torch.cat(parts) if parts else self.rows[:0]
-        counts = self.read.new_zeros(len(candidates))
+        counts = self.model.embeddings.weight.new_zeros(len(candidates))
         if parts and drawn is not None:
             counts.index_add_(0, drawn.flatten(), counts.new_ones(drawn.numel()))
         return candidates, counts
 
     def _rescored(self, sampled: SampledInputs, users: Tensor, positives: Tensor) -> Rescored | None:
         """Return the scores of the second phase, which sees vectors and not what they are made of."""
-        second, columns, rows = self.model.second, sampled.rescored, sampled.share.rows
-        hits = self._hits(columns, rows.forbidden)
+        second, columns = self.model.second, sampled.rescored
+        hits = self._hits(columns, sampled.share)
         if second is None or columns is None or hits is None:
             return None
-        users, positives, items = users.detach(), positives.detach(), self.items.detach()[self.place(columns)]
+        users, positives, items = users.detach(), positives.detach(), self._vectors(columns).detach()
         own = torch.arange(len(users), device=users.device)[:, None]
         pos, neg = second.scorer(users, positives, own)[:, 0], second.scorer.every_pair(users, items)
         keep = torch.ones_like(neg, dtype=torch.bool)
@@ -121,7 +122,10 @@ class StepVectors:
 
     def _items(self, rows: Tensor | None) -> Tensor | None:
         """Return the vectors (..., d) of the items of table rows (...)."""
-        return None if rows is None else self.items[self.place(rows)]
+        return None if rows is None else self._vectors(rows)
+
+    def _vectors(self, rows: Tensor) -> Tensor:
+        return project(self._look_up(self.place(rows)), self.model.config.tower)
 
     def _columns(self, sampled: SampledInputs) -> tuple[Tensor | None, Tensor | None]:
         """Return the rows of the shared negatives, (C,), and how often each counts where the loss weighs them, (C,)."""
@@ -130,22 +134,27 @@ class StepVectors:
         columns, times = torch.unique(sampled.columns, return_counts=True)
         return columns, times
 
-    def _hits(self, columns: Tensor | None, forbidden: Tensor | None) -> Tensor | None:
-        # Known positives may have no part in the step: they have no place, and mask nothing.
-        if columns is None or forbidden is None:
+    def _hits(self, columns: Tensor | None, share: RankShare) -> Tensor | None:
+        if columns is None or share.rows.forbidden is None:
             return None
-        return accidental_hits(self.place(columns), self.place(forbidden))
+        positives, known = share.rows.forbidden.tensor_split([1], 1)
+        # As a rule the histories, which have been found. Others may have no place in the step: they mask nothing.
+        found = self._read_places(share) if torch.equal(known, share.histories) else self.place(known)
+        return accidental_hits(self.place(columns), torch.cat([self.place(positives), found], 1))
+
+    def _read_places(self, share: RankShare) -> Tensor:
+        """Return where the items of histories (s, L) are among the rows of the step."""
+        return self._places[: share.histories.numel()].view_as(share.histories)
 
     def _users(self, sampled: SampledInputs, batch: Batch) -> Tensor:
         """Return the vectors (b, d) of the rows' users, read out of their histories."""
-        histories, config = sampled.share.histories, self.model.config.tower
-        every = batch.positives.ndim > 1
-        read = torch.cat([self._read_out(part, every) for part in in_parts(histories, config.dimension)])
-        return project(read[sampled.share.positions], config)
+        share, config = sampled.share, self.model.config.tower
+        parts = (in_parts(one, config.dimension) for one in (self._read_places(share), share.histories != PADDING))
+        read = [self._read_out(*part, every=batch.positives.ndim > 1) for part in zip(*parts, strict=True)]
+        return project(torch.cat(read)[share.positions], config)
 
-    def _read_out(self, histories: Tensor, every: bool) -> Tensor:
-        vectors = functional.embedding(self.place(histories), self.read)
-        mask = histories != PADDING
+    def _read_out(self, places: Tensor, mask: Tensor, *, every: bool) -> Tensor:
+        vectors = self._look_up(places)
         return read_out(self.model.tower, vectors, mask, every=True) if every else forward_of(self.model)(vectors, mask)
 
     def _own(self, users: Tensor, positives: Tensor, rows: BatchRows) -> Tensor | None:

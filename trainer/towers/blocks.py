@@ -54,15 +54,15 @@ class Attention(nn.Module):
         """Return the same where one place asks, without a key and a value for each place of `memory`.
 
         q (K m + k) is (q K) m and a number that all places share, which no softmax sees. Weights a add up to 1, so that
-        the sum of a (V m + v) is V applied to that of a m, and v. Heads ask of the same vectors then: they are places
-        of a single head.
+        the sum of a (V m + v) is V applied to that of a m, and v.
         """
         keys, values = self.key_value.weight.view(2, self.heads, -1, memory.shape[2])
-        asked = torch.einsum("bhqk,hkd->bqhd", asked, keys)
-        seen, scale = memory[:, None], keys.shape[1] ** -0.5
-        mean = functional.scaled_dot_product_attention(asked, seen, seen, bias.transpose(1, 2), scale=scale)
-        found = torch.einsum("bqhd,hkd->bhqk", mean, values)
-        return found + self.key_value.bias.view(2, self.heads, 1, -1)[1]
+        asked = torch.einsum("bhk,hkd->bhd", asked[:, :, 0], keys) * keys.shape[1] ** -0.5
+        logits, bias = asked @ memory.transpose(1, 2), bias[:, :, 0]
+        logits = logits.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else logits + bias
+        mean = torch.softmax(logits, -1) @ memory
+        found = torch.einsum("bhd,hkd->bhk", mean, values)
+        return (found + self.key_value.bias.chunk(2)[1].view(self.heads, -1))[:, :, None]
 
     def _split(self, x: Tensor) -> Tensor:
         """Turn (B, N, d) into (B, heads, N, d / heads)."""

@@ -48,9 +48,10 @@ def test_the_lowest_rows_which_are_those_of_the_oldest_items_are_spread_evenly(r
 @given(rows=st.lists(st.integers(0, 63)), ranks=RANKS)
 def test_distinct_rows_ascend_by_key(rows: list[int], ranks: int) -> None:
     places = Places(64, 0, ranks)
-    found = places.distinct(torch.tensor(rows, dtype=torch.int64))
+    found, place = places.distinct(torch.tensor(rows, dtype=torch.int64))
     assert sorted(found.tolist()) == sorted(set(rows))
     assert (places.key(found).diff() > 0).all()
+    assert found[place].tolist() == rows
 
 
 def test_one_rank_has_all_rows_in_their_order() -> None:

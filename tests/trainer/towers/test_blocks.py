@@ -1,0 +1,44 @@
+"""One place that attends, beside all of them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainer.config import TowerConfig
+from trainer.towers.blocks import Attention
+
+USERS, LENGTH, DIMENSION = 5, 7, 12
+
+
+def bias_of(kind: str, heads: int, draw: torch.Generator) -> Tensor:
+    """Return what every place sees, itself at least: as booleans for all heads, or as numbers for each."""
+    seen = torch.eye(LENGTH, dtype=torch.bool) | (torch.rand(USERS, 1, LENGTH, LENGTH, generator=draw) < 0.5)
+    if kind == "allowed":
+        return seen
+    numbers = torch.randn(USERS, heads, LENGTH, LENGTH, dtype=torch.float64, generator=draw)
+    return numbers.masked_fill(~seen, -torch.inf)
+
+
+@pytest.mark.parametrize("kind", ["allowed", "numbers"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_one_place_reads_what_it_reads_among_all(heads: int, kind: str) -> None:
+    draw = torch.Generator().manual_seed(heads)
+    block = Attention(TowerConfig(dimension=DIMENSION, heads=heads)).double()
+    memory = torch.randn(USERS, LENGTH, DIMENSION, dtype=torch.float64, generator=draw).requires_grad_()
+    bias = bias_of(kind, heads, draw)
+    above = torch.randn(USERS, DIMENSION, dtype=torch.float64, generator=draw)
+    among_all = block.attend(memory, memory, bias)[:, -1]
+    alone = block.attend(memory[:, -1:], memory, bias[:, :, -1:])[:, 0]
+    torch.testing.assert_close(alone, among_all, rtol=0, atol=1e-12)
+    pairs = (torch.autograd.grad(one, [memory, *block.parameters()], above) for one in (alone, among_all))
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_the_bias_of_keys_gets_no_gradient_at_all() -> None:
+    block, memory = Attention(TowerConfig(dimension=DIMENSION)), torch.randn(USERS, LENGTH, DIMENSION)
+    block.attend(memory[:, -1:], memory, torch.ones(USERS, 1, 1, LENGTH, dtype=torch.bool)).sum().backward()
+    assert block.key_value.bias.grad is not None
+    of_keys, of_values = block.key_value.bias.grad.chunk(2)
+    assert not of_keys.any()
+    assert of_values.all()
