@@ -56,7 +56,7 @@ class Route:
 
     def fetch(self, lines: Tensor) -> Tensor:
         """Return the lines (n, ...) of the rows that were asked for, given the lines that each rank keeps."""
-        return self.answered(lines[self.asked])
+        return self.answered(lines.index_select(0, self.asked))
 
     def answered(self, values: Tensor) -> Tensor:
         """Return what belongs to the rows that were asked for, (n, ...), given what belongs to `asked`, (m, ...)."""

@@ -1,4 +1,4 @@
-"""Counts that come with the embeddings of the same rows: a step exchanges both at once."""
+"""Counts that have come with the embeddings of the same rows."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from trainer.items.places import Places
-from trainer.items.route import Route
 
-__all__ = ["FetchedCounts", "with_counts"]
+__all__ = ["FetchedCounts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +31,3 @@ class FetchedCounts:
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Return the counts of rows, of their shape."""
         return self.values[torch.searchsorted(self.keys, self.places.key(rows.contiguous()))]
-
-
-def with_counts(route: Route, embeddings: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return embeddings (n, d) and counts (n,), float64, of the rows of a route; all ranks call it together.
-
-    `embeddings` (m, d) and `counts` (m,) are those of `Route.asked`. The bits of a count travel as further numbers of
-    its embedding.
-    """
-    both = route.answered(torch.cat([embeddings, counts[:, None].view(embeddings.dtype)], 1))
-    dimension = embeddings.shape[1]
-    # A copy even where the numbers lie side by side: float64 starts at a multiple of 8 bytes.
-    bits = both[:, dimension:].clone(memory_format=torch.contiguous_format)
-    return both[:, :dimension].contiguous(), bits.view(torch.float64)[:, 0]

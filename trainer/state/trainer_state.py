@@ -21,7 +21,7 @@ from trainer.items.route import Route
 from trainer.items.rows import Reader, TableRows, no_rows
 from trainer.items.table import QUESTIONS, ItemTable
 from trainer.log_q import row_counts
-from trainer.log_q.fetched import FetchedCounts, with_counts
+from trainer.log_q.fetched import FetchedCounts
 from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
@@ -125,7 +125,7 @@ class TrainerState:
         places, lines = self.embeddings.places, self.embeddings.weight
         if places.ranks == 1:
             return Fetched(route.fetch(lines), self.counts, self.log_q)
-        embeddings, values = with_counts(route, lines[route.asked], self.counts.at(route.asked))
+        embeddings, values = route.fetch(lines), route.answered(self.counts.at(route.asked))
         counts = FetchedCounts(places, places.key(rows), values)
         return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q))
 

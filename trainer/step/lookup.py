@@ -18,54 +18,62 @@ class Lookup:
     """Gives some of `vectors` (n, d) by their numbers; only what is looked up passes a gradient on to them."""
 
     def __init__(self, vectors: Tensor) -> None:
-        self.gradient: Tensor | None = None
-        self._vectors: Tensor = _Summed.apply(vectors, self)  # type: ignore[no-untyped-call]
+        self._sum = _Sum(vectors)
+        self._vectors: Tensor = _Summed.apply(vectors, self._sum)  # type: ignore[no-untyped-call]
 
     def __call__(self, index: Tensor) -> Tensor:
         """Return the vectors (..., d) of numbers (...)."""
-        found: Tensor = _Read.apply(self._vectors, index, self)  # type: ignore[no-untyped-call]
+        found: Tensor = _Read.apply(self._vectors, index, self._sum)  # type: ignore[no-untyped-call]
         return found
 
+
+class _Sum:
+    """The sum of the gradients; it knows no vectors, which would keep the graph that knows it."""
+
+    def __init__(self, vectors: Tensor) -> None:
+        self._shape = vectors.shape
+        self.gradient: Tensor | None = None
+
     def add(self, index: Tensor, gradient: Tensor) -> None:
-        """Add the gradient (..., d) of vectors that were looked up."""
-        if self._vectors.is_cuda:
+        """Add the gradient (..., d) of the vectors with numbers (...)."""
+        if gradient.is_cuda:
             # There numbers that occur often would be added one after another, or in any order.
             part = torch.ops.aten.embedding_dense_backward(
-                gradient, index, len(self._vectors), padding_idx=-1, scale_grad_by_freq=False
+                gradient, index, self._shape[0], padding_idx=-1, scale_grad_by_freq=False
             )
             self.gradient = part if self.gradient is None else self.gradient.add_(part)
             return
         if self.gradient is None:
-            self.gradient = torch.zeros_like(self._vectors)
+            self.gradient = gradient.new_zeros(self._shape)
         self.gradient.index_add_(0, index.flatten(), gradient.flatten(0, -2))
 
 
 class _Summed(Function):
-    """The vectors themselves. Autograd comes to its gradient once all that were read have theirs."""
+    """The vectors themselves. Autograd comes to their gradient once all that were read have theirs."""
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, lookup: Lookup) -> Tensor:
-        ctx.lookup = lookup
+    def forward(ctx: Any, vectors: Tensor, total: _Sum) -> Tensor:
+        ctx.total = total
         ctx.set_materialize_grads(False)
         return vectors.view_as(vectors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: None) -> tuple[Tensor | None, None]:
-        return ctx.lookup.gradient, None
+        return ctx.total.gradient, None
 
 
 class _Read(Function):
     """Some of the vectors. Their gradient is added at once: autograd has nothing to pass on."""
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, index: Tensor, lookup: Lookup) -> Tensor:
-        ctx.lookup = lookup
+    def forward(ctx: Any, vectors: Tensor, index: Tensor, total: _Sum) -> Tensor:
+        ctx.total = total
         ctx.save_for_backward(index)
         return functional.embedding(index, vectors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        ctx.lookup.add(*ctx.saved_tensors, gradient)
+        ctx.total.add(*ctx.saved_tensors, gradient)
         return None, None, None

@@ -1,5 +1,7 @@
 """Looked-up vectors beside plain indexing."""
 
+from weakref import ref
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,3 +42,12 @@ def test_a_part_whose_gradient_nobody_asks_for_adds_nothing() -> None:
     look_up(torch.tensor([0])).detach()
     [found] = torch.autograd.grad(look_up(torch.tensor([[2]])).sum(), [vectors])
     assert found.sum(1).tolist() == [0.0, 0.0, 3.0, 0.0, 0.0, 0.0]
+
+
+def test_nothing_of_a_step_outlives_it() -> None:
+    vectors = torch.ones(ROWS, 3, requires_grad=True)
+    look_up, known = Lookup(vectors), ref(vectors)
+    torch.autograd.grad(look_up(torch.tensor([0])).sum(), [vectors])
+    del look_up, vectors
+    # Garbage collection does not see what autograd keeps: a cycle through it would last for ever.
+    assert known() is None
