@@ -7,10 +7,11 @@ Each line is a run of so many processes of this machine. Figures are the most of
 - held: of the state with all items: embeddings, ids (of 12 bytes), keys, times, counts, and what finds them.
 - growing, testing, saving: what is needed besides while the table grows to this size, while 100 events with histories
   of 50 are ranked against all items, and while a whole checkpoint is saved.
+- saving a delta: of as many rows as `--changed` says, whose embeddings have changed since the whole checkpoint.
 - exporting, kept: what a complete bundle needs of a process's own memory while rank 0 makes it, and what stays for the
   next one; libraries have been loaded for a bundle of a thousand items. mapped: pages of files, at most, of which the
   kernel keeps what there is room for. The index has 256 lists, so that training them is quick.
-- loading: what a process needs for the checkpoint, with what it holds then.
+- loading: what a process needs for the checkpoint, the delta included, with what it holds then.
 - sent in the test: to other ranks.
 - CPU of the test, of the export: seconds of all ranks.
 """
@@ -37,7 +38,7 @@ from contracts import ItemKeys, Store, UserKeys
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.keeper import Keeper
-from trainer.items.rows import Reader, no_rows
+from trainer.items.rows import FIRST_ITEM, Reader, no_rows
 from trainer.items.table import RowChanges
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
@@ -51,7 +52,18 @@ _AT_ONCE: Final = 1 << 16
 _FEW: Final = 1000
 _TESTED: Final = 100
 _SPREAD: Final = np.int64(0x9E3779B97F4A7C1)
-_MB: Final = ("held", "growing", "testing", "saving", "exporting", "kept", "mapped", "loading", "sent in the test")
+_MB: Final = (
+    "held",
+    "growing",
+    "testing",
+    "saving",
+    "saving a delta",
+    "exporting",
+    "kept",
+    "mapped",
+    "loading",
+    "sent in the test",
+)
 _SECONDS: Final = ("test", "export")
 
 
@@ -65,6 +77,15 @@ def fill(state: TrainerState, items: int) -> None:
         for reader in Reader:
             # As after a checkpoint and a bundle.
             state.clear_touched(reader)
+
+
+def change(state: TrainerState, rows: int) -> None:
+    """Change the embeddings of so many rows, as steps do, spread over the table."""
+    changed = torch.linspace(FIRST_ITEM, len(state.table), rows, dtype=torch.float64).long()
+    lines = state.embeddings.places.local(changed[state.embeddings.places.own(changed)])
+    state.embeddings.weight[lines] += 1
+    state.embeddings.touch(changed)
+    state.position.step += 1
 
 
 def events(items: int, length: int) -> Positives:
@@ -93,19 +114,21 @@ def exported(state: TrainerState, workers: Workers) -> dict[str, float]:
     return {"exporting": peak.own, "kept": kept, "mapped": peak.mapped, "export": spent}
 
 
-def figures(items: int, folder: str, workers: Counted) -> list[float]:
+def figures(items: int, changed: int, folder: str, workers: Counted) -> list[float]:
     """Return the figures of this rank, in MB, and CPU seconds."""
     log, config, loaded = CheckpointLog(Store(folder)), TrainerConfig(device="cpu", index="IVF256,SQfp16"), []
     few = TrainerState.fresh(config, workers=workers)
     fill(few, _FEW)
     exported(few, workers)
-    found = of_a_state(items, log, config, workers)
+    found = of_a_state(items, changed, log, config, workers)
     found["loading"] = added(lambda: loaded.append(log.load(config, workers)))
     found |= exported(loaded[0], workers)
     return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in _SECONDS)]
 
 
-def of_a_state(items: int, log: CheckpointLog, config: TrainerConfig, workers: Counted) -> dict[str, float]:
+def of_a_state(
+    items: int, changed: int, log: CheckpointLog, config: TrainerConfig, workers: Counted
+) -> dict[str, float]:
     """Return the bytes that a state holds, and all that is done with it adds; bytes sent and CPU seconds."""
     state, base = TrainerState.fresh(config, workers=workers), status("VmRSS")
     most = added(lambda: fill(state, items))
@@ -116,24 +139,27 @@ def of_a_state(items: int, log: CheckpointLog, config: TrainerConfig, workers: C
     found = {"held": held, "growing": most - held, "testing": testing, "sent in the test": workers.sent}
     found["test"] = time.process_time() - spent
     found["saving"] = added(lambda: log.save(state, workers))
+    if changed:
+        change(state, changed)
+    found["saving a delta"] = added(lambda: log.save(state, workers))  # without changes, nothing is written
     return found
 
 
 @app.command()
-def rank(items: int, folder: str) -> None:
+def rank(items: int, changed: int, folder: str) -> None:
     """Be one of the ranks that `run` starts; the first prints what all of them found."""
     torch.set_num_threads(1)
     alone = Workers.from_environment("cpu", 1200)
     with Counted(alone.rank, alone.world_size, alone.device, alone.patience) as workers:
-        found = workers.gather(torch.tensor(figures(items, folder, workers), dtype=torch.float64))
+        found = workers.gather(torch.tensor(figures(items, changed, folder, workers), dtype=torch.float64))
         workers.first(lambda: print(json.dumps(found.tolist())))
 
 
-def ranks_of(ranks: int, items: int) -> np.ndarray:
+def ranks_of(ranks: int, items: int, changed: int) -> np.ndarray:
     """Return what each of so many ranks found, (ranks, figures)."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["-m", "benchmarks.ranks_memory", "rank", str(items), folder]
+        arguments = ["-m", "benchmarks.ranks_memory", "rank", str(items), str(changed), folder]
         done = subprocess.run(
             [sys.executable, *launcher, *arguments], env=os.environ, check=True, stdout=subprocess.PIPE, text=True
         )
@@ -144,11 +170,12 @@ def ranks_of(ranks: int, items: int) -> np.ndarray:
 def run(
     items: Annotated[int, typer.Option(help="items of the table")] = 2_000_000,
     ranks: Annotated[list[int], typer.Option(help="numbers of ranks")] = [1, 2, 4],  # noqa: B006
+    changed: Annotated[int, typer.Option(help="rows of a delta, at most a quarter of the table's; 0: none")] = 0,
 ) -> None:
     """Measure and print everything."""
     head("ranks", *(f"{name}, MB" for name in _MB), *(f"CPU of the {name}, s" for name in _SECONDS))
     for count in ranks:
-        found = ranks_of(count, items)
+        found = ranks_of(count, items, changed)
         row(count, *found[:, : len(_MB)].max(0).tolist(), *found[:, len(_MB) :].sum(0).tolist())
 
 
