@@ -1,22 +1,27 @@
 """Which lines of a stored tensor a rank takes, whatever ranks divide it by: places, stripes, or the sizes of ids.
 
-Lines come piece by piece, so a rank never holds what others keep.
+Lines come piece by piece, so a rank never holds what others keep. A whole checkpoint has lines for all rows, a delta
+for those that it lists.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from trainer.items.places import Places
-from trainer.items.rows import TableRows
+from trainer.items.rows import TableRows, no_rows
 from trainer.items.stripes import Stripes
 from trainer.items.table import ID_BYTES, ID_SIZES, KEYS, SEEN_MS
-from trainer.ranks.workers import Workers
 
-__all__ = ["OwnBytes", "OwnLines", "OwnPlaces", "OwnSizes", "OwnStripes", "own_table"]
+__all__ = ["OwnBytes", "OwnLines", "OwnListed", "OwnPlaces", "OwnSizes", "OwnStripes", "own_table"]
+
+_AT_ONCE: Final = 1 << 16
+"""Listed rows looked at a time: a look takes several numbers for each."""
 
 
 class OwnLines(Protocol):
@@ -96,22 +101,70 @@ class OwnStripes:
         into[self._stripes.lines(TableRows(rows[own]))] = lines[own]
 
 
-class OwnSizes(OwnStripes):
+class OwnListed:
+    """The lines of those of a delta's rows that a rank keeps, in the delta's order; `rows` (count,) are these.
+
+    Parameters
+    ----------
+    listed
+        The rows that the delta has lines for, (n,).
+    own
+        Returns where the rank's rows are among any rows (m,).
+    """
+
+    def __init__(self, listed: TableRows, own: Callable[[TableRows], npt.NDArray[np.int64]]) -> None:
+        firsts = range(0, len(listed), _AT_ONCE)
+        places = [first + own(TableRows(listed[first : first + _AT_ONCE])) for first in firsts]
+        self._places = np.concatenate([no_rows(), *places])
+        self._listed, self.rows = len(listed), TableRows(listed[self._places])
+
+    @property
+    def wanted(self) -> range:
+        """The stored lines to look at."""
+        return range(self._listed)
+
+    @property
+    def count(self) -> int:
+        """Listed rows of the rank."""
+        return len(self._places)
+
+    def take(self, first: int, lines: Tensor, into: Tensor) -> None:
+        """Copy the own ones among stored lines (n, ...), from number `first` on."""
+        low, high = np.searchsorted(self._places, [first, first + len(lines)])
+        into[low:high] = lines[torch.from_numpy(self._places[low:high] - first)]
+
+
+class OwnSizes:
     """The sizes of ids, -1 where there is none; they say where the bytes are, for `OwnBytes`.
 
     `edges` (count, 2) are where the bytes of each own row start and end among those of all rows, `total` bytes.
+
+    Parameters
+    ----------
+    lines
+        Those of the rank, in the order in which they are stored.
     """
 
-    def __init__(self, stripes: Stripes, capacity: int) -> None:
-        super().__init__(stripes, capacity)
+    def __init__(self, lines: OwnStripes | OwnListed) -> None:
+        self._lines = lines
         self.edges, self.total = torch.empty((self.count, 2), dtype=torch.int64), 0
 
+    @property
+    def wanted(self) -> range:
+        """The stored sizes to look at."""
+        return self._lines.wanted
+
+    @property
+    def count(self) -> int:
+        """Rows of the rank."""
+        return self._lines.count
+
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the own ones among stored lines (n,), from number `first` on."""
-        super().take(first, lines, into)
+        """Copy the own ones among stored sizes (n,), from number `first` on."""
+        self._lines.take(first, lines, into)
         sizes = lines.clamp(min=0)
         ends = self.total + sizes.cumsum(0)
-        super().take(first, torch.stack([ends - sizes, ends], 1), self.edges)
+        self._lines.take(first, torch.stack([ends - sizes, ends], 1), self.edges)
         self.total += int(sizes.sum())
 
 
@@ -152,8 +205,7 @@ class OwnBytes:
         return torch.from_numpy(np.repeat(inside, np.diff(cuts)))
 
 
-def own_table(capacity: int, workers: Workers) -> dict[str, OwnLines]:
-    """Return which lines of `ItemTable.state_dict` a rank takes, by name, of a table with so many rows."""
-    stripes = Stripes(workers.rank, workers.world_size)
-    rows, sizes = OwnStripes(stripes, capacity), OwnSizes(stripes, capacity)
+def own_table(rows: OwnStripes | OwnListed) -> dict[str, OwnLines]:
+    """Return which lines of each array of the item table a rank takes, by name, given those of a plain one."""
+    sizes = OwnSizes(rows)
     return {KEYS: rows, SEEN_MS: rows, ID_SIZES: sizes, ID_BYTES: OwnBytes(sizes)}

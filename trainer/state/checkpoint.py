@@ -12,15 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final, get_args
+from typing import Final
 
 from pydantic import ValidationError
-from torch import Tensor
 
 from contracts import CorruptArtefactError, FileEntry, Store, UserError, checksum
 from contracts.checkpoint import (
     CURRENT_FORMAT,
-    FIRST_BY_PLACE,
     CheckpointMark,
     CheckpointRef,
     FirstFormatError,
@@ -32,16 +30,13 @@ from contracts.checkpoint import (
 )
 from contracts.documents import write_document
 from trainer.config import EARLIER, TrainerConfig
-from trainer.items.embeddings import Line
-from trainer.items.own_lines import OwnLines, OwnPlaces, own_table
-from trainer.items.places import Places
 from trainer.items.rows import Reader, TableRows, no_rows
 from trainer.items.stored import placed, tabled
 from trainer.log_q.stored import counted
-from trainer.log_q.units import Line as UnitLine
 from trainer.ranks.workers import Workers
-from trainer.state.saved import SavedChain, SavedRows
-from trainer.state.tensor_files import describe, read_tensors, write_tensors
+from trainer.state.links import StoredLinks
+from trainer.state.saved import SavedChain
+from trainer.state.tensor_files import describe, write_tensors
 from trainer.state.trainer_state import TrainerState
 
 __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
@@ -195,24 +190,17 @@ class CheckpointLog:
             return None
         (name,) = newest
         try:
-            links = read_checkpoint_chain(self.store, name)
-            self._compare(name, links[-1][1], config)
-            whole = self._read(links[0][0].name, links[0][1], _own_lines(links[0][1], workers))
-            deltas = [self._read(one.name, mark) for one, mark in links[1:]]
+            links = StoredLinks(self.store, tuple(read_checkpoint_chain(self.store, name)), workers)
+            self._compare(name, links.marks[-1], config)
+            state = TrainerState.restore(config, links.whole(), workers.device, links.deltas(), workers)
         except FirstFormatError as error:
             raise CheckpointMismatchError(str(error)) from error
         except CorruptArtefactError as error:
             raise DamagedCheckpointError(error.path, f"{error.problem}; {self._remedy(error.path, name)}") from error
         logger.info("continue from checkpoint %s", name)
-        state = TrainerState.restore(config, whole, workers.device, deltas, workers)
-        if links[0][1].format == CURRENT_FORMAT:
-            rows = [no_rows(), *(TableRows(delta["rows"].numpy()) for delta in deltas)]
-            saved = (SavedRows(one, held) for (one, _), held in zip(links, rows, strict=True))
-            state.saved = SavedChain(state.layout(), tuple(saved))
+        if links.marks[0].format == CURRENT_FORMAT:
+            state.saved = links.saved(state.layout())
         return state
-
-    def _read(self, name: str, mark: CheckpointMark, own: Mapping[str, OwnLines] | None = None) -> dict[str, Tensor]:
-        return read_tensors(self.store, f"checkpoints/{name}", mark.tensors, mark.files, own)
 
     def _compare(self, name: str, mark: CheckpointMark, config: TrainerConfig) -> None:
         saved, given = _settings(mark), config.given()
@@ -247,16 +235,6 @@ class CheckpointLog:
         for folder in {name.split("/")[1] for name in self.store.glob("checkpoints/*/*")} - kept:
             self.store.remove(mark_path(folder))
             self.store.remove(f"checkpoints/{folder}")
-
-
-def _own_lines(mark: CheckpointMark, workers: Workers) -> dict[str, OwnLines]:
-    """Return which lines of embeddings, counts and the item table a rank takes from a whole checkpoint."""
-    (capacity,) = mark.tensors["embeddings.squares"].shape
-    places = Places(capacity, workers.rank, workers.world_size)
-    embeddings, counts = OwnPlaces(places, by_place=mark.format >= FIRST_BY_PLACE), OwnPlaces(places, by_place=False)
-    own: dict[str, OwnLines] = {f"embeddings.{line}": embeddings for line in get_args(Line)}
-    own |= {f"counts.{line}": counts for line in get_args(UnitLine)}
-    return own | {f"table.{array}": lines for array, lines in own_table(capacity, workers).items()}
 
 
 def _settings(mark: CheckpointMark) -> dict[str, object]:

@@ -5,7 +5,7 @@ Parts follow the protocol of `torch.nn.Module`. In a checkpoint all arrays lie s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainer.items.rows import TableRows
 
-__all__ = ["OptimizerState", "Stateful", "StatefulRows", "flatten", "group"]
+__all__ = ["Delta", "OptimizerState", "Stateful", "StatefulRows", "flatten", "group"]
 
 Arrays = Mapping[str, Tensor | npt.NDArray[Any]]
 
@@ -41,6 +41,18 @@ class StatefulRows(Stateful, Protocol):
     def load_rows(self, rows: TableRows, state: dict[str, Tensor], /) -> None:
         """Take over what `state_of` returned; the lines of all other rows stay."""
         ...
+
+
+class Delta(NamedTuple):
+    """A delta's `tensors` by flat name, with lines for the rows `listed` (n,), but of some parts only for the `own`."""
+
+    tensors: dict[str, Tensor]
+    listed: TableRows
+    own: Mapping[str, TableRows]
+
+    def rows(self, part: str) -> TableRows:
+        """Return the rows that a part's tensors have lines for."""
+        return self.own.get(part, self.listed)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
 from trainer.ranks.workers import Workers
-from trainer.state.codec import OptimizerState, Stateful, StatefulRows, flatten, group
+from trainer.state.codec import Delta, OptimizerState, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
@@ -213,12 +213,13 @@ class TrainerState:
         config: TrainerConfig,
         flat: dict[str, Tensor],
         device: torch.device,
-        deltas: Iterable[dict[str, Tensor]] = (),
+        deltas: Iterable[Delta] = (),
         workers: Workers | None = None,
     ) -> "TrainerState":
         """Return the state that `tensors` had described, and then, one after another, `tensors_of`.
 
-        It empties `flat`, so that what a part has made into something else is not held beside it.
+        It empties `flat`, so that what a part has made into something else is not held beside it, and each delta before
+        it asks for the next.
         """
         saved = group(flat)
         flat.clear()
@@ -248,17 +249,17 @@ class TrainerState:
             state.counts.read_all()
         return state
 
-    def _load_rows(self, flat: dict[str, Tensor]) -> None:
-        """Take over what `tensors_of` had described."""
-        saved, parts = group(flat), self._parts()
-        rows = TableRows(saved.pop("rows")[""].numpy())
+    def _load_rows(self, delta: Delta) -> None:
+        """Take over what `tensors_of` had described; it empties the delta."""
+        saved, parts = group(delta.tensors), self._parts()
+        delta.tensors.clear()
         self._load_progress(saved.pop("progress")[""])
-        for name, arrays in saved.items():
+        for name in list(saved):
             part = parts[name]
             if isinstance(part, StatefulRows):
-                part.load_rows(rows, arrays)
+                part.load_rows(delta.rows(name), saved.pop(name))
             else:
-                part.load_state_dict(arrays)
+                part.load_state_dict(saved.pop(name))
 
     def _load_progress(self, stored: Tensor) -> None:
         self.position, self.frequencies.time_ms, recent, self.stretches = Progress.decoded(stored)

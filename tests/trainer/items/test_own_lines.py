@@ -1,10 +1,13 @@
+from unittest.mock import patch
+
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.items import own_lines
 from trainer.items.ids import pack_ids
-from trainer.items.own_lines import OwnBytes, OwnLines, OwnPlaces, OwnSizes, OwnStripes
+from trainer.items.own_lines import OwnBytes, OwnLines, OwnListed, OwnPlaces, OwnSizes, OwnStripes
 from trainer.items.places import Places
 from trainer.items.stripes import Stripes
 
@@ -44,8 +47,44 @@ def test_ranks_take_every_nth_line_however_they_are_cut(ranks: int, capacity: in
 def test_ranks_take_the_bytes_of_their_ids_however_they_are_cut(ids: list[str | None], ranks: int, size: int) -> None:
     sizes, data = map(torch.from_numpy, pack_ids(np.array(ids, object)))
     for rank in range(ranks):
-        own = OwnSizes(Stripes(rank, ranks), len(ids))
+        own = OwnSizes(OwnStripes(Stripes(rank, ranks), len(ids)))
         found = taken(own, sizes, size), taken(OwnBytes(own), data, size)
         for array, wanted in zip(found, pack_ids(np.array(ids[rank::ranks], object)), strict=True):
             assert array.dtype == torch.from_numpy(wanted).dtype
+            assert array.tolist() == wanted.tolist()
+
+
+def striped(listed: list[int], rank: int, ranks: int) -> OwnListed:
+    return OwnListed(np.array(listed, np.int64), lambda rows: np.flatnonzero(Stripes(rank, ranks).own(rows)))
+
+
+@given(
+    listed=st.lists(st.integers(0, CAPACITY - 1), unique=True),
+    ranks=st.integers(1, 5),
+    sizes=st.tuples(st.integers(1, CAPACITY), st.integers(1, CAPACITY)),
+)
+def test_ranks_take_the_listed_lines_that_are_theirs_however_they_are_cut(
+    listed: list[int], ranks: int, sizes: tuple[int, int]
+) -> None:
+    stored, taken_by_any = ORDERED[listed], list[int]()
+    for rank in range(ranks):
+        with patch.object(own_lines, "_AT_ONCE", sizes[0]):
+            own = striped(listed, rank, ranks)
+        assert own.rows.tolist() == [row for row in listed if row % ranks == rank]
+        assert torch.equal(taken(own, stored, sizes[1]), ORDERED[own.rows])
+        taken_by_any += own.rows.tolist()
+    assert sorted(taken_by_any) == sorted(listed)
+
+
+@given(ids=IDS, ranks=st.integers(1, 5), size=st.integers(1, 9), start=st.integers(0, 9))
+def test_ranks_take_the_bytes_of_listed_ids_however_they_are_cut(
+    ids: list[str | None], ranks: int, size: int, start: int
+) -> None:
+    sizes, data = map(torch.from_numpy, pack_ids(np.array(ids, object)))
+    listed = [start + 3 * number for number in range(len(ids))]
+    for rank in range(ranks):
+        own = OwnSizes(striped(listed, rank, ranks))
+        found = taken(own, sizes, size), taken(OwnBytes(own), data, size)
+        mine = [name for name, row in zip(ids, listed, strict=True) if row % ranks == rank]
+        for array, wanted in zip(found, pack_ids(np.array(mine, object)), strict=True):
             assert array.tolist() == wanted.tolist()

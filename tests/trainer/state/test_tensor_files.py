@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from contracts import CorruptArtefactError, Store
 from trainer.items.ids import pack_ids, unpack_ids
-from trainer.items.own_lines import OwnPlaces, own_table
+from trainer.items.own_lines import OwnPlaces, OwnStripes, own_table
 from trainer.items.places import Places
-from trainer.ranks.workers import Workers
+from trainer.items.stripes import Stripes
 from trainer.state import tensor_files
 from trainer.state.tensor_files import describe, read_tensors, write_tensors
 
@@ -107,7 +107,7 @@ def test_a_rank_takes_its_items_whatever_the_files(
     files = write_tensors(store, "folder", wanted, file_bytes)
     for rank in range(ranks):
         with patch.object(tensor_files, "_AT_ONCE", at_once):
-            own = own_table(len(ids), Workers(rank, ranks))
+            own = own_table(OwnStripes(Stripes(rank, ranks), len(ids)))
             found = read_tensors(store, "folder", describe(wanted), files, own)
         assert torch.equal(found["keys"], wanted["keys"][rank::ranks])
         assert torch.equal(found["seen_ms"], wanted["seen_ms"][rank::ranks])

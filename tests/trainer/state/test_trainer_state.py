@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from contracts import BundleManifest, ItemKeys, Store, WindowLog, hash_id
+from contracts.checkpoint import read_checkpoint_chain
 from tests.trainer import support
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
@@ -130,16 +131,19 @@ def test_a_state_survives_its_tensors_and_goes_on_bit_for_bit(
 def test_keys_are_indexed_once_however_many_deltas_follow(
     store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synthetic(writer, windows=4, items=40)
-    state, log = TrainerState.fresh(config), WindowLog(store)
-    whole, deltas = {name: value.clone() for name, value in state.tensors().items()}, list[dict[str, torch.Tensor]]()
+    synthetic(writer, windows=2, items=40)
+    synthetic(writer, first=2, windows=2, items=8)
+    state, log, checkpoints = TrainerState.fresh(config), WindowLog(store), CheckpointLog(store)
+    checkpoints.save(state, Workers())
     for manifest in log.committed():
         support.absorb(state, log, manifest)
-        deltas.append(state.tensors_of(state.touched(Reader.CHECKPOINT)))
-        state.clear_touched(Reader.CHECKPOINT)
+        state.position.sequence += 1
+        name = checkpoints.save(state, Workers())
+    assert len(read_checkpoint_chain(store, name)) > 2
     with monkeypatch.context() as patch:
         patch.setattr(KeyShare, "of", made := Mock(side_effect=KeyShare.of))
-        other = TrainerState.restore(config, whole, torch.device("cpu"), deltas)
+        other = checkpoints.load(config, Workers())
+    assert other is not None
     assert made.call_count == 1
     assert same_tensors(state.tensors(), other.tensors()) == []
     keys = ItemKeys(state.table.keys[state.table.live])

@@ -1,0 +1,76 @@
+"""What each of several ranks reads of a chain, without starting any."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from contracts import Store
+from contracts.checkpoint import read_checkpoint_chain
+from tests.trainer.support import absorbed, same_tensors
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.config import TrainerConfig
+from trainer.items.ids import unpack_ids
+from trainer.items.places import Places
+from trainer.items.rows import TableRows
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.codec import Delta
+from trainer.state.links import StoredLinks
+from trainer.state.trainer_state import TrainerState
+
+LISTED = list(range(1, 100, 3)), list(range(2, 12))
+
+
+@pytest.fixture
+def saved(store: Store, writer: WindowWriter, config: TrainerConfig) -> tuple[TrainerState, str]:
+    """A state, and its checkpoint: a whole one and two deltas."""
+    synthetic(writer, windows=1)
+    state, log = absorbed(store, config), CheckpointLog(store)
+    log.save(state, Workers())
+    for rows in LISTED:
+        state.embeddings.weight[rows] += 1
+        state.embeddings.touch(torch.tensor(rows))
+        state.position.batch += 1
+        name = log.save(state, Workers())
+    return state, name
+
+
+def links_of(store: Store, name: str, rank: int, ranks: int) -> StoredLinks:
+    return StoredLinks(store, tuple(read_checkpoint_chain(store, name)), Workers(rank, ranks))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_each_rank_reads_its_own_lines_of_a_delta(store: Store, saved: tuple[TrainerState, str], ranks: int) -> None:
+    state, name = saved
+    for rank in range(ranks):
+        links, places = links_of(store, name, rank, ranks), Places(state.table.capacity, rank, ranks)
+        assert [listed.tolist() for listed in links.listed] == list(LISTED)
+        *_, delta = links.deltas()
+        every = torch.tensor(LISTED[1])
+        placed = every[places.own(every)]
+        striped = TableRows(np.array([row for row in LISTED[1] if row % ranks == rank]))
+        assert delta.rows("embeddings").tolist() == delta.rows("counts").tolist() == placed.tolist()
+        assert delta.rows("table").tolist() == striped.tolist()
+        assert delta.rows("cache").tolist() == LISTED[1]
+        found = delta.tensors
+        assert torch.equal(found["embeddings.weight"], state.embeddings.weight[placed])
+        assert torch.equal(found["counts.units"], state.counts.kept.units[placed])
+        assert found["table.keys"].tolist() == state.table.keys[striped].tolist()
+        ids = unpack_ids(found["table.id_sizes"].numpy(), found["table.id_bytes"].numpy())
+        assert ids.tolist() == state.table.ids.of(striped).tolist()
+
+
+def test_a_delta_is_let_go_before_the_next_is_read(store: Store, saved: tuple[TrainerState, str]) -> None:
+    state, name = saved
+
+    def emptied(deltas: Iterator[Delta]) -> Iterator[Delta]:
+        for delta in deltas:
+            assert delta.tensors
+            yield delta
+            assert not delta.tensors
+
+    links = links_of(store, name, 0, 1)
+    other = TrainerState.restore(state.config, links.whole(), torch.device("cpu"), emptied(links.deltas()))
+    assert same_tensors(state.tensors(), other.tensors()) == []

@@ -1,0 +1,100 @@
+"""A checkpoint and all that it continues, as a rank reads them: of what ranks share, its own lines.
+
+A delta is read when the one before has been let go, so a rank holds its lines of one at a time.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from contracts import Store
+from contracts.checkpoint import FIRST_BY_PLACE, CheckpointMark, CheckpointRef
+from trainer.items.embeddings import Line
+from trainer.items.own_lines import OwnLines, OwnListed, OwnPlaces, OwnStripes, own_table
+from trainer.items.places import Places
+from trainer.items.rows import TableRows, no_rows
+from trainer.items.stripes import Stripes
+from trainer.log_q.units import Line as UnitLine
+from trainer.ranks.workers import Workers
+from trainer.state.codec import Delta
+from trainer.state.saved import Layout, SavedChain, SavedRows
+from trainer.state.tensor_files import read_tensors
+
+__all__ = ["StoredLinks"]
+
+_ROWS = "rows"
+"""The first tensor of a delta."""
+
+
+@dataclass(frozen=True)
+class StoredLinks:
+    """The `links` of a chain, the whole checkpoint first, for one of the ranks that share its rows.
+
+    Raises `CorruptArtefactError`, from whatever reads, for a file that is not what was written.
+    """
+
+    store: Store
+    links: tuple[tuple[CheckpointRef, CheckpointMark], ...]
+    workers: Workers
+
+    @property
+    def marks(self) -> list[CheckpointMark]:
+        """What describes each of them."""
+        return [mark for _, mark in self.links]
+
+    @cached_property
+    def listed(self) -> list[TableRows]:
+        """The rows of all ranks that each delta has lines for."""
+        return [self._listed(number) for number in range(1, len(self.links))]
+
+    def whole(self) -> dict[str, Tensor]:
+        """Read what the whole checkpoint has."""
+        embeddings = OwnPlaces(self._places, by_place=self.marks[0].format >= FIRST_BY_PLACE)
+        table = OwnStripes(self._stripes, self._places.capacity)
+        return self._read(0, _own(embeddings, OwnPlaces(self._places, by_place=False), table))
+
+    def deltas(self) -> Iterator[Delta]:
+        """Read one delta after another."""
+        for number, listed in enumerate(self.listed, start=1):
+            yield self._delta(number, listed)
+
+    def _delta(self, number: int, listed: TableRows) -> Delta:
+        by_place = OwnListed(listed, lambda rows: self._places.own(torch.from_numpy(rows)).numpy())
+        by_stripe = OwnListed(listed, lambda rows: self._stripes.own(rows).nonzero()[0])
+        tensors = self._read(number, {_ROWS: by_stripe} | _own(by_place, by_place, by_stripe))
+        table = TableRows(tensors.pop(_ROWS).numpy())
+        return Delta(tensors, listed, {"embeddings": by_place.rows, "counts": by_place.rows, "table": table})
+
+    def saved(self, layout: Layout) -> SavedChain:
+        """Return what the next checkpoint of a state may continue."""
+        rows = zip(self.links, [no_rows(), *self.listed], strict=True)
+        return SavedChain(layout, tuple(SavedRows(one, held) for (one, _), held in rows))
+
+    @property
+    def _places(self) -> Places:
+        (capacity,) = self.marks[0].tensors["embeddings.squares"].shape
+        return Places(capacity, self.workers.rank, self.workers.world_size)
+
+    @property
+    def _stripes(self) -> Stripes:
+        return Stripes(self.workers.rank, self.workers.world_size)
+
+    def _listed(self, number: int) -> TableRows:
+        one, mark = self.links[number]
+        first = {_ROWS: mark.tensors[_ROWS]}
+        return TableRows(read_tensors(self.store, f"checkpoints/{one.name}", first, mark.files)[_ROWS].numpy())
+
+    def _read(self, number: int, own: Mapping[str, OwnLines]) -> dict[str, Tensor]:
+        one, mark = self.links[number]
+        return read_tensors(self.store, f"checkpoints/{one.name}", mark.tensors, mark.files, own)
+
+
+def _own(embeddings: OwnLines, counts: OwnLines, table: OwnStripes | OwnListed) -> dict[str, OwnLines]:
+    """Return which lines of each tensor a rank takes, given which it takes of what ranks share."""
+    own = {f"embeddings.{line}": embeddings for line in get_args(Line)}
+    own |= {f"counts.{line}": counts for line in get_args(UnitLine)}
+    return own | {f"table.{array}": lines for array, lines in own_table(table).items()}
