@@ -4,7 +4,7 @@ The tensors' bytes (little-endian, each in C order), one tensor after another in
 the files that the mark lists. Names sort in the order of the stream. Checking a store needs the marks alone.
 
 A checkpoint with a `parent` is a delta: of what has a line for each table row it holds the lines of the rows in its
-tensor ``rows``, those that have changed since the parent; everything else it holds whole.
+first tensor, ``rows``, those that have changed since the parent; everything else it holds whole.
 """
 
 import json

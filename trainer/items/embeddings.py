@@ -8,7 +8,7 @@ Each rank keeps the lines of a share of the rows (`trainer.items.places`) and al
 needs them, and gradients come back (`trainer.items.route`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final, Literal, cast, get_args
 
@@ -152,12 +152,12 @@ class Embeddings:
         self.weight, self.squares = (state[name].to(self.weight.device) for name in ("weight", "squares"))
         self.touched = TouchedRows(len(self.weight))
 
-    def state_of(self, rows: TableRows) -> dict[str, Tensor]:
-        """Return some rows (n,), distinct, of all ranks and their sums; called as `fetch`."""
+    def state_of(self, rows: TableRows, lines: Collection[Line] = get_args(Line)) -> dict[str, Tensor]:
+        """Return some rows (n,), distinct, of all ranks and their sums, or one of both; called as `fetch`."""
         if not len(rows):  # their types and shapes are the same on every rank
-            return {"weight": self.weight[:0], "squares": self.squares[:0]}
+            return {line: self._of(line)[:0] for line in lines}
         index = torch.from_numpy(rows).to(self.weight.device)
-        return {line: self.fetch(index, line) for line in get_args(Line)}
+        return {line: self.fetch(index, line) for line in lines}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
         """Take over those of the rows (n,) that `state_of` describes that are this rank's."""

@@ -3,6 +3,7 @@
 Only who saves and exports reads ids, so each rank keeps those of its own rows.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -75,6 +76,11 @@ class ItemIds:
         self._workers.ask(ID_SUM)
         return self._bytes_of_all()
 
+    def bytes_of(self, rows: TableRows) -> int:
+        """Return the bytes of the ids of rows (n,), of which some come at a time; called as `of`."""
+        parts = (self.of(TableRows(rows[first : first + _AT_ONCE])) for first in range(0, len(rows), _AT_ONCE))
+        return _size(parts)
+
     def answer(self, question: str = IDS) -> None:
         """Take part in what rank 0 does alone: `of` or `bytes_of_all`; for `Workers.first`."""
         if question == IDS:
@@ -83,8 +89,8 @@ class ItemIds:
             self._bytes_of_all()
 
     def _bytes_of_all(self) -> int:
-        parts = (pack_ids(self.kept[first : first + _AT_ONCE])[0] for first in range(0, len(self.kept), _AT_ONCE))
-        return int(self._workers.sum(torch.tensor(sum(int(sizes.clip(0).sum()) for sizes in parts))))
+        parts = (self.kept[first : first + _AT_ONCE] for first in range(0, len(self.kept), _AT_ONCE))
+        return int(self._workers.sum(torch.tensor(_size(parts))))
 
     def _exchanged(self, rows: TableRows) -> Ids:
         """Return the ids of the rows (n,) that this rank asks for, and give others those that they ask for."""
@@ -97,6 +103,11 @@ class ItemIds:
         ids = np.empty(len(rows), object)
         ids[asked.order] = unpack_ids(came.numpy(), workers.exchange(data, bytes_here, bytes_there).numpy())
         return ids
+
+
+def _size(parts: Iterable[Ids]) -> int:
+    """Return the bytes of ids."""
+    return sum(int(pack_ids(ids)[0].clip(0).sum()) for ids in parts)
 
 
 def _bytes(sizes: torch.Tensor, counts: list[int]) -> list[int]:

@@ -1,7 +1,7 @@
 """What ranks share, as a checkpoint has it: embeddings in the order of places, so that any number of ranks cuts them.
 
-Each rank writes its own embeddings. What is known of rows besides comes piece by piece to the one that writes it: no
-rank holds what others keep.
+Each rank writes its own embeddings, all of them. What is known of rows besides, and the embeddings of some rows, come
+piece by piece to the one that writes them: no rank holds what others keep.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from trainer.items.embeddings import Embeddings, Line
 from trainer.items.rows import TableRows, no_rows
 from trainer.items.table import ARRAYS, ID_BYTES, ItemTable
 
-__all__ = ["PlacedLines", "RowLines", "SharedLines", "placed", "tabled"]
+__all__ = ["PlacedLines", "RowLines", "SharedLines", "fetched", "placed", "tabled"]
 
 _AT_ONCE: Final = 1 << 16
 """Rows fetched at a time: with 64 dimensions 16 MB."""
@@ -67,20 +67,20 @@ class PlacedLines:
 
 @dataclass(frozen=True)
 class RowLines:
-    """One array with lines for all rows, in their order, fetched as it is read.
+    """One array with lines for `rows`, in their order, fetched as it is read.
 
     Parameters
     ----------
     read
-        Returns those of some rows (n,); called as `ItemIds.of`.
-    capacity
-        Rows of the table.
+        Returns those of some of the rows, (n,); called as `ItemIds.of`.
+    rows
+        All of the table, or some, distinct.
     size
         The array's first dimension, where it is another.
     """
 
     read: Callable[[TableRows], Tensor]
-    capacity: int
+    rows: range | TableRows
     size: int | None = None
 
     @property
@@ -91,21 +91,32 @@ class RowLines:
     @property
     def shape(self) -> tuple[int, ...]:
         """That of the whole array."""
-        return (self.capacity if self.size is None else self.size, *self.read(no_rows()).shape[1:])
+        return (len(self.rows) if self.size is None else self.size, *self.read(no_rows()).shape[1:])
 
     def __iter__(self) -> Iterator[Tensor]:
-        for first in range(0, self.capacity, _AT_ONCE):
-            yield self.read(TableRows(np.arange(first, min(first + _AT_ONCE, self.capacity))))
+        for first in range(0, len(self.rows), _AT_ONCE):
+            some = self.rows[first : first + _AT_ONCE]
+            yield self.read(TableRows(np.arange(some.start, some.stop) if isinstance(some, range) else some))
 
 
-def tabled(table: ItemTable) -> dict[str, RowLines]:
-    """Return what `ItemTable.state_dict` does, of all ranks, made as it is read; called as `ItemIds.of`."""
-    sizes = {ID_BYTES: table.ids.bytes_of_all()}
-    return {name: RowLines(partial(_read, table, name), table.capacity, sizes.get(name)) for name in ARRAYS}
+def tabled(table: ItemTable, some: TableRows | None = None) -> dict[str, RowLines]:
+    """Return what `ItemTable.state_dict` does, of all ranks, or `state_of` some rows; called as `ItemIds.of`."""
+    rows = range(table.capacity) if some is None else some
+    sizes = {ID_BYTES: table.ids.bytes_of_all() if some is None else table.ids.bytes_of(some)}
+    return {name: RowLines(partial(_array, table, name), rows, sizes.get(name)) for name in ARRAYS}
 
 
-def _read(table: ItemTable, name: str, rows: TableRows) -> Tensor:
+def _array(table: ItemTable, name: str, rows: TableRows) -> Tensor:
     return torch.from_numpy(table.state_of(rows, [name])[name])
+
+
+def fetched(embeddings: Embeddings, rows: TableRows) -> dict[str, RowLines]:
+    """Return what `Embeddings.state_of` does, fetched as it is read."""
+    return {line: RowLines(partial(_line, embeddings, line), rows) for line in get_args(Line)}
+
+
+def _line(embeddings: Embeddings, line: Line, rows: TableRows) -> Tensor:
+    return embeddings.state_of(rows, [line])[line]
 
 
 def placed(embeddings: Embeddings) -> dict[Line, PlacedLines]:

@@ -2,13 +2,15 @@
 
 from functools import partial
 
+from trainer.items.rows import TableRows
 from trainer.items.stored import RowLines, SharedLines
 from trainer.log_q.row_counts import RowCounts
 
 __all__ = ["counted"]
 
 
-def counted(counts: RowCounts) -> dict[str, SharedLines]:
-    """Return the lines of `RowCounts.state_dict`, of all ranks, fetched as they are read."""
+def counted(counts: RowCounts, some: TableRows | None = None) -> dict[str, SharedLines]:
+    """Return the lines of `RowCounts.state_dict`, of all ranks, or of some rows, fetched as they are read."""
     kept = counts.kept
-    return {line: RowLines(partial(kept.fetch, line=line), kept.places.capacity) for line in kept.stored}
+    rows = range(kept.places.capacity) if some is None else some
+    return {line: RowLines(partial(kept.fetch, line=line), rows) for line in kept.stored}

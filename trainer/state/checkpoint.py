@@ -31,11 +31,11 @@ from contracts.checkpoint import (
 from contracts.documents import write_document
 from trainer.config import EARLIER, TrainerConfig
 from trainer.items.rows import Reader, TableRows, no_rows
-from trainer.items.stored import placed, tabled
-from trainer.log_q.stored import counted
+from trainer.items.stored import placed
 from trainer.ranks.workers import Workers
 from trainer.state.links import StoredLinks
 from trainer.state.saved import SavedChain
+from trainer.state.shared import lines_of_all
 from trainer.state.tensor_files import describe, write_tensors
 from trainer.state.trainer_state import TrainerState
 
@@ -118,9 +118,7 @@ class CheckpointLog:
 
     def _write_whole(self, name: str, state: TrainerState) -> FileEntry:
         """Write everything: rank 0 what is whole there, the item table and counts, each rank its embeddings."""
-        table = {f"table.{array}": lines for array, lines in tabled(state.table).items()}
-        counts = {f"counts.{line}": lines for line, lines in counted(state.counts).items()}
-        tensors = state.tensors(besides=["embeddings", "table"]) | table | counts
+        tensors = state.tensors(besides=["embeddings", "table"]) | lines_of_all(state.table, state.counts)
         files = write_tensors(self.store, f"checkpoints/{name}", tensors)
         state.embeddings.workers.ask(f"{_WRITE}{name}")
         files += self._write_embeddings(name, state)
@@ -198,7 +196,7 @@ class CheckpointLog:
         except CorruptArtefactError as error:
             raise DamagedCheckpointError(error.path, f"{error.problem}; {self._remedy(error.path, name)}") from error
         logger.info("continue from checkpoint %s", name)
-        if links.marks[0].format == CURRENT_FORMAT:
+        if workers.is_first and links.marks[0].format == CURRENT_FORMAT:
             state.saved = links.saved(state.layout())
         return state
 

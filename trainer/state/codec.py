@@ -5,7 +5,7 @@ Parts follow the protocol of `torch.nn.Module`. In a checkpoint all arrays lie s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy.typing as npt
 import torch
@@ -13,7 +13,10 @@ from torch import Tensor
 
 from trainer.items.rows import TableRows
 
-__all__ = ["Delta", "OptimizerState", "Stateful", "StatefulRows", "flatten", "group"]
+__all__ = ["ROWS", "Delta", "OptimizerState", "Stateful", "StatefulRows", "flatten", "group"]
+
+ROWS: Final = "rows"
+"""The first tensor of a delta: the table rows that it has lines for."""
 
 Arrays = Mapping[str, Tensor | npt.NDArray[Any]]
 

@@ -20,14 +20,11 @@ from trainer.items.rows import TableRows, no_rows
 from trainer.items.stripes import Stripes
 from trainer.log_q.units import Line as UnitLine
 from trainer.ranks.workers import Workers
-from trainer.state.codec import Delta
+from trainer.state.codec import ROWS, Delta
 from trainer.state.saved import Layout, SavedChain, SavedRows
 from trainer.state.tensor_files import read_tensors
 
 __all__ = ["StoredLinks"]
-
-_ROWS = "rows"
-"""The first tensor of a delta."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,8 @@ class StoredLinks:
     def _delta(self, number: int, listed: TableRows) -> Delta:
         by_place = OwnListed(listed, lambda rows: self._places.own(torch.from_numpy(rows)).numpy())
         by_stripe = OwnListed(listed, lambda rows: self._stripes.own(rows).nonzero()[0])
-        tensors = self._read(number, {_ROWS: by_stripe} | _own(by_place, by_place, by_stripe))
-        table = TableRows(tensors.pop(_ROWS).numpy())
+        tensors = self._read(number, {ROWS: by_stripe} | _own(by_place, by_place, by_stripe))
+        table = TableRows(tensors.pop(ROWS).numpy())
         return Delta(tensors, listed, {"embeddings": by_place.rows, "counts": by_place.rows, "table": table})
 
     def saved(self, layout: Layout) -> SavedChain:
@@ -85,8 +82,8 @@ class StoredLinks:
 
     def _listed(self, number: int) -> TableRows:
         one, mark = self.links[number]
-        first = {_ROWS: mark.tensors[_ROWS]}
-        return TableRows(read_tensors(self.store, f"checkpoints/{one.name}", first, mark.files)[_ROWS].numpy())
+        first = {ROWS: mark.tensors[ROWS]}
+        return TableRows(read_tensors(self.store, f"checkpoints/{one.name}", first, mark.files)[ROWS].numpy())
 
     def _read(self, number: int, own: Mapping[str, OwnLines]) -> dict[str, Tensor]:
         one, mark = self.links[number]

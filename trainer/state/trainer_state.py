@@ -19,6 +19,7 @@ from trainer.items.featured import FeaturedItems
 from trainer.items.live_rows import LiveRows
 from trainer.items.route import Route
 from trainer.items.rows import Reader, TableRows, no_rows
+from trainer.items.stored import SharedLines
 from trainer.items.table import QUESTIONS, ItemTable
 from trainer.log_q import row_counts
 from trainer.log_q.fetched import FetchedCounts
@@ -26,10 +27,11 @@ from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
 from trainer.ranks.workers import Workers
-from trainer.state.codec import Delta, OptimizerState, Stateful, StatefulRows, flatten, group
+from trainer.state.codec import ROWS, Delta, OptimizerState, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
+from trainer.state.shared import lines_of_some
 from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
@@ -40,6 +42,9 @@ __all__ = ["TrainerState"]
 _TOUCHED: Final = "touched"
 _CLEAR: Final = "clear"
 """What rank 0 asks the others for, of a reader of touched rows."""
+
+_SHARED: Final = ("embeddings", "table", "counts")
+"""Parts of which each rank has lines of its own."""
 
 
 @dataclass
@@ -166,9 +171,15 @@ class TrainerState:
         parts = {name: part for name, part in self._parts().items() if name not in besides}
         return flatten(parts) | {"progress": self._progress()}
 
-    def tensors_of(self, rows: TableRows) -> dict[str, Tensor]:
-        """Return the same with the lines of some table rows (n,) only, which are the tensor ``rows``."""
-        return {"rows": torch.from_numpy(rows)} | flatten(self._parts(), rows) | {"progress": self._progress()}
+    def tensors_of(self, rows: TableRows) -> dict[str, Tensor | SharedLines]:
+        """Return the same with the lines of some `rows` (n,), which come first.
+
+        What ranks share is fetched as it is read.
+        """
+        found: dict[str, Tensor | SharedLines] = {ROWS: torch.from_numpy(rows)}
+        for name, part in self._parts().items():
+            found |= flatten({name: part}, no_rows() if name in _SHARED else rows)
+        return found | lines_of_some(rows, self.embeddings, self.table, self.counts) | {"progress": self._progress()}
 
     def touched(self, reader: Reader) -> TableRows:
         """Return the table rows of which anything has changed since a reader's `clear_touched`, ascending, (n,).
@@ -218,8 +229,7 @@ class TrainerState:
     ) -> "TrainerState":
         """Return the state that `tensors` had described, and then, one after another, `tensors_of`.
 
-        It empties `flat`, so that what a part has made into something else is not held beside it, and each delta before
-        it asks for the next.
+        It empties `flat`, and then each delta: what a part has made into something else is not held beside it.
         """
         saved = group(flat)
         flat.clear()

@@ -3,11 +3,15 @@
 import json
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+import torch
 
 from contracts import ItemKeys
+from trainer.items import stored
 from trainer.items.rows import Reader, TableRows
+from trainer.items.stored import tabled
 from trainer.items.table import ItemTable
 from trainer.ranks.workers import Workers
 
@@ -51,10 +55,14 @@ def first_reads_alone(table: ItemTable, alone: ItemTable, workers: Workers) -> N
         found.append(np.array_equal(table.keys_of(rows), alone.keys[rows]))
         keys = alone.keys[alone.live]
         found.append(np.array_equal(table.rows(keys), alone.live))
+        for name, lines in tabled(table, rows).items():
+            found.append(lines.shape == wanted[name].shape)
+            found.append(np.array_equal(torch.cat(list(lines)), wanted[name]))
 
-    workers.first(read, table.answer)
+    with patch.object(stored, "_AT_ONCE", 64):
+        workers.first(read, table.answer)
     assert all(found)
-    assert len(found) == 6 * workers.is_first
+    assert len(found) == 14 * workers.is_first
 
 
 def main(out: str) -> None:

@@ -3,12 +3,15 @@
 All ranks draw the same numbers, so each knows what the others ask for, and what the sums must be.
 """
 
+from unittest.mock import patch
+
 import torch
 
 from tests.trainer.support import same_tensors
+from trainer.items import stored
 from trainer.items.embeddings import Embeddings
 from trainer.items.rows import TableRows
-from trainer.items.stored import placed
+from trainer.items.stored import fetched, placed
 from trainer.ranks.workers import Workers
 
 DIMENSION = 3
@@ -60,7 +63,12 @@ def first_reads_alone(table: Embeddings, alone: Embeddings, workers: Workers) ->
     rows = TableRows(torch.arange(0, alone.capacity, 3).numpy())
 
     def read() -> None:
-        assert same_tensors(table.state_of(rows), alone.state_of(rows)) == []
+        wanted = alone.state_of(rows)
+        assert same_tensors(table.state_of(rows), wanted) == []
+        with patch.object(stored, "_AT_ONCE", 10):
+            pieces = {line: list(lines) for line, lines in fetched(table, rows).items()}
+        assert max(len(piece) for piece in pieces["weight"]) == 10
+        assert same_tensors({line: torch.cat(some) for line, some in pieces.items()}, wanted) == []
         for one, other in zip(table.norms().values(), alone.norms().values(), strict=True):
             torch.testing.assert_close(one, other)
 

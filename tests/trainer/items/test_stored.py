@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from trainer.items import stored
 from trainer.items.embeddings import Embeddings
 from trainer.items.places import Places
-from trainer.items.stored import PlacedLines, placed, tabled
+from trainer.items.rows import TableRows
+from trainer.items.stored import PlacedLines, fetched, placed, tabled
 from trainer.items.table import ItemTable
 
 CAPACITY = 32
@@ -32,8 +33,19 @@ def test_a_table_comes_piece_by_piece(ids: list[str]) -> None:
     keys = np.arange(1, len(ids) + 1)
     table.admit(keys, np.array(ids, object), 7)
     with patch.object(stored, "_AT_ONCE", 5):
-        found = tabled(table)
-        for name, wanted in table.state_dict().items():
-            whole = torch.from_numpy(wanted)
-            assert (found[name].dtype, found[name].shape) == (whole.dtype, tuple(whole.shape))
-            assert torch.equal(torch.cat(list(found[name])), whole)
+        some = TableRows(np.arange(table.capacity)[1::3])
+        for found, stored_ones in ((tabled(table), table.state_dict()), (tabled(table, some), table.state_of(some))):
+            for name, wanted in stored_ones.items():
+                whole = torch.from_numpy(wanted)
+                assert (found[name].dtype, found[name].shape) == (whole.dtype, tuple(whole.shape))
+                assert torch.equal(torch.cat(list(found[name])), whole)
+
+
+def test_the_embeddings_of_some_rows_come_piece_by_piece() -> None:
+    table, rows = Embeddings(ORDERED.clone(), torch.arange(float(CAPACITY))), TableRows(np.arange(1, CAPACITY, 2))
+    with patch.object(stored, "_AT_ONCE", 5):
+        for line, lines in fetched(table, rows).items():
+            wanted = table.state_dict()[line][rows]
+            assert (lines.dtype, lines.shape) == (wanted.dtype, tuple(wanted.shape))
+            assert [len(piece) for piece in lines] == [5, 5, 5, 1]
+            assert torch.equal(torch.cat(list(lines)), wanted)

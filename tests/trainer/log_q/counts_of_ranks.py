@@ -2,12 +2,14 @@
 
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from contracts import ItemKeys
 from sketches import ExactCounter, FrequencyView
+from trainer.items import stored
 from trainer.items.rows import TableRows
 from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
@@ -69,11 +71,16 @@ def first_reads_alone(shared: Stream, alone: Stream, workers: Workers) -> None:
         delta, state, every = shared.counts.state_of(rows), alone.counts.state_dict(), torch.from_numpy(rows)
         found.extend(torch.equal(delta[name], value) for name, value in alone.counts.state_of(rows).items())
         found.extend(torch.equal(torch.cat(list(lines)), state[name]) for name, lines in counted(shared.counts).items())
+        found.extend(
+            torch.equal(torch.cat(list(lines)), state[name][every])
+            for name, lines in counted(shared.counts, rows).items()
+        )
         found.append(torch.equal(shared.counts[every], alone.counts[every]))
 
-    workers.first(read, shared.counts.answer)
+    with patch.object(stored, "_AT_ONCE", 64):
+        workers.first(read, shared.counts.answer)
     assert all(found)
-    assert len(found) == 6 * workers.is_first
+    assert len(found) == 8 * workers.is_first
 
 
 def main(out: str) -> None:

@@ -1,10 +1,12 @@
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 
 from sketches import FrequencyView
 from trainer.items import stored
+from trainer.items.rows import TableRows
 from trainer.items.table import ItemTable
 from trainer.log_q.row_counts import RowCounts
 from trainer.log_q.stored import counted
@@ -22,3 +24,7 @@ def test_counts_come_piece_by_piece_in_the_order_of_rows(lives: tuple[float, ...
         for line, lines in found.items():
             assert (lines.dtype, lines.shape) == (wanted[line].dtype, tuple(wanted[line].shape))
             assert torch.equal(torch.cat(list(lines)), wanted[line])
+        some = TableRows(np.arange(1, 16, 2))
+        for line, lines in counted(counts, some).items():
+            assert lines.shape == tuple(wanted[line][some].shape)
+            assert torch.equal(torch.cat(list(lines)), wanted[line][some])
