@@ -160,11 +160,10 @@ class Embeddings:
         return {line: self.fetch(index, line) for line in lines}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
-        """Take over those of the rows (n,) that `state_of` describes that are this rank's."""
-        every = torch.from_numpy(rows)
-        own = self.places.own(every)
-        index = self.places.local(every[own]).to(self.weight.device)
-        self.weight[index], self.squares[index] = (state[line][own].to(self.weight) for line in get_args(Line))
+        """Take over what `state_of` describes, of rows (n,) of this rank."""
+        index = self.places.local(torch.from_numpy(rows)).to(self.weight.device)
+        for line in get_args(Line):
+            self._of(line)[index] = state[line].to(self.weight)
 
     def norms(self, rows: TableRows | None = None) -> dict[str, Tensor]:
         """Return the Euclidean norms of weight and squares, of some rows (n,) or of all; called as `fetch`."""

@@ -49,14 +49,12 @@ class ItemIds:
         self.kept[self._stripes.lines(TableRows(rows[own]))] = None if ids is None else ids[own]
 
     def put_packed(self, rows: TableRows, sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> None:
-        """Give rows (n,) the ids that `pack_ids` has packed."""
+        """Give rows (n,), which this rank keeps, the ids that `pack_ids` has packed."""
         start = 0
         for first in range(0, len(rows), _AT_ONCE):
             some = slice(first, first + _AT_ONCE)
-            own = np.flatnonzero(self._stripes.own(TableRows(rows[some])))
             end = start + int(sizes[some].clip(0).sum())
-            lines = self._stripes.lines(TableRows(rows[some][own]))
-            self.kept[lines] = unpack_ids(sizes[some], data[start:end], own)
+            self.kept[self._stripes.lines(TableRows(rows[some]))] = unpack_ids(sizes[some], data[start:end])
             start = end
 
     def grow(self, capacity: int) -> None:
@@ -129,14 +127,10 @@ def pack_ids(ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
     return sizes, used.copy()
 
 
-def unpack_ids(
-    sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], wanted: npt.NDArray[np.int64] | None = None
-) -> Ids:
-    """Return what `pack_ids` has packed: all, or those at the places `wanted` (m,)."""
+def unpack_ids(sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> Ids:
+    """Return what `pack_ids` has packed."""
     offsets = np.concatenate([[0], np.cumsum(sizes.clip(0), dtype=np.int64)])
     packed = pa.LargeStringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(data))
-    if wanted is not None:
-        packed, sizes = packed.take(pa.array(wanted)), sizes[wanted]
     ids: Ids = packed.to_numpy(zero_copy_only=False).astype(object)
     ids[sizes < 0] = None
     return ids

@@ -240,10 +240,10 @@ class ItemTable:
         return {name: found[name] for name in names}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the rows (n,) that `state_of` describes; `index` is still to be called."""
+        """Take over what `state_of` describes, of rows (n,) of this rank; `index` is still to be called."""
         self._index = None
-        own, lines = self._stripes.own(rows), self._lines(rows)
-        self.keys[lines], self.seen_ms[lines] = (np.asarray(state[name])[own] for name in (KEYS, SEEN_MS))
+        lines = self._stripes.lines(rows)
+        self.keys[lines], self.seen_ms[lines] = (np.asarray(state[name]) for name in (KEYS, SEEN_MS))
         self.ids.put_packed(rows, np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
 
     def answer(self, question: str) -> None:

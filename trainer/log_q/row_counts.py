@@ -172,7 +172,7 @@ class RowCounts:
         self._since_ms, self._chosen_ms = state["times"].tolist()
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
-        """Take over this rank's rows of what `state_of` returned; `recount` is still to be called."""
+        """Take over what `state_of` returned, of rows (n,) of this rank; `recount` is still to be called."""
         self.kept.load_rows(rows, state)
         self._since_ms, self._chosen_ms = state["times"].tolist()
 

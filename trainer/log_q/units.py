@@ -109,7 +109,7 @@ class Units:
         self.chosen = state["chosen"].to(device) if "chosen" in state else self.chosen.new_zeros(len(self.units))
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
-        """Take over those of rows (n,) that are this rank's."""
-        here, own = self.own(rows)
+        """Take over those of rows (n,) of this rank."""
+        here = self.places.local(torch.from_numpy(rows)).to(self.units.device)
         for line in self.stored:
-            self.of(line)[here] = state[line][own].to(self.units.device)
+            self.of(line)[here] = state[line].to(self.units.device)

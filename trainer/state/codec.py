@@ -42,7 +42,7 @@ class StatefulRows(Stateful, Protocol):
         ...
 
     def load_rows(self, rows: TableRows, state: dict[str, Tensor], /) -> None:
-        """Take over what `state_of` returned; the lines of all other rows stay."""
+        """Take over what `state_of` returned, of rows that this rank keeps; the lines of all others stay."""
         ...
 
 

@@ -26,7 +26,8 @@ def main(out: str) -> None:
             elif turn % 3 == 1:
                 ids.put(rows, names)
             else:
-                ids.put_packed(rows, *pack_ids(names))
+                own = rows % workers.world_size == workers.rank
+                ids.put_packed(TableRows(rows[own]), *pack_ids(names[own]))
             alone |= dict(zip(rows.tolist(), names.tolist(), strict=True))
             # Each asks for others, in an order of its own.
             asked = TableRows(np.random.default_rng((turn, workers.rank)).permutation(capacity)[: capacity // 2 + 1])

@@ -78,10 +78,10 @@ def main(out: str) -> None:
                 table.index()
                 alone.index()
             if turn % 7 == 6:
-                rows = TableRows(alone.live[::3].copy())
-                for one in (table, alone):
-                    one.load_rows(rows, alone.state_of(rows))
-                    one.index()
+                rows = alone.live[::3]
+                own = TableRows(rows[rows % workers.world_size == workers.rank])
+                table.load_rows(own, alone.state_of(own))
+                table.index()
             compare(table, alone, workers, turn)
             first_reads_alone(table, alone, workers)
         (Path(out) / f"rank{workers.rank}").write_text(str(len(table.keys)))

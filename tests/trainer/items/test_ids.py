@@ -23,13 +23,6 @@ def test_ids_survive_as_plain_arrays(ids: list[str | None]) -> None:
     assert unpack_ids(sizes, data).tolist() == ids
 
 
-@given(st.lists(st.none() | TEXTS, min_size=1), st.data())
-def test_some_ids_are_unpacked_alone(ids: list[str | None], data: st.DataObject) -> None:
-    wanted = data.draw(st.lists(st.integers(0, len(ids) - 1)))
-    packed = pack_ids(np.array(ids, object))
-    assert unpack_ids(*packed, np.array(wanted, np.int64)).tolist() == [ids[place] for place in wanted]
-
-
 @given(st.lists(st.none() | TEXTS), st.randoms(use_true_random=False))
 def test_packed_ids_are_taken_piece_by_piece(names: list[str | None], draw: Random) -> None:
     rows, kept = draw.sample(range(len(names)), len(names)), ItemIds(len(names))

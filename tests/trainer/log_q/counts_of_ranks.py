@@ -48,7 +48,9 @@ class Stream:
         whole = {name: value.clone() for name, value in self.counts.state_dict().items()}
         whole["units"][self.counts.kept.own(rows)[0]] = 7.0
         other.counts.load_state_dict(whole)
-        other.counts.load_rows(rows, delta)
+        _, own = self.counts.kept.own(rows)
+        mine = {name: value if name == "times" else value[own] for name, value in delta.items()}
+        other.counts.load_rows(TableRows(rows[own]), mine)
         other.counts.recount()
         return other
 
