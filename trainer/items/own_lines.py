@@ -114,9 +114,9 @@ class OwnListed:
 
     def __init__(self, listed: TableRows, own: Callable[[TableRows], npt.NDArray[np.int64]]) -> None:
         firsts = range(0, len(listed), _AT_ONCE)
-        places = [first + own(TableRows(listed[first : first + _AT_ONCE])) for first in firsts]
-        self._places = np.concatenate([no_rows(), *places])
-        self._listed, self.rows = len(listed), TableRows(listed[self._places])
+        numbers = [first + own(TableRows(listed[first : first + _AT_ONCE])) for first in firsts]
+        self._numbers = np.concatenate([no_rows(), *numbers])
+        self._listed, self.rows = len(listed), TableRows(listed[self._numbers])
 
     @property
     def wanted(self) -> range:
@@ -126,12 +126,12 @@ class OwnListed:
     @property
     def count(self) -> int:
         """Listed rows of the rank."""
-        return len(self._places)
+        return len(self._numbers)
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
         """Copy the own ones among stored lines (n, ...), from number `first` on."""
-        low, high = np.searchsorted(self._places, [first, first + len(lines)])
-        into[low:high] = lines[torch.from_numpy(self._places[low:high] - first)]
+        low, high = np.searchsorted(self._numbers, [first, first + len(lines)])
+        into[low:high] = lines[torch.from_numpy(self._numbers[low:high] - first)]
 
 
 class OwnSizes:

@@ -60,8 +60,9 @@ class StoredLinks:
             yield self._delta(number, listed)
 
     def _delta(self, number: int, listed: TableRows) -> Delta:
-        by_place = OwnListed(listed, lambda rows: self._places.own(torch.from_numpy(rows)).numpy())
-        by_stripe = OwnListed(listed, lambda rows: self._stripes.own(rows).nonzero()[0])
+        places, stripes = self._places, self._stripes
+        by_place = OwnListed(listed, lambda rows: places.own(torch.from_numpy(rows)).numpy())
+        by_stripe = OwnListed(listed, lambda rows: stripes.own(rows).nonzero()[0])
         tensors = self._read(number, {ROWS: by_stripe} | _own(by_place, by_place, by_stripe))
         table = TableRows(tensors.pop(ROWS).numpy())
         return Delta(tensors, listed, {"embeddings": by_place.rows, "counts": by_place.rows, "table": table})

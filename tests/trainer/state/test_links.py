@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import Store
+from contracts import CorruptArtefactError, Store
 from contracts.checkpoint import read_checkpoint_chain
 from tests.trainer.support import absorbed, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
@@ -74,3 +74,14 @@ def test_a_delta_is_let_go_before_the_next_is_read(store: Store, saved: tuple[Tr
     links = links_of(store, name, 0, 1)
     other = TrainerState.restore(state.config, links.whole(), torch.device("cpu"), emptied(links.deltas()))
     assert same_tensors(state.tensors(), other.tensors()) == []
+
+
+def test_every_rank_refuses_a_damaged_delta_alike(store: Store, saved: tuple[TrainerState, str]) -> None:
+    _, name = saved
+    damaged = f"checkpoints/{name}/tensors-00000.bin"
+    data = store.read(damaged)
+    store.write(damaged, data[:-1] + bytes([data[-1] ^ 1]))
+    for rank in range(3):
+        with pytest.raises(CorruptArtefactError) as refusal:
+            list(links_of(store, name, rank, 3).deltas())
+        assert refusal.value.path == store.path(damaged)
