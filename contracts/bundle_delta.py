@@ -6,7 +6,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from contracts import columns
 from contracts.ascending import ascending
 from contracts.bundle_files import BundleFiles
 from contracts.bundle_manifest import BundleFile, IndexRows
@@ -41,7 +40,7 @@ class BundleDelta:
         """Read a delta; raises `CorruptArtefactError` where files are damaged or do not fit together."""
         items, manifest = files.items(), files.manifest
         count, width = manifest.changed, manifest.dimension
-        rows = items[columns.ROW].to_numpy().astype(np.int64)
+        rows = items.rows.astype(np.int64)
         distinct = len(rows) == count and len(ascending(rows)) == count and bool((rows >= 0).all())
         files.require(BundleFile.ITEMS, distinct, f"does not describe {count} rows, each once")
         lists, centroids = None, None
@@ -52,9 +51,9 @@ class BundleDelta:
             centroids = files.matrix(BundleFile.CENTROIDS, (added, width))
         return cls(
             rows=IndexRows(rows),
-            ids=np.array(items[columns.ITEM_ID].to_pylist(), dtype=object),
-            keys=ItemKeys(items[columns.ITEM_KEY].to_numpy()),
-            popularity=items[columns.POPULARITY].to_numpy(),
+            ids=items.ids,
+            keys=items.keys,
+            popularity=items.popularity,
             vectors=files.matrix(BundleFile.VECTORS, (count, width)),
             embeddings=files.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width)),
             removed=IndexRows(files.array(BundleFile.REMOVED, np.int32, (manifest.removed,)).astype(np.int64)),

@@ -1,12 +1,12 @@
 """The files of one bundle, verified and decoded; every error names the file."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,25 @@ from contracts import columns
 from contracts.bundle import BundleLog
 from contracts.bundle_manifest import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest
 from contracts.errors import IncompatibleBundleError
+from contracts.keys import ItemKeys
+from contracts.texts import Texts
 
-__all__ = ["BundleFiles", "MappedFiles", "is_finite"]
+__all__ = ["BundleFiles", "BundleItems", "MappedFiles", "is_finite"]
 
 _BLOCK: Final = 1 << 14
+_DECODED: Final = 1 << 16
+"""Items decoded at a time: memory holds a whole column once, as it stays."""
+
+Strings = npt.NDArray[np.object_]
+
+
+class BundleItems(NamedTuple):
+    """``items.parquet``, column by column, (n,) each: index rows, ids, keys and decayed counts."""
+
+    rows: npt.NDArray[np.int32]
+    ids: Strings
+    keys: ItemKeys
+    popularity: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -34,15 +49,34 @@ class BundleFiles:
         """Say whether the bundle lists a file."""
         return any(entry.name == name for entry in self.manifest.files)
 
-    def items(self) -> pa.Table:
+    def items(self) -> BundleItems:
         """Return ``items.parquet``, each item once, with finite popularities."""
-        items: pa.Table = self.decode(BundleFile.ITEMS, lambda data: pq.read_table(pa.BufferReader(data)))
-        self.require(BundleFile.ITEMS, items.schema.equals(BUNDLE_ITEMS_SCHEMA), f"has the schema {items.schema}")
-        finite = bool(np.isfinite(items[columns.POPULARITY].to_numpy()).all())
+        file = self.decode(BundleFile.ITEMS, lambda data: pq.ParquetFile(pa.BufferReader(data)))
+        schema = file.schema_arrow
+        self.require(BundleFile.ITEMS, schema.equals(BUNDLE_ITEMS_SCHEMA), f"has the schema {schema}")
+        items: BundleItems = self.guarded(BundleFile.ITEMS, partial(self._decoded, file))
+        finite = bool(np.isfinite(items.popularity).all())
         self.require(BundleFile.ITEMS, finite, "holds a popularity that is NaN or infinite")
-        keys = np.sort(items[columns.ITEM_KEY].to_numpy())
+        keys = np.sort(items.keys)
         self.require(BundleFile.ITEMS, bool((keys[1:] > keys[:-1]).all()), "has the same item more than once")
         return items
+
+    def _decoded(self, file: pq.ParquetFile) -> BundleItems:
+        count = file.metadata.num_rows
+        return BundleItems(
+            _numbers(file, columns.ROW, np.int32),
+            self.strings(_pieces(file, columns.ITEM_ID), count),
+            ItemKeys(_numbers(file, columns.ITEM_KEY, np.int64)),
+            _numbers(file, columns.POPULARITY, np.float64),
+        )
+
+    def strings(self, pieces: Iterable[pa.Array], count: int) -> Strings:
+        """Return the strings of Arrow arrays, `count` in all: as Python's own, which are the fastest to read."""
+        found, last = np.empty(count, object), 0
+        for piece in pieces:
+            found[last : last + len(piece)] = piece.to_numpy(zero_copy_only=False)
+            last += len(piece)
+        return found
 
     def matrix(self, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
         """Return a file of finite float32 numbers, of this shape."""
@@ -83,11 +117,15 @@ class BundleFiles:
 
 
 class MappedFiles(BundleFiles):
-    """The same, but arrays are mapped files: the kernel keeps of them in memory what there is room for."""
+    """The same for who seldom reads: arrays are mapped files, of which the kernel keeps what there is room for."""
 
     def _data(self, name: str) -> mmap:
         with self.log.store.local(self.manifest.folder, self.manifest.file(name)) as path, path.open("rb") as file:
             return mmap(file.fileno(), 0, access=ACCESS_READ)
+
+    def strings(self, pieces: Iterable[pa.Array], count: int) -> Strings:
+        """Return the strings of Arrow arrays, `count` in all: in two arrays (`Texts`), a third of the memory."""
+        return cast("Strings", Texts.joined(pieces, count))
 
     def opened(self, name: str, reader: Callable[[Path], Any]) -> Any:
         """Return what a reader makes of a verified file, which it may map."""
@@ -98,6 +136,19 @@ class MappedFiles(BundleFiles):
 def is_finite(matrix: npt.NDArray[np.float32]) -> bool:
     """Say whether all numbers (n, d) are finite; memory holds the answers of some rows at a time."""
     return all(np.isfinite(matrix[first : first + _BLOCK]).all() for first in range(0, len(matrix), _BLOCK))
+
+
+def _pieces(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:
+    """Yield a column of a file, some rows at a time."""
+    return (batch.column(0) for batch in file.iter_batches(_DECODED, columns=[name]))
+
+
+def _numbers(file: pq.ParquetFile, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    found, last = np.empty(file.metadata.num_rows, dtype), 0
+    for piece in _pieces(file, name):
+        found[last : last + len(piece)] = piece.to_numpy()
+        last += len(piece)
+    return found
 
 
 def _array(data: bytes | mmap) -> npt.NDArray[Any]:

@@ -1,12 +1,12 @@
 """What a bundle holds for each row of its index: ids, keys, vectors, embeddings and popularity."""
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from contracts import columns
 from contracts.ascending import ascending
 from contracts.bundle_delta import BundleDelta
 from contracts.bundle_files import BundleFiles
@@ -14,6 +14,7 @@ from contracts.bundle_manifest import BundleFile, IndexRows
 from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
 from contracts.keys import PADDING_KEY, ItemKeys
 from contracts.layers import Layers
+from contracts.texts import Texts
 
 __all__ = ["BundleRows"]
 
@@ -38,19 +39,16 @@ class BundleRows:
     @classmethod
     def read(cls, files: BundleFiles) -> Self:
         """Read a complete bundle; raises `CorruptArtefactError` where files are damaged or do not fit together."""
-        items, count = files.items(), files.manifest.rows
-        rows = items[columns.ROW].to_numpy().astype(np.int64)
-        bounds = np.concatenate([[-1], rows, [count]])
-        in_order = len(rows) == files.manifest.items and bool((np.diff(bounds) > 0).all())
+        (rows, ids, keys, popularity), count = files.items(), files.manifest.rows
+        in_order = len(rows) == files.manifest.items and _ascend(rows, count)
         files.require(BundleFile.ITEMS, in_order, f"does not number {files.manifest.items} rows from 0 to {count - 1}")
-        keys, gone = ItemKeys(items[columns.ITEM_KEY].to_numpy()), _others(rows, count)
-        ids = np.array(items[columns.ITEM_ID].to_pylist(), dtype=object)
+        gone = _others(rows, count)
         return cls(
             ids=Layers.of(_spread(ids, rows, count, ""), gone),
             keys=Layers.of(_spread(keys, rows, count, PADDING_KEY)),
-            popularity=Layers.of(_spread(items[columns.POPULARITY].to_numpy(), rows, count, -np.inf)),
+            popularity=Layers.of(_spread(popularity, rows, count, -np.inf)),
             **_matrices(files, gone),
-            item_rows=ItemRows.of(keys, IndexRows(rows)),
+            item_rows=ItemRows.of(keys, IndexRows(rows.astype(np.int64))),
         )
 
     def __len__(self) -> int:
@@ -59,7 +57,8 @@ class BundleRows:
     @property
     def live(self) -> IndexRows:
         """The rows that hold an item, ascending."""
-        return IndexRows(np.flatnonzero(self.keys[np.arange(len(self))] != PADDING_KEY))
+        has_item = [piece != PADDING_KEY for piece in self.keys.pieces(PADDING_KEY)]
+        return IndexRows(np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *has_item])))
 
     def merged(self, files: BundleFiles) -> "BundleRows":
         """Return the same rows as they are read of a compacted bundle, `files`: nothing lies on anything.
@@ -69,7 +68,7 @@ class BundleRows:
         keys, live = self.keys.merged(PADDING_KEY), self.live
         gone = _others(live, len(self))
         return BundleRows(
-            ids=Layers.of(self.ids.merged(""), gone),
+            ids=Layers.of(files.strings(map(pa.array, self.ids.pieces("")), len(self)), gone),
             keys=Layers.of(keys),
             popularity=Layers.of(self.popularity.merged(-np.inf)),
             **_matrices(files, gone),
@@ -122,17 +121,24 @@ def _matrices(files: BundleFiles, gone: npt.NDArray[np.int64]) -> dict[str, Laye
     return {"vectors": Layers.of(vectors, gone), "embeddings": Layers.of(embeddings, gone + FIRST_ITEM_ROW)}
 
 
-def _others(rows: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+def _ascend(rows: npt.NDArray[np.int32], count: int) -> bool:
+    """Say whether rows (n,) ascend, and are among `count`."""
+    return not len(rows) or bool(rows[0] >= 0 and rows[-1] < count and (rows[1:] > rows[:-1]).all())
+
+
+def _others(rows: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[np.int64]:
     """Return those among `count` rows that are not among `rows`, ascending."""
     is_other = np.ones(count, np.bool_)
     is_other[rows] = False
     return np.flatnonzero(is_other)
 
 
-def _spread(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], count: int, empty: Any) -> npt.NDArray[Any]:
+def _spread(values: npt.NDArray[Any], rows: npt.NDArray[np.int32], count: int, empty: Any) -> npt.NDArray[Any]:
     """Return the values (n,) of `rows` (n,), ascending, at their places among `count`; others are `empty`."""
     if len(rows) == count:
         return values
+    if isinstance(values, Texts):
+        return cast("npt.NDArray[Any]", values.spread(rows, count))
     found = np.full(count, empty, values.dtype)
     found[rows] = values
     return found

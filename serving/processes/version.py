@@ -13,13 +13,13 @@ from contracts.bundle_files import BundleFiles
 from contracts.bundle_rows import BundleRows
 from contracts.feature_weights import FeatureWeights
 from contracts.layers import Layers
+from contracts.texts import Texts
 from serving.bundle import LoadedBundle
 from serving.index import AnnIndex, Index
 from serving.layered import exact_index
 from serving.loading import warm_scorer, warm_users
 from serving.popular import Popular
 from serving.processes.arrays import SharedArrays, StoredFile
-from serving.processes.texts import Texts
 from serving.scorer import Scorer
 from serving.tower import Tower
 

@@ -3,18 +3,24 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from contracts import BundleFile, BundleLog, CorruptArtefactError, Store
+from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, CorruptArtefactError, Store
+from contracts import bundle_files as module
 from contracts.bundle_files import BundleFiles, MappedFiles
+from contracts.texts import Texts
 from tests.contracts.test_bundle import write
 
 KINDS = [BundleFiles, MappedFiles]
 
 
-def files_with(folder: Path, data: bytes, kind: type[BundleFiles] = BundleFiles) -> BundleFiles:
+def files_with(
+    folder: Path, data: bytes, kind: type[BundleFiles] = BundleFiles, name: str = BundleFile.VECTORS
+) -> BundleFiles:
     log = BundleLog(Store(str(folder)))
-    entry = log.store.write(f"bundles/0001/{BundleFile.VECTORS}", data)
+    entry = log.store.write(f"bundles/0001/{name}", data)
     return kind(log, write(log, "0001", files=(entry,)))
 
 
@@ -72,3 +78,52 @@ def test_what_a_reader_cannot_open_is_named(tmp_path: Path) -> None:
     files = files_with(tmp_path, b"something else", MappedFiles)
     with pytest.raises(CorruptArtefactError, match=f"{BundleFile.VECTORS}: cannot be used"):
         files.opened(BundleFile.VECTORS, np.load)
+
+
+def parquet(**columns: object) -> bytes:
+    """Return ``items.parquet`` of five items, some columns changed."""
+    whole = {
+        "row": range(5),
+        "item_id": ["", "b", "\u00e9\u00e9", "d", "e" * 99],
+        "item_key": [5, -4, 3, 2, 1],
+        "popularity": [0.5] * 5,
+    }
+    file = io.BytesIO()
+    pq.write_table(pa.table(whole | columns, schema=BUNDLE_ITEMS_SCHEMA), file, row_group_size=3)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("decoded", [2, 1 << 16])
+def test_items_are_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BundleFiles], decoded: int
+) -> None:
+    monkeypatch.setattr(module, "_DECODED", decoded)
+    data = parquet()
+    found, wanted = files_with(tmp_path, data, kind, BundleFile.ITEMS).items(), pq.read_table(pa.BufferReader(data))
+    for mine, name in zip(found, ("row", "item_id", "item_key", "popularity"), strict=True):
+        assert np.asarray(mine).tolist() == wanted[name].to_pylist()
+        assert mine.dtype == (object if name == "item_id" else wanted[name].to_numpy().dtype)
+    assert isinstance(found.ids, Texts) == (kind is MappedFiles)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (parquet()[:-1], "cannot be used"),
+        (parquet().replace(b"PAR1", b"PAR2"), "cannot be used"),
+        (parquet(item_key=[5, 4, 3, 2, 5]), "same item more than once"),
+        (parquet(popularity=[0.5, 0.5, float("nan"), 0.5, 0.5]), "popularity"),
+    ],
+)
+def test_items_that_cannot_be_used_are_named(tmp_path: Path, data: bytes, problem: str) -> None:
+    with pytest.raises(CorruptArtefactError, match=f"{BundleFile.ITEMS}: .*{problem}"):
+        files_with(tmp_path, data, name=BundleFile.ITEMS).items()
+
+
+def test_items_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
+    """The file says where its columns are, and something else is there."""
+    data = bytearray(parquet())
+    data[4:60] = bytes(56)
+    with pytest.raises(CorruptArtefactError, match=f"{BundleFile.ITEMS}: cannot be used"):
+        files_with(tmp_path, bytes(data), name=BundleFile.ITEMS).items()

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from contracts import BundleFile, BundleLog, Store
+from contracts.texts import Texts
 from serving.bundle import LoadedBundle
 from serving.index import AnnIndex
 from serving.loading import load_bundle
 from serving.processes.arrays import MappedArrays, SharedArrays
-from serving.processes.texts import Texts
 from serving.processes.version import Models, SharedVersion
 from tests.serving.deltas import KINDS, QUERIES, assert_same, base, changed, dense, drawn, write_delta
 from tests.serving.support import Catalogue, mean_tower, write_bundle

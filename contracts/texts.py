@@ -1,5 +1,6 @@
-"""Strings in two arrays, which processes can map: an array of Python's own strings belongs to one process."""
+"""Strings in two arrays: an eighth to a third of the memory of Python's own, and processes can map them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -21,9 +22,24 @@ class Texts:
     @classmethod
     def of(cls, texts: npt.NDArray[np.object_]) -> Self:
         """Return the strings of an array (n,)."""
-        _, offsets, data = pa.array(texts, pa.large_string()).buffers()
-        found = np.frombuffer(offsets, np.int64, len(texts) + 1) if offsets else np.zeros(1, np.int64)
-        return cls(found, np.frombuffer(data or b"", np.uint8)[: found[-1]])
+        return cls.joined([pa.array(texts, pa.large_string())], len(texts))
+
+    @classmethod
+    def joined(cls, pieces: Iterable[pa.Array], count: int) -> Self:
+        """Return the strings of Arrow arrays, `count` in all and no nulls; memory holds one of these at a time."""
+        offsets, data, last = np.zeros(count + 1, np.int64), bytearray(), 0
+        for piece in pieces:
+            bounds, text = _buffers(piece)
+            offsets[last + 1 : last + len(bounds)] = bounds[1:] + (len(data) - bounds[0])
+            last += len(bounds) - 1
+            data += text[bounds[0] : bounds[-1]].data
+        return cls(offsets, np.frombuffer(data, np.uint8))
+
+    def spread(self, rows: npt.NDArray[np.integer[Any]], count: int) -> "Texts":
+        """Return these strings at `rows` (n,), ascending, of `count`; those of other rows are empty."""
+        sizes = np.zeros(count + 1, np.int64)
+        sizes[rows + 1] = np.diff(self.offsets)
+        return Texts(np.cumsum(sizes), self.data)
 
     @property
     def dtype(self) -> np.dtype[np.object_]:
@@ -62,3 +78,13 @@ class Texts:
     def _column(self) -> Any:
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         return pa.LargeStringArray.from_buffers(len(self), *buffers[1:], buffers[0])
+
+
+def _buffers(piece: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return the bounds (n + 1,) of the strings of an Arrow array, and the bytes that these count."""
+    column = piece.cast(pa.large_string())
+    _, bounds, data = column.buffers()
+    if bounds is None:
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    of_mine = slice(column.offset, column.offset + len(column) + 1)
+    return np.frombuffer(bounds, np.int64)[of_mine], np.frombuffer(data or b"", np.uint8)

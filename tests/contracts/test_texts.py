@@ -2,11 +2,12 @@ import pickle
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.layers import Layers
-from serving.processes.texts import Texts
+from contracts.texts import Texts
 
 some_texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=20)
 
@@ -32,6 +33,27 @@ def test_an_empty_column_has_nothing() -> None:
     column = Texts.of(np.array([], object))
     assert len(column) == 0
     assert column[np.array([], np.int64)].tolist() == []
+
+
+@given(st.lists(some_texts, max_size=4), st.integers(0, 3))
+def test_pieces_are_joined_in_their_order(pieces: list[list[str]], passed: int) -> None:
+    """Pieces of arrays of either kind, which need not begin where their array does."""
+    kinds = (pa.string(), pa.large_string())
+    arrays = [pa.array(["left out"] * passed + one, kinds[n % 2])[passed:] for n, one in enumerate(pieces)]
+    every = [text for one in pieces for text in one]
+    assert np.asarray(Texts.joined(iter(arrays), len(every))).tolist() == every
+
+
+@given(some_texts, st.data())
+def test_between_rows_that_strings_are_spread_to_others_are_empty(texts: list[str], data: st.DataObject) -> None:
+    count = len(texts) + data.draw(st.integers(0, 5))
+    rows = np.array(sorted(data.draw(st.permutations(range(count)))[: len(texts)]), np.int32)
+    wanted = [""] * count
+    for row, text in zip(rows.tolist(), texts, strict=True):
+        wanted[row] = text
+    found = Texts.of(np.array(texts, object)).spread(rows, count)
+    assert np.asarray(found).tolist() == wanted
+    assert found[rows].tolist() == texts
 
 
 def test_rows_lie_on_it_as_on_an_array() -> None:
