@@ -12,6 +12,7 @@ __all__ = [
     "append_lists",
     "apply_delta",
     "check_delta",
+    "give_lists",
     "keep_places",
     "keeps_places",
     "takes_deltas",
@@ -66,21 +67,22 @@ def _make_room(index: Any) -> None:
         if size:
             new.update_entries(number, 0, size, old.get_ids(number), old.get_codes(number))
         new.resize(number, size)
-    _give(index, new)
+    give_lists(index, new)
 
 
 def without_rows(index: Any) -> Any:
     """Return a copy of a trained index with lists, but without a row in them; what it copies may be a mapped file."""
     copy: Any = faiss.clone_index(index)
     # Not emptied: lists keep the memory of what they have held.
-    _give(copy, _faiss.ArrayInvertedLists(index.nlist, index.code_size))
+    give_lists(copy, _faiss.ArrayInvertedLists(index.nlist, index.code_size))
     copy.ntotal = 0
     # What is mapped, its centroids too, ends the process when it grows.
     return _faiss.deserialize_index(_faiss.serialize_index(copy))
 
 
-def _give(index: Any, lists: Any) -> None:
-    index.replace_invlists(lists, True)  # noqa: FBT003 - the index owns them, and FAISS takes no keywords
+def give_lists(index: Any, lists: Any) -> None:
+    """Let an IVF index have other inverted lists, which it owns from then on."""
+    index.replace_invlists(lists, True)  # noqa: FBT003 - FAISS takes no keywords
     lists.this.disown()
 
 

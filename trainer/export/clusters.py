@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from contracts import IndexFit
 from contracts.index_delta import append_lists
+from contracts.narrow import narrow
+from trainer.export.filling import filled
 
 __all__ = ["Assigned", "Clusters", "family"]
 
@@ -40,7 +42,7 @@ _ITEMS_PER_LIST: Final = 8
 class Assigned(NamedTuple):
     """The list of each item, (n,), and the cosine of the item and the list's centroid, (n,)."""
 
-    lists: npt.NDArray[np.int64]
+    lists: npt.NDArray[np.int32]
     cosines: Floats
 
     def take(self, chosen: npt.NDArray[np.int64]) -> "Assigned":
@@ -84,23 +86,16 @@ class Clusters:
         """Return the nearest list of each of the vectors (n, d)."""
         return _nearest(self.empty.quantizer, vectors)
 
-    def measured(self, vectors: Floats, lists: npt.NDArray[np.int64]) -> Assigned:
+    def measured(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Assigned:
         """Return the cosines of vectors (n, d) whose `lists` are known."""
         centroids, cosines = self.centroids(), np.empty(len(vectors), np.float32)
         for at in _blocks(len(vectors)):
             cosines[at] = np.einsum("nd,nd->n", vectors[at], centroids[lists[at]]) / _lengths(vectors[at])
         return Assigned(lists, cosines)
 
-    def filled(self, vectors: Floats, lists: npt.NDArray[np.int64]) -> Any:
-        """Return an index that holds vectors (n, d) in the given lists (n,), as rows 0 to n - 1."""
-        index: Any = faiss.clone_index(self.empty)
-        for number, size in enumerate(np.bincount(lists, minlength=self.lists).tolist()):
-            # Room for what comes: a list that is full would take twice its memory.
-            index.invlists.resize(number, size)
-            index.invlists.resize(number, 0)
-        rows, lists = np.arange(len(vectors)), np.ascontiguousarray(lists)
-        index.add_core(len(vectors), faiss.swig_ptr(vectors), faiss.swig_ptr(rows), faiss.swig_ptr(lists))
-        return index
+    def filled(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Any:
+        """Return an index that holds vectors (n, d) in the given lists (n,), as rows 0 to n - 1; see `filled`."""
+        return filled(self.empty, np.arange(len(vectors)), lists, vectors)
 
     def repaired(self, vectors: Floats, assigned: Assigned) -> tuple["Clusters", Assigned] | None:
         """Append lists for the badly fitting among the vectors (n, d), and move into them whatever fits better there.
@@ -118,7 +113,7 @@ class Clusters:
         added.add(means.centroids)
         better = _nearest(added, vectors)
         moves = better.cosines > assigned.cosines
-        lists = np.where(moves, better.lists + self.lists, assigned.lists)
+        lists = np.where(moves, better.lists + np.int32(self.lists), assigned.lists)
         fit = self.fit.model_copy(update={"repairs": self.fit.repairs + 1})
         return self._with(means.centroids, fit), Assigned(lists, np.maximum(better.cosines, assigned.cosines))
 
@@ -129,10 +124,10 @@ class Clusters:
 
 
 def _nearest(quantizer: Any, vectors: Floats) -> Assigned:
-    lists, cosines = np.empty(len(vectors), np.int64), np.empty(len(vectors), np.float32)
+    lists, cosines = np.empty(len(vectors), np.int32), np.empty(len(vectors), np.float32)
     for at in _blocks(len(vectors)):
         scores, found = quantizer.search(vectors[at], 1)
-        lists[at], cosines[at] = found[:, 0], scores[:, 0] / _lengths(vectors[at])
+        lists[at], cosines[at] = narrow(found[:, 0]), scores[:, 0] / _lengths(vectors[at])
     return Assigned(lists, cosines)
 
 

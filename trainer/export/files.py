@@ -83,7 +83,7 @@ def write_delta(store: Store, manifest: BundleManifest, draft: Delta) -> tuple[F
     ]
     if draft.placed is not None:
         lists = draft.placed.assigned.lists[items]
-        files.append(_write(store, f"{folder}/{BundleFile.LISTS}", lists.astype(np.int32)))
+        files.append(_write(store, f"{folder}/{BundleFile.LISTS}", lists))
     if draft.appended is not None and len(draft.appended):
         files.append(_write(store, f"{folder}/{BundleFile.CENTROIDS}", draft.appended))
     return tuple(files)

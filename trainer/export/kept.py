@@ -28,7 +28,7 @@ Rows = npt.NDArray[np.int64]
 class ByRow:
     """The list of each row of an index, and the cosine of its vector and the list's centroid; never changed."""
 
-    lists: Layers[np.int64]
+    lists: Layers[np.int32]
     cosines: Layers[np.float32]
 
     @classmethod
@@ -39,7 +39,7 @@ class ByRow:
     def take(self, rows: Rows) -> Assigned:
         """Return those of rows (n,) that hold items; -1 means an item without a row: it has list -1, at cosine 0."""
         known = rows >= 0
-        lists, cosines = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.float32)
+        lists, cosines = np.full(len(rows), -1, np.int32), np.zeros(len(rows), np.float32)
         lists[known], cosines[known] = self.lists[rows[known]], self.cosines[rows[known]]
         return Assigned(lists, cosines)
 

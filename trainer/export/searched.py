@@ -7,7 +7,7 @@ out of date out of the search. Both parts search the same lists, so together the
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Protocol, Self
 
 import faiss
 import numpy as np
@@ -17,12 +17,11 @@ from contracts import IndexRows
 from contracts.bundle_delta import BundleDelta
 from contracts.index_delta import apply_delta, takes_deltas, with_row_ids, without_rows
 from contracts.layers import Layers
+from trainer.export.filling import filled
 
 __all__ = ["Found", "ListSearch", "Searched", "searched", "searched_in"]
 
 _faiss: Any = faiss  # its stubs lack these
-_BLOCK: Final = 1 << 16
-"""Rows that one call adds: copies of their vectors stay small."""
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -127,16 +126,11 @@ class ListSearch:
 
     def merged(self, vectors: Layers[np.float32], live: Rows) -> Any:
         """Return one index of the same rows in the same lists."""
-        index, lists = self.empty(), self.lists_of(len(vectors))
-        for first in range(0, len(live), _BLOCK):
-            rows = live[first : first + _BLOCK]
-            added = (vectors[rows], rows, lists[rows])  # FAISS does not keep them alive
-            index.add_core(len(rows), *map(_faiss.swig_ptr, added))
-        return index
+        return filled(self.empty(), live, self.lists_of(len(vectors))[live], vectors)
 
-    def lists_of(self, rows: int) -> npt.NDArray[np.int64]:
+    def lists_of(self, rows: int) -> npt.NDArray[np.int32]:
         """Return the list of each of so many rows, -1 where it has no such row."""
-        lists = np.full(rows, -1, np.int64)
+        lists = np.full(rows, -1, np.int32)
         _note_lists(lists, self.base)
         lists[np.flatnonzero(np.unpackbits(self.outdated, bitorder="little")[:rows])] = -1
         _note_lists(lists, self.over)
@@ -157,7 +151,7 @@ def _search_lists(
     return scores, rows
 
 
-def _note_lists(lists: npt.NDArray[np.int64], index: Any) -> None:
+def _note_lists(lists: npt.NDArray[np.int32], index: Any) -> None:
     """Set the list of each row that an IVF index holds."""
     for number in range(index.nlist):
         if size := index.invlists.list_size(number):
