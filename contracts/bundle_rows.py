@@ -48,7 +48,7 @@ class BundleRows:
             keys=Layers.of(_spread(keys, rows, count, PADDING_KEY)),
             popularity=Layers.of(_spread(popularity, rows, count, -np.inf)),
             **_matrices(files, gone),
-            item_rows=ItemRows.of(keys, IndexRows(rows.astype(np.int64))),
+            item_rows=ItemRows.of(keys, IndexRows(rows.astype(np.int64)) if len(gone) else None),
         )
 
     def __len__(self) -> int:

@@ -91,9 +91,9 @@ class Content:
         at = self.state.position
         return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
 
-    @cached_property
+    @property
     def keys(self) -> ItemKeys:
-        """The items' keys, (n,)."""
+        """The items' keys, (n,), which the table has; called as its `keys_of`."""
         return self.state.table.keys_of(self.rows)
 
     def items(self, chosen: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> pa.Table:
@@ -103,7 +103,7 @@ class Content:
         values: dict[str, Any] = {
             columns.ROW: rows.astype(np.int32),
             columns.ITEM_ID: table.ids.of(places).tolist(),
-            columns.ITEM_KEY: self.keys[chosen],
+            columns.ITEM_KEY: table.keys_of(places),
             columns.POPULARITY: self.state.counts[torch.from_numpy(places)].cpu().numpy(),
         }
         return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)

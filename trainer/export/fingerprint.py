@@ -31,7 +31,8 @@ class Fingerprint:
     """
 
     def __init__(self, capacity: int) -> None:
-        self.keys = ItemKeys(np.full(capacity, PADDING_KEY, np.int64))
+        # Zeros are `PADDING_KEY`, and take no memory before a row is used.
+        self.keys = ItemKeys(np.zeros(capacity, np.int64))
         self._hashes = np.zeros(capacity, np.uint64)
         self._total = 0
 

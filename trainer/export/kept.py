@@ -97,8 +97,9 @@ class Kept:
     def of(cls, servable: Servable) -> Self:
         """Find out the lists of a bundle's rows; of one whose index does not say how it fits, none are kept."""
         manifest, rows, fit = servable.manifest, servable.rows, servable.manifest.index.fit
-        live, index = rows.live, servable.index
-        free = np.setdiff1d(np.arange(len(rows)), live)
+        live, index, is_free = rows.live, servable.index, np.ones(len(rows), np.bool_)
+        is_free[live] = False
+        free = np.flatnonzero(is_free)
         if fit is None or not isinstance(index, ListSearch):
             return cls(manifest, rows, free, None)
         clusters, lists = Clusters(manifest.index.type, index.empty(), fit), index.lists_of(len(rows))
