@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, ItemKeys, Store
+from contracts.texts import Texts
 from contracts.verification import verify
 from serving.bundle import LoadedBundle
 from serving.loading import load_bundle
@@ -118,6 +119,21 @@ def test_a_compacted_chain_answers_as_the_chain_and_so_does_what_builds_on_it(
     assert (made.base, made.depth) == (middle, len(after) + 1)
     assert_published(store, made, state)
     assert verify(store).findings == []
+
+
+def test_ids_are_those_of_the_chain_and_none_is_a_string_of_python(store: Store, state: TrainerState) -> None:
+    """Some rows hold no item."""
+    log, keeper = BundleLog(store), Keeper()
+    export_bundle(store, state, keeper=keeper)
+    for what in ("leave", "replace"):
+        change(state, what, np.random.default_rng(7))
+    chain = Servable.open(log, export_bundle(store, state, keeper=keeper))
+    whole = compact(log, Kept.of(chain), chain).servable
+    live = chain.rows.live
+    assert len(live) < len(chain.rows)
+    for found in (whole, Servable.open(log, whole.manifest)):
+        assert found.rows.ids[live].tolist() == chain.rows.ids[live].tolist()
+        assert isinstance(found.rows.ids.base, Texts)
 
 
 def last_ids(path: Path) -> int:
