@@ -139,8 +139,13 @@ def is_finite(matrix: npt.NDArray[np.float32]) -> bool:
 
 
 def _pieces(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:
-    """Yield a column of a file, some rows at a time."""
-    return (batch.column(0) for batch in file.iter_batches(_DECODED, columns=[name]))
+    """Yield a column of a file, some rows at a time; raises `ValueError` where these are not as many as it says."""
+    left = file.metadata.num_rows
+    for batch in file.iter_batches(_DECODED, columns=[name]):
+        left -= len(batch)
+        yield batch.column(0)
+    if left:
+        raise ValueError(f"lacks {left} of its rows")
 
 
 def _numbers(file: pq.ParquetFile, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -121,6 +121,13 @@ def test_items_that_cannot_be_used_are_named(tmp_path: Path, data: bytes, proble
         files_with(tmp_path, data, name=BundleFile.ITEMS).items()
 
 
+def test_items_that_are_fewer_than_the_file_says_are_refused(tmp_path: Path) -> None:
+    """The footer has them as a field of its own, which Parquet's reader does not compare."""
+    data = parquet().replace(b"\x16\x0a\x19", b"\x16\x0c\x19")
+    with pytest.raises(CorruptArtefactError, match=f"{BundleFile.ITEMS}: cannot be used: lacks 1 of its rows"):
+        files_with(tmp_path, data, name=BundleFile.ITEMS).items()
+
+
 def test_items_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
     """The file says where its columns are, and something else is there."""
     data = bytearray(parquet())
