@@ -33,6 +33,7 @@ from contracts import ItemKeys
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.table import FIRST_ITEM, ItemTable
+from trainer.ranks.allocator import keep_freed_memory
 from trainer.ranks.workers import Workers
 from trainer.step.batches import Batch
 from trainer.step.inputs import sample_inputs
@@ -108,6 +109,7 @@ def steps(config: TrainerConfig, workers: Counted, count: int) -> tuple[float, i
 def rank(batch: int, count: int, items: list[int]) -> None:
     """Be one of the ranks that `run` starts; the first prints what all of them found."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     config = TrainerConfig(batch_size=batch, device="cpu")
     alone = Workers.from_environment("cpu")
     with Counted(alone.rank, alone.world_size, alone.device) as workers:

@@ -12,6 +12,7 @@ from trainer.offline.evaluator import Evaluator
 from trainer.offline.examples import training_batches
 from trainer.offline.model import OfflineModel
 from trainer.offline.results import CurvePoint
+from trainer.ranks.allocator import keep_freed_memory
 from trainer.ranks.workers import Workers
 from trainer.step.step import train_step
 
@@ -92,6 +93,7 @@ def fit(
     ValueError
         If the loss turns NaN or infinite.
     """
+    keep_freed_memory()
     run = _Run(model, len(train), budget, validation)
     batches = training_batches(model.config, interactions, train)
     while run.ended is None:

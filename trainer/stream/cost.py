@@ -15,6 +15,7 @@ from torch import Tensor
 from contracts import WindowLog, WindowManifest
 from trainer.config import TrainerConfig
 from trainer.items.table import PADDING
+from trainer.ranks.allocator import keep_freed_memory
 from trainer.ranks.workers import Workers, deterministic
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch, batches
@@ -74,6 +75,7 @@ def measure(log: WindowLog, config: TrainerConfig, steps: int) -> StepCost:
         If the windows hold too few examples for one step that counts, or the settings do not fit a stream.
     """
     config.check_stream(1)
+    keep_freed_memory()
     workers = Workers.from_environment(config.device)
     state, clock = TrainerState.fresh(config, workers.device), _clock(workers.device)
     manifests = _newest(log, config.batch_size, steps + _WARM_UP)

@@ -9,6 +9,7 @@ import torch
 
 from contracts import ItemKeys, WindowLog, WindowManifest
 from trainer.items.table import FIRST_ITEM
+from trainer.ranks.allocator import keep_freed_memory
 from trainer.ranks.leaving import Stop
 from trainer.ranks.pace import Pace
 from trainer.ranks.workers import Workers
@@ -48,6 +49,7 @@ class Learner:
     review: Callable[[WindowManifest, SharedWindow], None] | None = None
 
     def __post_init__(self) -> None:
+        keep_freed_memory()
         self._ahead = ReadAhead(self.log, self.state.config, self.workers)
         self._pace, self._nodes = Pace(self.workers), self.workers.nodes()
         if self.workers.is_first:
