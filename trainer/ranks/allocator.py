@@ -8,7 +8,7 @@ __all__ = ["keep_freed_memory"]
 
 _TRIM_THRESHOLD: Final = -1, 128 << 20
 _MMAP_THRESHOLD: Final = -3, 32 << 20
-"""Parameters of ``mallopt(3)``, and bytes: larger blocks go back to the system at once, freed ones up to so much stay."""
+"""Parameters of ``mallopt(3)``, in bytes: how much of what is free stays, and which blocks go back in any case."""
 
 
 def keep_freed_memory() -> None:

@@ -32,4 +32,5 @@ def test_a_step_gets_the_memory_of_the_one_before() -> None:
         int(subprocess.run([sys.executable, "-c", STEPS, how], check=True, stdout=subprocess.PIPE).stdout)
         for how in ("kept", "returned")
     )
-    assert kept < 100 < 1000 < returned
+    assert kept < 100
+    assert returned > 1000
