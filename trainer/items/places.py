@@ -62,7 +62,10 @@ class Places:
 
     def distinct(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the distinct ones (n,) among rows (m,), ascending by `key`, and where each row is among them, (m,)."""
-        keys, place = torch.unique(self.key(rows), return_inverse=True)
+        # Numbers of half the size are sorted in half the time.
+        narrow = torch.int32 if self.capacity <= 1 << 31 else torch.int64
+        found, place = torch.unique(self.key(rows).to(narrow), return_inverse=True)
+        keys = found.long()
         return (keys if self.ranks == 1 else self.rows(keys)), place
 
     def local(self, rows: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ class OfflineModel:
             config,
             tower,
             # A tower may have no parameters; AdamW accepts an empty group.
-            AdamW([{"params": list(tower.parameters())}], lr=rate, weight_decay=decay),
+            AdamW([{"params": list(tower.parameters())}], lr=rate, weight_decay=decay, fused=True),
             _embeddings(config, capacity, device),
             _log_q(items, capacity, estimator).to(device),
             torch.from_numpy(counts).to(device),

@@ -297,4 +297,4 @@ class TrainerState:
 def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> tuple[Tower, torch.optim.AdamW]:
     tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER)).to(device, dtype)
     rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
-    return tower, torch.optim.AdamW(tower.parameters(), lr=rate, weight_decay=decay)
+    return tower, torch.optim.AdamW(tower.parameters(), lr=rate, weight_decay=decay, fused=True)

@@ -32,7 +32,7 @@ class SecondPhase:
         seed = derive(config.seed, Purpose.SCORER)
         scorer = build_scorer(config.rescoring, config.tower, seed).to(device, dtype)
         rate, decay = config.rescoring.learning_rate, config.optimizer.weight_decay
-        return cls(scorer, AdamW(scorer.parameters(), lr=rate, weight_decay=decay))
+        return cls(scorer, AdamW(scorer.parameters(), lr=rate, weight_decay=decay, fused=True))
 
     @property
     def parameters(self) -> list[Tensor]:

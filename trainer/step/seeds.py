@@ -9,7 +9,7 @@ from enum import IntEnum
 import torch
 import xxhash
 
-__all__ = ["Purpose", "derive", "generator"]
+__all__ = ["Purpose", "derive", "generator", "seed_dropout"]
 
 
 class Purpose(IntEnum):
@@ -36,3 +36,12 @@ def derive(seed: int, purpose: Purpose, *position: int) -> int:
 def generator(seed: int, purpose: Purpose, *position: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator on `device` that is seeded by `derive`; another kind of device draws other numbers."""
     return torch.Generator(device).manual_seed(derive(seed, purpose, *position))
+
+
+def seed_dropout(seed: int, step: int, rank: int, device: torch.device) -> None:
+    """Seed the generator that layers on a device draw from; `torch.manual_seed` would seed those of all devices."""
+    chosen = derive(seed, Purpose.DROPOUT, step, rank)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(chosen)
+    else:
+        torch.default_generator.manual_seed(chosen)

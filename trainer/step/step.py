@@ -20,7 +20,7 @@ from trainer.step.batches import Batch
 from trainer.step.inputs import sample_inputs
 from trainer.step.laps import Clock, Laps
 from trainer.step.model import Model
-from trainer.step.seeds import Purpose, derive
+from trainer.step.seeds import seed_dropout
 from trainer.step.vectors import StepVectors
 
 __all__ = ["Gradients", "StepResult", "compute_gradients", "train_step"]
@@ -83,13 +83,21 @@ def _norm(gradients: Gradients, workers: Workers) -> float:
     """Return the Euclidean norm of the first phase's gradients; in float64, which no square of float32 overflows."""
     # Row by row first: of all at once, torch would make a copy in float64.
     lengths = torch.linalg.vector_norm(gradients.embeddings, dim=1, dtype=torch.float64)
-    rows, *tower = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in (lengths, *gradients.tower))
-    return math.hypot(*workers.gather(rows).tolist(), *(one.item() for one in tower))
+    rows = workers.gather(torch.linalg.vector_norm(lengths))
+    return math.hypot(*rows.tolist(), _norm_of(gradients.tower))
 
 
 def _second_norm(gradients: Gradients) -> float:
     """Return the same of the second phase: it is clipped by itself, so that the first one does not feel it."""
-    return math.hypot(*(torch.linalg.vector_norm(one, dtype=torch.float64).item() for one in gradients.second))
+    return _norm_of(gradients.second)
+
+
+def _norm_of(gradients: list[Tensor]) -> float:
+    """Return the norm of the numbers of all gradients; there may be none."""
+    if not gradients:
+        return 0.0
+    flat = torch.cat([one.flatten() for one in gradients])
+    return float(torch.linalg.vector_norm(flat, dtype=torch.float64))
 
 
 def _scaled(gradients: Gradients, factor: float) -> Gradients:
@@ -136,7 +144,7 @@ def compute_gradients(
     route = model.embeddings.route(rows)
     fetched = model.fetch(route, rows)
     leaf = fetched.embeddings.requires_grad_()
-    torch.manual_seed(derive(model.config.seed, Purpose.DROPOUT, model.position.step, workers.rank))
+    seed_dropout(model.config.seed, model.position.step, workers.rank, leaf.device)
     model.tower.train()
     vectors = StepVectors(model, fetched, rows, places)
     laps.end("rows")

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.step.seeds import Purpose, derive, generator
+from trainer.step.seeds import Purpose, derive, generator, seed_dropout
 
 seeds = st.integers(0, 2**63 - 1)
 
@@ -28,6 +28,19 @@ def test_a_generator_is_on_the_device_that_is_asked_for() -> None:
         torch.rand(3, generator=generator(7, Purpose.ROWS, device=torch.device("cpu"))),
         torch.rand(3, generator=generator(7, Purpose.ROWS)),
     )
+
+
+def test_dropout_depends_on_step_and_rank_alone() -> None:
+    def dropped(step: int, rank: int) -> list[float]:
+        seed_dropout(3, step, rank, torch.device("cpu"))
+        return torch.nn.functional.dropout(torch.ones(64)).tolist()
+
+    with torch.random.fork_rng(devices=[]):
+        first = dropped(5, 1)
+        assert dropped(5, 1) == first
+        assert first not in (dropped(6, 1), dropped(5, 0))
+        torch.manual_seed(derive(3, Purpose.DROPOUT, 5, 1))
+        assert torch.nn.functional.dropout(torch.ones(64)).tolist() == first
 
 
 @pytest.mark.gpu
