@@ -121,9 +121,7 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     # One more, never held: for items beyond the columns, and, counted from the end, for -1.
     times = torch.bincount(columns, minlength=size + 1)
     rows, slots = torch.nonzero(times[forbidden.clamp(max=size)], as_tuple=True)
-    # Numbers of half the size are sorted in half the time.
-    narrow = torch.int32 if len(forbidden) * size <= 1 << 31 else torch.int64
-    pairs = torch.unique((rows * size + forbidden[rows, slots]).to(narrow)).long()
+    pairs = torch.unique(rows * size + forbidden[rows, slots])
     rows, items = pairs // max(size, 1), pairs % max(size, 1)
     repeats = times[items]
     # The places of one item are neighbours in `order`: count on from the first of each run.
