@@ -1,9 +1,11 @@
-"""What a compiled tower and bfloat16 save: CPU of the user tower alone, forward and backward, on one thread.
+"""The CPU of the user tower alone, on one thread, in microseconds per history.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.tower_speed         # two minutes, most of them to compile
+    OMP_NUM_THREADS=1 python -m benchmarks.tower_speed train       # two minutes, most of them to compile
+    OMP_NUM_THREADS=1 python -m benchmarks.tower_speed serve
 
-All variants take turns on the same histories. Figures are microseconds per history, medians of the turns; the last
-column is against float32 in the same turn.
+`train`: forward and backward, plain, compiled, and with bfloat16. All variants take turns on the same histories;
+figures are medians of the turns, the last column is against float32 in the same turn. `serve`: the exported graph as
+servers run it, by how many queries are answered at once.
 """
 
 import time
@@ -16,7 +18,9 @@ import typer
 from torch import Tensor
 
 from benchmarks.harness import command_line, head, row
+from serving.tower import Tower as Served
 from trainer.config import TowerConfig
+from trainer.export.tower import tower_to_onnx
 from trainer.step.vectors import in_parts
 from trainer.towers import build_tower
 from trainer.towers.in_training import Forward, Precision, in_training
@@ -36,12 +40,12 @@ def seconds_of(forward: Forward, history: Tensor, parameters: list[Tensor]) -> f
 
 
 @app.command()
-def run(
+def train(
     batch: Annotated[int, typer.Option(help="histories of a turn")] = 1024,
     turns: Annotated[int, typer.Option(help="times that each variant is measured")] = 9,
     kind: Annotated[str, typer.Option(help="tower")] = "recency",
 ) -> None:
-    """Measure and print everything."""
+    """Measure what a step spends in the tower."""
     torch.set_num_threads(1)
     config = TowerConfig(kind=kind)
     tower = build_tower(config, 0).train()
@@ -59,6 +63,33 @@ def run(
     for (is_compiled, precision), mine in found.items():
         ratio = np.median([one / other for one, other in zip(mine, found[False, "float32"], strict=True)])
         row("compiled" if is_compiled else "plain", precision, float(np.median(mine)), float(ratio))
+
+
+@app.command()
+def serve(
+    batch: Annotated[list[int], typer.Option(help="queries that are answered at once")] = [1, 8, 32],  # noqa: B006
+    turns: Annotated[int, typer.Option(help="times that each is measured")] = 300,
+    kind: Annotated[list[str], typer.Option(help="towers")] = ["recency", "sasrec", "esasrec"],  # noqa: B006
+) -> None:
+    """Measure what a server spends in the tower."""
+    head("tower", *(f"{count} at once" for count in batch))
+    for one in kind:
+        config = TowerConfig(kind=one)
+        row(
+            one,
+            *(served(Served(tower_to_onnx(build_tower(config, 0), config)), config, count, turns) for count in batch),
+        )
+
+
+def served(tower: Served, config: TowerConfig, count: int, turns: int) -> float:
+    """Return the median CPU microseconds of a query, so many of them at once."""
+    history = np.random.default_rng(0).normal(size=(count, config.history_length, config.dimension))
+    given, spent = (history.astype(np.float32), np.ones(history.shape[:2], np.bool_)), list[float]()
+    for _ in range(turns):
+        started = time.process_time()
+        tower(*given)
+        spent.append(time.process_time() - started)
+    return 1e6 * float(np.median(spent)) / count
 
 
 if __name__ == "__main__":
