@@ -51,8 +51,7 @@ class SampledInputs(NamedTuple):
     """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
 
     `used` (m,) are all table rows, repeated or not, that this rank uses in the step: first those of its histories.
-    `rescored` (N,) are those of the
-    columns that the second phase sees.
+    `rescored` (N,) are those of the columns that the second phase sees.
     """
 
     columns: Tensor | None
