@@ -67,8 +67,8 @@ def train(
 
 @app.command()
 def serve(
-    batch: Annotated[list[int], typer.Option(help="queries that are answered at once")] = [1, 8, 32],  # noqa: B006
-    turns: Annotated[int, typer.Option(help="times that each is measured")] = 300,
+    batch: Annotated[list[int], typer.Option(min=1, help="queries that are answered at once")] = [1, 8, 32],  # noqa: B006
+    turns: Annotated[int, typer.Option(min=1, help="times that each is measured")] = 300,
     kind: Annotated[list[str], typer.Option(help="towers")] = ["recency", "sasrec", "esasrec"],  # noqa: B006
 ) -> None:
     """Measure what a server spends in the tower."""

@@ -1,4 +1,4 @@
-"""Strings in two arrays: an eighth to a third of the memory of Python's own, and processes can map them."""
+"""Strings in two arrays: a third of the memory of Python's own, and processes can map them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

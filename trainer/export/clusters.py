@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from contracts import IndexFit
 from contracts.index_delta import append_lists
-from contracts.narrow import narrow
 from trainer.export.filling import filled
 
 __all__ = ["Assigned", "Clusters", "family"]
@@ -127,7 +126,7 @@ def _nearest(quantizer: Any, vectors: Floats) -> Assigned:
     lists, cosines = np.empty(len(vectors), np.int32), np.empty(len(vectors), np.float32)
     for at in _blocks(len(vectors)):
         scores, found = quantizer.search(vectors[at], 1)
-        lists[at], cosines[at] = narrow(found[:, 0]), scores[:, 0] / _lengths(vectors[at])
+        lists[at], cosines[at] = found[:, 0], scores[:, 0] / _lengths(vectors[at])
     return Assigned(lists, cosines)
 
 

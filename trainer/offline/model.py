@@ -113,7 +113,7 @@ class OfflineModel:
 
     def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows that a step needs: those used, or all where vectors are propagated over the graph."""
-        return torch.unique(used, return_inverse=True) if self.graph is None else (self._every_row, used)
+        return self.embeddings.places.distinct(used) if self.graph is None else (self._every_row, used)
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:  # noqa: ARG002 - the protocol's
         """Return the embeddings of a route's rows, and what is known of all rows."""

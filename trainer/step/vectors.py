@@ -66,16 +66,17 @@ class StepVectors:
         """Return what the loss of this rank's share needs, and nothing else; the hits have a lap of their own."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
         columns, times = self._columns(sampled)
-        hits = self._hits(columns, sampled.share)
+        places = None if columns is None else self.place(columns)
+        hits = self._hits(places, sampled.share)
         laps.end("hits")
-        users, positives = self._users(sampled, batch), self._vectors(rows.positives)
+        users, positives = self._users(sampled, batch), self._vectors(self.place(rows.positives))
         log_q_pos, log_q_columns = self._densities(sampled, columns)
         draws = generator(config.seed, Purpose.RESAMPLING, model.position.step, rank, device=self.rows.device)
         inputs = LossInputs(
             users=users,
             positives=positives,
             temperature=config.tower.temperature,
-            columns=self._items(columns),
+            columns=None if places is None else self._vectors(places),
             hits=hits,
             times=times,
             log_q_pos=log_q_pos,
@@ -110,10 +111,13 @@ class StepVectors:
     def _rescored(self, sampled: SampledInputs, users: Tensor, positives: Tensor) -> Rescored | None:
         """Return the scores of the second phase, which sees vectors and not what they are made of."""
         second, columns = self.model.second, sampled.rescored
-        hits = self._hits(columns, sampled.share)
-        if second is None or columns is None or hits is None:
+        if second is None or columns is None:
             return None
-        users, positives, items = users.detach(), positives.detach(), self._vectors(columns).detach()
+        places = self.place(columns)
+        hits = self._hits(places, sampled.share)
+        if hits is None:
+            return None
+        users, positives, items = users.detach(), positives.detach(), self._vectors(places).detach()
         own = torch.arange(len(users), device=users.device)[:, None]
         pos, neg = second.scorer(users, positives, own)[:, 0], second.scorer.every_pair(users, items)
         keep = torch.ones_like(neg, dtype=torch.bool)
@@ -122,10 +126,10 @@ class StepVectors:
 
     def _items(self, rows: Tensor | None) -> Tensor | None:
         """Return the vectors (..., d) of the items of table rows (...)."""
-        return None if rows is None else self._vectors(rows)
+        return None if rows is None else self._vectors(self.place(rows))
 
-    def _vectors(self, rows: Tensor) -> Tensor:
-        return project(self._look_up(self.place(rows)), self.model.config.tower)
+    def _vectors(self, places: Tensor) -> Tensor:
+        return project(self._look_up(places), self.model.config.tower)
 
     def _columns(self, sampled: SampledInputs) -> tuple[Tensor | None, Tensor | None]:
         """Return the rows of the shared negatives, (C,), and how often each counts where the loss weighs them, (C,)."""
@@ -135,12 +139,13 @@ class StepVectors:
         return columns, times
 
     def _hits(self, columns: Tensor | None, share: RankShare) -> Tensor | None:
+        """Return the pairs (H, 2) of rows and columns, at places (C,), that are no negatives, where the loss asks."""
         if columns is None or share.rows.forbidden is None:
             return None
         positives, known = share.rows.forbidden.tensor_split([1], 1)
         # As a rule the histories, which have been found. Others may have no place in the step: they mask nothing.
         found = self._read_places(share) if torch.equal(known, share.histories) else self.place(known)
-        return accidental_hits(self.place(columns), torch.cat([self.place(positives), found], 1))
+        return accidental_hits(columns, torch.cat([self.place(positives), found], 1))
 
     def _read_places(self, share: RankShare) -> Tensor:
         """Return where the items of histories (s, L) are among the rows of the step."""

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 STEPS = """
-import resource, sys
+import ctypes, resource, sys
 import numpy as np
 from trainer.ranks.allocator import keep_freed_memory
 
@@ -15,8 +15,9 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 def step():
-    return [np.ones(1 << 20) for _ in range(4)] and None
+    return [np.ones(1 << 16) for _ in range(64)] and None
 
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: pages are small on every machine
 if sys.argv[1] == "kept":
     keep_freed_memory()
 step(), step()
