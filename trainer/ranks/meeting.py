@@ -4,6 +4,9 @@ import os
 import socket
 from typing import Final
 
+# torch.optim loads it, too. Its defaults keep the group that is there then: never given back, its threads would end
+# with Python, and take the process down where one still has a tensor in its hands.
+import torch.distributed.nn  # noqa: F401
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
