@@ -3,6 +3,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -68,10 +69,19 @@ def test_a_metrics_port_is_looked_for_where_it_will_be_bound() -> None:
             assert (f"port {port} (trainer metrics, trainer.metrics_port) is in use" in found) == held
 
 
+APART = "127.0.0.3"
+"""A loopback address of this file alone: on 127.0.0.1 any process may get the same port for a connection."""
+
+IP_BIND_ADDRESS_NO_PORT = 24
+"""Linux's number, which Python 3.11 does not name: `connect` chooses the port, as it does for most clients."""
+
+
 def only_serving(**ports: int) -> Settings:
-    """Return settings with these ports of the server, and free ones for all else."""
-    changes = {name: {"metrics_port": 0} for name in ("pipeline", "trainer", "serving", "monitor")}
-    changes["serving"] |= {"port": 0} | ports
+    """Return settings with these ports of the server, and free ones for all else, all of them on `APART`."""
+    stages = ("pipeline", "trainer", "serving", "monitor")
+    changes: dict[str, dict[str, Any]] = {name: {"metrics_port": 0, "metrics_host": APART} for name in stages}
+    changes["serving"] |= {"port": 0, "host": APART} | ports
+    changes["monitor"]["page_host"] = APART
     sections = {name: getattr(Settings(), name).model_copy(update=change) for name, change in changes.items()}
     return with_ports(Settings().model_copy(update=sections), 0)
 
@@ -80,8 +90,10 @@ def only_serving(**ports: int) -> Settings:
 def connected() -> Iterator[tuple[Settings, socket.socket]]:
     """A connection whose local port is that of the settings' server."""
     with socket.socket() as server, socket.socket() as client:
-        server.bind(("127.0.0.1", 0))
+        server.bind((APART, 0))
         server.listen()
+        client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+        client.bind((APART, 0))
         client.connect(server.getsockname())
         yield only_serving(port=client.getsockname()[1]), client
 
@@ -104,7 +116,7 @@ def test_the_port_of_a_connection_is_waited_for() -> None:
 
 def test_a_port_that_somebody_listens_on_is_served() -> None:
     with socket.socket() as busy:
-        busy.bind(("127.0.0.1", 0))
+        busy.bind((APART, 0))
         busy.listen()
         assert is_served(only_serving(metrics_port=busy.getsockname()[1]))
 
