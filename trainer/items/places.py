@@ -14,6 +14,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from trainer.items.distinct import distinct_and_places
+
 __all__ = ["Places"]
 
 _ODD: Final = 0x9E3779B97F4A7C15
@@ -62,10 +64,7 @@ class Places:
 
     def distinct(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the distinct ones (n,) among rows (m,), ascending by `key`, and where each row is among them, (m,)."""
-        # Numbers of half the size are sorted in half the time.
-        narrow = torch.int32 if self.capacity <= 1 << 31 else torch.int64
-        found, place = torch.unique(self.key(rows).to(narrow), return_inverse=True)
-        keys = found.long()
+        keys, place = distinct_and_places(self.key(rows))
         return (keys if self.ranks == 1 else self.rows(keys)), place
 
     def local(self, rows: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Final, Self
 import torch
 from torch import Tensor
 
+from trainer.items.distinct import distinct_and_places
 from trainer.items.places import Places
 from trainer.ranks.workers import Workers
 
@@ -79,7 +80,7 @@ class Route:
         """
         if self._workers.world_size == 1:
             return self.asked, values
-        lines, number = torch.unique(self.asked, return_inverse=True)
+        lines, number = distinct_and_places(self.asked)
         sums = values.new_zeros(len(lines), *values.shape[1:])
         parts = (torch.split(one, self._receive) for one in (self.push(values), number))
         for part, into in zip(*parts, strict=True):

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from trainer.items.distinct import distinct
+
 __all__ = ["Draw", "Pool", "RowList", "RowValues", "Sampler", "accidental_hits", "below_one"]
 
 _BELOW_ONE: Final = -1e-6
@@ -120,9 +122,12 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     size = int(columns.max()) + 1 if len(columns) else 0
     # One more, never held: for items beyond the columns, and, counted from the end, for -1.
     times = torch.bincount(columns, minlength=size + 1)
-    rows, slots = torch.nonzero(times[forbidden.clamp(max=size)], as_tuple=True)
-    pairs = torch.unique(rows * size + forbidden[rows, slots])
-    rows, items = pairs // max(size, 1), pairs % max(size, 1)
+    held = torch.nonzero(times[forbidden.clamp(max=size)].flatten())[:, 0]
+    # One number for each pair: the row above these bits, the item in them.
+    bits = size.bit_length()
+    every = forbidden + (torch.arange(len(forbidden), device=forbidden.device) << bits)[:, None]
+    pairs = distinct(every.flatten()[held])
+    rows, items = pairs >> bits, pairs & ((1 << bits) - 1)
     repeats = times[items]
     # The places of one item are neighbours in `order`: count on from the first of each run.
     firsts = (times.cumsum(0) - times)[items] - (repeats.cumsum(0) - repeats)

@@ -1,0 +1,28 @@
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from trainer.items.distinct import distinct, distinct_and_places
+
+MANY = arrays(np.int64, st.integers(0, 200), elements=st.integers(0, 50) | st.integers(0, 1 << 54))
+
+
+@given(MANY, st.sampled_from([torch.int32, torch.int64]))
+def test_each_number_comes_once_ascending_with_the_place_of_all_that_are_equal(
+    numbers: np.ndarray, dtype: torch.dtype
+) -> None:
+    given_ = torch.from_numpy(numbers % (1 << 31) if dtype == torch.int32 else numbers).to(dtype)
+    expected, places = np.unique(given_.numpy(), return_inverse=True)
+    assert distinct(given_).tolist() == expected.tolist()
+    found = distinct_and_places(given_)
+    assert [one.tolist() for one in found] == [expected.tolist(), places.tolist()]
+    assert {one.dtype for one in found} == {torch.int64}
+
+
+def test_the_numbers_are_not_changed() -> None:
+    numbers = torch.tensor([3, 1, 2, 3])
+    distinct(numbers)
+    distinct_and_places(numbers)
+    assert numbers.tolist() == [3, 1, 2, 3]
