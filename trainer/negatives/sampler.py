@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from trainer.items.distinct import distinct
+from trainer.items.distinct import distinct, where
 
 __all__ = ["Draw", "Pool", "RowList", "RowValues", "Sampler", "accidental_hits", "below_one"]
 
@@ -122,16 +122,21 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     size = int(columns.max()) + 1 if len(columns) else 0
     # One more, never held: for items beyond the columns, and, counted from the end, for -1.
     times = torch.bincount(columns, minlength=size + 1)
-    held = torch.nonzero(times[forbidden.clamp(max=size)].flatten())[:, 0]
+    held = where(times[forbidden.clamp(max=size)].flatten() > 0)
     # One number for each pair: the row above these bits, the item in them.
     bits = size.bit_length()
     every = forbidden + (torch.arange(len(forbidden), device=forbidden.device) << bits)[:, None]
-    pairs = distinct(every.flatten()[held])
+    pairs = distinct(every.flatten().index_select(0, held))
     rows, items = pairs >> bits, pairs & ((1 << bits) - 1)
-    repeats = times[items]
-    # The places of one item are neighbours in `order`: count on from the first of each run.
-    firsts = (times.cumsum(0) - times)[items] - (repeats.cumsum(0) - repeats)
-    places = firsts.repeat_interleave(repeats)
-    places += torch.arange(len(places), device=columns.device)
-    order = torch.argsort(columns, stable=True)
-    return torch.stack([rows.repeat_interleave(repeats), order[places]], 1)
+    # The columns of one item are neighbours in this order.
+    order, firsts = torch.argsort(columns, stable=True), (times.cumsum(0) - times).index_select(0, items)
+    if int(times.max()) > 1:
+        rows, firsts = _each_copy(rows, firsts, times[items])
+    return torch.stack([rows, order.index_select(0, firsts)], 1)
+
+
+def _each_copy(rows: Tensor, firsts: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    """Repeat rows (h,) as often as they say, (h,), and count on from their `firsts` (h,)."""
+    starts = firsts - (times.cumsum(0) - times)
+    places = starts.repeat_interleave(times)
+    return rows.repeat_interleave(times), places.add_(torch.arange(len(places), device=places.device))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trainer.items.distinct import distinct, distinct_and_places
+from trainer.items.distinct import distinct, distinct_and_places, where
 
 MANY = arrays(np.int64, st.integers(0, 200), elements=st.integers(0, 50) | st.integers(0, 1 << 54))
 
@@ -26,3 +26,8 @@ def test_the_numbers_are_not_changed() -> None:
     distinct(numbers)
     distinct_and_places(numbers)
     assert numbers.tolist() == [3, 1, 2, 3]
+
+
+@given(arrays(bool, st.integers(0, 200)))
+def test_where_a_mask_is_true(mask: np.ndarray) -> None:
+    assert where(torch.from_numpy(mask)).tolist() == [place for place, kept in enumerate(mask) if kept]
