@@ -87,7 +87,7 @@ class Served:
         self.projected = project(vectors, self.state.config.tower)
         place = {key: item for item, key in enumerate(self.keys.tolist())}
         self.items = np.array([place[key] for key in self.state.table.keys[self.state.table.live].tolist()])
-        self.read = self.state.compose(self.state.embeddings.weight, torch.arange(self.state.table.capacity))
+        self.read = self.state.item_vectors(torch.arange(self.state.table.capacity))
 
     @torch.no_grad()
     def lists(self, histories: I64, k: int = SHOWN) -> I64:

@@ -7,7 +7,7 @@ without a row is what its features say.
 import io
 import json
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from contracts.features import MAX_DENSE, FeatureNames
 from contracts.keys import hash_ids
 
-__all__ = ["FeatureWeights", "Moments", "buckets_of"]
+__all__ = ["LARGEST", "FeatureWeights", "Moments", "buckets_of"]
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-_LARGEST = 5.0
+LARGEST: Final = 5.0
 """Standard deviations; values further out are cut to this."""
 
 
@@ -45,12 +45,16 @@ class Moments:
         self.mean += shift * len(values) / total
         self.count = total
 
+    @property
+    def deviation(self) -> float:
+        """Their standard deviation; 0 for a lone one, and without any."""
+        return float((self.squares / max(self.count, 1)) ** 0.5)
+
     def standardised(self, values: Doubles) -> Doubles:
         """Return values less the mean, in standard deviations, cut at 5; unknown ones (NaN) and a lone one are 0."""
-        deviation = (self.squares / max(self.count, 1)) ** 0.5
-        if not deviation:
+        if not self.deviation:
             return np.zeros_like(values)
-        scaled: Doubles = np.clip((values - self.mean) / deviation, -_LARGEST, _LARGEST)
+        scaled: Doubles = np.clip((values - self.mean) / self.deviation, -LARGEST, LARGEST)
         return np.nan_to_num(scaled)
 
 

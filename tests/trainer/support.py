@@ -11,7 +11,7 @@ from trainer.config import TrainerConfig
 from trainer.export.cases import MOST
 from trainer.items.rows import TableRows
 from trainer.ranks.workers import Workers
-from trainer.state.codec import flatten
+from trainer.state.codec import Stateful, flatten
 from trainer.state.ingestion import ingest_window
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch, batches
@@ -66,7 +66,9 @@ def same_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
 def whole_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
     """Return all that a state remembers, with the lines of all ranks in the order of rows; all ranks call it."""
     every = TableRows(np.arange(state.table.capacity))
-    shared = {"embeddings": state.embeddings, "table": state.table, "counts": state.counts}
+    shared: dict[str, Stateful] = {"embeddings": state.embeddings, "table": state.table, "counts": state.counts}
+    if state.featured is not None:
+        shared["features"] = state.featured
     return state.tensors() | flatten(shared, every)
 
 

@@ -3,6 +3,8 @@
 torch takes up to ten times as long there.
 """
 
+from typing import cast
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +14,8 @@ __all__ = ["distinct", "distinct_and_places", "where"]
 
 def distinct(numbers: Tensor) -> Tensor:
     """Return the distinct ones (n,) of integers (m,), ascending."""
-    return torch.unique(numbers) if numbers.is_cuda else torch.unique_consecutive(_sorted(numbers))
+    found: Tensor = torch.unique(numbers) if numbers.is_cuda else torch.unique_consecutive(_sorted(numbers))
+    return found
 
 
 def distinct_and_places(numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -21,7 +24,7 @@ def distinct_and_places(numbers: Tensor) -> tuple[Tensor, Tensor]:
     All in int64.
     """
     if numbers.is_cuda:
-        return torch.unique(numbers.long(), return_inverse=True)
+        return cast(tuple[Tensor, Tensor], torch.unique(numbers.long(), return_inverse=True))
     # Each is sorted with its own place in the low bits: cheaper than a sort that gives places, or a search for them.
     bits = len(numbers).bit_length()
     packed = _sorted(torch.arange(len(numbers)).add_(numbers, alpha=1 << bits))

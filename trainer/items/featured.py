@@ -5,11 +5,15 @@ from typing import Any
 
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 from torch import Tensor, nn
 
 from contracts import WindowManifest
 from contracts.feature_weights import FeatureWeights
-from trainer.items.features import FeatureTable
+from trainer.items.embeddings import Embeddings
+from trainer.items.feature_inputs import inputs_of
+from trainer.items.features import FEATURES, FeatureTable
+from trainer.items.route import Route
 from trainer.items.table import RowChanges, TableRows
 from trainer.towers.item import FeatureInputs, ItemFeatures
 
@@ -17,7 +21,7 @@ __all__ = ["FeaturedItems"]
 
 
 class FeaturedItems:
-    """The part of the model that reads item features, beside the embeddings; the same on every rank.
+    """The part of the model that reads item features, beside the embeddings; its tower is the same on every rank.
 
     Parameters
     ----------
@@ -30,22 +34,47 @@ class FeaturedItems:
     def __init__(self, table: FeatureTable, tower: ItemFeatures) -> None:
         self.table = table
         self.tower = tower
-        self._inputs = self._read()
 
     @classmethod
-    def fresh(cls, buckets: int, capacity: int, weight: Tensor) -> "FeaturedItems":
-        """Return the part as it starts, before the first feature, for a table whose rows are like `weight` (n, d)."""
+    def fresh(cls, buckets: int, embeddings: Embeddings) -> "FeaturedItems":
+        """Return the part as it starts, before the first feature, for the rows of `embeddings`."""
+        weight = embeddings.weight
         tower = ItemFeatures(weight.shape[1], buckets).to(weight)
-        return cls(FeatureTable(buckets, capacity), tower)
+        return cls(FeatureTable(buckets, embeddings.capacity, embeddings.workers, weight.device), tower)
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that AdamW trains."""
         return list(self.tower.parameters())
 
-    def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
-        """Return embeddings (n, d) of `rows` (n,) with what the features add; differentiable."""
-        composed: Tensor = self.tower(vectors, self._inputs.take(rows))
+    def compose(self, vectors: Tensor, features: FeatureInputs) -> Tensor:
+        """Return embeddings (n, d) with what the features of the same items add; differentiable."""
+        composed: Tensor = self.tower(vectors, features)
         return composed
+
+    def kept(self, rows: Tensor) -> FeatureInputs:
+        """Return the features of the items of rows (n,) that this rank keeps."""
+        return self._inputs(*self.table.read(self.table.places.local(rows)))
+
+    def fetch(self, rows: Tensor) -> FeatureInputs:
+        """Return those of distinct rows (n,); called as `Embeddings.fetch`."""
+        self.table.workers.ask(FEATURES)
+        return self.fetched(self.table.route(rows))
+
+    def fetched(self, route: Route) -> FeatureInputs:
+        """Return those of a route's rows (n,), given one for the places of the table."""
+        # Where there are none of a kind, there are none on any rank.
+        found = self.table.read(route.asked)
+        return self._inputs(*(route.answered(one) if one.shape[1] else one.new_empty(len(route), 0) for one in found))
+
+    def answer(self, question: str) -> None:
+        """Take part in what rank 0 asks for alone, less `FEATURES`; for `Workers.first`."""
+        if question:
+            self.table.answer(question)
+        else:
+            self.fetched(self.table.route(torch.empty(0, dtype=torch.int64, device=self.table.device)))
+
+    def _inputs(self, buckets: Tensor, numbers: Tensor) -> FeatureInputs:
+        return inputs_of(self.table, buckets, numbers, self.tower.dense.weight.dtype)
 
     @property
     def weights(self) -> FeatureWeights:
@@ -62,7 +91,6 @@ class FeaturedItems:
         self.table.forget(changes.admitted)
         if items is not None:
             self.table.update(rows, items, manifest.item_features, manifest.max_event_ms)
-        self._inputs = self._read()
 
     def state_dict(self) -> dict[str, Tensor | npt.NDArray[Any]]:
         """Return table and tower as arrays, for the checkpoint."""
@@ -75,24 +103,16 @@ class FeaturedItems:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state_dict` describes."""
         self.table.load_state_dict(_part(state, "table."))
-        self._load_tower(state)
+        self.tower.load_state_dict(_part(state, "tower."))
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
         """Take over the rows (n,) and the tower that `state_of` describes."""
         self.table.load_rows(rows, _part(state, "table."))
-        self._load_tower(state)
-
-    def _load_tower(self, state: Mapping[str, Tensor]) -> None:
         self.tower.load_state_dict(_part(state, "tower."))
-        self._inputs = self._read()
 
-    def _joined(self, table: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor | npt.NDArray[Any]]:
+    def _joined(self, table: Mapping[str, Tensor | npt.NDArray[Any]]) -> dict[str, Tensor | npt.NDArray[Any]]:
         parts: dict[str, Mapping[str, Tensor | npt.NDArray[Any]]] = {"table": table, "tower": self.tower.state_dict()}
         return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
-
-    def _read(self) -> FeatureInputs:
-        weight = self.tower.dense.weight
-        return self.table.inputs(weight.device, weight.dtype)
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -1,56 +1,45 @@
-"""The features of the items of the table, by row.
+"""The features of the items of the table, by row; each rank keeps those of the rows whose embeddings it has.
 
 The names come from the windows' manifests; a feature that appears later is added then. Values change between
-windows only, from the committed windows alone, so every rank that follows the commit order has the same.
+windows only, from the committed windows alone, so whatever the number of ranks, a row has the same. A window costs
+what it says of its items, and a step its rows: nothing is made of all rows.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
+from torch import Tensor
 
 from contracts import FeatureNames
 from contracts.feature_weights import Moments, buckets_of
 from contracts.features import MAX_DENSE
-from trainer.items.table import FIRST_ITEM, TableRows
-from trainer.towers.item import FeatureInputs
+from trainer.items.feature_column import Column, Line
+from trainer.items.places import Places
+from trainer.items.route import Route, moved
+from trainer.items.rows import FIRST_ITEM, TableRows
+from trainer.ranks.workers import Workers
 
-__all__ = ["FeatureTable"]
+__all__ = ["FEATURES", "FeatureTable", "LineKey"]
 
-_NEVER: Final = np.iinfo(np.int64).min
+FEATURES: Final = "features"
+"""How questions begin that rank 0 asks the others; see `Workers.first`."""
+
+_NAMES: Final = "names"
+_MOMENTS: Final = "moments"
 
 
-@dataclass
-class _Column:
-    """One feature: its `values` (capacity, width), and the event time `set_ms` (capacity,) of each value's window."""
+class LineKey(NamedTuple):
+    """Names an array that ranks share: what each row has in the `column` with a number."""
 
-    unknown: int | float
-    values: npt.NDArray[Any]
-    set_ms: npt.NDArray[np.int64]
-
-    def grow(self, capacity: int) -> None:
-        missing = capacity - len(self.values)
-        if not missing:
-            return
-        self.values = np.pad(self.values, ((0, missing), (0, 0)), constant_values=self.unknown)
-        self.set_ms = np.pad(self.set_ms, (0, missing), constant_values=_NEVER)
-
-    def forget(self, rows: TableRows) -> None:
-        self.values[rows], self.set_ms[rows] = self.unknown, _NEVER
-
-    def set(self, rows: TableRows, values: npt.NDArray[Any], event_ms: int) -> None:
-        """Set rows (n,) to values (n, w), unless they have newer ones."""
-        wider = values.shape[1] - self.values.shape[1]
-        self.values = np.pad(self.values, ((0, 0), (0, max(wider, 0))), constant_values=self.unknown)
-        new = self.set_ms[rows] <= event_ms
-        self.forget(TableRows(rows[new]))
-        self.values[rows[new], : values.shape[1]] = values[new]
-        self.set_ms[rows[new]] = event_ms
+    column: int
+    line: Line
 
 
 class FeatureTable:
@@ -62,13 +51,20 @@ class FeatureTable:
         Values are hashed to numbers below it.
     capacity
         Rows of the item table.
+    workers
+        The ranks that share the rows; a single one if None.
+    device
+        Where the lines are.
     """
 
-    def __init__(self, buckets: int, capacity: int) -> None:
-        self.buckets = buckets
-        self.capacity = capacity
-        self._categorical: dict[str, _Column] = {}
-        self._dense: dict[str, _Column] = {}
+    def __init__(
+        self, buckets: int, capacity: int, workers: Workers | None = None, device: torch.device | None = None
+    ) -> None:
+        self.buckets, self.device = buckets, device or torch.device("cpu")
+        self.workers = workers or Workers()
+        self.places = Places(capacity, self.workers.rank, self.workers.world_size)
+        self._categorical: dict[str, Column] = {}
+        self._dense: dict[str, Column] = {}
         self._moments: dict[str, Moments] = {}
 
     @property
@@ -81,19 +77,44 @@ class FeatureTable:
         """Those of each dense feature, in the order of `names`."""
         return tuple(self._moments[name] for name in self._dense)
 
+    @property
+    def columns(self) -> list[Column]:
+        """The features, in the order of `names`."""
+        return [*self._categorical.values(), *self._dense.values()]
+
+    @property
+    def widths(self) -> list[int]:
+        """How many values a row has at most, of each categorical feature; alike on all ranks."""
+        return [column.values.shape[1] for column in self._categorical.values()]
+
     def grow(self, capacity: int) -> None:
-        """Append empty rows up to `capacity`."""
-        self.capacity = capacity
-        for column in self._columns:
-            column.grow(capacity)
+        """Append empty rows up to `capacity`; rows move between ranks, so all call it together."""
+        before = self.places
+        if capacity == before.capacity:
+            return
+        self.places = replace(before, capacity=capacity)
+        if before.ranks == 1:
+            for column in self.columns:
+                column.grow(capacity)
+        elif self.columns:
+            self._move(before)
+
+    def _move(self, before: Places) -> None:
+        found = iter(moved(map(self._of, self.lines.values()), before, self.places, self.workers))
+        rows = self.places.rows_at(torch.arange(len(self.places.here)))
+        new = torch.nonzero(rows >= before.capacity)[:, 0].to(self.device)
+        for column in self.columns:
+            column.values, column.told_ms = next(found), next(found)
+            column.forget(new)
 
     def forget(self, rows: TableRows) -> None:
         """Clear rows that have a new owner, or none."""
-        for column in self._columns:
-            column.forget(rows)
+        lines, _ = self._own(rows)
+        for column in self.columns:
+            column.forget(lines)
 
     def update(self, rows: TableRows, items: pa.Table, names: FeatureNames, event_ms: int) -> None:
-        """Set the features of a window's items.
+        """Set the features of a window's items; the same on all ranks.
 
         Parameters
         ----------
@@ -112,84 +133,107 @@ class FeatureTable:
             If the windows have named more dense features than there is room for.
         """
         for name in names.categorical:
-            column = self._categorical.setdefault(name, self._column(-1, np.int32))
+            column = self._categorical.setdefault(name, self._column(torch.int32))
             known = np.flatnonzero((rows >= FIRST_ITEM) & items[name].is_valid().to_numpy())
             lists = items[name].take(pa.array(known)).combine_chunks()
-            column.set(TableRows(rows[known]), buckets_of(name, lists, self.buckets), event_ms)
+            # Of all ranks, so that rows are as wide on each.
+            column.widen(pc.max(pc.list_value_length(lists)).as_py() or 1)
+            lines, own = self._own(TableRows(rows[known]))
+            values = buckets_of(name, lists.take(pa.array(own)), self.buckets)
+            column.set(lines, torch.from_numpy(values).to(self.device), event_ms)
         for name in names.dense:
-            column = self._dense.setdefault(name, self._column(np.nan, np.float64))
+            column = self._dense.setdefault(name, self._column(torch.float64))
             values = items[name].to_numpy()
             self._moments.setdefault(name, Moments()).add(values[~np.isnan(values)])
             known = np.flatnonzero((rows >= FIRST_ITEM) & ~np.isnan(values))
-            column.set(TableRows(rows[known]), values[known, None], event_ms)
+            lines, own = self._own(TableRows(rows[known]))
+            column.set(lines, torch.from_numpy(values[known[own], None]).to(self.device), event_ms)
         if len(self._dense) > MAX_DENSE:
             raise ValueError(
                 f"the windows name {len(self._dense)} dense features by now, at most {MAX_DENSE} have room"
             )
 
-    def inputs(self, device: torch.device, dtype: torch.dtype) -> FeatureInputs:
-        """Return all rows as the tower reads them: the mean over each feature's values, numbers standardised."""
-        parts = [column.values for column in self._categorical.values()]
-        present = [part >= 0 for part in parts]
-        weights = [there / np.maximum(there.sum(1, keepdims=True), 1) for there in present]
-        # A bag may not be without any place.
-        none = np.zeros((self.capacity, 1), np.int32)
-        dense = np.zeros((self.capacity, MAX_DENSE))
-        for number, (name, column) in enumerate(self._dense.items()):
-            dense[:, number] = self._moments[name].standardised(column.values[:, 0])
-        return FeatureInputs(
-            torch.from_numpy(np.maximum(np.concatenate([none, *parts], 1), 0)).to(device),
-            torch.from_numpy(np.concatenate([none, *weights], 1)).to(device, dtype),
-            torch.from_numpy(dense).to(device, dtype),
-        )
+    def read(self, lines: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what this rank's lines (n,) have: the buckets of values, -1 for none, (n, V), and numbers (n, D)."""
+        buckets = [column.values[lines] for column in self._categorical.values()]
+        numbers = [column.values[lines] for column in self._dense.values()]
+        empty = lines.new_empty(len(lines), 0)
+        return torch.cat([empty.int(), *buckets], 1), torch.cat([empty.double(), *numbers], 1)
 
-    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the table as arrays, for the checkpoint; empty where no feature has been seen."""
-        return self.state_of(TableRows(np.arange(self.capacity)))
+    def state_dict(self) -> dict[str, Tensor | npt.NDArray[Any]]:
+        """Return the lines of this rank as arrays, for the checkpoint; empty where no feature has been seen."""
+        return self._described({name: self._of(key) for name, key in self.lines.items()})
 
-    def state_of(self, rows: TableRows) -> dict[str, npt.NDArray[Any]]:
-        """Return some rows (n,) of the table as arrays, with all names and moments."""
-        if not self._columns:
+    def state_of(self, rows: TableRows) -> dict[str, Tensor | npt.NDArray[Any]]:
+        """Return the same with the lines of some rows (n,), distinct, of all ranks; called as `Embeddings.fetch`."""
+        return self._described({name: self.fetch(rows, key) for name, key in self.lines.items()})
+
+    @property
+    def lines(self) -> dict[str, LineKey]:
+        """The arrays that ranks share, by their names in a checkpoint."""
+        numbers = range(len(self.columns))
+        return {f"{number}.{line}": LineKey(number, line) for number in numbers for line in get_args(Line)}
+
+    def fetch(self, rows: TableRows, key: LineKey) -> Tensor:
+        """Return what distinct rows (n,) have, (n, ...); called as `Embeddings.fetch`."""
+        if not len(rows):  # its type and shape are the same on every rank
+            return self._of(key)[:0]
+        self.workers.ask(f"{FEATURES} {key.column} {key.line}")
+        return self._fetched(torch.from_numpy(rows).to(self.device), key)
+
+    def answer(self, question: str) -> None:
+        """Take part in what rank 0 asks for alone, less `FEATURES`; for `Workers.first`."""
+        column, line = question.split()
+        self._fetched(torch.empty(0, dtype=torch.int64, device=self.device), LineKey(int(column), cast(Line, line)))
+
+    def _fetched(self, rows: Tensor, key: LineKey) -> Tensor:
+        return self.route(rows).fetch(self._of(key))
+
+    def route(self, rows: Tensor) -> Route:
+        """Return how distinct rows (n,), others on each rank, come here; all ranks call it together."""
+        return Route.of(rows, self.places, self.workers)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over this rank's lines, as `state_dict` describes them."""
+        if not state:
+            return
+        categorical, dense = json.loads(np.asarray(state[_NAMES]).tobytes())
+        self._categorical = {name: self._column(torch.int32) for name in categorical}
+        self._dense = {name: self._column(torch.float64) for name in dense}
+        self._load_moments(state)
+        for number, column in enumerate(self.columns):
+            column.values, column.told_ms = (state[f"{number}.{line}"].to(self.device) for line in get_args(Line))
+
+    def load_rows(self, rows: TableRows, state: Mapping[str, Any]) -> None:
+        """Take over rows (n,) of this rank, of a table with the same features."""
+        if not state:
+            return
+        self._load_moments(state)
+        lines = self.places.local(torch.from_numpy(rows)).to(self.device)
+        for name, key in self.lines.items():
+            self._of(key)[lines] = state[name].to(self.device)
+
+    def _load_moments(self, state: Mapping[str, Any]) -> None:
+        moments = np.asarray(state[_MOMENTS]).tolist()
+        self._moments = {name: Moments(*row) for name, row in zip(self._dense, moments, strict=True)}
+
+    def _described(self, lines: Mapping[str, Tensor]) -> dict[str, Tensor | npt.NDArray[Any]]:
+        """Return what says how to read the lines, and these; nothing where there are none."""
+        if not lines:
             return {}
         names = json.dumps([list(self._categorical), list(self._dense)]).encode()
         moments = [(one.count, one.mean, one.squares) for one in self._moments.values()]
-        flat: dict[str, npt.NDArray[Any]] = {
-            "names": np.frombuffer(bytearray(names), np.uint8),
-            "moments": np.array(moments, np.float64).reshape(-1, 3),
-        }
-        for number, column in enumerate(self._columns):
-            flat |= {f"{number}.values": column.values[rows], f"{number}.told_ms": column.set_ms[rows]}
-        return flat
+        table = np.array(moments, np.float64).reshape(-1, 3)
+        return {_NAMES: np.frombuffer(bytearray(names), np.uint8), _MOMENTS: table, **lines}
 
-    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the table that `state_dict` describes."""
-        if not state:
-            return
-        categorical, dense = json.loads(np.asarray(state["names"]).tobytes())
-        self._categorical = {name: self._column(-1, np.int32) for name in categorical}
-        self._dense = {name: self._column(np.nan, np.float64) for name in dense}
-        self._load_moments(state)
-        for number, column in enumerate(self._columns):
-            stored = (state[f"{number}.{name}"] for name in ("values", "told_ms"))
-            column.values, column.set_ms = (np.asarray(array).copy() for array in stored)
+    def _of(self, key: LineKey) -> Tensor:
+        return self.columns[key.column].of(key.line)
 
-    def load_rows(self, rows: TableRows, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the rows (n,) that `state_of` describes, of a table with the same features."""
-        if not state:
-            return
-        self._load_moments(state)
-        for number, column in enumerate(self._columns):
-            values, set_ms = (np.asarray(state[f"{number}.{name}"]) for name in ("values", "told_ms"))
-            column.values[rows], column.set_ms[rows] = values, set_ms
+    def _own(self, rows: TableRows) -> tuple[Tensor, npt.NDArray[np.int64]]:
+        """Return the lines (m,) of those of rows (n,) that this rank keeps, and where these are among them."""
+        every = torch.from_numpy(rows)
+        own = self.places.own(every)
+        return self.places.local(every[own]).to(self.device), own.numpy()
 
-    def _load_moments(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        moments = np.asarray(state["moments"]).tolist()
-        self._moments = {name: Moments(*row) for name, row in zip(self._dense, moments, strict=True)}
-
-    @property
-    def _columns(self) -> list[_Column]:
-        return [*self._categorical.values(), *self._dense.values()]
-
-    def _column(self, unknown: float, kind: type[np.generic]) -> _Column:
-        values = np.full((self.capacity, 1), unknown, kind)
-        return _Column(unknown, values, np.full(self.capacity, _NEVER))
+    def _column(self, dtype: torch.dtype) -> Column:
+        return Column.empty(len(self.places.here), dtype, self.device)

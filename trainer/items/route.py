@@ -55,6 +55,10 @@ class Route:
         asked = workers.exchange(wanted, send.tolist(), receive) - places.here.start
         return cls(workers, order, send.tolist(), receive, asked)
 
+    def __len__(self) -> int:
+        """Return how many rows this rank asks for."""
+        return sum(self._send)
+
     def fetch(self, lines: Tensor) -> Tensor:
         """Return the lines (n, ...) of the rows that were asked for, given the lines that each rank keeps."""
         return self.answered(lines.index_select(0, self.asked))

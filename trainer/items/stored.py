@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from trainer.items.embeddings import Embeddings, Line
+from trainer.items.features import FeatureTable
 from trainer.items.rows import TableRows, no_rows
 from trainer.items.table import ARRAYS, ID_BYTES, ItemTable
 
-__all__ = ["PlacedLines", "RowLines", "SharedLines", "fetched", "placed", "tabled"]
+__all__ = ["PlacedLines", "RowLines", "SharedLines", "described", "fetched", "placed", "tabled"]
 
 _AT_ONCE: Final = 1 << 16
 """Rows fetched at a time: with 64 dimensions 16 MB."""
@@ -117,6 +118,12 @@ def fetched(embeddings: Embeddings, rows: TableRows) -> dict[str, RowLines]:
 
 def _line(embeddings: Embeddings, line: Line, rows: TableRows) -> Tensor:
     return embeddings.state_of(rows, [line])[line]
+
+
+def described(features: FeatureTable, some: TableRows | None = None) -> dict[str, RowLines]:
+    """Return the lines of `FeatureTable.state_dict`, of all ranks, or of some rows, fetched as they are read."""
+    rows = range(features.places.capacity) if some is None else some
+    return {name: RowLines(partial(features.fetch, key=key), rows) for name, key in features.lines.items()}
 
 
 def placed(embeddings: Embeddings) -> dict[Line, PlacedLines]:

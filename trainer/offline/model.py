@@ -26,6 +26,7 @@ from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower, project
+from trainer.towers.item import FeatureInputs
 from trainer.towers.lightgcn import Graph
 
 __all__ = ["Estimator", "OfflineModel"]
@@ -119,7 +120,7 @@ class OfflineModel:
         """Return the embeddings of a route's rows, and what is known of all rows."""
         return Fetched(route.fetch(self.embeddings.weight), self.item_counts, self.log_q)
 
-    def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:  # noqa: ARG002 - the protocol's
+    def compose(self, vectors: Tensor, features: FeatureInputs | None = None) -> Tensor:  # noqa: ARG002 - no features
         """Return the embeddings themselves, or all of them after propagation over the graph."""
         return vectors if self.graph is None else self.graph.propagate(vectors, self.config.tower.layers)
 
@@ -127,7 +128,7 @@ class OfflineModel:
     def vectors(self) -> tuple[Tensor, Tensor]:
         """Return what the towers read, (capacity, d), and the vectors (I, d) of all items as compared."""
         weight = self.embeddings.weight
-        read = self.compose(weight, self._every_row)
+        read = self.compose(weight)
         return read, project(read[FIRST_ITEM : FIRST_ITEM + self.items], self.config.tower)
 
     @property

@@ -117,8 +117,9 @@ class CheckpointLog:
             return False
 
     def _write_whole(self, name: str, state: TrainerState) -> FileEntry:
-        """Write everything: rank 0 what is whole there, the item table and counts, each rank its embeddings."""
-        tensors = state.tensors(besides=["embeddings", "table"]) | lines_of_all(state.table, state.counts)
+        """Write everything: rank 0 what is whole there, the table, counts and features, each rank its embeddings."""
+        shared = lines_of_all(state.table, state.counts, state.featured)
+        tensors = state.tensors(besides=["embeddings", "table"]) | shared
         files = write_tensors(self.store, f"checkpoints/{name}", tensors)
         state.embeddings.workers.ask(f"{_WRITE}{name}")
         files += self._write_embeddings(name, state)

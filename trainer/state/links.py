@@ -22,6 +22,7 @@ from trainer.log_q.units import Line as UnitLine
 from trainer.ranks.workers import Workers
 from trainer.state.codec import ROWS, Delta
 from trainer.state.saved import Layout, SavedChain, SavedRows
+from trainer.state.shared import is_feature_line
 from trainer.state.tensor_files import read_tensors
 
 __all__ = ["StoredLinks"]
@@ -52,7 +53,7 @@ class StoredLinks:
         """Read what the whole checkpoint has."""
         embeddings = OwnPlaces(self._places, by_place=self.marks[0].format >= FIRST_BY_PLACE)
         table = OwnStripes(self._stripes, self._places.capacity)
-        return self._read(0, _own(embeddings, OwnPlaces(self._places, by_place=False), table))
+        return self._read(0, self._own(0, embeddings, OwnPlaces(self._places, by_place=False), table))
 
     def deltas(self) -> Iterator[Delta]:
         """Read one delta after another."""
@@ -63,9 +64,9 @@ class StoredLinks:
         places, stripes = self._places, self._stripes
         by_place = OwnListed(listed, lambda rows: places.own(torch.from_numpy(rows)).numpy())
         by_stripe = OwnListed(listed, lambda rows: stripes.own(rows).nonzero()[0])
-        tensors = self._read(number, {ROWS: by_stripe} | _own(by_place, by_place, by_stripe))
-        table = TableRows(tensors.pop(ROWS).numpy())
-        return Delta(tensors, listed, {"embeddings": by_place.rows, "counts": by_place.rows, "table": table})
+        tensors = self._read(number, {ROWS: by_stripe} | self._own(number, by_place, by_place, by_stripe))
+        own = dict.fromkeys(("embeddings", "counts", "features"), by_place.rows)
+        return Delta(tensors, listed, own | {"table": TableRows(tensors.pop(ROWS).numpy())})
 
     def saved(self, layout: Layout) -> SavedChain:
         """Return what the next checkpoint of a state may continue."""
@@ -86,13 +87,18 @@ class StoredLinks:
         first = {ROWS: mark.tensors[ROWS]}
         return TableRows(read_tensors(self.store, f"checkpoints/{one.name}", first, mark.files)[ROWS].numpy())
 
+    def _own(
+        self, number: int, embeddings: OwnLines, others: OwnLines, table: OwnStripes | OwnListed
+    ) -> dict[str, OwnLines]:
+        """Return which lines of each tensor a rank takes, given which it takes of what ranks share.
+
+        `others` is what it takes of counts and features.
+        """
+        own = {f"embeddings.{line}": embeddings for line in get_args(Line)}
+        own |= {f"counts.{line}": others for line in get_args(UnitLine)}
+        own |= {name: others for name in self.marks[number].tensors if is_feature_line(name)}
+        return own | {f"table.{array}": lines for array, lines in own_table(table).items()}
+
     def _read(self, number: int, own: Mapping[str, OwnLines]) -> dict[str, Tensor]:
         one, mark = self.links[number]
         return read_tensors(self.store, f"checkpoints/{one.name}", mark.tensors, mark.files, own)
-
-
-def _own(embeddings: OwnLines, counts: OwnLines, table: OwnStripes | OwnListed) -> dict[str, OwnLines]:
-    """Return which lines of each tensor a rank takes, given which it takes of what ranks share."""
-    own = {f"embeddings.{line}": embeddings for line in get_args(Line)}
-    own |= {f"counts.{line}": counts for line in get_args(UnitLine)}
-    return own | {f"table.{array}": lines for array, lines in own_table(table).items()}

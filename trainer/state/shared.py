@@ -1,28 +1,42 @@
 """What ranks share of a state, as its checkpoints have it, in the order of rows: fetched as it is read."""
 
 from collections.abc import Mapping
+from typing import Final, get_args
 
 from trainer.items.embeddings import Embeddings
+from trainer.items.feature_column import Line
+from trainer.items.featured import FeaturedItems
 from trainer.items.rows import TableRows
-from trainer.items.stored import SharedLines, fetched, tabled
+from trainer.items.stored import SharedLines, described, fetched, tabled
 from trainer.items.table import ItemTable
 from trainer.log_q.row_counts import RowCounts
 from trainer.log_q.stored import counted
 
-__all__ = ["lines_of_all", "lines_of_some"]
+__all__ = ["is_feature_line", "lines_of_all", "lines_of_some"]
+
+_FEATURES: Final = "features.table"
 
 
-def lines_of_all(table: ItemTable, counts: RowCounts) -> dict[str, SharedLines]:
+def lines_of_all(table: ItemTable, counts: RowCounts, featured: FeaturedItems | None) -> dict[str, SharedLines]:
     """Return those of all rows by flat name, but embeddings, which each rank writes itself."""
-    return _named("table", tabled(table)) | _named("counts", counted(counts))
+    return _named("table", tabled(table)) | _named("counts", counted(counts)) | _features(featured)
 
 
 def lines_of_some(
-    rows: TableRows, embeddings: Embeddings, table: ItemTable, counts: RowCounts
+    rows: TableRows, embeddings: Embeddings, table: ItemTable, counts: RowCounts, featured: FeaturedItems | None
 ) -> dict[str, SharedLines]:
     """Return those of some rows (n,), distinct, by flat name."""
     items = _named("table", tabled(table, rows)) | _named("counts", counted(counts, rows))
-    return _named("embeddings", fetched(embeddings, rows)) | items
+    return _named("embeddings", fetched(embeddings, rows)) | items | _features(featured, rows)
+
+
+def _features(featured: FeaturedItems | None, rows: TableRows | None = None) -> dict[str, SharedLines]:
+    return {} if featured is None else _named(_FEATURES, described(featured.table, rows))
+
+
+def is_feature_line(name: str) -> bool:
+    """Say whether a flat name is that of a feature's lines."""
+    return name.startswith(f"{_FEATURES}.") and name.rpartition(".")[2] in get_args(Line)
 
 
 def _named(part: str, lines: Mapping[str, SharedLines]) -> dict[str, SharedLines]:

@@ -5,17 +5,16 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from contracts import BundleManifest
-from contracts.ascending import ascending
 from contracts.recipe import Stretch
 from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
+from trainer.items.features import FEATURES
 from trainer.items.live_rows import LiveRows
 from trainer.items.route import Route
 from trainer.items.rows import Reader, TableRows, no_rows
@@ -32,18 +31,16 @@ from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
 from trainer.state.shared import lines_of_some
+from trainer.state.touched import TouchedOfAll
 from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower
+from trainer.towers.item import FeatureInputs
 
 __all__ = ["TrainerState"]
 
-_TOUCHED: Final = "touched"
-_CLEAR: Final = "clear"
-"""What rank 0 asks the others for, of a reader of touched rows."""
-
-_SHARED: Final = ("embeddings", "table", "counts")
+_SHARED: Final = ("embeddings", "table", "counts", "features")
 """Parts of which each rank has lines of its own."""
 
 
@@ -128,34 +125,41 @@ class TrainerState:
     def fetch(self, route: Route, rows: Tensor) -> Fetched:
         """Return the embeddings of a route's `rows` (n,), as `select` orders them, with their counts and log Q."""
         places, lines = self.embeddings.places, self.embeddings.weight
+        features = None if self.featured is None else self.featured.fetched(route)
         if places.ranks == 1:
-            return Fetched(route.fetch(lines), self.counts, self.log_q)
+            return Fetched(route.fetch(lines), self.counts, self.log_q, features)
         embeddings, values = route.fetch(lines), route.answered(self.counts.at(route.asked))
         counts = FetchedCounts(places, places.key(rows), values)
-        return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q))
+        return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q), features)
 
-    def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
+    def compose(self, vectors: Tensor, features: FeatureInputs | None) -> Tensor:
         """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""
-        return vectors if self.featured is None else self.featured.compose(vectors, rows)
+        return vectors if self.featured is None or features is None else self.featured.compose(vectors, features)
 
-    def item_vectors(self, rows: TableRows) -> Tensor:
-        """Return the vectors (n, d) of the items of `rows` (n,) as the towers read them; as `Embeddings.fetch`."""
-        index = torch.from_numpy(rows).to(self.device)
-        return self.compose(self.embeddings.fetch(index), index)
+    def item_vectors(self, rows: TableRows | Tensor) -> Tensor:
+        """Return the same of the items of distinct rows (n,); called as `Embeddings.fetch`."""
+        index = torch.as_tensor(rows, device=self.device)
+        features = None if self.featured is None else self.featured.fetch(index)
+        return self.compose(self.embeddings.fetch(index), features)
+
+    def kept_vectors(self, rows: Tensor) -> Tensor:
+        """Return the same of the items of rows (n,) that this rank keeps."""
+        features = None if self.featured is None else self.featured.kept(rows)
+        return self.compose(self.embeddings.kept(rows), features)
 
     def start_features(self) -> FeaturedItems:
         """Return the part of the model that reads features, before any are known; AdamW trains it from here on."""
-        featured = FeaturedItems.fresh(self.config.features.buckets, self.table.capacity, self.embeddings.weight)
+        featured = FeaturedItems.fresh(self.config.features.buckets, self.embeddings)
         self.optimizer.add_param_group({"params": featured.parameters()})
         return featured
 
     def answer(self, question: str) -> None:
         """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
-        what, _, reader = question.partition(" ")
-        if what == _TOUCHED:
-            self._touched(Reader[reader])
-        elif what == _CLEAR:
-            self._clear_touched(Reader[reader])
+        what, _, of = question.partition(" ")
+        if TouchedOfAll(self.table, self.embeddings).answer(question):
+            return
+        if what == FEATURES and self.featured is not None:
+            self.featured.answer(of)
         elif question in QUESTIONS:
             self.table.answer(question)
         elif question in row_counts.QUESTIONS:
@@ -164,7 +168,7 @@ class TrainerState:
             self.embeddings.answer(question)
 
     def tensors(self, besides: Collection[str] = ()) -> dict[str, Tensor]:
-        """Return everything as one flat mapping of tensors; of embeddings and counts, what this rank keeps.
+        """Return everything as one flat mapping of tensors; of what ranks share, what this one keeps.
 
         Parts that are named in `besides` are left out. With the table, it is called as `Embeddings.fetch`.
         """
@@ -179,30 +183,16 @@ class TrainerState:
         found: dict[str, Tensor | SharedLines] = {ROWS: torch.from_numpy(rows)}
         for name, part in self._parts().items():
             found |= flatten({name: part}, no_rows() if name in _SHARED else rows)
-        return found | lines_of_some(rows, self.embeddings, self.table, self.counts) | {"progress": self._progress()}
+        shared = lines_of_some(rows, self.embeddings, self.table, self.counts, self.featured)
+        return found | shared | {"progress": self._progress()}
 
     def touched(self, reader: Reader) -> TableRows:
-        """Return the table rows of which anything has changed since a reader's `clear_touched`, ascending, (n,).
-
-        Called as `Embeddings.fetch`.
-        """
-        self.embeddings.workers.ask(f"{_TOUCHED} {reader.name}")
-        return self._touched(reader)
-
-    def _touched(self, reader: Reader) -> TableRows:
-        # Features and the cache change for no other rows than those of the table and the embeddings, counts with these.
-        here = np.concatenate([self.table.touched_here(reader), self.embeddings.touched_here(reader)])
-        every = self.embeddings.workers.collect(torch.from_numpy(here))
-        return TableRows(ascending(every.numpy()))
+        """Return the table rows of which anything has changed since a reader's `clear_touched`, as `TouchedOfAll`."""
+        return TouchedOfAll(self.table, self.embeddings).rows(reader)
 
     def clear_touched(self, reader: Reader) -> None:
-        """Begin again: for this reader, no row has changed; called as `Embeddings.fetch`."""
-        self.embeddings.workers.ask(f"{_CLEAR} {reader.name}")
-        self._clear_touched(reader)
-
-    def _clear_touched(self, reader: Reader) -> None:
-        self.table.touched.clear(reader)
-        self.embeddings.touched.clear(reader)
+        """Begin again: for this reader, no row has changed."""
+        TouchedOfAll(self.table, self.embeddings).clear(reader)
 
     def note_published(self, manifest: BundleManifest) -> None:
         """Let the rows touched for `Reader.BUNDLE` be those since this bundle."""

@@ -12,6 +12,7 @@ from trainer.losses import ItemCache
 from trainer.negatives import RowList, RowValues
 from trainer.step.rescoring import SecondPhase
 from trainer.towers import Tower
+from trainer.towers.item import FeatureInputs
 
 __all__ = ["Fetched", "Model", "Position", "Totals"]
 
@@ -44,11 +45,15 @@ class Totals:
 
 
 class Fetched(NamedTuple):
-    """The `embeddings` (n, d) of a step's rows, and by row, for any of these, their items' `counts` and `log_q`."""
+    """The `embeddings` (n, d) of a step's rows, and by row, for any of these, their items' `counts` and `log_q`.
+
+    `features` are those of the same items, where the model reads any.
+    """
 
     embeddings: Tensor
     counts: RowValues
     log_q: RowValues
+    features: FeatureInputs | None = None
 
 
 class Model(Protocol):
@@ -89,5 +94,5 @@ class Model(Protocol):
     def fetch(self, route: Route, rows: Tensor) -> Fetched:
         """Return what a step reads of a route's rows (n,), as `select` orders them; all ranks call it together."""
 
-    def compose(self, vectors: Tensor, rows: Tensor) -> Tensor:
-        """Return what the towers read, (n, d), given the embeddings (n, d) of `rows` (n,); differentiable."""
+    def compose(self, vectors: Tensor, features: FeatureInputs | None) -> Tensor:
+        """Return what the towers read, (n, d), given embeddings (n, d) and features of n rows; differentiable."""

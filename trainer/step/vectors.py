@@ -54,7 +54,7 @@ class StepVectors:
     def __init__(self, model: Model, fetched: Fetched, rows: Tensor, places: Tensor) -> None:
         self.model, self.rows, self.counts, self.log_q = model, rows, fetched.counts, fetched.log_q
         self._keys, self._places = model.embeddings.places.key(rows), places
-        self._look_up = Lookup(model.compose(fetched.embeddings, rows))
+        self._look_up = Lookup(model.compose(fetched.embeddings, fetched.features))
 
     def place(self, rows: Tensor) -> Tensor:
         """Return where table rows (...) are among those of the step; -1 for rows that have no part in it."""

@@ -139,7 +139,7 @@ def _scores(state: TrainerState, items: OwnItems, users: Tensor, out: Tensor) ->
     """Fill `out` (n, v) with the scores of a rank's items for users (n, d), and return it; no vector is kept."""
     for first in range(0, len(items), _CHUNK):
         rows = items.rows[first : first + _CHUNK]
-        vectors = project(state.compose(state.embeddings.kept(rows), rows), state.config.tower)
+        vectors = project(state.kept_vectors(rows), state.config.tower)
         torch.mm(users, vectors.T, out=out[:, first : first + len(rows)])
     return out
 
@@ -151,7 +151,7 @@ def _users(state: TrainerState, histories: Tensor) -> Tensor:
     padding = histories.new_full((1,), PADDING)
     # Ascending, so that padding is first and keeps its number.
     rows, places = torch.unique(torch.cat([padding, here.flatten()]), return_inverse=True)
-    vectors = state.compose(state.embeddings.fetch(rows), rows)
+    vectors = state.item_vectors(rows)
     users = vectors[:0]
     if len(here):
         users = user_vectors(state.tower, state.config.tower, vectors, places[1:].view_as(here))

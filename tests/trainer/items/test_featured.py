@@ -63,7 +63,7 @@ def test_every_row_knows_the_features_of_its_own_item(
 ) -> None:
     synthetic(writer, windows=1)
     state = absorbed(store, config)
-    said = part(state).table.inputs(state.device, torch.float64).take(state.live)
+    said = part(state).kept(state.live)
     prices = {}
     for name, buckets, weights, dense in zip(state.table.ids.of(state.table.live), *said, strict=True):
         genres = [hash_id(f"genre\0{value}") % 2**64 % 40 for value in FEATURES["genre"].get(name, [])]
@@ -89,7 +89,7 @@ def test_the_chain_rule_gives_the_gradients_of_the_features(
         [found.embeddings, found.totals, *tower], [plain.embeddings, plain.totals, *plain.tower], strict=True
     ):
         torch.testing.assert_close(mine, oracle, rtol=1e-9, atol=1e-12)
-    said = part(state).table.inputs(torch.device("cpu"), torch.float64).take(found.rows)
+    said = part(state).kept(found.rows)
     wanted = torch.zeros_like(values)
     for gradient, buckets, weights in zip(plain.embeddings, said.buckets, said.weights, strict=True):
         for bucket, weight in zip(buckets.tolist(), weights.tolist(), strict=True):
@@ -201,6 +201,6 @@ def test_the_weights_of_a_bundle_make_an_item_of_its_features_as_the_trainer_doe
     window = list(log.committed())[-1]
     rows = torch.from_numpy(state.table.rows(ItemKeys(log.items(window)["item_key"].to_numpy())))
     nothing = torch.zeros(len(rows), config.tower.dimension, dtype=torch.float64)
-    expected = part(state).compose(nothing, rows).detach().numpy()
+    expected = part(state).compose(nothing, part(state).kept(rows)).detach().numpy()
     np.testing.assert_allclose(weights.embeddings(log.item_features(window)), expected, rtol=1e-4, atol=1e-5)
     assert np.abs(expected).max() > 0.1

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from contracts import FeatureNames, hash_id
 from contracts.features import MAX_DENSE
+from tests.trainer.items.ranks import lines_of_ranks
+from trainer.items.feature_inputs import inputs_of
 from trainer.items.features import FeatureTable
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from trainer.towers.item import FeatureInputs
@@ -27,7 +30,7 @@ def tell(table: FeatureTable, said: dict[int, tuple[list[str] | None, float | No
 
 
 def inputs(table: FeatureTable) -> FeatureInputs:
-    return table.inputs(torch.device("cpu"), torch.float64)
+    return inputs_of(table, *table.read(torch.arange(table.places.capacity)), torch.float64)
 
 
 def bags(table: FeatureTable) -> list[dict[int, float]]:
@@ -125,7 +128,7 @@ def test_a_table_survives_its_tensors_and_goes_on_bit_for_bit(before: Any, after
     for said, event_ms in before:
         tell(table, said, event_ms)
     other = FeatureTable(16, 8)
-    other.load_state_dict({name: value.copy() for name, value in table.state_dict().items()})
+    other.load_state_dict({name: torch.as_tensor(value).clone() for name, value in table.state_dict().items()})
     for said, event_ms in after:
         for one in (table, other):
             tell(one, said, event_ms)
@@ -133,9 +136,16 @@ def test_a_table_survives_its_tensors_and_goes_on_bit_for_bit(before: Any, after
         one.grow(capacity)
     mine, theirs = table.state_dict(), other.state_dict()
     assert mine.keys() == theirs.keys()
-    assert [name for name in mine if mine[name].tobytes() != theirs[name].tobytes()] == []
+    assert [name for name in mine if np.asarray(mine[name]).tobytes() != np.asarray(theirs[name]).tobytes()] == []
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(inputs(table), inputs(other), strict=True))
     assert len(inputs(table).buckets) == capacity
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_share_features_and_each_keeps_its_own(ranks: int, tmp_path: Path) -> None:
+    kept = lines_of_ranks(ranks, "features_of_ranks.py", tmp_path)
+    assert sum(kept) == 64
+    assert max(kept) - min(kept) <= 1
 
 
 def test_without_features_there_is_nothing_to_keep() -> None:

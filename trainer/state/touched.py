@@ -1,0 +1,56 @@
+"""Which rows of the table have changed since a reader has last asked, on any rank."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from contracts.ascending import ascending
+from trainer.items.embeddings import Embeddings
+from trainer.items.rows import Reader, TableRows
+from trainer.items.table import ItemTable
+
+__all__ = ["TouchedOfAll"]
+
+_TOUCHED: Final = "touched"
+_CLEAR: Final = "clear"
+
+
+@dataclass(frozen=True)
+class TouchedOfAll:
+    """Joins what ranks have noted of items (`table`) and of `embeddings`; called as `Embeddings.fetch`.
+
+    Features and the cache change for no other rows than these, counts with the embeddings.
+    """
+
+    table: ItemTable
+    embeddings: Embeddings
+
+    def rows(self, reader: Reader) -> TableRows:
+        """Return the rows of which anything has changed since the reader's `clear`, ascending, (n,)."""
+        self.embeddings.workers.ask(f"{_TOUCHED} {reader.name}")
+        return self._rows(reader)
+
+    def clear(self, reader: Reader) -> None:
+        """Begin again: for this reader, no row has changed."""
+        self.embeddings.workers.ask(f"{_CLEAR} {reader.name}")
+        self._clear(reader)
+
+    def answer(self, question: str) -> bool:
+        """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
+        what, _, reader = question.partition(" ")
+        if what == _TOUCHED:
+            self._rows(Reader[reader])
+        elif what == _CLEAR:
+            self._clear(Reader[reader])
+        return what in {_TOUCHED, _CLEAR}
+
+    def _rows(self, reader: Reader) -> TableRows:
+        here = np.concatenate([self.table.touched_here(reader), self.embeddings.touched_here(reader)])
+        every = self.embeddings.workers.collect(torch.from_numpy(here))
+        return TableRows(ascending(every.numpy()))
+
+    def _clear(self, reader: Reader) -> None:
+        self.table.touched.clear(reader)
+        self.embeddings.touched.clear(reader)
