@@ -4,7 +4,8 @@
 
 Each line is a run of so many processes of this machine. Figures are the most of all ranks, in MB of resident memory.
 
-- held: of the state with all items: embeddings, ids (of 12 bytes), keys, times, counts, and what finds them.
+- held: of the state with all items: embeddings, ids (of 12 bytes), keys, times, counts, and what finds them; with
+  `--features`, their features, too.
 - growing, testing, saving: what is needed besides while the table grows to this size, while 100 events with histories
   of 50 are ranked against all items, and while a whole checkpoint is saved.
 - saving a delta: of as many rows as `--changed` says, whose embeddings have changed since the whole checkpoint.
@@ -33,7 +34,7 @@ import typer
 from benchmarks.footprint import PEAK, manifest_of
 from benchmarks.harness import Peak, command_line, head, row, status
 from benchmarks.sharded import Counted
-from benchmarks.states import admit
+from benchmarks.states import admit, describe
 from contracts import ItemKeys, Store, UserKeys
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
@@ -67,13 +68,16 @@ _MB: Final = (
 _SECONDS: Final = ("test", "export")
 
 
-def fill(state: TrainerState, items: int) -> None:
+def fill(state: TrainerState, items: int, *, features: bool = False) -> None:
     """Give rows to so many items, as windows of some ten thousand new ones do."""
     for first in range(0, items, _AT_ONCE):
         numbers = np.arange(first, min(first + _AT_ONCE, items))
         ids = np.array([f"id-{number:09d}" for number in numbers.tolist()], object)
         rows = admit(state, ItemKeys((numbers + 1) * _SPREAD), ids, first)
-        state.counts.follow(rows, np.ones((len(rows), 1)), RowChanges(rows, no_rows()))
+        changes = RowChanges(rows, no_rows())
+        state.counts.follow(rows, np.ones((len(rows), 1)), changes)
+        if features:
+            describe(state, ItemKeys((numbers + 1) * _SPREAD), changes)
         for reader in Reader:
             # As after a checkpoint and a bundle.
             state.clear_touched(reader)
@@ -114,24 +118,24 @@ def exported(state: TrainerState, workers: Workers) -> dict[str, float]:
     return {"exporting": peak.own, "kept": kept, "mapped": peak.mapped, "export": spent}
 
 
-def figures(items: int, changed: int, folder: str, workers: Counted) -> list[float]:
+def figures(items: int, changed: int, folder: str, workers: Counted, *, features: bool) -> list[float]:
     """Return the figures of this rank, in MB, and CPU seconds."""
     log, config, loaded = CheckpointLog(Store(folder)), TrainerConfig(device="cpu", index="IVF256,SQfp16"), []
     few = TrainerState.fresh(config, workers=workers)
     fill(few, _FEW)
     exported(few, workers)
-    found = of_a_state(items, changed, log, config, workers)
+    found = of_a_state(items, changed, log, config, workers, features=features)
     found["loading"] = added(lambda: loaded.append(log.load(config, workers)))
     found |= exported(loaded[0], workers)
     return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in _SECONDS)]
 
 
 def of_a_state(
-    items: int, changed: int, log: CheckpointLog, config: TrainerConfig, workers: Counted
+    items: int, changed: int, log: CheckpointLog, config: TrainerConfig, workers: Counted, *, features: bool
 ) -> dict[str, float]:
     """Return the bytes that a state holds, and all that is done with it adds; bytes sent and CPU seconds."""
     state, base = TrainerState.fresh(config, workers=workers), status("VmRSS")
-    most = added(lambda: fill(state, items))
+    most = added(lambda: fill(state, items, features=features))
     held = status("VmRSS") - base
     tested = events(items, config.tower.history_length)
     workers.sent, spent = 0, time.process_time()
@@ -146,20 +150,23 @@ def of_a_state(
 
 
 @app.command()
-def rank(items: int, changed: int, folder: str) -> None:
+def rank(items: int, changed: int, folder: str, features: bool = False) -> None:
     """Be one of the ranks that `run` starts; the first prints what all of them found."""
     torch.set_num_threads(1)
     alone = Workers.from_environment("cpu", 1200)
     with Counted(alone.rank, alone.world_size, alone.device, alone.patience) as workers:
-        found = workers.gather(torch.tensor(figures(items, changed, folder, workers), dtype=torch.float64))
+        found = workers.gather(
+            torch.tensor(figures(items, changed, folder, workers, features=features), dtype=torch.float64)
+        )
         workers.first(lambda: print(json.dumps(found.tolist())))
 
 
-def ranks_of(ranks: int, items: int, changed: int) -> np.ndarray:
+def ranks_of(ranks: int, items: int, changed: int, *, features: bool) -> np.ndarray:
     """Return what each of so many ranks found, (ranks, figures)."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["-m", "benchmarks.ranks_memory", "rank", str(items), str(changed), folder]
+        arguments += ["--features"] * features
         done = subprocess.run(
             [sys.executable, *launcher, *arguments], env=os.environ, check=True, stdout=subprocess.PIPE, text=True
         )
@@ -171,11 +178,12 @@ def run(
     items: Annotated[int, typer.Option(help="items of the table")] = 2_000_000,
     ranks: Annotated[list[int], typer.Option(help="numbers of ranks")] = [1, 2, 4],  # noqa: B006
     changed: Annotated[int, typer.Option(help="rows of a delta, at most a quarter of the table's; 0: none")] = 0,
+    features: Annotated[bool, typer.Option("--features", help="items have features: tags and a price")] = False,
 ) -> None:
     """Measure and print everything."""
     head("ranks", *(f"{name}, MB" for name in _MB), *(f"CPU of the {name}, s" for name in _SECONDS))
     for count in ranks:
-        found = ranks_of(count, items, changed)
+        found = ranks_of(count, items, changed, features=features)
         row(count, *found[:, : len(_MB)].max(0).tolist(), *found[:, len(_MB) :].sum(0).tolist())
 
 

@@ -1,16 +1,21 @@
 """Trainer states of any size, as after a first window."""
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from benchmarks.harness import I64
-from contracts import ItemKeys, hash_ids
+from contracts import FeatureNames, ItemKeys, WindowManifest, hash_ids
 from sketches import CountMinSketch
 from trainer.config import TrainerConfig
 from trainer.items.table import RowChanges, TableRows
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.seeds import Purpose, generator
+
+_FEATURES: Final = FeatureNames(categorical=("tags",), dense=("price",))
 
 
 def item_id(number: int) -> str:
@@ -40,6 +45,17 @@ def count(state: TrainerState, sketch: bytes, keys: ItemKeys, event_ms: int, cha
     """Take in the sketch of a window with the items `keys`, which all have rows."""
     state.frequencies.add(sketch, event_ms)
     state.counts.follow(state.table.rows(keys), state.frequencies.estimates(keys), changes)
+
+
+def describe(state: TrainerState, keys: ItemKeys, changes: RowChanges) -> None:
+    """Let a window say of items, which all have rows, that each has one to three tags and a price."""
+    if state.featured is None:
+        state.featured = state.start_features()
+    tags, counts = np.char.add("tag", (keys % 1000).astype(str)).astype(object), keys % 3 + 1
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    items = pa.table({"tags": pa.ListArray.from_arrays(offsets, np.repeat(tags, counts)), "price": keys % 97 / 7})
+    window = WindowManifest.model_construct(item_features=_FEATURES, max_event_ms=0)
+    state.featured.ingest_window(window, state.table.rows_alike(keys), items, changes, state.table.capacity)
 
 
 def admit(state: TrainerState, keys: ItemKeys, ids: npt.NDArray[np.object_], sequence: int) -> TableRows:

@@ -2,11 +2,13 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.window_costs                  # 0.2 and 2 million items, 3 GB of memory
     OMP_NUM_THREADS=1 python -m benchmarks.window_costs --touched 2000   # other changes
+    OMP_NUM_THREADS=1 python -m benchmarks.window_costs --features       # items have features
 
 Each window has 100,000 events of 20,000 items, drawn from all items each time, which is the worst case for a chain of
 checkpoints; some items are new, and as many of earlier windows expire. There are so many windows that all items are
 touched about once: whole checkpoints are in the mean as often as they are due. Columns are means over all windows:
-CPU-seconds and bytes written; memory is by how much the windows raise the peak.
+CPU-seconds and bytes written; memory is by how much the windows raise the peak. With features, each item has one to
+three tags and a price, and each window says so of its items.
 """
 
 import tempfile
@@ -22,10 +24,11 @@ import torch
 import typer
 
 from benchmarks.harness import I64, head, row, status
-from benchmarks.states import admit, count, item_id
+from benchmarks.states import admit, count, describe, item_id
 from contracts import ItemKeys, Store, hash_ids
 from sketches import CountMinSketch
 from trainer.config import TowerConfig, TrainerConfig
+from trainer.items.rows import no_rows
 from trainer.items.table import RowChanges
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
@@ -37,7 +40,7 @@ EVENTS: Final = 100_000
 HISTORY: Final = 10
 LASTING: Final = 1_000_000
 """Event time at which the table was filled; new items come in late panes, so that they expire and the others do not."""
-PARTS: Final = ("look-up", "admission, eviction", "frequencies", "checkpoint")
+PARTS: Final = ("look-up", "admission, eviction", "frequencies", "features", "checkpoint")
 
 
 @app.command()
@@ -47,20 +50,24 @@ def main(
     new: Annotated[int, typer.Option(help="new items of a window")] = 2_000,
     windows: Annotated[int | None, typer.Option(help="windows; default: until all items are touched")] = None,
     width: Annotated[int, typer.Option(help="cells in each of the four rows of a sketch")] = 1 << 16,
+    *,
+    features: Annotated[bool, typer.Option("--features", help="items have features")] = False,
 ) -> None:
     """Print the table."""
     torch.set_num_threads(1)
     head("items", *(f"{part}, s" for part in PARTS), "longest checkpoint, s", "written, MB", "memory, MB", "restore, s")
     for size in items or (200_000, 2_000_000):
-        measure(size, touched, new, windows or max(12, size // touched), width)
+        measure(size, touched, new, windows or max(12, size // touched), width, features=features)
 
 
-def measure(known: int, touched: int, new: int, windows: int, width: int) -> None:
+def measure(known: int, touched: int, new: int, windows: int, width: int, *, features: bool) -> None:
     """Print the row of one size."""
     config, draw = TrainerConfig(device="cpu", tower=TowerConfig(kind="mean_pooling")), np.random.default_rng(0)
     state, keys = TrainerState.fresh(config), keys_of(0, known)
     admit(state, keys, ids_of(0, known), LASTING)
     state.counts.read_all()
+    if features:
+        describe(state, keys, RowChanges(no_rows(), no_rows()))
     with tempfile.TemporaryDirectory() as folder:
         store, spent, written = Store(folder), defaultdict[str, list[float]](list), []
         log = CheckpointLog(store)
@@ -72,7 +79,7 @@ def measure(known: int, touched: int, new: int, windows: int, width: int) -> Non
             shown = ItemKeys(draw.choice(some, (EVENTS, HISTORY)))
             changing = Window(state, some, ids_of(known, new), number, width)
             calls = [lambda: state.table.rows(shown), changing.change]  # noqa: B023 - called at once
-            calls += [changing.frequencies, save(state, log, some)]
+            calls += [changing.frequencies, changing.describe, save(state, log, some)]
             for part, call in zip(PARTS, calls, strict=True):
                 before = store.find("checkpoints").keys()
                 started = time.process_time()
@@ -117,6 +124,11 @@ class Window:
     def frequencies(self) -> None:
         """Add the sketch."""
         count(self.state, self.sketch, self.keys, self.number * 60_000, self.changes)
+
+    def describe(self) -> None:
+        """Take in the features of the items, where these have any."""
+        if self.state.featured is not None:
+            describe(self.state, self.keys, self.changes)
 
 
 def save(state: TrainerState, log: CheckpointLog, keys: ItemKeys) -> Callable[[], object]:
