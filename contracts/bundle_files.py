@@ -18,6 +18,7 @@ from contracts.bundle import BundleLog
 from contracts.bundle_manifest import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest
 from contracts.errors import IncompatibleBundleError
 from contracts.keys import ItemKeys
+from contracts.scratch import in_scratch
 from contracts.texts import Texts
 
 __all__ = ["BundleFiles", "BundleItems", "MappedFiles", "is_finite"]
@@ -54,7 +55,7 @@ class BundleFiles:
         file = self.decode(BundleFile.ITEMS, lambda data: pq.ParquetFile(pa.BufferReader(data)))
         schema = file.schema_arrow
         self.require(BundleFile.ITEMS, schema.equals(BUNDLE_ITEMS_SCHEMA), f"has the schema {schema}")
-        items: BundleItems = self.guarded(BundleFile.ITEMS, partial(self._decoded, file))
+        items = BundleItems._make(map(self.kept, self.guarded(BundleFile.ITEMS, partial(self._decoded, file))))
         finite = bool(np.isfinite(items.popularity).all())
         self.require(BundleFile.ITEMS, finite, "holds a popularity that is NaN or infinite")
         keys = np.sort(items.keys)
@@ -77,6 +78,10 @@ class BundleFiles:
             found[last : last + len(piece)] = piece.to_numpy(zero_copy_only=False)
             last += len(piece)
         return found
+
+    def kept(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return an array in the form in which it is to be kept: as it is."""
+        return values
 
     def matrix(self, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
         """Return a file of finite float32 numbers, of this shape."""
@@ -117,7 +122,10 @@ class BundleFiles:
 
 
 class MappedFiles(BundleFiles):
-    """The same for who seldom reads: arrays are mapped files, of which the kernel keeps what there is room for."""
+    """The same for who seldom reads: arrays are mapped files, of which the kernel keeps what there is room for.
+
+    Columns are in files of no name. Whatever copies them there raises `OSError` if the disk is full.
+    """
 
     def _data(self, name: str) -> mmap:
         with self.log.store.local(self.manifest.folder, self.manifest.file(name)) as path, path.open("rb") as file:
@@ -126,6 +134,12 @@ class MappedFiles(BundleFiles):
     def strings(self, pieces: Iterable[pa.Array], count: int) -> Strings:
         """Return the strings of Arrow arrays, `count` in all: in two arrays (`Texts`), a third of the memory."""
         return cast("Strings", Texts.joined(pieces, count))
+
+    def kept(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return an array as a mapped file."""
+        if isinstance(values, Texts):
+            return cast("Strings", Texts(in_scratch(values.offsets), in_scratch(values.data)))
+        return in_scratch(values)
 
     def opened(self, name: str, reader: Callable[[Path], Any]) -> Any:
         """Return what a reader makes of a verified file, which it may map."""

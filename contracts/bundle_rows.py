@@ -44,11 +44,11 @@ class BundleRows:
         files.require(BundleFile.ITEMS, in_order, f"does not number {files.manifest.items} rows from 0 to {count - 1}")
         gone = _others(rows, count)
         return cls(
-            ids=Layers.of(_spread(ids, rows, count, ""), gone),
-            keys=Layers.of(_spread(keys, rows, count, PADDING_KEY)),
-            popularity=Layers.of(_spread(popularity, rows, count, -np.inf)),
+            ids=Layers.of(_spread(files, ids, rows, ""), gone),
+            keys=Layers.of(_spread(files, keys, rows, PADDING_KEY)),
+            popularity=Layers.of(_spread(files, popularity, rows, -np.inf)),
             **_matrices(files, gone),
-            item_rows=ItemRows.of(keys, IndexRows(rows.astype(np.int64)) if len(gone) else None),
+            item_rows=_found(files, keys, IndexRows(rows.astype(np.int64)) if len(gone) else None),
         )
 
     def __len__(self) -> int:
@@ -68,11 +68,11 @@ class BundleRows:
         keys, live = self.keys.merged(PADDING_KEY), self.live
         gone = _others(live, len(self))
         return BundleRows(
-            ids=Layers.of(files.strings(map(pa.array, self.ids.pieces("")), len(self)), gone),
-            keys=Layers.of(keys),
-            popularity=Layers.of(self.popularity.merged(-np.inf)),
+            ids=Layers.of(files.kept(files.strings(map(pa.array, self.ids.pieces("")), len(self))), gone),
+            keys=Layers.of(files.kept(keys)),
+            popularity=Layers.of(files.kept(self.popularity.merged(-np.inf))),
             **_matrices(files, gone),
-            item_rows=ItemRows.of(ItemKeys(keys[live]), live),
+            item_rows=_found(files, ItemKeys(keys[live]), live),
         )
 
     def changed(self, files: BundleFiles, delta: BundleDelta) -> "BundleRows":
@@ -133,12 +133,22 @@ def _others(rows: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[np.in
     return np.flatnonzero(is_other)
 
 
-def _spread(values: npt.NDArray[Any], rows: npt.NDArray[np.int32], count: int, empty: Any) -> npt.NDArray[Any]:
-    """Return the values (n,) of `rows` (n,), ascending, at their places among `count`; others are `empty`."""
+def _found(files: BundleFiles, keys: ItemKeys, rows: IndexRows | None) -> ItemRows:
+    """Return what finds the rows of keys, as `ItemRows.of`, kept as the files want it."""
+    found = ItemRows.of(keys, rows)
+    kept = ItemKeys(files.kept(found.keys)), IndexRows(files.kept(found.rows))
+    return ItemRows(*kept, found.later, found.count)
+
+
+def _spread(
+    files: BundleFiles, values: npt.NDArray[Any], rows: npt.NDArray[np.int32], empty: Any
+) -> npt.NDArray[Any]:
+    """Return the values (n,) of `rows` (n,), ascending, at their places among all; others are `empty`."""
+    count = files.manifest.rows
     if len(rows) == count:
         return values
     if isinstance(values, Texts):
-        return cast("npt.NDArray[Any]", values.spread(rows, count))
+        return files.kept(cast("npt.NDArray[Any]", values.spread(rows, count)))
     found = np.full(count, empty, values.dtype)
     found[rows] = values
-    return found
+    return files.kept(found)

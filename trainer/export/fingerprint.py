@@ -11,6 +11,7 @@ import numpy.typing as npt
 import xxhash
 
 from contracts import PADDING_KEY, ItemKeys
+from contracts.scratch import zeros_in_scratch
 from trainer.items.rows import TableRows
 
 __all__ = ["Fingerprint"]
@@ -31,9 +32,8 @@ class Fingerprint:
     """
 
     def __init__(self, capacity: int) -> None:
-        # Zeros are `PADDING_KEY`, and take no memory before a row is used.
-        self.keys = ItemKeys(np.zeros(capacity, np.int64))
-        self._hashes = np.zeros(capacity, np.uint64)
+        # Zeros are `PADDING_KEY`.
+        self.keys, self._hashes = _zeros(capacity)
         self._total = 0
 
     @classmethod
@@ -61,13 +61,18 @@ class Fingerprint:
 
     def grow(self, capacity: int) -> None:
         """Append rows without an item, up to `capacity`."""
-        missing = capacity - len(self.keys)
-        if missing:
-            self.keys = ItemKeys(np.concatenate([self.keys, np.full(missing, PADDING_KEY, np.int64)]))
-            self._hashes = np.concatenate([self._hashes, np.zeros(missing, np.uint64)])
+        keys, hashes, known = self.keys, self._hashes, len(self.keys)
+        if capacity > known:
+            self.keys, self._hashes = _zeros(capacity)
+            self.keys[:known], self._hashes[:known] = keys, hashes
 
     def _sum(self, rows: TableRows) -> int:
         return int(self._hashes[rows].sum(dtype=np.uint64))
+
+
+def _zeros(capacity: int) -> tuple[ItemKeys, npt.NDArray[np.uint64]]:
+    """Return keys and hashes (capacity,) as mapped files: between exports nobody reads them."""
+    return ItemKeys(zeros_in_scratch(capacity, np.int64)), zeros_in_scratch(capacity, np.uint64)
 
 
 def _hashes(keys: ItemKeys, embeddings: Floats) -> npt.NDArray[np.uint64]:

@@ -10,6 +10,7 @@ from contracts import BundleManifest, IndexFit, ItemKeys
 from contracts.bundle_rows import BundleRows
 from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
 from contracts.layers import Layers
+from contracts.scratch import in_scratch
 from trainer.export.clusters import Assigned, Clusters, family
 from trainer.export.content import Content
 from trainer.export.searched import ListSearch
@@ -34,7 +35,7 @@ class ByRow:
     @classmethod
     def of(cls, assigned: Assigned) -> Self:
         """Take over those of all rows, in order."""
-        return cls(Layers.of(assigned.lists), Layers.of(assigned.cosines))
+        return cls(Layers.of(in_scratch(assigned.lists)), Layers.of(in_scratch(assigned.cosines)))
 
     def take(self, rows: Rows) -> Assigned:
         """Return those of rows (n,) that hold items; -1 means an item without a row: it has list -1, at cosine 0."""

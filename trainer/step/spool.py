@@ -1,14 +1,14 @@
 """Lines of numbers on disk while a window is trained on or a bundle made: any number, in the memory of those in use."""
 
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Spool", "blocks", "naming_the_disk", "scratch"]
+from contracts.scratch import naming_the_disk, scratch
+
+__all__ = ["Spool", "blocks"]
 
 _AT_ONCE: Final = 1 << 15
 
@@ -49,19 +49,3 @@ class Spool:
 def blocks(count: int) -> Iterator[slice]:
     """Cut so many lines into blocks, for work that needs the memory of one."""
     return (slice(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE))
-
-
-def scratch() -> IO[bytes]:
-    """Return a file of no name: it goes when it is closed, or with the process, however that ends."""
-    return tempfile.TemporaryFile(prefix="weir-")
-
-
-@contextmanager
-def naming_the_disk() -> Iterator[None]:
-    """Say of an error of the disk which one it is."""
-    try:
-        yield
-    except OSError as error:
-        use = "where a window is while it is trained on, and what a bundle is made of (TMPDIR names another folder)"
-        where = f"{tempfile.gettempdir()}, {use}"
-        raise OSError(error.errno, error.strerror, where) from error
