@@ -1,6 +1,7 @@
 """What ranks save by sharing the item table: memory of a rank, bytes on the wire and CPU of a step.
 
     OMP_NUM_THREADS=1 python -m benchmarks.sharded run                         # some minutes, 5 GB of memory
+    OMP_NUM_THREADS=1 python -m benchmarks.sharded run --store S               # the newest windows of a store
 
 Each line is a run of so many processes of this machine, which exchange rows by gloo over loopback.
 
@@ -9,8 +10,10 @@ Each line is a run of so many processes of this machine, which exchange rows by 
 - rows: distinct table rows that a rank fetches for its share of a batch, the mean of all ranks.
 - wire: MB that a rank sends to others in a step, the mean of all ranks.
 - CPU: seconds of a step, all ranks together, median of the rounds, and against one rank in the same round.
+- apart: the same of as many trainings at the same time that know nothing of each other, with a share of the batch
+  each, and against one rank. It is what sharing the cores costs, without any exchange, and with fewer negatives.
 
-A batch has the default tower and loss; its histories of 50 items and its positives follow Zipf's law.
+A batch has the default tower and loss; without a store, its histories of 50 items and its positives follow Zipf's law.
 """
 
 import json
@@ -18,8 +21,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Final
 
 import numpy as np
@@ -29,15 +33,17 @@ from torch import Tensor
 
 from benchmarks.harness import command_line, head, row, status, zipf_ranks
 from benchmarks.states import filled
-from contracts import ItemKeys
+from contracts import ItemKeys, Store, WindowLog
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.table import FIRST_ITEM, ItemTable
 from trainer.ranks.allocator import keep_freed_memory
 from trainer.ranks.workers import Workers
+from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch
 from trainer.step.inputs import sample_inputs
 from trainer.step.step import train_step
+from trainer.stream.cost import batches_of, newest
 
 app = command_line(__doc__)
 
@@ -92,41 +98,69 @@ def batch_of(config: TrainerConfig, workers: Workers, number: int, items: int = 
     return Batch(rows[:, 0], histories, ones, torch.ones(size, dtype=torch.bool), ones, histories)
 
 
-def steps(config: TrainerConfig, workers: Counted, count: int) -> tuple[float, int, float, float]:
+def model(config: TrainerConfig, workers: Counted, count: int, store: str) -> tuple[TrainerState, Iterator[Batch]]:
+    """Return a fresh model and batches, of which `count` have to do: of a store, or drawn."""
+    if not store:
+        state, _ = filled(config, _KNOWN, workers=workers)
+        return state, (batch_of(config, workers, number) for number in range(count))
+    log, state = WindowLog(Store(store)), TrainerState.fresh(config, workers.device, workers=workers)
+    return state, batches_of(state, log, newest(log, config.batch_size, count), workers)
+
+
+def steps(config: TrainerConfig, workers: Counted, count: int, store: str) -> list[float]:
     """Return the distinct rows, bytes sent, CPU seconds and wall seconds of a step of this rank."""
-    state, _ = filled(config, _KNOWN, workers=workers)
-    batches = [batch_of(config, workers, number) for number in range(_WARM_UP + count)]
-    rows = len(state.select(sample_inputs(state, batches[0], workers).used)[0])
-    for batch in batches[:_WARM_UP]:
+    state, batches = model(config, workers, _WARM_UP + count, store)
+    for batch in islice(batches, _WARM_UP):
+        rows = len(state.select(sample_inputs(state, batch, workers).used)[0])
         train_step(state, batch, workers)
-    workers.sent, cpu, wall = 0, time.process_time(), time.perf_counter()
-    for batch in batches[_WARM_UP:]:
+    spent = np.zeros(3)
+    for batch in islice(batches, count):
+        spent -= [workers.sent, time.process_time(), time.perf_counter()]
         train_step(state, batch, workers)
-    return rows, workers.sent / count, (time.process_time() - cpu) / count, (time.perf_counter() - wall) / count
+        spent += [workers.sent, time.process_time(), time.perf_counter()]
+    return [rows, *spent / count]
 
 
 @app.command()
-def rank(batch: int, count: int, items: list[int]) -> None:
+def rank(batch: int, count: int, store: str, items: Annotated[list[int] | None, typer.Argument()] = None) -> None:
     """Be one of the ranks that `run` starts; the first prints what all of them found."""
     torch.set_num_threads(1)
     keep_freed_memory()
     config = TrainerConfig(batch_size=batch, device="cpu")
     alone = Workers.from_environment("cpu")
     with Counted(alone.rank, alone.world_size, alone.device) as workers:
-        tables = [table_bytes(one, config, workers) for one in items]
-        tables += [item_bytes(one, workers) for one in items]
-        found = workers.gather(torch.tensor([*steps(config, workers, count), *tables], dtype=torch.float64))
+        tables = [table_bytes(one, config, workers) for one in items or ()]
+        tables += [item_bytes(one, workers) for one in items or ()]
+        own = [*steps(config, workers, count, store), *tables]
+        found = workers.gather(torch.tensor(own, dtype=torch.float64))
         workers.first(lambda: print(json.dumps(found.tolist())))
 
 
-def ranks_of(ranks: int, items: Sequence[int], batch: int, count: int) -> np.ndarray:
+def ranks_of(ranks: int, items: Sequence[int], batch: int, count: int, store: str) -> np.ndarray:
     """Return what each of so many ranks found, (ranks, 4 + figures of memory)."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    arguments = ["-m", "benchmarks.sharded", "rank", str(batch), str(count), *map(str, items)]
-    done = subprocess.run(
-        [sys.executable, *launcher, *arguments], env=os.environ, check=True, stdout=subprocess.PIPE, text=True
-    )
-    return np.array(json.loads(done.stdout.splitlines()[-1]))
+    return found_by(started(launcher, items, batch, count, store))
+
+
+def apart(ranks: int, batch: int, count: int, store: str) -> float:
+    """Return the CPU seconds of as many steps, with a share of the batch each, that exchange nothing."""
+    share = batch // ranks
+    runs = [started([], [], share, count * ranks, store) for _ in range(ranks)]
+    return sum(float(found_by(run)[:, 2].sum()) for run in runs)
+
+
+def started(launcher: list[str], items: Sequence[int], batch: int, count: int, store: str) -> "subprocess.Popen[str]":
+    """Start ranks."""
+    arguments = ["-m", "benchmarks.sharded", "rank", str(batch), str(count), store, *map(str, items)]
+    return subprocess.Popen([sys.executable, *launcher, *arguments], env=os.environ, stdout=subprocess.PIPE, text=True)
+
+
+def found_by(run: "subprocess.Popen[str]") -> np.ndarray:
+    """Return what ranks print at their end."""
+    out, _ = run.communicate()
+    if run.returncode:
+        raise typer.Exit(run.returncode)
+    return np.array(json.loads(out.splitlines()[-1]))
 
 
 @app.command()
@@ -138,21 +172,25 @@ def run(
     batch: Annotated[int, typer.Option(help="examples of a step, over all ranks")] = 4096,
     count: Annotated[int, typer.Option(help="steps of a round")] = 5,
     rounds: Annotated[int, typer.Option(help="times that each line is measured")] = 3,
+    *,
+    store: Annotated[str, typer.Option(help="train on its newest windows")] = "",
 ) -> None:
     """Measure and print everything."""
     found: dict[int, list[np.ndarray]] = {ranks: [] for ranks in _RANKS}
+    unshared: dict[int, list[float]] = {ranks: [] for ranks in _RANKS}
     for _ in range(rounds):
         for ranks in _RANKS:
-            found[ranks].append(ranks_of(ranks, items, batch, count))
+            found[ranks].append(ranks_of(ranks, items, batch, count, store))
+            unshared[ranks].append(apart(ranks, batch, count, store))
     memory = [f"{name} of {one:,}, MB" for name in ("table", "keys and ids") for one in items]
-    head("ranks", *memory, "rows", "wire, MB", "CPU, s", "CPU / one rank", "wall, s")
+    head("ranks", *memory, "rows", "wire, MB", "CPU, s", "CPU / one rank", "wall, s", "apart, s", "apart / one rank")
+    alone = np.array([float(part[:, 2].sum()) for part in found[1]])
     for ranks in _RANKS:
-        one = found[ranks][-1]
-        cpu = [float(part[:, 2].sum()) for part in found[ranks]]
-        ratio = np.median([mine / float(alone[:, 2].sum()) for mine, alone in zip(cpu, found[1], strict=True)])
+        one, cpu = found[ranks][-1], np.array([float(part[:, 2].sum()) for part in found[ranks]])
         tables = (float(one[:, 4 + number].max()) / 1e6 for number in range(len(memory)))
         wall = float(np.median([part[:, 3].max() for part in found[ranks]]))
-        row(ranks, *tables, float(one[:, 0].mean()), float(one[:, 1].mean()) / 1e6, float(np.median(cpu)), ratio, wall)
+        costs = [float(np.median(values)) for values in (cpu, cpu / alone, unshared[ranks], unshared[ranks] / alone)]
+        row(ranks, *tables, float(one[:, 0].mean()), float(one[:, 1].mean()) / 1e6, *costs[:2], wall, *costs[2:])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from trainer.step.step import train_step
 from trainer.step.vectors import forward_of, in_parts
 from trainer.stream.ingest import ingest
 
-__all__ = ["StepCost", "measure"]
+__all__ = ["StepCost", "batches_of", "measure", "newest"]
 
 _WARM_UP: Final = 2
 """Steps before the first that counts: they fill caches and pools of memory."""
@@ -78,10 +78,10 @@ def measure(log: WindowLog, config: TrainerConfig, steps: int) -> StepCost:
     keep_freed_memory()
     workers = Workers.from_environment(config.device)
     state, clock = TrainerState.fresh(config, workers.device), _clock(workers.device)
-    manifests = _newest(log, config.batch_size, steps + _WARM_UP)
+    manifests = newest(log, config.batch_size, steps + _WARM_UP)
     rounds = []
     with deterministic():
-        for batch in _batches(state, log, manifests, workers):
+        for batch in batches_of(state, log, manifests, workers):
             rounds.append(_timed(state, batch, workers, clock))
             if len(rounds) == steps + _WARM_UP:
                 break
@@ -94,7 +94,7 @@ def measure(log: WindowLog, config: TrainerConfig, steps: int) -> StepCost:
     return _summary(config.batch_size, counted, len(manifests), len(state.table))
 
 
-def _newest(log: WindowLog, batch_size: int, steps: int) -> list[WindowManifest]:
+def newest(log: WindowLog, batch_size: int, steps: int) -> list[WindowManifest]:
     """Return the fewest of the newest windows that hold so many batches, or all there are."""
     count = 1
     while True:
@@ -105,7 +105,9 @@ def _newest(log: WindowLog, batch_size: int, steps: int) -> list[WindowManifest]
         count *= 2
 
 
-def _batches(state: TrainerState, log: WindowLog, manifests: list[WindowManifest], workers: Workers) -> Iterator[Batch]:
+def batches_of(
+    state: TrainerState, log: WindowLog, manifests: list[WindowManifest], workers: Workers
+) -> Iterator[Batch]:
     """Yield the batches of windows, each after its window has been taken in."""
     config = state.config
     for manifest in manifests:
