@@ -140,9 +140,7 @@ def _found(files: BundleFiles, keys: ItemKeys, rows: IndexRows | None) -> ItemRo
     return ItemRows(*kept, found.later, found.count)
 
 
-def _spread(
-    files: BundleFiles, values: npt.NDArray[Any], rows: npt.NDArray[np.int32], empty: Any
-) -> npt.NDArray[Any]:
+def _spread(files: BundleFiles, values: npt.NDArray[Any], rows: npt.NDArray[np.int32], empty: Any) -> npt.NDArray[Any]:
     """Return the values (n,) of `rows` (n,), ascending, at their places among all; others are `empty`."""
     count = files.manifest.rows
     if len(rows) == count:

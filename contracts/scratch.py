@@ -1,5 +1,6 @@
 """Files of no name, and arrays in them: the kernel keeps in memory what there is room for."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,11 +28,12 @@ def in_scratch(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def zeros_in_scratch(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return zeros (count,) as a mapped file, which takes no room before they are written."""
+    """Return zeros (count,) as a mapped file that goes with them; raises `OSError` if the disk is full."""
     if not count:
         return np.zeros(0, dtype)
-    with scratch() as file:
-        file.truncate(count * np.dtype(dtype).itemsize)
+    with scratch() as file, naming_the_disk():
+        # With room for all of it: to write into a hole of a file on a full disk ends the process.
+        os.posix_fallocate(file.fileno(), 0, count * np.dtype(dtype).itemsize)
         return np.asarray(np.memmap(file, dtype, "r+", shape=(count,)))
 
 

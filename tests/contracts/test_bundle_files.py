@@ -105,6 +105,9 @@ def test_items_are_those_of_the_file(
         assert np.asarray(mine).tolist() == wanted[name].to_pylist()
         assert mine.dtype == (object if name == "item_id" else wanted[name].to_numpy().dtype)
     assert isinstance(found.ids, Texts) == (kind is MappedFiles)
+    held = [found.rows, found.keys, found.popularity]
+    held += [found.ids.offsets, found.ids.data] if isinstance(found.ids, Texts) else []
+    assert {isinstance(one.base, np.memmap) for one in held} == {kind is MappedFiles}
 
 
 @pytest.mark.parametrize(
