@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contracts.ascending import ascending
+
 __all__ = ["distinct", "distinct_and_places", "where"]
 
 
 def distinct(numbers: Tensor) -> Tensor:
     """Return the distinct ones (n,) of integers (m,), ascending."""
-    found: Tensor = torch.unique(numbers) if numbers.is_cuda else torch.unique_consecutive(_sorted(numbers))
+    found: Tensor = torch.unique(numbers) if numbers.is_cuda else torch.from_numpy(ascending(numbers.numpy()))
     return found
 
 
@@ -27,7 +29,7 @@ def distinct_and_places(numbers: Tensor) -> tuple[Tensor, Tensor]:
         return cast(tuple[Tensor, Tensor], torch.unique(numbers.long(), return_inverse=True))
     # Each is sorted with its own place in the low bits: cheaper than a sort that gives places, or a search for them.
     bits = len(numbers).bit_length()
-    packed = _sorted(torch.arange(len(numbers)).add_(numbers, alpha=1 << bits))
+    packed = torch.from_numpy(np.sort(torch.arange(len(numbers)).add_(numbers, alpha=1 << bits).numpy()))
     found, place = torch.unique_consecutive(packed >> bits, return_inverse=True)
     return found, torch.empty_like(place).scatter_(0, packed & ((1 << bits) - 1), place)
 
@@ -35,7 +37,3 @@ def distinct_and_places(numbers: Tensor) -> tuple[Tensor, Tensor]:
 def where(mask: Tensor) -> Tensor:
     """Return the places (n,) at which a mask (m,) is True, ascending."""
     return torch.nonzero(mask)[:, 0] if mask.is_cuda else torch.from_numpy(np.flatnonzero(mask.numpy()))
-
-
-def _sorted(numbers: Tensor) -> Tensor:
-    return torch.from_numpy(np.sort(numbers.numpy()))
