@@ -1,15 +1,16 @@
 """Files of no name, and arrays in them: the kernel keeps in memory what there is room for."""
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = ["in_scratch", "naming_the_disk", "scratch", "zeros_in_scratch"]
+
+_AT_ONCE: Final = 1 << 16
 
 
 def scratch() -> IO[bytes]:
@@ -31,9 +32,12 @@ def zeros_in_scratch(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return zeros (count,) as a mapped file that goes with them; raises `OSError` if the disk is full."""
     if not count:
         return np.zeros(0, dtype)
+    blank = np.zeros(min(count, _AT_ONCE), dtype)
     with scratch() as file, naming_the_disk():
-        # With room for all of it: to write into a hole of a file on a full disk ends the process.
-        os.posix_fallocate(file.fileno(), 0, count * np.dtype(dtype).itemsize)
+        # Written, for they need their room now: to change a hole of a file on a full disk ends the process.
+        for first in range(0, count, _AT_ONCE):
+            file.write(blank[: count - first].data)
+        file.flush()
         return np.asarray(np.memmap(file, dtype, "r+", shape=(count,)))
 
 

@@ -1,6 +1,6 @@
 import errno
-import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -28,16 +28,23 @@ def test_a_mapped_array_is_the_same_and_may_be_changed(array: np.ndarray) -> Non
         assert (found == 1).all()
 
 
-def test_zeros_have_their_room_and_leave_no_file(tmp_path: Path) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize("count", [0, 1, 1 << 16, 200_000])
+def test_zeros_may_be_changed_and_leave_no_file(tmp_path: Path, count: int) -> None:
     with patch.object(tempfile, "tempdir", str(tmp_path)):
-        found = zeros_in_scratch(1 << 20, np.int64)
-        with patch.object(os, "posix_fallocate", side_effect=full), pytest.raises(OSError, match=str(tmp_path)):
-            zeros_in_scratch(1 << 20, np.int64)
-    found[1 << 19] = 7
-    assert (found[0], found[1 << 19], found.shape, found.dtype) == (0, 7, (1 << 20,), np.int64)
+        found = zeros_in_scratch(count, np.int64)
+    assert (found.shape, found.dtype, found.any()) == ((count,), np.int64, False)
+    assert is_mapped(found) == bool(count)
+    found[-1:] = 7
+    assert found.sum() == (7 if count else 0)
     assert not list(tmp_path.iterdir())
-    assert zeros_in_scratch(0, np.int64).tolist() == []
+
+
+@pytest.mark.parametrize("made", [lambda: zeros_in_scratch(1 << 17, np.int64), lambda: in_scratch(np.ones(3))])
+def test_a_full_disk_is_named_before_anything_is_mapped(made: Callable[[], object]) -> None:
+    full = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115 - closed by what writes
+    named = pytest.raises(OSError, match=r"No space left on device: .*TMPDIR names another")
+    with patch.object(tempfile, "TemporaryFile", return_value=full), named:
+        made()
 
 
 def test_an_error_of_the_disk_names_it() -> None:

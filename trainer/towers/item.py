@@ -21,10 +21,6 @@ class FeatureInputs(NamedTuple):
     weights: Tensor
     dense: Tensor
 
-    def take(self, rows: Tensor) -> "FeatureInputs":
-        """Return the features of the items at `rows`."""
-        return FeatureInputs(*(tensor[rows] for tensor in self))
-
 
 class ItemFeatures(nn.Module):
     """Vectors of features, to be added to item embeddings; all zeros at first, so training begins as without them.

@@ -44,9 +44,3 @@ def test_a_place_of_weight_0_is_no_value() -> None:
     silent = said._replace(weights=torch.zeros_like(said.weights), dense=torch.zeros_like(said.dense))
     added = tower(torch.ones(4, 5, dtype=torch.float64), silent)
     assert not any(gradient.any() for gradient in torch.autograd.grad(added.sum(), list(tower.parameters())))
-
-
-def test_rows_are_taken_from_all_parts_alike() -> None:
-    said = inputs(4, 2, torch.Generator().manual_seed(0))
-    taken = said.take(torch.tensor([3, 0]))
-    assert all(torch.equal(part, whole[[3, 0]]) for part, whole in zip(taken, said, strict=True))
