@@ -109,5 +109,6 @@ def check_index(name: str, value: Tensor, size: int) -> None:
     """Refuse indices that are not integers in [0, size)."""
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         raise ValueError(f"{name} must hold integer indices, got {value.dtype}")
-    if value.numel() and bool(((value < 0) | (value >= size)).any()):
-        raise ValueError(f"{name} must lie in [0, {size}), got values from {int(value.min())} to {int(value.max())}")
+    lowest, highest = torch.stack(torch.aminmax(value)).tolist() if value.numel() else (0, -1)
+    if lowest < 0 or highest >= size:
+        raise ValueError(f"{name} must lie in [0, {size}), got values from {lowest} to {highest}")

@@ -4,6 +4,7 @@ All random draws are for the whole batch, from a generator with the same seed on
 and a rank keeps its share of what belongs to single rows.
 """
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -82,16 +83,17 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
     own = None if own is None else own[here]
     used = _joined((batch.histories, mine, own, extra, exposed, columns, cached))
     positions = torch.nonzero(real[here])[:, 0]
-    rows = (mine, weights, counts, own, extra, forbidden, exposed)
-    kept = BatchRows(*(None if part is None else part[positions] for part in rows))  # type: ignore[arg-type]
-    share = RankShare(batch.histories, positions, kept)
+    rows = BatchRows(mine, weights, counts, own, extra, forbidden, exposed)
+    if len(positions) < len(mine):
+        rows = BatchRows(*(None if part is None else part[positions] for part in rows))  # type: ignore[arg-type]
+    share = RankShare(batch.histories, positions, rows)
     rescored = rescored_columns(config, columns, model.position.step)
     return SampledInputs(columns, Pool.of(positives, real), cached, share, used, rescored)
 
 
 def _positions(here: slice, batch: Batch) -> slice:
     """Return the positions that belong to the histories `here`."""
-    each = batch.positives[0].numel()
+    each = _each(batch)
     return slice(here.start * each, here.stop * each)
 
 
@@ -143,4 +145,10 @@ def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Bat
 
 def _by_position(values: Tensor, batch: Batch) -> Tensor:
     """Repeat what a history has (B, ...) for each of its positions that a loss is computed for."""
-    return values.repeat_interleave(batch.positives[0].numel(), 0)
+    each = _each(batch)
+    return values if each == 1 else values.repeat_interleave(each, 0)
+
+
+def _each(batch: Batch) -> int:
+    """Return how many positions of a history a loss is computed for."""
+    return math.prod(batch.positives.shape[1:])

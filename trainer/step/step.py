@@ -145,7 +145,8 @@ def compute_gradients(
     fetched = model.fetch(route, rows)
     leaf = fetched.embeddings.requires_grad_()
     seed_dropout(model.config.seed, model.position.step, workers.rank, leaf.device)
-    model.tower.train()
+    if not model.tower.training:
+        model.tower.train()
     vectors = StepVectors(model, fetched, rows, places)
     laps.end("rows")
     inputs = vectors.loss_inputs(sampled, batch, workers.rank, laps)
@@ -180,6 +181,8 @@ def _masked(inputs: LossInputs, config: TrainerConfig) -> int:
 
 def _sum_over_ranks(tensors: list[Tensor], workers: Workers) -> list[Tensor]:
     """Sum tensors over all ranks, in one collective."""
+    if workers.world_size == 1:
+        return tensors
     flat = workers.sum(torch.cat([tensor.flatten() for tensor in tensors]))
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -156,7 +156,9 @@ class StepVectors:
         share, config = sampled.share, self.model.config.tower
         parts = (in_parts(one, config.dimension) for one in (self._read_places(share), share.histories != PADDING))
         read = [self._read_out(*part, every=batch.positives.ndim > 1) for part in zip(*parts, strict=True)]
-        return project(torch.cat(read)[share.positions], config)
+        users = torch.cat(read)
+        # As a rule all rows are real, and an index has a gradient of its own.
+        return project(users if len(share.positions) == len(users) else users[share.positions], config)
 
     def _read_out(self, places: Tensor, mask: Tensor, *, every: bool) -> Tensor:
         vectors = self._look_up(places)

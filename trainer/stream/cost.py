@@ -132,9 +132,9 @@ def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
     vectors = [weight.new_ones(*mask.shape, dimension).requires_grad_() for mask in masks]
     forward = forward_of(state)
     parameters, above = list(state.tower.parameters()), weight.new_ones(len(batch.histories), dimension)
+    state.tower.train()
 
     def call() -> object:
-        state.tower.train()
         parts = zip(vectors, masks, strict=True)
         read = torch.cat([forward(part, mask) for part, mask in parts])
         return torch.autograd.grad(read, [*vectors, *parameters], above, allow_unused=True)
