@@ -357,6 +357,10 @@ def following(store: Store, settings: PipelineConfig, registry: CollectorRegistr
     thread.start()
     try:
         yield stop
+    except AssertionError as error:
+        # What is waited for in vain may be what the pipeline died of.
+        error.add_note(f"the pipeline {'runs' if thread.is_alive() else 'has ended'}, failures: {failures}")
+        raise
     finally:
         stop.set()
         thread.join(60)
