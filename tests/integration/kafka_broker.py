@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_key_and_certificates
@@ -59,13 +59,14 @@ class Broker:
         admin = self.admin()
         for future in admin.create_topics([NewTopic(topic, partitions, 1, config=settings)]).values():
             future.result(30)
-        self._await(admin, topic, is_there=True)
+        self._await(admin, topic, partitions=partitions)
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Give a topic more partitions."""
         admin = self.admin()
         for future in admin.create_partitions([NewPartitions(topic, count)]).values():
             future.result(30)
+        self._await(admin, topic, partitions=count)
 
     def drop(self, topic: str, partition: int, before: int) -> None:
         """Delete the messages below an offset."""
@@ -94,15 +95,17 @@ class Broker:
         admin = self.admin()
         for future in admin.delete_topics([topic]).values():
             future.result(30)
-        self._await(admin, topic, is_there=False)
+        self._await(admin, topic, partitions=0)
 
-    def _await(self, admin: AdminClient, topic: str, *, is_there: bool) -> None:
-        """Metadata follow a change after a moment."""
+    def _await(self, admin: AdminClient, topic: str, *, partitions: int) -> None:
+        """Metadata follow a change after a moment; a topic that is not there has no partition."""
+        found = -1
         for _ in range(300):
-            if (topic in admin.list_topics(timeout=30).topics) == is_there:
+            known = admin.list_topics(timeout=30).topics
+            if (found := len(known[topic].partitions) if topic in known else 0) == partitions:
                 return
             time.sleep(0.1)
-        raise AssertionError(f"{topic} is {'not ' if is_there else ''}there")
+        raise AssertionError(f"{topic} has {found} partitions, expected {partitions}")
 
     def producer(self, **settings: str | int) -> Producer:
         return Producer({"bootstrap.servers": self.address, "linger.ms": 5, "acks": "all", "log_level": 0} | settings)
@@ -110,9 +113,16 @@ class Broker:
     def send(self, topic: str, values: list[bytes | None], partition: int = 0, timestamp_ms: int | None = None) -> None:
         """Write messages and wait until the broker has them."""
         producer, stamp = self.producer(), {} if timestamp_ms is None else {"timestamp": timestamp_ms}
+        refused: list[str] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                refused.append(error.str())
+
         for number, value in enumerate(values):
-            producer.produce(topic, value, str(number).encode(), partition, **stamp)
+            producer.produce(topic, value, str(number).encode(), partition, on_delivery=delivered, **stamp)
         assert producer.flush(60) == 0
+        assert not refused, refused
 
     @contextmanager
     def away(self) -> Iterator[None]:
