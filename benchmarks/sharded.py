@@ -33,7 +33,7 @@ from torch import Tensor
 
 from benchmarks.harness import command_line, head, row, status, zipf_ranks
 from benchmarks.states import filled
-from contracts import ItemKeys, Store, WindowLog
+from contracts import ItemKeys, Store, UserError, WindowLog
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.table import FIRST_ITEM, ItemTable
@@ -110,15 +110,21 @@ def model(config: TrainerConfig, workers: Counted, count: int, store: str) -> tu
 def steps(config: TrainerConfig, workers: Counted, count: int, store: str) -> list[float]:
     """Return the distinct rows, bytes sent, CPU seconds and wall seconds of a step of this rank."""
     state, batches = model(config, workers, _WARM_UP + count, store)
+    spent, done, rows = np.zeros(3), 0, 0
     for batch in islice(batches, _WARM_UP):
         rows = len(state.select(sample_inputs(state, batch, workers).used)[0])
         train_step(state, batch, workers)
-    spent = np.zeros(3)
     for batch in islice(batches, count):
+        done += 1
         spent -= [workers.sent, time.process_time(), time.perf_counter()]
         train_step(state, batch, workers)
         spent += [workers.sent, time.process_time(), time.perf_counter()]
-    return [rows, *spent / count]
+    if done < count:
+        raise UserError(
+            f"{store}: its windows hold fewer than {_WARM_UP + count} batches of {config.batch_size} examples; "
+            "set a smaller --batch or --count"
+        )
+    return [rows, *(spent / count).tolist()]
 
 
 @app.command()

@@ -22,7 +22,7 @@ def pass_in_chunks(
     query_gradient, items_gradient = torch.empty(0), torch.empty(0)
     if weight is not None:
         query_gradient, items_gradient = (torch.zeros_like(one, dtype=pos.dtype) for one in (query, items))
-    # Logits to the base 2: where many are -inf or nearly, `exp` of a CPU takes five to twenty times as long as `exp2`.
+    # Logits to the base 2: where some are -inf, or far below the others, MKL's `exp` is many times slower than `exp2`.
     scale, bias = plan.scale * _LOG2_E, plan.column_bias * _LOG2_E
     # One buffer for all chunks: an allocator may keep several of those that come and go.
     buffer = pos.new_empty(min(plan.chunk_rows, len(query)), len(items))
