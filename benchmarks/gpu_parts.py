@@ -28,6 +28,7 @@ from trainer.ranking.ranker import rank
 from trainer.ranks.workers import Workers, deterministic
 from trainer.step.step import train_step
 from trainer.towers import build_tower
+from trainer.towers.history import Dense
 from trainer.towers.in_training import Forward, Precision, in_training
 
 K: Final = 100
@@ -253,7 +254,7 @@ def _tower(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
 
         def both_ways(forward: Forward = forward) -> object:
             return torch.autograd.grad(
-                forward(history, mask).square().mean(), [history, *tower.parameters()], allow_unused=True
+                forward(Dense(history), mask).square().mean(), [history, *tower.parameters()], allow_unused=True
             )
 
         how = f"{'compiled, ' if is_compiled else ''}{precision}"

@@ -3,14 +3,14 @@
     OMP_NUM_THREADS=1 python -m benchmarks.tower_speed train       # two minutes, most of them to compile
     OMP_NUM_THREADS=1 python -m benchmarks.tower_speed serve
 
-`train`: forward and backward, plain, compiled, and with bfloat16. All variants take turns on the same histories;
-figures are medians of the turns, the last column is against float32 in the same turn. `serve`: the exported graph as
-servers run it, by how many queries are answered at once.
+`train`: look-up, forward and backward, plain, compiled, and with bfloat16. All variants take turns on the same
+histories, whose items follow Zipf's law; figures are medians of the turns, the last column is against float32 in the
+same turn. `serve`: the exported graph as servers run it, by how many queries are answered at once.
 """
 
 import time
 from itertools import product
-from typing import Annotated, get_args
+from typing import Annotated, Final, get_args
 
 import numpy as np
 import torch
@@ -21,21 +21,25 @@ from benchmarks.harness import command_line, head, row
 from serving.tower import Tower as Served
 from trainer.config import TowerConfig
 from trainer.export.tower import tower_to_onnx
-from trainer.step.vectors import in_parts
+from trainer.ranks.allocator import keep_freed_memory
+from trainer.step.lookup import Lookup
+from trainer.step.placed import Placed
 from trainer.towers import build_tower
 from trainer.towers.in_training import Forward, Precision, in_training
 
 app = command_line(__doc__)
 
+_ITEMS: Final = 3500
+"""Distinct items of the histories, as in a batch of MovieLens-1M."""
 
-def seconds_of(forward: Forward, history: Tensor, parameters: list[Tensor]) -> float:
-    """Return the CPU seconds of a forward and a backward of histories (n, L, d), in the parts of a step."""
-    mask = torch.ones(history.shape[:2], dtype=torch.bool)
-    mask[:, : history.shape[1] // 3] = False
-    parts = [part.shape[0] for part in in_parts(mask.long(), history.shape[2])]
+
+def seconds_of(forward: Forward, items: Tensor, places: Tensor, parameters: list[Tensor]) -> float:
+    """Return the CPU seconds of a forward and a backward of histories at `places` (n, L) among `items` (m, d)."""
+    mask = torch.ones(places.shape, dtype=torch.bool)
+    mask[:, : places.shape[1] // 3] = False
     started = time.process_time()
-    read = torch.cat([forward(*one) for one in zip(history.split(parts), mask.split(parts), strict=True)])
-    torch.autograd.grad(read.sum(), [history, *parameters], allow_unused=True)
+    read = forward(Placed(Lookup(items), places), mask)
+    torch.autograd.grad(read.sum(), [items, *parameters], allow_unused=True)
     return time.process_time() - started
 
 
@@ -50,13 +54,17 @@ def train(
     config = TowerConfig(kind=kind)
     tower = build_tower(config, 0).train()
     draw = torch.Generator().manual_seed(0)
-    history = torch.randn(batch, config.history_length, config.dimension, generator=draw).requires_grad_()
+    items = torch.randn(_ITEMS, config.dimension, generator=draw).requires_grad_()
+    popularity = 1 / torch.arange(1, _ITEMS + 1)
+    drawn = torch.multinomial(popularity, batch * config.history_length, replacement=True, generator=draw)
+    places = drawn.view(batch, config.history_length)
+    keep_freed_memory()
     precisions: tuple[Precision, ...] = get_args(Precision)
     found: dict[tuple[bool, Precision], list[float]] = {how: [] for how in product((False, True), precisions)}
     for turn in range(turns + 1):
         for (is_compiled, precision), seconds in found.items():
             forward = in_training(tower, config, compiled=is_compiled, precision=precision)
-            spent = seconds_of(forward, history, list(tower.parameters()))
+            spent = seconds_of(forward, items, places, list(tower.parameters()))
             if turn:  # the first one is slower
                 seconds.append(1e6 * spent / batch)
     head("tower", "numbers", "CPU, us per history", "of plain float32")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contracts.ascending import ascending
 
-__all__ = ["distinct", "distinct_and_places", "where"]
+__all__ = ["distinct", "distinct_and_places", "order_of", "where"]
 
 
 def distinct(numbers: Tensor) -> Tensor:
@@ -27,11 +27,21 @@ def distinct_and_places(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """
     if numbers.is_cuda:
         return cast(tuple[Tensor, Tensor], torch.unique(numbers.long(), return_inverse=True))
+    ordered, order = _ordered(numbers)
+    found, place = torch.unique_consecutive(ordered, return_inverse=True)
+    return found, torch.empty_like(place).scatter_(0, order, place)
+
+
+def order_of(numbers: Tensor) -> Tensor:
+    """Return the places (m,) of integers (m,) in [0, 2^62 / m), in ascending order; equal ones keep theirs."""
+    return torch.sort(numbers, stable=True).indices if numbers.is_cuda else _ordered(numbers)[1]
+
+
+def _ordered(numbers: Tensor) -> tuple[Tensor, Tensor]:
     # Each is sorted with its own place in the low bits: cheaper than a sort that gives places, or a search for them.
     bits = len(numbers).bit_length()
     packed = torch.from_numpy(np.sort(torch.arange(len(numbers)).add_(numbers, alpha=1 << bits).numpy()))
-    found, place = torch.unique_consecutive(packed >> bits, return_inverse=True)
-    return found, torch.empty_like(place).scatter_(0, packed & ((1 << bits) - 1), place)
+    return packed >> bits, packed & ((1 << bits) - 1)
 
 
 def where(mask: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -13,37 +14,63 @@ __all__ = ["pass_in_chunks"]
 
 _LOG2_E: Final = math.log2(math.e)
 
+_BOUND: Final = 64.0
+"""Logits to the base 2 that need no common factor: float32 goes up to 2^127, which no sum of columns comes near."""
+
 
 def pass_in_chunks(
     query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return what `trainer.losses.softmax` takes of a pass, with memory for the logits of a chunk."""
     losses, pull = torch.empty_like(pos), torch.empty_like(pos)
-    query_gradient, items_gradient = torch.empty(0), torch.empty(0)
+    # That of the items has one line for each dimension: the product is faster.
+    query_gradient, items_gradient = torch.empty(0), torch.empty(0, 0)
     if weight is not None:
-        query_gradient, items_gradient = (torch.zeros_like(one, dtype=pos.dtype) for one in (query, items))
+        query_gradient, items_gradient = pos.new_zeros(query.shape), pos.new_zeros(items.T.shape)
     # Logits to the base 2: where some are -inf, or far below the others, MKL's `exp` is many times slower than `exp2`.
     scale, bias = plan.scale * _LOG2_E, plan.column_bias * _LOG2_E
+    logits_of = _logits(query, items, scale, bias)
+    is_bounded = _is_bounded(query, items, scale, bias)
+    pairs, places = _distinct(plan.hits, len(items))
+    kept = _kept(pairs, plan.times, len(query))
     # One buffer for all chunks: an allocator may keep several of those that come and go.
     buffer = pos.new_empty(min(plan.chunk_rows, len(query)), len(items))
-    for rows, hits in _chunks(plan, len(query)):
-        powers = buffer[: rows.stop - rows.start]
-        places = hits[:, 0] * len(items) + hits[:, 1]
-        kept = _count_kept(hits, places, plan.times, powers)
-        powers.copy_(bias)
-        _add_product(powers, query[rows], items.T, scale)
-        powers.view(-1).index_fill_(0, places, -torch.inf)
-        peak = powers.amax(1).masked_fill_(kept == 0, 0.0)
-        total = powers.sub_(peak[:, None]).exp2_().sum(1).clamp_(min=torch.finfo(pos.dtype).tiny)
-        log_odds = (total.log2() + peak) / _LOG2_E - pos[rows] + plan.row_bias[rows]
-        losses[rows], pull[rows] = row_loss(log_odds, kept, plan.improved)
+    for rows, hidden in _chunks(places, plan.chunk_rows, (len(query), len(items))):
+        powers = logits_of(rows, buffer[: rows.stop - rows.start])
+        powers.view(-1).index_fill_(0, hidden, -torch.inf)
+        peak = None if is_bounded else powers.amax(1).masked_fill_(kept[rows] == 0, 0.0)
+        powers = powers if peak is None else powers.sub_(peak[:, None])
+        total = powers.exp2_().sum(1).clamp_(min=torch.finfo(pos.dtype).tiny)
+        log_sum = total.log2() if peak is None else total.log2() + peak
+        log_odds = log_sum / _LOG2_E - pos[rows] + plan.row_bias[rows]
+        losses[rows], pull[rows] = row_loss(log_odds, kept[rows], plan.improved)
         if weight is not None:
             pull[rows] *= weight[rows]
             share = (plan.scale * pull[rows] / total)[:, None]
             factors = powers.to(query.dtype)
             _add_product(query_gradient[rows], factors, items).mul_(share)
-            _add_product(items_gradient, factors.T, (query[rows] * share).to(query.dtype))
-    return losses, query_gradient, items_gradient, -pull
+            _add_product(items_gradient, (query[rows] * share).to(query.dtype).T, factors)
+    return losses, query_gradient, items_gradient.T, -pull
+
+
+def _logits(query: Tensor, items: Tensor, scale: float, bias: Tensor) -> Callable[[slice, Tensor], Tensor]:
+    """Return what writes the logits of some rows, scale * query @ items.T + bias, to a tensor and returns it."""
+    if query.dtype != bias.dtype:
+
+        def add(rows: slice, out: Tensor) -> Tensor:
+            return _add_product(out.copy_(bias.expand_as(out)), query[rows], items.T, scale)
+
+        return add
+    # The bias is one more number of each item: its addition costs nothing.
+    left = torch.cat([query * scale, query.new_ones(len(query), 1)], 1)
+    right = torch.cat([items, bias[:, None]], 1)
+    return lambda rows, out: torch.mm(left[rows], right.T, out=out)
+
+
+def _is_bounded(query: Tensor, items: Tensor, scale: float, bias: Tensor) -> bool:
+    """Say whether no power of 2 that a logit is can be too large or too small: no peak has to be found then."""
+    longest, largest = (torch.linalg.vector_norm(one, dim=1).max() for one in (query, items))
+    return bool(scale * longest * largest + bias.abs().max() <= _BOUND)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0) -> Tensor:
@@ -55,31 +82,29 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0)
     return total.addmm_(left.float(), right.float(), alpha=scale)
 
 
-def _by_row(hits: Tensor) -> Tensor:
-    """Return pairs (H, 2) in the order of their rows, as a step has them already."""
-    rows = hits[:, 0]
-    return hits if bool((rows[1:] >= rows[:-1]).all()) else hits[torch.argsort(rows)]
+def _distinct(hits: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+    """Return the distinct ones of pairs (H, 2), by row and column, and where each is in a matrix, (H,).
+
+    A step has them so already, and nothing is sorted.
+    """
+    places = hits[:, 0] * columns + hits[:, 1]
+    if bool((places[1:] > places[:-1]).all()):
+        return hits, places
+    places = torch.unique(places)
+    return torch.stack([places // columns, places % columns], 1), places
 
 
-def _chunks(plan: Plan, rows: int) -> list[tuple[slice, Tensor]]:
-    """Split the rows; each chunk comes with its pairs (h, 2), whose rows are counted from its first."""
-    pairs, starts = _by_row(plan.hits), [*range(0, rows, plan.chunk_rows), rows]
-    bounds = torch.searchsorted(pairs[:, 0].contiguous(), torch.tensor(starts, device=pairs.device)).tolist()
+def _kept(pairs: Tensor, times: Tensor, rows: int) -> Tensor:
+    """Return how many columns each row keeps, (B,), where distinct pairs are left out; column d counts `times` (N,)."""
+    return times.sum().repeat(rows).index_add_(0, pairs[:, 0], times[pairs[:, 1]], alpha=-1)
+
+
+def _chunks(places: Tensor, each: int, shape: tuple[int, int]) -> list[tuple[slice, Tensor]]:
+    """Split the rows of a matrix; each chunk comes with its ascending `places` (h,), counted from its first one."""
+    rows, columns = shape
+    starts = [*range(0, rows, each), rows]
+    bounds = torch.searchsorted(places, columns * torch.tensor(starts, device=places.device)).tolist()
     return [
-        (slice(start, stop), pairs[low:high] - pairs.new_tensor([start, 0]))
+        (slice(start, stop), places[low:high] - start * columns)
         for (start, stop), (low, high) in zip(itertools.pairwise(starts), itertools.pairwise(bounds), strict=True)
     ]
-
-
-def _count_kept(hits: Tensor, places: Tensor, times: Tensor, scratch: Tensor) -> Tensor:
-    """Return the columns that each row of a chunk keeps, (rows,), where pairs (h, 2) are left out, repeated or not.
-
-    Column d counts `times` (N,). `scratch` (rows, N) is overwritten at the pairs' `places` (h,) in its memory. Of equal
-    pairs, only the one whose number is left in their place counts: distinct pairs without a sort, for a price that
-    grows with h alone.
-    """
-    slots = scratch.view(torch.int64 if scratch.element_size() == 8 else torch.int32).view(-1)
-    number = torch.arange(len(hits), device=hits.device, dtype=slots.dtype)
-    slots[places] = number
-    left_out = times[hits[:, 1]] * (slots[places] == number)
-    return times.sum().repeat(len(scratch)).index_add_(0, hits[:, 0], left_out, alpha=-1)

@@ -11,23 +11,23 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-__all__ = ["Lookup"]
+__all__ = ["Lookup", "Sum"]
 
 
 class Lookup:
     """Gives some of `vectors` (n, d) by their numbers; only what is looked up passes a gradient on to them."""
 
     def __init__(self, vectors: Tensor) -> None:
-        self._sum = _Sum(vectors)
-        self._vectors: Tensor = _Summed.apply(vectors, self._sum)  # type: ignore[no-untyped-call]
+        self.sum = Sum(vectors)
+        self.vectors: Tensor = _Summed.apply(vectors, self.sum)  # type: ignore[no-untyped-call]
 
     def __call__(self, index: Tensor) -> Tensor:
         """Return the vectors (..., d) of numbers (...)."""
-        found: Tensor = _Read.apply(self._vectors, index, self._sum)  # type: ignore[no-untyped-call]
+        found: Tensor = _Read.apply(self.vectors, index, self.sum)  # type: ignore[no-untyped-call]
         return found
 
 
-class _Sum:
+class Sum:
     """The sum of the gradients; it knows no vectors, which would keep the graph that knows it."""
 
     def __init__(self, vectors: Tensor) -> None:
@@ -47,19 +47,29 @@ class _Sum:
             self.gradient = gradient.new_zeros(self._shape)
         self.gradient.index_add_(0, index.flatten(), gradient.flatten(0, -2))
 
+    def add_all(self, gradient: Tensor) -> None:
+        """Add the gradient (n, d) of all vectors, which nobody else uses."""
+        self.gradient = gradient if self.gradient is None else self.gradient.add_(gradient)
+
 
 class _Summed(Function):
-    """The vectors themselves. Autograd comes to their gradient once all that were read have theirs."""
+    """The vectors themselves. Autograd comes to their gradient once all that were read have theirs.
+
+    What reads all of them as a tensor passes its gradient on as usual.
+    """
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, total: _Sum) -> Tensor:
+    def forward(ctx: Any, vectors: Tensor, total: Sum) -> Tensor:
         ctx.total = total
         ctx.set_materialize_grads(False)
         return vectors.view_as(vectors)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, _: None) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        if gradient is not None:
+            # Autograd may use it elsewhere, too.
+            ctx.total.gradient = gradient if ctx.total.gradient is None else ctx.total.gradient.add_(gradient)
         return ctx.total.gradient, None
 
 
@@ -67,7 +77,7 @@ class _Read(Function):
     """Some of the vectors. Their gradient is added at once: autograd has nothing to pass on."""
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, index: Tensor, total: _Sum) -> Tensor:
+    def forward(ctx: Any, vectors: Tensor, index: Tensor, total: Sum) -> Tensor:
         ctx.total = total
         ctx.save_for_backward(index)
         return functional.embedding(index, vectors)

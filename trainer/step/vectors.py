@@ -1,7 +1,5 @@
 """From table rows to vectors: what the towers make of a step's rows, as the loss sees it."""
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
@@ -14,20 +12,12 @@ from trainer.step.inputs import BatchRows, RankShare, SampledInputs
 from trainer.step.laps import Laps
 from trainer.step.lookup import Lookup
 from trainer.step.model import Fetched, Model
+from trainer.step.placed import Placed
 from trainer.step.seeds import Purpose, generator
 from trainer.towers import project, read_out
-from trainer.towers.in_training import Forward, in_training
+from trainer.towers.in_training import Forward, in_parts, in_training
 
-__all__ = ["StepVectors", "forward_of", "in_parts"]
-
-_AT_ONCE: Final = {"cpu": 1 << 21, "cuda": 1 << 27}
-"""Numbers of a tower's input that it reads at a time. On a CPU 8 MB: larger tensors leave the caches, and the allocator
-gives them back to the system after each use. A GPU waits for its next instruction where it gets little at a time."""
-
-
-def in_parts(histories: Tensor, dimension: int) -> tuple[Tensor, ...]:
-    """Split histories (s, L) into those that a tower reads at a time, given the length of item vectors."""
-    return torch.split(histories, max(_AT_ONCE[histories.device.type] // (histories.shape[1] * dimension), 1))
+__all__ = ["StepVectors", "forward_of"]
 
 
 def forward_of(model: Model) -> Forward:
@@ -132,11 +122,14 @@ class StepVectors:
         return project(self._look_up(places), self.model.config.tower)
 
     def _columns(self, sampled: SampledInputs) -> tuple[Tensor | None, Tensor | None]:
-        """Return the rows of the shared negatives, (C,), and how often each counts where the loss weighs them, (C,)."""
+        """Return the rows of the shared negatives, (C,), and how often each counts where the loss weighs them, (C,).
+
+        These are in the order of the step's rows, and so are their hits: the loss need not sort them.
+        """
         if sampled.columns is None or not self.model.config.loss.needs.weighs:
             return sampled.columns, None
-        columns, times = torch.unique(sampled.columns, return_counts=True)
-        return columns, times
+        places, times = torch.unique(self.place(sampled.columns), return_counts=True)
+        return self.rows[places], times
 
     def _hits(self, columns: Tensor | None, share: RankShare) -> Tensor | None:
         """Return the pairs (H, 2) of rows and columns, at places (C,), that are no negatives, where the loss asks."""
@@ -153,16 +146,15 @@ class StepVectors:
 
     def _users(self, sampled: SampledInputs, batch: Batch) -> Tensor:
         """Return the vectors (b, d) of the rows' users, read out of their histories."""
-        share, config = sampled.share, self.model.config.tower
-        parts = (in_parts(one, config.dimension) for one in (self._read_places(share), share.histories != PADDING))
-        read = [self._read_out(*part, every=batch.positives.ndim > 1) for part in zip(*parts, strict=True)]
-        users = torch.cat(read)
+        share, tower = sampled.share, self.model.tower
+        history, mask = Placed(self._look_up, self._read_places(share)), share.histories != PADDING
+        if batch.positives.ndim > 1:
+            users = torch.cat([read_out(tower, *part, every=True) for part in in_parts(history, mask)])
+        else:
+            users = forward_of(self.model)(history, mask)
         # As a rule all rows are real, and an index has a gradient of its own.
-        return project(users if len(share.positions) == len(users) else users[share.positions], config)
-
-    def _read_out(self, places: Tensor, mask: Tensor, *, every: bool) -> Tensor:
-        vectors = self._look_up(places)
-        return read_out(self.model.tower, vectors, mask, every=True) if every else forward_of(self.model)(vectors, mask)
+        users = users if len(share.positions) == len(users) else users[share.positions]
+        return project(users, self.model.config.tower)
 
     def _own(self, users: Tensor, positives: Tensor, rows: BatchRows) -> Tensor | None:
         """Return the vectors (b, N, d) of each row's own negatives, the chosen ones where candidates were drawn."""

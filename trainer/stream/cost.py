@@ -14,6 +14,7 @@ from torch import Tensor
 
 from contracts import WindowLog, WindowManifest
 from trainer.config import TrainerConfig
+from trainer.items.distinct import distinct_and_places
 from trainer.items.table import PADDING
 from trainer.ranks.allocator import keep_freed_memory
 from trainer.ranks.workers import Workers, deterministic
@@ -21,10 +22,12 @@ from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Batch, batches
 from trainer.step.inputs import sample_inputs
 from trainer.step.laps import Clock
+from trainer.step.lookup import Lookup
+from trainer.step.placed import Placed
 from trainer.step.seeds import Purpose, generator
 from trainer.step.shared_window import SharedWindow
 from trainer.step.step import train_step
-from trainer.step.vectors import forward_of, in_parts
+from trainer.step.vectors import forward_of
 from trainer.stream.ingest import ingest
 
 __all__ = ["StepCost", "batches_of", "measure", "newest"]
@@ -50,9 +53,10 @@ class _Round(NamedTuple):
 class StepCost:
     """Medians over `steps` steps, in microseconds per example.
 
-    `parts` are those of the whole `step`. `tower` is forward and backward of the user tower alone, for histories of the
-    same shape, in the same parts; `products` are the logits of the columns and their two gradients, as plain products
-    of matrices, 0 where rows share no columns. `ratio` is that of the step to both, within the same moment.
+    `parts` are those of the whole `step`. `tower` is forward and backward of the user tower alone, look-up included:
+    from and to the vectors of the distinct items of the same histories. `products` are the logits of the columns and
+    their two gradients, as plain products of matrices, 0 where rows share no columns. `ratio` is that of the step to
+    both, within the same moment.
     """
 
     batch_size: int
@@ -126,18 +130,17 @@ def _timed(state: TrainerState, batch: Batch, workers: Workers, clock: Clock) ->
 
 
 def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
-    """Return what computes the tower of a batch alone, forward and backward, from vectors of the same shape."""
-    dimension, weight = state.config.tower.dimension, state.embeddings.weight
-    masks = [part != PADDING for part in in_parts(batch.histories, dimension)]
-    vectors = [weight.new_ones(*mask.shape, dimension).requires_grad_() for mask in masks]
+    """Return what computes the tower of a batch alone, forward and backward, from the vectors of its items."""
+    dimension, weight, mask = state.config.tower.dimension, state.embeddings.weight, batch.histories != PADDING
+    items, places = distinct_and_places(batch.histories.flatten())
+    vectors = weight.new_ones(len(items), dimension).requires_grad_()
     forward = forward_of(state)
-    parameters, above = list(state.tower.parameters()), weight.new_ones(len(batch.histories), dimension)
+    parameters, above = list(state.tower.parameters()), weight.new_ones(len(mask), dimension)
     state.tower.train()
 
     def call() -> object:
-        parts = zip(vectors, masks, strict=True)
-        read = torch.cat([forward(part, mask) for part, mask in parts])
-        return torch.autograd.grad(read, [*vectors, *parameters], above, allow_unused=True)
+        read = forward(Placed(Lookup(vectors), places.view_as(mask)), mask)
+        return torch.autograd.grad(read, [vectors, *parameters], above, allow_unused=True)
 
     return call
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.config import TowerConfig
+from trainer.towers.history import History
 
 __all__ = ["Attention", "AttentionBlock", "feed_forward"]
 
@@ -36,21 +37,21 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(dimension, 2 * dimension)
         self.out = nn.Linear(dimension, dimension)
 
-    def attend(self, query: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
-        """Return what attention adds to `query` (B, Q, d), given `memory` (B, L, d), both unnormalised.
+    def attend(self, query: Tensor, memory: History, bias: Tensor) -> Tensor:
+        """Return what attention adds to `query` (B, Q, d), given `memory` of length L, both unnormalised.
 
         `bias` (B, 1 or heads, Q, L) is added to the logits, or says as booleans which are allowed.
         """
-        asked, read = self._split(self.query(self.norm(query))), self.norm(memory)
+        asked, read = self._split(self.query(self.norm(query))), memory.mapped(self.norm)
         attended = (self._of_one if query.shape[1] == 1 else self._of_every)(asked, read, bias)
         return cast(Tensor, self.dropout(self.out(attended.transpose(1, 2).flatten(2))))
 
-    def _of_every(self, asked: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
-        """Return what places that ask (B, heads, Q, d / heads) read of `memory` (B, L, d), of their shape."""
-        key, value = map(self._split, self.key_value(memory).chunk(2, dim=-1))
+    def _of_every(self, asked: Tensor, memory: History, bias: Tensor) -> Tensor:
+        """Return what places that ask (B, heads, Q, d / heads) read of `memory`, of their shape."""
+        key, value = map(self._split, self.key_value(memory.every()).chunk(2, dim=-1))
         return functional.scaled_dot_product_attention(asked, key, value, bias)
 
-    def _of_one(self, asked: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+    def _of_one(self, asked: Tensor, memory: History, bias: Tensor) -> Tensor:
         """Return the same where one place asks, without a key and a value for each place of `memory`.
 
         q (K m + k) is (q K) m and a number that all places share, which no softmax sees. Weights a add up to 1, so that
@@ -58,9 +59,9 @@ class Attention(nn.Module):
         """
         keys, values = self.key_value.weight.view(2, self.heads, -1, memory.shape[2])
         asked = torch.einsum("bhk,hkd->bhd", asked[:, :, 0], keys) * keys.shape[1] ** -0.5
-        logits, bias = asked @ memory.transpose(1, 2), bias[:, :, 0]
+        logits, bias = memory.compare(asked), bias[:, :, 0]
         logits = logits.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else logits + bias
-        mean = torch.softmax(logits, -1) @ memory
+        mean = memory.mix(torch.softmax(logits, -1))
         found = torch.einsum("bhd,hkd->bhk", mean, values)
         return (found + self.key_value.bias.chunk(2)[1].view(self.heads, -1))[:, :, None]
 
@@ -76,7 +77,7 @@ class AttentionBlock(Attention):
         super().__init__(config)
         self.feed_forward = feed_forward(config)
 
-    def forward(self, query: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
-        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and the `bias` of attention."""
+    def forward(self, query: Tensor, memory: History, bias: Tensor) -> Tensor:
+        """Return the new values of `query` (B, Q, d), given `memory` of length L and the `bias` of attention."""
         query = query + self.attend(query, memory, bias)
         return cast(Tensor, query + self.feed_forward(query))

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from trainer.config import TowerConfig
 from trainer.towers.blocks import Attention
+from trainer.towers.history import History
 from trainer.towers.sasrec import SasRec
 
 __all__ = ["ESasRec"]
@@ -53,8 +54,8 @@ class LigrBlock(Attention):
         self.feed_forward = SwiGlu(config)
         self.feed_forward_gate = nn.Linear(config.dimension, config.dimension)
 
-    def forward(self, query: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
-        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d) and the `bias` of attention."""
+    def forward(self, query: Tensor, memory: History, bias: Tensor) -> Tensor:
+        """Return the new values of `query` (B, Q, d), given `memory` of length L and the `bias` of attention."""
         query = query + torch.sigmoid(self.attention_gate(query)) * self.attend(query, memory, bias)
         return cast(Tensor, query + torch.sigmoid(self.feed_forward_gate(query)) * self.feed_forward(query))
 

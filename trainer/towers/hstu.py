@@ -11,6 +11,7 @@ what share it had. b is the learned bias by distance, one per layer, as in `Rece
 is left out, since a history has no times. L is `history_length`, whatever the history's own length.
 """
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -19,12 +20,15 @@ from torch.nn import functional
 
 from trainer.config import TowerConfig
 from trainer.towers.by_distance import ByDistance
+from trainer.towers.history import Dense, History
 
 __all__ = ["Hstu"]
 
 
 class Layer(nn.Module):
     """One layer, with a residual connection; `query` attends to `memory`."""
+
+    of_head: Tensor
 
     def __init__(self, config: TowerConfig) -> None:
         super().__init__()
@@ -37,18 +41,34 @@ class Layer(nn.Module):
         self.attended_norm = nn.LayerNorm(dimension)
         self.out = nn.Linear(dimension, dimension)
         self.dropout = nn.Dropout(config.dropout)
+        heads = torch.eye(config.heads).repeat_interleave(dimension // config.heads, 1)
+        self.register_buffer("of_head", heads, persistent=False)
 
-    def forward(self, query: Tensor, memory: Tensor, age: Tensor, seen: Tensor) -> Tensor:
-        """Return the new values of `query` (B, Q, d), given `memory` (B, L, d).
+    def forward(self, query: Tensor, memory: History, age: Tensor, seen: Tensor) -> Tensor:
+        """Return the new values of `query` (B, Q, d), given `memory` of length L.
 
         `age` (Q, L) and `seen` (B, Q, L) are those of `ByDistance.see`.
         """
         gate, asked = functional.silu(self.gate_query(self.norm(query))).chunk(2, dim=-1)
-        value, key = functional.silu(self.value_key(self.norm(memory))).chunk(2, dim=-1)
-        logits = self._split(asked) @ self._split(key).transpose(2, 3) + self.bias[age]
-        weights = functional.silu(logits).masked_fill(~seen[:, None], 0) / self.places
-        attended = (weights @ self._split(value)).transpose(1, 2).flatten(2)
+        normed, halves = memory.mapped(self.norm), (self.value_key.weight.chunk(2), self.value_key.bias.chunk(2))
+        value, key = (normed.mapped(partial(_gated, weight=w, bias=b)) for w, b in zip(*halves, strict=True))
+        attend = self._of_one if query.shape[1] == 1 else self._of_every
+        attended = attend(asked, key, value, (self.bias[age], seen))
         return cast(Tensor, query + self.dropout(self.out(self.attended_norm(attended) * gate)))
+
+    def _of_every(self, asked: Tensor, key: History, value: History, sees: tuple[Tensor, Tensor]) -> Tensor:
+        """Return what places that ask (B, Q, d) read."""
+        logits = self._split(asked) @ self._split(key.every()).transpose(2, 3)
+        return (self._weigh(logits, *sees) @ self._split(value.every())).transpose(1, 2).flatten(2)
+
+    def _of_one(self, asked: Tensor, key: History, value: History, sees: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the same where one place asks: each head asks with its own dimensions, and keeps these."""
+        logits = key.compare(asked * self.of_head)[:, :, None]
+        read = value.mix(self._weigh(logits, *sees)[:, :, 0])
+        return (read * self.of_head).sum(1, keepdim=True)
+
+    def _weigh(self, logits: Tensor, bias: Tensor, seen: Tensor) -> Tensor:
+        return functional.silu(logits + bias).masked_fill(~seen[:, None], 0) / self.places
 
     def _split(self, x: Tensor) -> Tensor:
         """Turn (B, N, d) into (B, heads, N, d / heads)."""
@@ -66,15 +86,10 @@ class Hstu(ByDistance):
         self.norm = nn.LayerNorm(dimension)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, history: Tensor, mask: Tensor) -> Tensor:
-        """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
-
-        L may be shorter than `history_length`; a user without any item gets the learned cold-start vector.
-        """
-        x = self.dropout(history)
-        for layer in self.layers[:-1]:
-            x = layer(x, x, *self.see(mask))
-        newest = self.norm(self.layers[-1](x[:, -1:], x, *self.see(mask, newest=True))[:, 0])
+    def read(self, history: History, mask: Tensor) -> Tensor:
+        """Return what `forward` does, for histories of any kind."""
+        read = history if self.reads_items else Dense(self._before_last(history.every(), mask))
+        newest = self.norm(self.layers[-1](read.newest(), read, *self.see(mask, newest=True))[:, 0])
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
@@ -82,7 +97,17 @@ class Hstu(ByDistance):
 
         Places of padding before the first item hold the cold-start vector.
         """
-        x, seen = self.dropout(history), self.see(mask)
-        for layer in self.layers:
-            x = layer(x, x, *seen)
-        return torch.where(mask.cumsum(1)[..., None] > 0, self.norm(x), self.cold_start)
+        x = self._before_last(history, mask)
+        users = self.norm(self.layers[-1](x, Dense(x), *self.see(mask)))
+        return torch.where(mask.cumsum(1)[..., None] > 0, users, self.cold_start)
+
+    def _before_last(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return what the last layer reads at each place, (B, L, d)."""
+        x = self.dropout(history)
+        for layer in self.layers[:-1]:
+            x = layer(x, Dense(x), *self.see(mask))
+        return cast(Tensor, x)
+
+
+def _gated(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.silu(functional.linear(x, weight, bias))

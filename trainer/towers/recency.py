@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from trainer.config import TowerConfig
 from trainer.towers.blocks import AttentionBlock
 from trainer.towers.by_distance import ByDistance
+from trainer.towers.history import Dense, History
 
 __all__ = ["Recency"]
 
@@ -47,15 +48,10 @@ class Recency(ByDistance):
         self.norm = nn.LayerNorm(dimension)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, history: Tensor, mask: Tensor) -> Tensor:
-        """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
-
-        L may be shorter than `history_length`; a user without any item gets the learned cold-start vector.
-        """
-        x = self.dropout(history)
-        for block in self.blocks[:-1]:
-            x = block(x, x, self._weigh(self.distances, mask))
-        newest = self.blocks[-1](x[:, -1:], x, self._weigh(self.distances, mask, newest=True))
+    def read(self, history: History, mask: Tensor) -> Tensor:
+        """Return what `forward` does, for histories of any kind."""
+        read = history if self.reads_items else Dense(self._before_last(history.every(), mask))
+        newest = self.blocks[-1](read.newest(), read, self._weigh(self.distances, mask, newest=True))
         user = self.norm(newest) + self._means(history, self._weigh(self.decays, mask, newest=True))
         return torch.where(mask.any(1, keepdim=True), user[:, 0], self.cold_start)
 
@@ -64,21 +60,26 @@ class Recency(ByDistance):
 
         Places of padding before the first item hold the cold-start vector.
         """
-        x, distances = self.dropout(history), self._weigh(self.distances, mask)
-        for block in self.blocks:
-            x = block(x, x, distances)
-        users = self.norm(x) + self._means(history, self._weigh(self.decays, mask))
+        x, distances = self._before_last(history, mask), self._weigh(self.distances, mask)
+        last = self.blocks[-1](x, Dense(x), distances)
+        users = self.norm(last) + self._means(Dense(history), self._weigh(self.decays, mask))
         return torch.where(mask.cumsum(1)[..., None] > 0, users, self.cold_start)
+
+    def _before_last(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return what the last block reads at each place, (B, L, d)."""
+        x = self.dropout(history)
+        for block in self.blocks[:-1]:
+            x = block(x, Dense(x), self._weigh(self.distances, mask))
+        return cast(Tensor, x)
 
     def _weigh(self, by_age: Tensor, mask: Tensor, *, newest: bool = False) -> Tensor:
         """Return logits (B, K, Q, L) of what a place sees, given those `by_age` (K, `history_length`), else -inf."""
         age, seen = self.see(mask, newest=newest)
         return torch.where(seen[:, None], by_age[:, age], -torch.inf)
 
-    def _means(self, history: Tensor, logits: Tensor) -> Tensor:
-        """Return the mixture (B, Q, d) of the means of `history` (B, L, d) by `logits` (B, K, Q, L)."""
-        # One product for all means: a broadcast one would copy the history for each.
-        means = (torch.softmax(logits, -1).flatten(1, 2) @ history).view(*logits.shape[:3], -1)
+    def _means(self, history: History, logits: Tensor) -> Tensor:
+        """Return the mixture (B, Q, d) of the means of histories of length L, by `logits` (B, K, Q, L)."""
+        means = history.mix(torch.softmax(logits, -1).flatten(1, 2)).view(*logits.shape[:3], -1)
         return cast(Tensor, self.dropout(means.transpose(1, 2).flatten(2)) @ self.mix.T)
 
 

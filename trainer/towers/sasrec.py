@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainer.config import TowerConfig
 from trainer.towers.blocks import Attention, AttentionBlock
+from trainer.towers.history import Dense
 from trainer.towers.tower import Tower
 
 __all__ = ["SasRec"]
@@ -44,8 +45,8 @@ class SasRec(Tower):
         """
         x, allowed = self._enter(history, mask)
         for block in self.blocks[:-1]:
-            x = block(x, x, allowed)
-        newest = self.norm(self.blocks[-1](x[:, -1:], x, allowed[:, :, -1:])[:, 0])
+            x = block(x, Dense(x), allowed)
+        newest = self.norm(self.blocks[-1](x[:, -1:], Dense(x), allowed[:, :, -1:])[:, 0])
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
@@ -57,7 +58,7 @@ class SasRec(Tower):
         """
         x, allowed = self._enter(history, mask)
         for block in self.blocks:
-            x = block(x, x, allowed)
+            x = block(x, Dense(x), allowed)
         return torch.where(mask.cumsum(1)[..., None] > 0, self.norm(x), self.cold_start)
 
     def _enter(self, history: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,12 @@
 """What every user tower is; `trainer.tower_config.TOWERS` maps kinds to classes."""
 
 from abc import ABC, abstractmethod
+from typing import cast
 
 from torch import Tensor, nn
 
 from trainer.tower_config import TowerConfig, kinds
+from trainer.towers.history import History
 
 __all__ = ["Tower"]
 
@@ -24,9 +26,18 @@ class Tower(nn.Module, ABC):
         """Draw the parameters from torch's generator, which `build_tower` seeds."""
         super().__init__()
 
+    @property
+    def reads_items(self) -> bool:
+        """Whether `read` asks for no vector of each place."""
+        return False
+
     @abstractmethod
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return the vectors of users (B, d) after their newest item; serving runs this, exported as ONNX."""
+
+    def read(self, history: History, mask: Tensor) -> Tensor:
+        """Return what `forward` does, for histories of any kind."""
+        return cast(Tensor, self(history.every(), mask))
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002 - for towers that read sequences
         """Return the vectors of users (B, L, d) after each position, from the items up to it.

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trainer.items.distinct import distinct, distinct_and_places, where
+from trainer.items.distinct import distinct, distinct_and_places, order_of, where
 
 MANY = arrays(np.int64, st.integers(0, 200), elements=st.integers(0, 50) | st.integers(0, 1 << 54))
 
@@ -21,10 +21,16 @@ def test_each_number_comes_once_ascending_with_the_place_of_all_that_are_equal(
     assert {one.dtype for one in found} == {torch.int64}
 
 
+@given(MANY)
+def test_equal_numbers_keep_their_order(numbers: np.ndarray) -> None:
+    assert order_of(torch.from_numpy(numbers)).tolist() == np.argsort(numbers, kind="stable").tolist()
+
+
 def test_the_numbers_are_not_changed() -> None:
     numbers = torch.tensor([3, 1, 2, 3])
     distinct(numbers)
     distinct_and_places(numbers)
+    order_of(numbers)
     assert numbers.tolist() == [3, 1, 2, 3]
 
 

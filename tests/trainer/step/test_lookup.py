@@ -28,6 +28,16 @@ def test_gradients_are_those_of_indexing(parts: list, seed: int) -> None:  # typ
     torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-12)
 
 
+def test_what_reads_all_of_them_adds_its_gradient() -> None:
+    vectors = torch.randn(ROWS, 3, dtype=torch.float64).requires_grad_()
+    for reads in ([0, 2, 2], []):
+        look_up = Lookup(vectors * 2)
+        found = look_up.vectors.square().sum() + look_up(torch.tensor(reads, dtype=torch.int64)).sum()
+        plain = (vectors * 2).square().sum() + (vectors * 2)[reads].sum()
+        [mine], [wanted] = (torch.autograd.grad(one, [vectors]) for one in (found, plain))
+        torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-12)
+
+
 def test_what_is_not_looked_up_gets_nothing() -> None:
     vectors = torch.ones(ROWS, 3, requires_grad=True)
     look_up = Lookup(vectors)

@@ -10,21 +10,24 @@ from trainer.config import TrainerConfig
 from trainer.losses.inputs import LossInputs, LossResult
 from trainer.losses.step_loss import step_loss
 from trainer.ranks.workers import Workers
-from trainer.step import vectors
 from trainer.step.inputs import sample_inputs
 from trainer.step.step import compute_gradients, train_step
+from trainer.towers import in_training
+from trainer.towers.recency import Recency
 
 
+@pytest.mark.parametrize("kind", ["recency", "sasrec"])
 def test_a_tower_that_reads_in_parts_has_the_same_gradients(
-    store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+    kind: str, store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synthetic(writer, windows=1, events=75)
-    config = config.model_copy(update={"tower": config.tower.model_copy(update={"dropout": 0.0})})
+    config = config.model_copy(update={"tower": config.tower.model_copy(update={"kind": kind, "dropout": 0.0})})
     state = absorbed(store, config, dtype=torch.float64)
     batch = batches_of(store, state)[0]
     whole = compute_gradients(state, batch, Workers())
     # Five histories of 32 at a time.
-    monkeypatch.setitem(vectors._AT_ONCE, "cpu", 5 * batch.histories.shape[1] * config.tower.dimension)
+    monkeypatch.setitem(in_training._AT_ONCE, "cpu", 5 * batch.histories.shape[1] * config.tower.dimension)
+    monkeypatch.setattr(Recency, "reads_items", False)
     parts = compute_gradients(state, batch, Workers())
     for one, other in zip([*whole.tower, whole.embeddings], [*parts.tower, parts.embeddings], strict=True):
         torch.testing.assert_close(other, one, rtol=0, atol=1e-12)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from trainer.config import TowerConfig
 from trainer.towers.blocks import Attention
+from trainer.towers.history import Dense
 
 USERS, LENGTH, DIMENSION = 5, 7, 12
 
@@ -27,8 +28,8 @@ def test_one_place_reads_what_it_reads_among_all(heads: int, kind: str) -> None:
     memory = torch.randn(USERS, LENGTH, DIMENSION, dtype=torch.float64, generator=draw).requires_grad_()
     bias = bias_of(kind, heads, draw)
     above = torch.randn(USERS, DIMENSION, dtype=torch.float64, generator=draw)
-    among_all = block.attend(memory, memory, bias)[:, -1]
-    alone = block.attend(memory[:, -1:], memory, bias[:, :, -1:])[:, 0]
+    among_all = block.attend(memory, Dense(memory), bias)[:, -1]
+    alone = block.attend(memory[:, -1:], Dense(memory), bias[:, :, -1:])[:, 0]
     torch.testing.assert_close(alone, among_all, rtol=0, atol=1e-12)
     pairs = (torch.autograd.grad(one, [memory, *block.parameters()], above) for one in (alone, among_all))
     for one, other in zip(*pairs, strict=True):
@@ -37,7 +38,8 @@ def test_one_place_reads_what_it_reads_among_all(heads: int, kind: str) -> None:
 
 def test_the_bias_of_keys_gets_no_gradient_at_all() -> None:
     block, memory = Attention(TowerConfig(dimension=DIMENSION)), torch.randn(USERS, LENGTH, DIMENSION)
-    block.attend(memory[:, -1:], memory, torch.ones(USERS, 1, 1, LENGTH, dtype=torch.bool)).sum().backward()
+    seen = torch.ones(USERS, 1, 1, LENGTH, dtype=torch.bool)
+    block.attend(memory[:, -1:], Dense(memory), seen).sum().backward()
     assert block.key_value.bias.grad is not None
     of_keys, of_values = block.key_value.bias.grad.chunk(2)
     assert not of_keys.any()

@@ -6,6 +6,7 @@ import torch
 
 from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded, sigmoid
 from trainer.config import TowerConfig
+from trainer.towers.history import Dense
 from trainer.towers.hstu import Hstu, Layer
 
 
@@ -82,5 +83,5 @@ def test_weights_need_not_add_up_to_one() -> None:
     for history in (once, twice):
         length = history.shape[1]
         seen, age = torch.ones(1, 1, length, dtype=torch.bool), torch.zeros(1, length, dtype=torch.int64)
-        added.append(layer(once, history, age, seen) - once)
+        added.append(layer(once, Dense(history), age, seen) - once)
     torch.testing.assert_close(added[1], 2 * added[0])

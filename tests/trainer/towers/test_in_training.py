@@ -5,9 +5,11 @@ import torch
 from torch import Tensor
 
 from trainer.config import TowerConfig
+from trainer.tower_config import TowerKind
 from trainer.towers import Tower, build_tower
 from trainer.towers import in_training as module
-from trainer.towers.in_training import in_training
+from trainer.towers.history import Dense
+from trainer.towers.in_training import in_parts, in_training
 
 CONFIG = TowerConfig(dimension=8, history_length=6)
 
@@ -29,7 +31,7 @@ def test_a_compiled_tower_does_what_the_tower_does_for_all_shapes() -> None:
     assert in_training(tower, CONFIG, compiled=True) is fast
     for users, length in ((5, 6), (6, 3), (1, 4), (4, 1), (33, 5)):
         history, mask = given(users, length)
-        mine, wanted = fast(history, mask), tower(history, mask)
+        mine, wanted = fast(Dense(history), mask), tower(history, mask)
         torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-12)
         for one, other in zip(gradients(tower, mine, history), gradients(tower, wanted, history), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
@@ -43,16 +45,27 @@ def test_a_machine_without_a_compiler_is_told_what_to_do() -> None:
         in_training(build_tower(CONFIG, 0), CONFIG, compiled=True)
 
 
-def test_a_tower_is_what_it_is_where_nothing_is_asked_for() -> None:
-    tower = build_tower(CONFIG, 0)
-    assert in_training(tower, CONFIG, compiled=False) is tower
+@pytest.mark.parametrize("kind", ["recency", "sasrec"])
+def test_where_nothing_is_asked_for_a_tower_reads_as_it_does_in_parts(
+    kind: TowerKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CONFIG.model_copy(update={"kind": kind})
+    tower = build_tower(config, 0).double()
+    history, mask = given(33, 5)
+    monkeypatch.setitem(module._AT_ONCE, "cpu", 7 * 5 * config.dimension)
+    assert [len(part) for part, _ in in_parts(Dense(history), mask)] == [7, 7, 7, 7, 5]
+    mine, wanted = in_training(tower, config, compiled=False)(Dense(history), mask), tower(history, mask)
+    torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-12)
+    for one, other in zip(gradients(tower, mine, history), gradients(tower, wanted, history), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
 def test_products_of_bfloat16_give_vectors_and_gradients_of_the_type_of_the_parameters() -> None:
     tower = build_tower(CONFIG, 0)
     history, mask = given(33, 5)
     history = history.detach().float().requires_grad_()
-    mine, wanted = in_training(tower, CONFIG, compiled=False, precision="bfloat16")(history, mask), tower(history, mask)
+    halved = in_training(tower, CONFIG, compiled=False, precision="bfloat16")
+    mine, wanted = halved(Dense(history), mask), tower(history, mask)
     assert not torch.equal(mine, wanted)
     torch.testing.assert_close(mine, wanted, rtol=0.02, atol=0.02)
     for one, other in zip(gradients(tower, mine, history), gradients(tower, wanted, history), strict=True):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from trainer.config import TowerConfig
 from trainer.towers.esasrec import ESasRec
+from trainer.towers.history import Dense
 from trainer.towers.sasrec import SasRec
 
 both = pytest.mark.parametrize("cls", [SasRec, ESasRec])
@@ -32,7 +33,7 @@ def test_one_position_of_the_last_block_equals_the_whole_block(cls: type[SasRec]
     x = history + model.positions
     allowed = (place[:, None] == place) | ((place[:, None] >= place) & mask[:, None])
     for block in model.blocks:
-        x = block(x, x, allowed[:, None])
+        x = block(x, Dense(x), allowed[:, None])
     torch.testing.assert_close(model(history, mask), model.norm(x)[:, -1], rtol=1e-12, atol=1e-12)
 
 

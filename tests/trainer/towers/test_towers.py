@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from trainer.config import TowerConfig
+from trainer.step.lookup import Lookup
+from trainer.step.placed import Placed
 from trainer.tower_config import TOWERS, TowerKind, kinds
 from trainer.towers import Tower, build_tower, project, read_out
 from trainer.towers.esasrec import ESasRec
@@ -91,6 +93,38 @@ def test_all_positions_are_read_out_one_row_each_user_by_user(kind: str) -> None
     history, mask = torch.randn(3, 5, 8), torch.ones(3, 5, dtype=torch.bool)
     newest = read_out(tower, history, mask, every=False)
     torch.testing.assert_close(read_out(tower, history, mask, every=True).view(3, 5, 8)[:, -1], newest)
+
+
+@pytest.mark.parametrize("kind", ["recency", "hstu", "mean_pooling", "sasrec", "esasrec"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_items_are_read_where_they_are_as_at_every_place(kind: str, layers: int) -> None:
+    config = TowerConfig.model_validate({"kind": kind, "dimension": 8, "history_length": 5, "layers": layers})
+    tower, items = build_tower(config, 1).double(), torch.randn(6, 8, dtype=torch.float64).requires_grad_()
+    places, mask = torch.randint(6, (4, 5)), torch.arange(5) >= torch.tensor([0, 2, 4, 5])[:, None]
+    found, wanted = tower.read(Placed(Lookup(items), places), mask), tower(items[places], mask)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    every = [items, *tower.parameters()]
+    pairs = (torch.autograd.grad(one.square().sum(), every, materialize_grads=True) for one in (found, wanted))
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "expected"),
+    [
+        ("recency", {}, True),
+        ("recency", {"layers": 2}, False),
+        ("recency", {"dropout": 0.1}, False),
+        ("hstu", {}, True),
+        ("hstu", {"dropout": 0.1}, False),
+        ("mean_pooling", {"layers": 2, "dropout": 0.1}, True),
+        ("sasrec", {}, False),
+    ],
+)
+def test_a_tower_that_changes_places_apart_needs_a_vector_of_each(
+    kind: str, settings: dict[str, float], expected: bool
+) -> None:
+    assert build_tower(TowerConfig.model_validate({"kind": kind} | settings), 1).reads_items is expected
 
 
 def test_a_tower_without_positions_says_so() -> None:

@@ -1,0 +1,96 @@
+"""Histories that are read where their items are, beside the same with a vector for each place."""
+
+from collections.abc import Callable
+from unittest.mock import patch
+from weakref import ref
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from trainer.step import placed
+from trainer.step.lookup import Lookup
+from trainer.step.placed import Placed
+from trainer.towers.history import Dense, History
+
+Read = Callable[[History, Tensor, Tensor], Tensor]
+
+READS: dict[str, Read] = {
+    "newest": lambda history, asked, weights: history.newest(),
+    "every": lambda history, asked, weights: history.every(),
+    "compare": lambda history, asked, weights: history.compare(asked),
+    "mix": lambda history, asked, weights: history.mix(weights),
+    "all": lambda history, asked, weights: history.mix(torch.softmax(history.compare(asked) + weights, -1)),
+    "mapped": lambda history, asked, weights: history.mapped(torch.tanh).mix(history.compare(asked).sigmoid()),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+@given(st.tuples(st.integers(1, 9), st.integers(1, 6), st.integers(1, 3), st.integers(1, 12)), st.integers(0, 10**6))
+def test_what_is_read_and_all_gradients_are_those_of_dense_histories(
+    name: str, sizes: tuple[int, int, int, int], seed: int
+) -> None:
+    (users, length, asked, items), draw = sizes, torch.Generator().manual_seed(seed)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=draw).requires_grad_()
+
+    given_ = numbers(items, 4), numbers(users, asked, 4), numbers(users, asked, length)
+    vectors, *others = given_
+    places = torch.randint(items, (users, length), generator=draw)
+    with patch.object(placed, "_AT_ONCE", 4 * 4 * 2):
+        mine = READS[name](Placed(Lookup(vectors), places), *others)
+        dense = READS[name](Dense(vectors[places]), *others)
+        torch.testing.assert_close(mine, dense, rtol=0, atol=1e-12)
+        above = torch.randn(mine.shape, dtype=torch.float64, generator=draw)
+        found, wanted = (
+            torch.autograd.grad(one, given_, above, allow_unused=True, materialize_grads=True) for one in (mine, dense)
+        )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_equal_histories_in_float32_have_the_same_bits_each_time() -> None:
+    vectors, places = torch.randn(40, 8).requires_grad_(), torch.randint(40, (30, 5))
+    asked = torch.randn(30, 2, 8)
+
+    def gradient() -> Tensor:
+        history = Placed(Lookup(vectors), places)
+        [found] = torch.autograd.grad(history.mix(history.compare(asked)).square().sum(), [vectors])
+        return found
+
+    assert torch.equal(gradient(), gradient())
+
+
+def test_no_vector_of_each_place_is_made() -> None:
+    vectors, places = torch.randn(100, 64).requires_grad_(), torch.randint(100, (2000, 50))
+    history, sizes = Placed(Lookup(vectors), places), list[int]()
+
+    def note(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        found = history.mapped(torch.tanh).mix(history.compare(torch.ones(2000, 1, 64)))
+        torch.autograd.grad(found.sum(), [vectors])
+    assert sizes
+    assert max(sizes) < vectors[places].nbytes / 20
+
+
+def test_parts_are_those_of_the_places() -> None:
+    vectors, places = torch.randn(9, 4), torch.randint(9, (5, 3))
+    history = Placed(Lookup(vectors), places)
+    assert history.shape == (5, 3, 4)
+    parts = history.split(2)
+    assert [part.shape for part in parts] == [(2, 3, 4), (2, 3, 4), (1, 3, 4)]
+    assert torch.equal(torch.cat([part.every() for part in parts]), vectors[places])
+
+
+def test_nothing_of_a_step_outlives_it() -> None:
+    vectors = torch.ones(6, 3, requires_grad=True)
+    history, known = Placed(Lookup(vectors), torch.tensor([[0, 1]])), ref(vectors)
+    torch.autograd.grad(history.mapped(torch.tanh).mix(history.compare(torch.ones(1, 1, 3))).sum(), [vectors])
+    del history, vectors
+    assert known() is None
