@@ -53,7 +53,7 @@ class FeaturedItems:
 
     def kept(self, rows: Tensor) -> FeatureInputs:
         """Return the features of the items of rows (n,) that this rank keeps."""
-        return self._inputs(*self.table.read(self.table.places.local(rows)))
+        return self.inputs(*self.table.read(self.table.places.local(rows)))
 
     def fetch(self, rows: Tensor) -> FeatureInputs:
         """Return those of distinct rows (n,); called as `Embeddings.fetch`."""
@@ -62,9 +62,7 @@ class FeaturedItems:
 
     def fetched(self, route: Route) -> FeatureInputs:
         """Return those of a route's rows (n,), given one for the places of the table."""
-        # Where there are none of a kind, there are none on any rank.
-        found = self.table.read(route.asked)
-        return self._inputs(*(route.answered(one) if one.shape[1] else one.new_empty(len(route), 0) for one in found))
+        return self.inputs(*route.answered(*self.table.read(route.asked)))
 
     def answer(self, question: str) -> None:
         """Take part in what rank 0 asks for alone, less `FEATURES`; for `Workers.first`."""
@@ -73,7 +71,8 @@ class FeaturedItems:
         else:
             self.fetched(self.table.route(torch.empty(0, dtype=torch.int64, device=self.table.device)))
 
-    def _inputs(self, buckets: Tensor, numbers: Tensor) -> FeatureInputs:
+    def inputs(self, buckets: Tensor, numbers: Tensor) -> FeatureInputs:
+        """Return what the tower reads of n items, given what `FeatureTable.read` says of them."""
         return inputs_of(self.table, buckets, numbers, self.tower.dense.weight.dtype)
 
     @property

@@ -1,5 +1,6 @@
 """How the lines of some rows come from the ranks that keep them, and what belongs to these rows goes back."""
 
+import math
 from collections.abc import Iterable
 from typing import Final, Self
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from trainer.items.distinct import distinct_and_places
 from trainer.items.places import Places
+from trainer.ranks.packed import packed, unpacked
 from trainer.ranks.workers import Workers
 
 __all__ = ["Route", "moved"]
@@ -61,16 +63,17 @@ class Route:
 
     def fetch(self, lines: Tensor) -> Tensor:
         """Return the lines (n, ...) of the rows that were asked for, given the lines that each rank keeps."""
-        return self.answered(lines.index_select(0, self.asked))
-
-    def answered(self, values: Tensor) -> Tensor:
-        """Return what belongs to the rows that were asked for, (n, ...), given what belongs to `asked`, (m, ...)."""
-        received = self._workers.exchange(values, self._receive, self._send)
-        if self._order is None:
-            return received
-        fetched = torch.empty_like(received)
-        fetched[self._order] = received
+        [fetched] = self.answered(lines.index_select(0, self.asked))
         return fetched
+
+    def answered(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Return what belongs to the rows that were asked for, (n, ...), given what belongs to `asked`, (m, ...)."""
+        if self._workers.world_size == 1:
+            return values
+        received = self._workers.exchange(packed(values), self._receive, self._send)
+        if self._order is not None:
+            received = torch.empty_like(received).index_copy_(0, self._order, received)
+        return unpacked(received, values)
 
     def push(self, values: Tensor) -> Tensor:
         """Send what belongs to the rows that were asked for, (n, ...), and return what belongs to `asked`, (m, ...)."""
@@ -84,12 +87,27 @@ class Route:
         """
         if self._workers.world_size == 1:
             return self.asked, values
-        lines, number = distinct_and_places(self.asked)
-        sums = values.new_zeros(len(lines), *values.shape[1:])
-        parts = (torch.split(one, self._receive) for one in (self.push(values), number))
-        for part, into in zip(*parts, strict=True):
-            sums.index_add_(0, into, part)
+        lines, sums, _ = self.add_beside(values, values.new_empty(0))
         return lines, sums
+
+    def add_beside(self, values: Tensor, shared: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add up beside them what all ranks share, (k,): this one gets its `Workers.part` of the sum."""
+        width, shares = math.prod(values.shape[1:]), self._workers.shares(len(shared))
+        sizes = [share.stop - share.start for share in shares]
+        rows = torch.split(values if self._order is None else values[self._order], self._send)
+        sent = torch.cat(
+            [one for part, share in zip(rows, shares, strict=True) for one in (part.flatten(), shared[share])]
+        )
+        send = [count * width + size for count, size in zip(self._send, sizes, strict=True)]
+        receive = [count * width + sizes[self._workers.rank] for count in self._receive]
+        came = torch.split(self._workers.exchange(sent, send, receive), receive)
+        lines, number = distinct_and_places(self.asked)
+        sums, total = values.new_zeros(len(lines), *values.shape[1:]), shared.new_zeros(sizes[self._workers.rank])
+        for one, into in zip(came, torch.split(number, self._receive), strict=True):
+            part, own = one.tensor_split([len(into) * width])
+            sums.index_add_(0, into, part.view(len(into), *values.shape[1:]))
+            total += own
+        return lines, sums, total
 
 
 def moved(lines: Iterable[Tensor], before: Places, after: Places, workers: Workers) -> tuple[Tensor, ...]:

@@ -99,7 +99,8 @@ class RowCounts:
     def _exchanged(self, rows: Tensor) -> Tensor:
         distinct, number = torch.unique(rows, return_inverse=True)
         route = self.kept.route(distinct)
-        return route.answered(self.at(route.asked))[number]
+        [found] = route.answered(self.at(route.asked))
+        return found[number]
 
     @property
     def log_total(self) -> float:

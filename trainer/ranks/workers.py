@@ -122,7 +122,8 @@ class Workers(AbstractContextManager["Workers"]):
 
     def shares(self, rows: int) -> list[slice]:
         """Return the shares of all ranks, as `share` does that of this one."""
-        return [slice(first, last) for first, last in pairwise(self._cuts(rows))]
+        cuts = [rank * rows // self.world_size for rank in range(self.world_size + 1)]
+        return [slice(first, last) for first, last in pairwise(cuts)]
 
     def part(self, rows: int) -> slice:
         """Return this rank's part of any number of rows: parts differ by one row at most."""
@@ -175,8 +176,12 @@ class Workers(AbstractContextManager["Workers"]):
         """Return the lines (n, ...) of each rank; each may have another number of them."""
         if self.world_size == 1:
             return (lines,)
-        sizes, ranks = self.gather(torch.tensor(len(lines))).tolist(), self.world_size
-        return torch.split(self.exchange(torch.cat([lines] * ranks), [len(lines)] * ranks, sizes), sizes)
+        return self.spread(lines, self.gather(torch.tensor(len(lines))).tolist())
+
+    def spread(self, lines: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        """Return the lines of each rank, where all know how many each has."""
+        everywhere = torch.cat([lines] * self.world_size)
+        return torch.split(self.exchange(everywhere, [len(lines)] * self.world_size, sizes), sizes)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Add a tensor over all ranks in their order, in place; the result is the same, bit for bit, on every rank.
@@ -185,17 +190,12 @@ class Workers(AbstractContextManager["Workers"]):
         """
         if self.world_size == 1:
             return tensor
-        cuts = self._cuts(tensor.numel())
-        sizes = [last - first for first, last in pairwise(cuts)]
+        sizes = [share.stop - share.start for share in self.shares(tensor.numel())]
         mine = [sizes[self.rank]] * self.world_size
         total, *others = self.exchange(tensor.flatten(), sizes, mine).view(self.world_size, -1)
         for other in others:
             total += other
-        return tensor.copy_(self.exchange(total.repeat(self.world_size), mine, sizes).view_as(tensor))
-
-    def _cuts(self, rows: int) -> list[int]:
-        """Return where the shares of all ranks start, and where the last one ends."""
-        return [rank * rows // self.world_size for rank in range(self.world_size + 1)]
+        return tensor.copy_(torch.cat(self.spread(total, sizes)).view_as(tensor))
 
     def broadcast(self, payload: PayloadT) -> PayloadT:
         """Return rank 0's payload on every rank."""

@@ -124,13 +124,17 @@ class TrainerState:
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:
         """Return the embeddings of a route's `rows` (n,), as `select` orders them, with their counts and log Q."""
-        places, lines = self.embeddings.places, self.embeddings.weight
-        features = None if self.featured is None else self.featured.fetched(route)
+        places, asked = self.embeddings.places, route.asked
+        features = () if self.featured is None else self.featured.table.read(asked)
+        embeddings = self.embeddings.weight.index_select(0, asked)
         if places.ranks == 1:
-            return Fetched(route.fetch(lines), self.counts, self.log_q, features)
-        embeddings, values = route.fetch(lines), route.answered(self.counts.at(route.asked))
+            return Fetched(embeddings, self.counts, self.log_q, self._inputs(*features))
+        embeddings, values, *found = route.answered(embeddings, self.counts.at(asked), *features)
         counts = FetchedCounts(places, places.key(rows), values)
-        return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q), features)
+        return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q), self._inputs(*found))
+
+    def _inputs(self, *features: Tensor) -> FeatureInputs | None:
+        return None if self.featured is None else self.featured.inputs(*features)
 
     def compose(self, vectors: Tensor, features: FeatureInputs | None) -> Tensor:
         """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""

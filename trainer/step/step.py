@@ -21,6 +21,7 @@ from trainer.step.inputs import sample_inputs
 from trainer.step.laps import Clock, Laps
 from trainer.step.model import Model
 from trainer.step.seeds import seed_dropout
+from trainer.step.sums import sum_over_ranks
 from trainer.step.vectors import StepVectors
 
 __all__ = ["Gradients", "StepResult", "compute_gradients", "train_step"]
@@ -46,7 +47,7 @@ class Gradients(NamedTuple):
     """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the towers and the second phase, and the totals.
 
     The rows are those that this rank keeps. `drawn` (c,) counts how often resampling drew each of the `candidates`
-    (c,), which are table rows; both are empty without a cache.
+    (c,), which are table rows; both are empty without a cache. `lengths` are those of the rows' gradient on each rank.
     """
 
     rows: Tensor
@@ -56,6 +57,7 @@ class Gradients(NamedTuple):
     drawn: Tensor
     candidates: Tensor
     second: list[Tensor]
+    lengths: list[float]
 
 
 def train_step(
@@ -68,7 +70,7 @@ def train_step(
     laps = Laps(clock)
     gradients = compute_gradients(model, batch, workers, stop=stop, laps=laps)
     loss, hits, stops = gradients.totals.tolist()
-    norm, limit = _norm(gradients, workers), model.config.optimizer.max_gradient_norm
+    norm, limit = _norm(gradients), model.config.optimizer.max_gradient_norm
     clipped = limit is not None and norm > limit
     refused = not all(map(math.isfinite, (loss, norm, _second_norm(gradients))))
     if not refused:
@@ -79,12 +81,9 @@ def train_step(
     return StepResult(loss, round(hits), stops > 0, laps.seconds, norm, clipped and not refused, refused)
 
 
-def _norm(gradients: Gradients, workers: Workers) -> float:
+def _norm(gradients: Gradients) -> float:
     """Return the Euclidean norm of the first phase's gradients; in float64, which no square of float32 overflows."""
-    # Row by row first: of all at once, torch would make a copy in float64.
-    lengths = torch.linalg.vector_norm(gradients.embeddings, dim=1, dtype=torch.float64)
-    rows = workers.gather(torch.linalg.vector_norm(lengths))
-    return math.hypot(*rows.tolist(), _norm_of(gradients.tower))
+    return math.hypot(*gradients.lengths, _norm_of(gradients.tower))
 
 
 def _second_norm(gradients: Gradients) -> float:
@@ -158,11 +157,11 @@ def compute_gradients(
     laps.end("backward")
     totals = torch.stack([loss.detach(), loss.new_tensor(_masked(inputs, model.config)), loss.new_tensor(float(stop))])
     candidates, drawn = vectors.drawn(sampled, result.drawn)
-    *summed, totals, drawn = _sum_over_ranks([*found[1:], totals, drawn], workers)
+    sums = sum_over_ranks(model.embeddings, route, found[0], [*found[1:], totals, drawn], workers)
+    *summed, totals, drawn = sums.shared
     tower, second = summed[: len(first)], summed[len(first) :]
-    kept, embeddings = model.embeddings.summed(route, found[0])
     laps.end("sum")
-    return Gradients(kept, embeddings, tower, totals, drawn, candidates, second)
+    return Gradients(sums.rows, sums.embeddings, tower, totals, drawn, candidates, second, sums.lengths)
 
 
 def _parameters(model: Model) -> list[Tensor]:
@@ -177,12 +176,3 @@ def _masked(inputs: LossInputs, config: TrainerConfig) -> int:
     whole = config.negatives.in_batch and config.negatives.in_batch_limit is None
     masked = len(inputs.hits) if inputs.times is None else int(inputs.times[inputs.hits[:, 1]].sum())
     return masked - whole * len(inputs.users)
-
-
-def _sum_over_ranks(tensors: list[Tensor], workers: Workers) -> list[Tensor]:
-    """Sum tensors over all ranks, in one collective."""
-    if workers.world_size == 1:
-        return tensors
-    flat = workers.sum(torch.cat([tensor.flatten() for tensor in tensors]))
-    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -3,6 +3,7 @@
 All ranks draw the same numbers, so each knows what the others ask for, and what the sums must be.
 """
 
+import math
 from unittest.mock import patch
 
 import torch
@@ -13,6 +14,7 @@ from trainer.items.embeddings import Embeddings
 from trainer.items.rows import TableRows
 from trainer.items.stored import fetched, placed
 from trainer.ranks.workers import Workers
+from trainer.step.sums import sum_over_ranks
 
 DIMENSION = 3
 
@@ -38,10 +40,17 @@ def take_a_step(table: Embeddings, alone: Embeddings, workers: Workers, draw: to
     dense = torch.zeros(table.capacity, DIMENSION)
     for rows, slope in zip(asked, slopes, strict=True):
         dense[rows] += slope
-    rows, gradient = table.summed(route, slopes[workers.rank])
+    everywhere = [[torch.randn(size, generator=draw) for size in ([5, 1], [], [2])] for _ in range(workers.world_size)]
+    rows, gradient, lengths, shared = sum_over_ranks(
+        table, route, slopes[workers.rank], everywhere[workers.rank], workers
+    )
     assert torch.equal(gradient, dense[rows])
     everything = torch.cat(asked).unique()
     assert torch.equal(rows.sort().values, everything[table.places.own(everything)])
+    for number, one in enumerate(shared):
+        assert torch.equal(one, sum((their[number] for their in everywhere), torch.zeros_like(one)))
+    assert math.isclose(math.hypot(*lengths), float(dense.double().norm()), rel_tol=1e-12)
+    assert math.isclose(lengths[workers.rank], float(gradient.double().norm()), rel_tol=1e-12)
     table.adagrad_step(rows, gradient, 0.1)
     alone.adagrad_step(everything, dense[everything], 0.1)
 

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import subprocess
 import sys
@@ -222,7 +223,7 @@ def test_two_ranks_compute_what_one_rank_does(
     alone = [compute_gradients(state, batch, Workers()) for batch in (dealt[0], dealt[-1])]
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
     for one, left, right in zip(alone, first, second, strict=True):
-        rows, embeddings, tower, totals, *_, rescoring = left
+        rows, embeddings, tower, totals, *_, rescoring, lengths = left
         # Each rank has the gradients of the rows that it keeps.
         rows, order = torch.cat([rows, right[0]]).sort()
         embeddings = torch.cat([embeddings, right[1]])[order]
@@ -230,6 +231,7 @@ def test_two_ranks_compute_what_one_rank_does(
         wanted = [one.embeddings, *one.tower, *one.second, one.totals[:2]]
         for mine, ours in zip([embeddings, *tower, *rescoring, totals[:2]], wanted, strict=True):
             torch.testing.assert_close(mine, ours, rtol=0, atol=1e-12)
+        assert math.isclose(math.hypot(*lengths), one.lengths[0], rel_tol=1e-12)
         # One rank was told to stop: all know.
         assert totals[2] == 1
         assert all(torch.equal(a, b) for a, b in zip(tower, right[2], strict=True))

@@ -1,0 +1,26 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.ranks.packed import packed, unpacked
+
+TYPES = [torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool]
+SHAPES = st.lists(st.integers(0, 3), max_size=2)
+
+
+@given(st.integers(0, 5), st.lists(st.tuples(st.sampled_from(TYPES), SHAPES), min_size=1, max_size=5))
+def test_lines_come_out_as_they_went_in_whatever_their_number(count: int, kinds: list) -> None:  # type: ignore[type-arg]
+    parts = tuple((100 * torch.randn(count, *shape)).to(dtype) for dtype, shape in kinds)
+    lines = packed(parts)
+    assert lines.dtype == torch.uint8
+    assert len(lines) == count
+    order = torch.randperm(count)
+    for given_, found in zip(parts, unpacked(lines[order], parts), strict=True):
+        assert found.dtype == given_.dtype
+        assert torch.equal(found, given_[order])
+
+
+def test_not_a_number_keeps_its_bits() -> None:
+    odd = torch.tensor([0x7FA00001, 0x7FC00000, -1], dtype=torch.int32).view(torch.float32)
+    [found] = unpacked(packed((odd,)), (odd,))
+    assert torch.equal(found.view(torch.int32), odd.view(torch.int32))
