@@ -78,14 +78,14 @@ class TrainerConfig(FrozenModel):
     batch_size: int = Field(default=128, ge=2, description="examples per step over all ranks together")
     compiled: bool = Field(
         default=False,
-        description="train with a user tower that torch.compile has compiled: less CPU in a step, half a minute at "
-        "each start, and a C++ compiler on the machine",
+        description="train with a user tower that torch.compile has compiled: a little faster on a GPU, half a minute "
+        "at each start, and a C++ compiler on the machine; no tower is faster with it on a CPU",
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
         description="of the products in the user tower while it trains, and in the softmax losses on a GPU; bfloat16 "
-        "is faster where the processor has instructions for it (AMX, AVX512-BF16), on a GPU in batches of some 30,000. "
-        "Everything else, and what is served, stays float32",
+        "is faster on a GPU in batches of some 30,000, and not on a CPU. Everything else, and what is served, stays "
+        "float32",
     )
     tower: TowerConfig = TowerConfig()
     negatives: NegativesConfig = NegativesConfig()

@@ -51,7 +51,8 @@ class RankShare(NamedTuple):
 class SampledInputs(NamedTuple):
     """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
 
-    `used` (m,) are all table rows, repeated or not, that this rank uses in the step: first those of its histories.
+    `used` (m,) are all table rows, repeated or not, that this rank uses in the step: those of its histories, then its
+    positives, then all others.
     `rescored` (N,) are those of the columns that the second phase sees.
     """
 

@@ -55,12 +55,11 @@ class StepVectors:
     def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: Laps) -> LossInputs:
         """Return what the loss of this rank's share needs, and nothing else; the hits have a lap of their own."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
-        columns, times = self._columns(sampled)
-        places = None if columns is None else self.place(columns)
+        places, times = self._columns(sampled)
         hits = self._hits(places, sampled.share)
         laps.end("hits")
-        users, positives = self._users(sampled, batch), self._vectors(self.place(rows.positives))
-        log_q_pos, log_q_columns = self._densities(sampled, columns)
+        users, positives = self._users(sampled, batch), self._vectors(self._positive_places(sampled.share))
+        log_q_pos, log_q_columns = self._densities(sampled, places)
         draws = generator(config.seed, Purpose.RESAMPLING, model.position.step, rank, device=self.rows.device)
         inputs = LossInputs(
             users=users,
@@ -122,23 +121,30 @@ class StepVectors:
         return project(self._look_up(places), self.model.config.tower)
 
     def _columns(self, sampled: SampledInputs) -> tuple[Tensor | None, Tensor | None]:
-        """Return the rows of the shared negatives, (C,), and how often each counts where the loss weighs them, (C,).
+        """Return the places of the shared negatives, (C,), and how often each counts where the loss weighs them, (C,).
 
-        These are in the order of the step's rows, and so are their hits: the loss need not sort them.
+        These are ascending, and so are their hits: the loss need not sort them.
         """
-        if sampled.columns is None or not self.model.config.loss.needs.weighs:
-            return sampled.columns, None
-        places, times = torch.unique(self.place(sampled.columns), return_counts=True)
-        return self.rows[places], times
+        if sampled.columns is None:
+            return None, None
+        places = self.place(sampled.columns)
+        if not self.model.config.loss.needs.weighs:
+            return places, None
+        places, times = torch.unique(places, return_counts=True)
+        return places, times
 
     def _hits(self, columns: Tensor | None, share: RankShare) -> Tensor | None:
         """Return the pairs (H, 2) of rows and columns, at places (C,), that are no negatives, where the loss asks."""
         if columns is None or share.rows.forbidden is None:
             return None
-        positives, known = share.rows.forbidden.tensor_split([1], 1)
+        known = share.rows.forbidden[:, 1:]
         # As a rule the histories, which have been found. Others may have no place in the step: they mask nothing.
         found = self._read_places(share) if torch.equal(known, share.histories) else self.place(known)
-        return accidental_hits(columns, torch.cat([self.place(positives), found], 1))
+        return accidental_hits(columns, torch.cat([self._positive_places(share)[:, None], found], 1))
+
+    def _positive_places(self, share: RankShare) -> Tensor:
+        """Return where the positives (b,) of a share are among the rows of the step."""
+        return self._places[share.histories.numel() + share.positions]
 
     def _read_places(self, share: RankShare) -> Tensor:
         """Return where the items of histories (s, L) are among the rows of the step."""
@@ -175,10 +181,10 @@ class StepVectors:
         return vectors.view(*shape, vectors.shape[-1]).gather(2, index)[:, :, 0]
 
     def _densities(self, sampled: SampledInputs, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return log Q at the positives (b,) and the columns (C,), as a row sees the pool, where its own is certain."""
+        """Return log Q at the positives (b,) and at columns, of places (C,), as a row sees them: its own is certain."""
         if columns is None or not self.model.config.loss.needs.log_q:
             return None, None
-        return self._density(sampled, columns)
+        return self._density(sampled, self.rows[columns])
 
     def _density(self, sampled: SampledInputs, columns: Tensor) -> tuple[Tensor, Tensor]:
         config, others = self.model.config.negatives, sampled.pool.others
