@@ -22,7 +22,7 @@ from trainer.towers.history import History
 __all__ = ["Placed"]
 
 _AT_ONCE: Final = 1 << 17
-"""Numbers that are gathered at a time to compare them: 0.5 MB, a quarter of what one core has as its own cache."""
+"""Numbers that each thread gathers at a time to compare them: 0.5 MB, a quarter of what a core has as its own cache."""
 
 
 class Placed(History):
@@ -131,7 +131,7 @@ class _Mixed(Function):
 def _compared(asked: Tensor, vectors: Tensor, places: Tensor) -> Tensor:
     """Return the products (B, K, L) of `asked` (B, K, d) with the `vectors` (n, d) at `places` (B, L)."""
     (length, dimension), found = (places.shape[1], vectors.shape[1]), asked.new_empty(*asked.shape[:2], places.shape[1])
-    each = max(_AT_ONCE // (length * dimension), 1)
+    each = max(_AT_ONCE * torch.get_num_threads() // (length * dimension), 1)
     room = vectors.new_empty(min(each, len(asked)), length, dimension)
     parts = (torch.split(one, each) for one in (asked, places, found))
     for some, here, out in zip(*parts, strict=True):
