@@ -148,7 +148,9 @@ def draw(found: list[Pass], picture: Path) -> None:
             points = [(one.cpu, one.recall) for some in groups for one in some]
             axes.plot(*zip(*points, strict=True), ".", color=f"C{number}")
         axes.set(title=log, xlabel="CPU seconds of a pass", ylabel="Recall@20 of one pass", xscale="log")
-        axes.grid(alpha=0.3)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}")
+        axes.grid(alpha=0.3, which="both")
     panels[0][-1].legend(fontsize=8)
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=110)

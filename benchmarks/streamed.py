@@ -101,7 +101,10 @@ class Tested(Protocol):
 
 
 def train(store: Store, config: TrainerConfig, stream: Tested) -> TrainerState:
-    """Train on all windows once, as `weir train` does, and return the state; the stream sees each window before."""
+    """Train on all windows once, as `weir train` does, and return the state; the stream sees each window before.
+
+    Raises `typer.Abort` if the process is asked to stop: half a pass is no result.
+    """
     with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
         state, log = TrainerState.fresh(config, workers.device), WindowLog(store)
         observer = ProgressObserver(store, TrainerMetrics(), workers.is_first)
@@ -110,6 +113,8 @@ def train(store: Store, config: TrainerConfig, stream: Tested) -> TrainerState:
         for manifest in windows(log, -1, workers, stop, follow=False, poll_seconds=1.0):
             if manifest is not None:
                 learner.process_window(manifest)
+        if stop.requested:
+            raise typer.Abort
     return state
 
 

@@ -48,10 +48,11 @@ def train(
     batch: Annotated[int, typer.Option(help="histories of a turn")] = 1024,
     turns: Annotated[int, typer.Option(help="times that each variant is measured")] = 9,
     kind: Annotated[str, typer.Option(help="tower")] = "recency",
+    layers: Annotated[int, typer.Option(min=1, help="its layers")] = 1,
 ) -> None:
     """Measure what a step spends in the tower."""
     torch.set_num_threads(1)
-    config = TowerConfig(kind=kind)
+    config = TowerConfig(kind=kind, layers=layers)
     tower = build_tower(config, 0).train()
     draw = torch.Generator().manual_seed(0)
     items = torch.randn(_ITEMS, config.dimension, generator=draw).requires_grad_()

@@ -78,14 +78,14 @@ class TrainerConfig(FrozenModel):
     batch_size: int = Field(default=128, ge=2, description="examples per step over all ranks together")
     compiled: bool = Field(
         default=False,
-        description="train with a user tower that torch.compile has compiled: a little faster on a GPU, half a minute "
-        "at each start, and a C++ compiler on the machine; no tower is faster with it on a CPU",
+        description="train with a user tower that torch.compile has compiled: faster on a GPU, and on a CPU with "
+        "several layers, slower there with one; takes half a minute at each start, and a C++ compiler on the machine",
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
         description="of the products in the user tower while it trains, and in the softmax losses on a GPU; bfloat16 "
-        "is faster on a GPU in batches of some 30,000, and not on a CPU. Everything else, and what is served, stays "
-        "float32",
+        "is faster on a GPU in batches of some 30,000, and on a CPU (AMX, AVX512-BF16) for recency with several "
+        "layers. Everything else, and what is served, stays float32",
     )
     tower: TowerConfig = TowerConfig()
     negatives: NegativesConfig = NegativesConfig()
