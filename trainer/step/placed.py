@@ -26,7 +26,10 @@ _AT_ONCE: Final = 1 << 17
 
 
 class Placed(History):
-    """Histories of the items at `places` (B, L) among the vectors (n, d) of a look-up, on a CPU."""
+    """Histories of the items at `places` (B, L) among the vectors (n, d) of a look-up.
+
+    `compare` and `mix` are made for a CPU; a GPU reads every vector.
+    """
 
     def __init__(self, look_up: Lookup, places: Tensor, occurrences: "_Occurrences | None" = None) -> None:
         self._look_up, self._places = look_up, places
