@@ -40,7 +40,7 @@ _MADE: Final = WeakKeyDictionary[Tower, dict[tuple[bool, Precision], Forward]]()
 
 
 def in_training(tower: Tower, config: TowerConfig, *, compiled: bool, precision: Precision = "float32") -> Forward:
-    """Return the forward of a tower, made once for each tower of a process.
+    """Return the forward of a tower; one that is compiled, or has other products, is made once for each tower.
 
     Compiling takes a C++ compiler, and half a minute; what was compiled before is found again in torch's own cache.
     With bfloat16, torch's autocast decides what is computed in it; parameters, gradients and users keep their type.
@@ -50,13 +50,15 @@ def in_training(tower: Tower, config: TowerConfig, *, compiled: bool, precision:
     ValueError
         If it is to be compiled, and the machine has no C++ compiler.
     """
+    if not compiled and precision == "float32":
+        return partial(_as_it_is, tower)
     made = _MADE.setdefault(tower, {})
     if (how := (compiled, precision)) not in made:
         dense = _compiled(tower) if compiled else tower
         dense = _halved(dense) if precision == "bfloat16" else dense
         if compiled:
             _warm_up(dense, tower, config)
-        made[how] = _in_parts(dense) if compiled or precision == "bfloat16" else partial(_as_it_is, tower)
+        made[how] = _in_parts(dense)
     return made[how]
 
 

@@ -41,8 +41,8 @@ def step(
 ) -> None:
     """Train a fresh model on the newest windows, and print what a step spends where, per example.
 
-    Beside it stand the user tower alone and the three matrix products of the loss (logits and their two gradients),
-    which no step can do without. Times are CPU time, or wall time on a GPU. Nothing is written.
+    Beside it are the user tower alone, with its look-up, and the three matrix products of the loss (logits and their
+    two gradients), which no step can do without. Times are CPU time, or wall time on a GPU. Nothing is written.
     """
     session = options.open()
     from contracts import WindowLog

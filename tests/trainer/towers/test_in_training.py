@@ -1,4 +1,6 @@
+import gc
 from unittest.mock import patch
+from weakref import ref
 
 import pytest
 import torch
@@ -58,6 +60,16 @@ def test_where_nothing_is_asked_for_a_tower_reads_as_it_does_in_parts(
     torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-12)
     for one, other in zip(gradients(tower, mine, history), gradients(tower, wanted, history), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_a_tower_that_has_been_read_is_let_go() -> None:
+    tower = build_tower(CONFIG, 0)
+    known = ref(tower)
+    history, mask = given(2, 3)
+    in_training(tower, CONFIG, compiled=False)(Dense(history.float()), mask)
+    del tower
+    gc.collect()
+    assert known() is None
 
 
 def test_products_of_bfloat16_give_vectors_and_gradients_of_the_type_of_the_parameters() -> None:
