@@ -80,10 +80,11 @@ def run(
 ) -> None:
     """Train with each tower, batch and seed, and add what comes out to the results."""
     torch.set_num_threads(1)
+    configs = [config_of(kind, size, one) for one, kind, size in product(seed, tower, batch)]
     with tempfile.TemporaryDirectory() as folder:
         store = ingested(log, f"{folder}/store", ["pipeline.metrics_port=0"])
-        for one, kind, size in product(seed, tower, batch):
-            found = passed(Store(store), log.parent.name, config_of(kind, size, one), cases)
+        for config in configs:
+            found = passed(Store(store), log.resolve().parent.name, config, cases)
             with results.open("a") as file:
                 file.write(msgspec.json.encode(found).decode() + "\n")
             print(found, flush=True)
@@ -92,8 +93,11 @@ def run(
 def config_of(tower: str, batch: int, seed: int) -> TrainerConfig:
     """Return the default settings with a tower, KIND or KIND:LAYERS, a batch size and a seed."""
     kind, _, layers = tower.partition(":")
-    settings = {"kind": kind, "layers": int(layers or 1)}
-    return TrainerConfig.model_validate({"tower": settings, "batch_size": batch, "seed": seed, "device": "cpu"})
+    settings = {"kind": kind, "layers": layers or 1}
+    try:
+        return TrainerConfig.model_validate({"tower": settings, "batch_size": batch, "seed": seed, "device": "cpu"})
+    except ValueError as error:
+        raise typer.BadParameter(f"tower {tower!r}, batch {batch}: {error}") from error
 
 
 def passed(store: Store, log: str, config: TrainerConfig, cases: int) -> Pass:
@@ -121,9 +125,9 @@ def draw_all(
 
 
 def by_setting(found: list[Pass]) -> Iterator[tuple[tuple[str, str, int], list[Pass]]]:
-    """Yield what differs by seed only, in the order of log, tower and batch."""
+    """Yield what differs by seed only, in the order of log, tower and batch; of the same pass, the newest result."""
     groups = defaultdict[tuple[str, str, int], list[Pass]](list)
-    for one in found:
+    for one in {(one.log, one.tower, one.batch, one.seed): one for one in found}.values():
         groups[one.log, one.tower, one.batch].append(one)
     yield from sorted(groups.items())
 

@@ -92,12 +92,10 @@ class Route:
 
     def add_beside(self, values: Tensor, shared: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Add up beside them what all ranks share, (k,): this one gets its `Workers.part` of the sum."""
-        width, shares = math.prod(values.shape[1:]), self._workers.shares(len(shared))
-        sizes = [share.stop - share.start for share in shares]
+        width, shares = math.prod(values.shape[1:]), [shared[share] for share in self._workers.shares(len(shared))]
+        sizes = [len(share) for share in shares]
         rows = torch.split(values if self._order is None else values[self._order], self._send)
-        sent = torch.cat(
-            [one for part, share in zip(rows, shares, strict=True) for one in (part.flatten(), shared[share])]
-        )
+        sent = torch.cat([one for part, share in zip(rows, shares, strict=True) for one in (part.flatten(), share)])
         send = [count * width + size for count, size in zip(self._send, sizes, strict=True)]
         receive = [count * width + sizes[self._workers.rank] for count in self._receive]
         came = torch.split(self._workers.exchange(sent, send, receive), receive)

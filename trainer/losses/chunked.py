@@ -38,11 +38,12 @@ def pass_in_chunks(
     for rows, hidden in _chunks(places, plan.chunk_rows, (len(query), len(items))):
         powers = logits_of(rows, buffer[: rows.stop - rows.start])
         powers.view(-1).index_fill_(0, hidden, -torch.inf)
-        peak = None if is_bounded else powers.amax(1).masked_fill_(kept[rows] == 0, 0.0)
-        powers = powers if peak is None else powers.sub_(peak[:, None])
+        peak: Tensor | float = 0.0
+        if not is_bounded:
+            peak = powers.amax(1).masked_fill_(kept[rows] == 0, 0.0)
+            powers.sub_(peak[:, None])
         total = powers.exp2_().sum(1).clamp_(min=torch.finfo(pos.dtype).tiny)
-        log_sum = total.log2() if peak is None else total.log2() + peak
-        log_odds = log_sum / _LOG2_E - pos[rows] + plan.row_bias[rows]
+        log_odds = (total.log2() + peak) / _LOG2_E - pos[rows] + plan.row_bias[rows]
         losses[rows], pull[rows] = row_loss(log_odds, kept[rows], plan.improved)
         if weight is not None:
             pull[rows] *= weight[rows]

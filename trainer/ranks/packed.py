@@ -24,4 +24,8 @@ def unpacked(lines: Tensor, like: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _bytes(part: Tensor) -> Tensor:
     """Return the bytes of each line of a tensor; the same memory, if its lines follow one another."""
-    return part.reshape(len(part), math.prod(part.shape[1:])).view(torch.uint8)
+    lines = part.reshape(len(part), math.prod(part.shape[1:]))
+    if lines.numel():
+        return lines.view(torch.uint8)
+    # What is empty may have any strides, which no view of bytes takes.
+    return lines.new_empty(len(lines), lines.shape[1] * lines.element_size(), dtype=torch.uint8)

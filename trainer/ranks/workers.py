@@ -190,9 +190,10 @@ class Workers(AbstractContextManager["Workers"]):
         """
         if self.world_size == 1:
             return tensor
-        sizes = [share.stop - share.start for share in self.shares(tensor.numel())]
+        flat = tensor.flatten()
+        sizes = [len(flat[share]) for share in self.shares(len(flat))]
         mine = [sizes[self.rank]] * self.world_size
-        total, *others = self.exchange(tensor.flatten(), sizes, mine).view(self.world_size, -1)
+        total, *others = self.exchange(flat, sizes, mine).view(self.world_size, -1)
         for other in others:
             total += other
         return tensor.copy_(torch.cat(self.spread(total, sizes)).view_as(tensor))

@@ -41,14 +41,14 @@ class Sum:
             part = torch.ops.aten.embedding_dense_backward(
                 gradient, index, self._shape[0], padding_idx=-1, scale_grad_by_freq=False
             )
-            self.gradient = part if self.gradient is None else self.gradient.add_(part)
+            self.add_all(part)
             return
         if self.gradient is None:
             self.gradient = gradient.new_zeros(self._shape)
         self.gradient.index_add_(0, index.flatten(), gradient.flatten(0, -2))
 
     def add_all(self, gradient: Tensor) -> None:
-        """Add the gradient (n, d) of all vectors, which nobody else uses."""
+        """Add the gradient (n, d) of all vectors; the first one is the sum, to which later ones are added."""
         self.gradient = gradient if self.gradient is None else self.gradient.add_(gradient)
 
 
@@ -68,8 +68,7 @@ class _Summed(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
         if gradient is not None:
-            # Autograd may use it elsewhere, too.
-            ctx.total.gradient = gradient if ctx.total.gradient is None else ctx.total.gradient.add_(gradient)
+            ctx.total.add_all(gradient)
         return ctx.total.gradient, None
 
 

@@ -55,20 +55,20 @@ class Placed(History):
 
     def compare(self, asked: Tensor) -> Tensor:
         """Return the products (B, K, L) of `asked` (B, K, d) with the vectors of the same history."""
-        found: Tensor = _Compared.apply(asked, *self._read())  # type: ignore[no-untyped-call]
-        return found
+        return self._read(asked, mixes=False)
 
     def mix(self, weights: Tensor) -> Tensor:
         """Return the sums (B, K, d) of the vectors of each history, by `weights` (B, K, L)."""
-        found: Tensor = _Mixed.apply(weights, *self._read())  # type: ignore[no-untyped-call]
-        return found
+        return self._read(weights, mixes=True)
 
     def split(self, count: int) -> Sequence["Placed"]:
         """Return the same in parts of so many histories."""
         return [Placed(self._look_up, part) for part in torch.split(self._places, count)]
 
-    def _read(self) -> tuple[Tensor, "_Occurrences", Sum]:
-        return self._look_up.vectors, self._occurrences, self._look_up.sum
+    def _read(self, given: Tensor, *, mixes: bool) -> Tensor:
+        source = self._occurrences, self._look_up.sum
+        found: Tensor = _Reading.apply(given, self._look_up.vectors, source, mixes)  # type: ignore[no-untyped-call]
+        return found
 
 
 class _Occurrences:
@@ -97,38 +97,22 @@ class _Occurrences:
         return self._bags[asked]
 
 
-class _Compared(Function):
-    """Products with the vectors at the places."""
+class _Reading(Function):
+    """Sums of the vectors at the places by what is `given`, or products with it: each is the gradient of the other."""
 
     @staticmethod
-    def forward(ctx: Any, asked: Tensor, vectors: Tensor, of: _Occurrences, total: Sum) -> Tensor:
-        ctx.save_for_backward(asked, vectors)
-        ctx.of, ctx.total = of, total
-        return _compared(asked, vectors, of.places)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        asked, vectors = ctx.saved_tensors
-        ctx.total.add_all(ctx.of.spread(gradient, asked))
-        return _mixed(gradient, vectors, ctx.of.places) if ctx.needs_input_grad[0] else None, None, None, None
-
-
-class _Mixed(Function):
-    """Weighted sums of the vectors at the places."""
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, vectors: Tensor, of: _Occurrences, total: Sum) -> Tensor:
-        ctx.save_for_backward(weights, vectors)
-        ctx.of, ctx.total = of, total
-        return _mixed(weights, vectors, of.places)
+    def forward(ctx: Any, given: Tensor, vectors: Tensor, source: "tuple[_Occurrences, Sum]", mixes: bool) -> Tensor:
+        ctx.save_for_backward(given, vectors)
+        ctx.source, ctx.mixes = source, mixes
+        return (_mixed if mixes else _compared)(given, vectors, source[0].places)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        weights, vectors = ctx.saved_tensors
-        ctx.total.add_all(ctx.of.spread(weights, gradient))
-        return _compared(gradient, vectors, ctx.of.places) if ctx.needs_input_grad[0] else None, None, None, None
+        (given, vectors), (of, total) = ctx.saved_tensors, ctx.source
+        total.add_all(of.spread(given, gradient) if ctx.mixes else of.spread(gradient, given))
+        back = _compared if ctx.mixes else _mixed
+        return back(gradient, vectors, of.places) if ctx.needs_input_grad[0] else None, None, None, None
 
 
 def _compared(asked: Tensor, vectors: Tensor, places: Tensor) -> Tensor:

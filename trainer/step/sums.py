@@ -35,7 +35,7 @@ def sum_over_ranks(
     flat = torch.cat([one.flatten() for one in shared])
     lines, sums, part = route.add_beside(gradient, flat)
     length = _length(sums)[None].view(flat.dtype)
-    sizes = [one.stop - one.start + len(length) for one in workers.shares(len(flat))]
+    sizes = [len(flat[share]) + len(length) for share in workers.shares(len(flat))]
     came = [one.tensor_split([-len(length)]) for one in workers.spread(torch.cat([part, length]), sizes)]
     total = torch.split(torch.cat([one for one, _ in came]), [one.numel() for one in shared])
     lengths = [float(one.clone().view(torch.float64)) for _, one in came]

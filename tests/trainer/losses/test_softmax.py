@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.trainer.largest import Largest
 from trainer import losses
 from trainer.losses.chunked import _add_product
 
@@ -259,22 +259,9 @@ def test_no_tensor_is_larger_than_a_chunk(dtype: torch.dtype, equal_weights: boo
     """Neither loss nor gradient makes one: the module promises memory for chunk_rows x N logits."""
     query, items, batch = make_batch(4, 200, 300, 100, dtype)
     weight = torch.full((200,), 0.5, dtype=dtype) if equal_weights else torch.arange(200).to(dtype)
-    with _Largest() as largest:
+    with Largest() as largest:
         with_gradients(lambda q, i: chunked(q, i, batch, chunk_rows=10), query, items, weight)
     assert largest.numel == 10 * 300
-
-
-class _Largest(TorchDispatchMode):
-    """Notes the largest number of elements that any operation returns."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for one in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(one, Tensor):
-                self.numel = max(self.numel, one.numel())
-        return result
 
 
 def test_keeps_the_dtype_and_skips_the_gradient_when_nobody_asks() -> None:

@@ -20,6 +20,13 @@ def test_lines_come_out_as_they_went_in_whatever_their_number(count: int, kinds:
         assert torch.equal(found, given_[order])
 
 
+def test_nothing_may_have_any_strides() -> None:
+    nothing = (torch.randn(0, 1) * 2, torch.empty(2, 3).t()[:0], torch.empty(0, dtype=torch.int64))
+    lines = packed(nothing)
+    assert lines.shape == (0, 4 + 8 + 8)
+    assert [one.shape for one in unpacked(lines, nothing)] == [one.shape for one in nothing]
+
+
 def test_not_a_number_keeps_its_bits() -> None:
     odd = torch.tensor([0x7FA00001, 0x7FC00000, -1], dtype=torch.int32).view(torch.float32)
     [found] = unpacked(packed((odd,)), (odd,))
