@@ -13,8 +13,9 @@ import xxhash
 from torch import Tensor
 
 from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, ItemKeys, columns
+from contracts.ascending import ascending
 from trainer.config import EARLIER
-from trainer.export.fingerprint import Fingerprint
+from trainer.export.fingerprint import Fingerprint, Hashes, hashes_of
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows
 from trainer.state.codec import Stateful, flatten
 from trainer.state.trainer_state import TrainerState
@@ -53,20 +54,21 @@ class Content:
     def of(cls, state: TrainerState) -> "Content":
         """Read a whole state."""
         table, rows = state.table, TableRows(state.table.live.copy())
-        embeddings, vectors = _read(state, rows)
         keys = table.keys_of(rows)
-        fingerprint = Fingerprint.of(table.capacity, rows, keys, embeddings[FIRST_ITEM:])
-        return cls(state, rows, embeddings, vectors, fingerprint)
+        embeddings, vectors, hashes = _read(state, rows, keys)
+        return cls(state, rows, embeddings, vectors, Fingerprint.of(table.capacity, rows, keys, hashes))
 
     @classmethod
     def since(cls, state: TrainerState, fingerprint: Fingerprint) -> "Content":
-        """Read the rows touched since the fingerprint was taken, and bring it up to date."""
+        """Read the rows that may have changed since the fingerprint was taken, and bring it up to date."""
         table, touched = state.table, state.touched(Reader.BUNDLE)
+        if state.featured is not None:
+            touched = TableRows(ascending(np.concatenate([touched, state.of_bundle.moved(state.kept_vectors)])))
         keys = table.keys_of(touched)
-        rows = TableRows(touched[keys != PADDING_KEY])
-        embeddings, vectors = _read(state, rows)
+        rows, keys = TableRows(touched[keys != PADDING_KEY]), ItemKeys(keys[keys != PADDING_KEY])
+        embeddings, vectors, hashes = _read(state, rows, keys)
         fingerprint.grow(table.capacity)
-        left = fingerprint.update(touched, rows, ItemKeys(keys[keys != PADDING_KEY]), embeddings[FIRST_ITEM:])
+        left = fingerprint.update(touched, rows, keys, hashes)
         return cls(state, rows, embeddings, vectors, fingerprint, touched, left)
 
     @property
@@ -79,7 +81,8 @@ class Content:
         if self.is_whole:
             return self
         rows = TableRows(self.state.table.live.copy())
-        return Content(self.state, rows, *_read(self.state, rows), self.fingerprint)
+        embeddings, vectors, _ = _read(self.state, rows)
+        return Content(self.state, rows, embeddings, vectors, self.fingerprint)
 
     @cached_property
     def version(self) -> str:
@@ -119,6 +122,9 @@ class Content:
         served: dict[str, Stateful] = {"tower": state.tower, "frequencies": state.frequencies}
         if state.second is not None:
             served["scorer"] = state.second.scorer
+        if state.featured is not None:
+            # Their values by item are not in it: they show in what was trained on them.
+            digest.update(state.featured.weights.encode())
         parts = flatten(served)
         for name, value in sorted(parts.items()):
             digest.update(name.encode())
@@ -128,19 +134,26 @@ class Content:
 
 
 @torch.no_grad()
-def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
-    """Return the embeddings (2 + n, d) of the special rows and of `rows` (n,), and the vectors (n, d).
+def _read(state: TrainerState, rows: TableRows, keys: ItemKeys | None = None) -> tuple[Floats, Floats, Hashes]:
+    """Return the embeddings (2 + n, d) of the special rows and of `rows` (n,), the vectors (n, d), and hashes (n,).
 
-    Both are mapped files, which come piece by piece: no memory has to hold those of all ranks.
+    Hashes are made where there are `keys` (n,): of what belongs to a row alone, without what features add to it. All
+    are mapped files, which come piece by piece: no memory has to hold those of all ranks.
     """
     embeddings, vectors = (Spool(state.embeddings.weight.shape[1], np.float32) for _ in range(2))
-    every = np.concatenate([np.arange(FIRST_ITEM), rows])
+    hashes, every, done = Spool(1, np.uint64), np.concatenate([np.arange(FIRST_ITEM), rows]), 0
     # On the CPU, the vector of a row is the same, bit for bit, among however many others it is made, but not alone.
     for number, some in enumerate(np.array_split(every, -(-len(every) // _AT_ONCE))):
-        piece = state.item_vectors(TableRows(some)).cpu()
+        index, first = torch.as_tensor(some, device=state.device), 0 if number else FIRST_ITEM
+        own, featured = state.embeddings.fetch(index), state.featured
+        piece = own.cpu() if featured is None else state.compose(own, featured.fetch(index)).cpu()
         embeddings.append(_array(piece))
-        vectors.append(_array(project(piece if number else piece[FIRST_ITEM:], state.config.tower)))
-    return np.asarray(embeddings.finish()), np.asarray(vectors.finish())
+        vectors.append(_array(project(piece[first:], state.config.tower)))
+        if keys is not None:
+            found = ItemKeys(keys[done : done + len(own) - first])
+            hashes.append(hashes_of(found, _array(own[first:]))[:, None])
+            done += len(found)
+    return np.asarray(embeddings.finish()), np.asarray(vectors.finish()), np.asarray(hashes.finish())[:, 0]
 
 
 def _array(value: Tensor) -> npt.NDArray[Any]:

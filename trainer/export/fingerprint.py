@@ -14,12 +14,13 @@ from contracts import PADDING_KEY, ItemKeys
 from contracts.scratch import zeros_in_scratch
 from trainer.items.rows import TableRows
 
-__all__ = ["Fingerprint"]
+__all__ = ["Fingerprint", "Hashes", "hashes_of"]
 
 _BLOCK: Final = 1 << 16
 """Rows hashed at a time: what Python needs of numbers is several times what an array does."""
 
 Floats = npt.NDArray[np.float32]
+Hashes = npt.NDArray[np.uint64]
 
 
 class Fingerprint:
@@ -37,10 +38,10 @@ class Fingerprint:
         self._total = 0
 
     @classmethod
-    def of(cls, capacity: int, rows: TableRows, keys: ItemKeys, embeddings: Floats) -> Self:
-        """Return that of a whole table, whose items own `rows` (n,), with `keys` (n,) and `embeddings` (n, d)."""
+    def of(cls, capacity: int, rows: TableRows, keys: ItemKeys, hashes: Hashes) -> Self:
+        """Return that of a whole table, whose items own `rows` (n,), with `keys` (n,) and `hashes_of` them, (n,)."""
         found = cls(capacity)
-        found.update(rows, rows, keys, embeddings)
+        found.update(rows, rows, keys, hashes)
         return found
 
     @property
@@ -48,14 +49,14 @@ class Fingerprint:
         """The sum of all hashes, below 2^64."""
         return self._total
 
-    def update(self, touched: TableRows, rows: TableRows, keys: ItemKeys, embeddings: Floats) -> ItemKeys:
+    def update(self, touched: TableRows, rows: TableRows, keys: ItemKeys, hashes: Hashes) -> ItemKeys:
         """Look at the `touched` rows again; return the keys of items that these do not hold any more, (m,).
 
-        Of the touched rows, items own `rows` (n,), ascending, with `keys` (n,) and `embeddings` (n, d).
+        Of the touched rows, items own `rows` (n,), ascending, with `keys` (n,) and `hashes_of` them, (n,).
         """
         before, then = self.keys[touched], self._sum(touched)
         self.keys[touched], self._hashes[touched] = PADDING_KEY, 0
-        self.keys[rows], self._hashes[rows] = keys, _hashes(keys, embeddings)
+        self.keys[rows], self._hashes[rows] = keys, hashes
         self._total = (self._total + self._sum(touched) - then) % 2**64
         return ItemKeys(before[(before != PADDING_KEY) & (before != self.keys[touched])])
 
@@ -70,12 +71,12 @@ class Fingerprint:
         return int(self._hashes[rows].sum(dtype=np.uint64))
 
 
-def _zeros(capacity: int) -> tuple[ItemKeys, npt.NDArray[np.uint64]]:
+def _zeros(capacity: int) -> tuple[ItemKeys, Hashes]:
     """Return keys and hashes (capacity,) as mapped files: between exports nobody reads them."""
     return ItemKeys(zeros_in_scratch(capacity, np.int64)), zeros_in_scratch(capacity, np.uint64)
 
 
-def _hashes(keys: ItemKeys, embeddings: Floats) -> npt.NDArray[np.uint64]:
+def hashes_of(keys: ItemKeys, embeddings: Floats) -> Hashes:
     """Return a hash of each embedding (n, d), seeded with its item's key."""
     found = np.empty(len(keys), np.uint64)
     for first in range(0, len(keys), _BLOCK):

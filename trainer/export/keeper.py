@@ -17,6 +17,7 @@ import numpy as np
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError
 from contracts.index_delta import takes_deltas
+from contracts.item_rows import FIRST_ITEM_ROW
 from contracts.variants import MAIN
 from trainer.export.clusters import Clusters
 from trainer.export.compaction import Compaction
@@ -42,6 +43,7 @@ from trainer.export.fit import is_outgrown
 from trainer.export.kept import Kept, Lists
 from trainer.export.servable import Servable
 from trainer.export.training import Training
+from trainer.items.rows import TableRows
 from trainer.state.trainer_state import TrainerState
 
 __all__ = ["Keeper"]
@@ -50,6 +52,9 @@ logger = logging.getLogger(__name__)
 
 _MEASURED: Final = 1 / 32
 """Rows published since the recall of the index was measured, as a share of all, at which it is measured again."""
+
+_AT_ONCE: Final = 1 << 16
+"""Published vectors sent to their ranks at a time: with 64 dimensions 16 MB."""
 
 _SERVABLES: Final = 3
 """Bundles in memory, at most: the newest, the promoted and the one confirmed last."""
@@ -113,12 +118,13 @@ class Keeper:
     def content(self, state: TrainerState) -> Content:
         """Read of a state what an export has to compare.
 
-        That is the rows touched since the bundle that is kept, where this keeper has exported it from the same state;
-        otherwise, and where a step moves items that it does not touch, the whole table.
+        That is the rows that may have changed since the bundle that is kept, where this keeper has exported it from the
+        same state; otherwise the whole table. Where a step moves items that it does not touch, ranks find these.
         """
         before, self._fingerprint = self._fingerprint, None
         is_known = self._kept is not None and state.published == self._kept.manifest
-        if before is None or not is_known or state.featured is not None:
+        is_known = is_known and (state.featured is None or state.of_bundle.is_known)
+        if before is None or not is_known:
             return Content.of(state)
         return Content.since(state, before)
 
@@ -212,7 +218,7 @@ class Keeper:
         self._kept = Kept(servable.manifest, rows, free, lists)
         self._servables = [servable, *self._servables][:_SERVABLES]
         self._fingerprint = draft.content.fingerprint
-        draft.content.state.note_published(servable.manifest)
+        _note_published(draft, servable)
         is_long = isinstance(draft, Delta) and calls_for_compaction(draft)
         if self.beside and is_long and self._compaction is None:
             self._compaction = Compaction(log, self._kept, servable)
@@ -263,3 +269,19 @@ class Keeper:
             return None
         result, self._training = self._training.result, None
         return result
+
+
+def _note_published(draft: Complete | Delta, servable: Servable) -> None:
+    """Let the state know what is published, and the ranks of which vectors, where all items may move."""
+    content, state = draft.content, draft.content.state
+    state.published = None
+    # With a bound of 0 all have moved by the next time.
+    if state.featured is not None and state.config.publish_bound:
+        every = np.arange(len(content.rows))
+        items, places = (draft.items, draft.places) if isinstance(draft, Delta) else (every, every)
+        chosen = every if content.is_whole else items
+        for first in range(0, len(chosen), _AT_ONCE):
+            some = chosen[first : first + _AT_ONCE]
+            vectors = servable.rows.embeddings[places[some] + FIRST_ITEM_ROW]
+            state.of_bundle.take(TableRows(content.rows[some]), vectors)
+    state.note_published(servable.manifest)

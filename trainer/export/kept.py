@@ -15,6 +15,7 @@ from trainer.export.clusters import Assigned, Clusters, family
 from trainer.export.content import Content
 from trainer.export.searched import ListSearch
 from trainer.export.servable import Servable
+from trainer.state.published import are_apart
 
 __all__ = ["ByRow", "Kept", "Lists", "have_moved", "rows_of"]
 
@@ -126,17 +127,9 @@ def rows_of(item_rows: ItemRows, keys: ItemKeys) -> Rows:
 def have_moved(
     old: Layers[np.float32], old_rows: Rows, new: Floats, new_rows: Rows, bound: float
 ) -> npt.NDArray[np.bool_]:
-    """Say which vectors (n,), rows of `old` and of `new` in pairs, differ by more than `bound` times their length."""
+    """Say which vectors (n,), rows of `old` and of `new` in pairs, differ (`are_apart`)."""
     far = np.empty(len(old_rows), np.bool_)
     for first in range(0, len(old_rows), _BLOCK):
         at = slice(first, first + _BLOCK)
-        before, after = old[old_rows[at]], new[new_rows[at]]
-        off, length = _squares(after - before), _squares(before)
-        # Not "off > ...": what is not a number has moved, too.
-        far[at] = ~(off <= bound * bound * length)
+        far[at] = are_apart(old[old_rows[at]], new[new_rows[at]], bound)
     return far
-
-
-def _squares(vectors: Floats) -> Floats:
-    squares: Floats = np.einsum("nd,nd->n", vectors, vectors)
-    return squares

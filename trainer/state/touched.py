@@ -5,13 +5,15 @@ from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from contracts.ascending import ascending
 from trainer.items.embeddings import Embeddings
 from trainer.items.rows import Reader, TableRows
 from trainer.items.table import ItemTable
+from trainer.ranks.workers import Workers
 
-__all__ = ["TouchedOfAll"]
+__all__ = ["TouchedOfAll", "at_first"]
 
 _TOUCHED: Final = "touched"
 _CLEAR: Final = "clear"
@@ -28,7 +30,7 @@ class TouchedOfAll:
     embeddings: Embeddings
 
     def rows(self, reader: Reader) -> TableRows:
-        """Return the rows of which anything has changed since the reader's `clear`, ascending, (n,)."""
+        """Return the rows of which anything has changed since the reader's `clear`, ascending, (n,); for rank 0."""
         self.embeddings.workers.ask(f"{_TOUCHED} {reader.name}")
         return self._rows(reader)
 
@@ -48,9 +50,13 @@ class TouchedOfAll:
 
     def _rows(self, reader: Reader) -> TableRows:
         here = np.concatenate([self.table.touched_here(reader), self.embeddings.touched_here(reader)])
-        every = self.embeddings.workers.collect(torch.from_numpy(here))
-        return TableRows(ascending(every.numpy()))
+        return TableRows(ascending(at_first(self.embeddings.workers, torch.from_numpy(here)).numpy()))
 
     def _clear(self, reader: Reader) -> None:
         self.table.touched.clear(reader)
         self.embeddings.touched.clear(reader)
+
+
+def at_first(workers: Workers, lines: Tensor) -> Tensor:
+    """Return on rank 0 the lines (n, ...) of all ranks, on others none; all call it together."""
+    return workers.deliver(lines, np.zeros(len(lines), np.int64))

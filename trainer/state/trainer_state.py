@@ -29,6 +29,7 @@ from trainer.ranks.workers import Workers
 from trainer.state.codec import ROWS, Delta, OptimizerState, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
+from trainer.state.published import PublishedItems
 from trainer.state.saved import Layout, SavedChain
 from trainer.state.shared import lines_of_some
 from trainer.state.touched import TouchedOfAll
@@ -68,12 +69,14 @@ class TrainerState:
     saved: SavedChain | None = None
     published: BundleManifest | None = None
     counts: RowCounts = field(init=False)
+    of_bundle: PublishedItems = field(init=False)
 
     def __post_init__(self) -> None:
         if self.users is None and self.config.loss.needs.user_counts:
             self.users = Users(FrequencyView(self.config.half_life_seconds))
         self.recent = deque(self.recent, maxlen=self.config.gate_windows)
         self.counts = RowCounts(self.frequencies, self.table, self.embeddings.weight, self.embeddings.workers)
+        self.of_bundle = PublishedItems(self.table, self.embeddings, self.config)
 
     @classmethod
     def fresh(
@@ -161,6 +164,8 @@ class TrainerState:
         """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
         what, _, of = question.partition(" ")
         if TouchedOfAll(self.table, self.embeddings).answer(question):
+            return
+        if self.of_bundle.answer(question, self.kept_vectors):
             return
         if what == FEATURES and self.featured is not None:
             self.featured.answer(of)

@@ -10,14 +10,18 @@ import pytest
 from contracts import BundleLog, BundleManifest, Store, WindowLog
 from contracts.verification import verify
 from tests.trainer.export.test_deltas import assert_published
+from tests.trainer.items.ranks import lines_of_ranks
 from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES, WindowWriter
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.cases import RecentCases
 from trainer.export.keeper import Keeper
+from trainer.items.rows import Reader, TableRows
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
+from trainer.state.published import PublishedItems, Vectors
+from trainer.state.touched import TouchedOfAll
 from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import batches
 from trainer.step.seeds import Purpose, generator
@@ -119,12 +123,47 @@ def test_what_is_published_is_what_a_comparison_of_every_item_publishes(
     assert any(one.removed for one in made)
 
 
-def test_where_an_item_tower_moves_all_items_every_item_is_compared(tmp_path: Path, config: TrainerConfig) -> None:
+@pytest.mark.parametrize(("index", "bound"), [("auto", 0.01), ("IVF8,SQfp16", 0.05)])
+def test_where_an_item_tower_moves_all_items_those_are_found_that_have_moved_by_more_than_the_bound(
+    tmp_path: Path, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch, index: str, bound: float
+) -> None:
+    a_stream(Store(str(tmp_path / "windows")), 1, FEATURES)
+    changed = config.model_dump() | {
+        "index": index,
+        "publish_bound": bound,
+        "item_ttl_seconds": 8 * HOUR / 1000,
+        "bundles_kept": 99,
+        "bundle_chain": 5,
+    }
+    changed["optimizer"]["learning_rate"] = 0.05
+    untouched, original = [], PublishedItems.moved
+
+    def moved(self: PublishedItems, now: Vectors) -> TableRows:
+        rows = original(self, now)
+        untouched.append(len(np.setdiff1d(rows, TouchedOfAll(self.table, self.embeddings).rows(Reader.BUNDLE))))
+        return rows
+
+    monkeypatch.setattr(PublishedItems, "moved", moved)
+    compared = []
+    for keeper, touched, every in both(tmp_path, TrainerConfig.model_validate(changed), 1):
+        assert facts(touched) == facts(every)
+        compared.append(keeper.compared)
+    assert sum(share < 1 for share in compared) >= 2
+    assert any(untouched)
+
+
+def test_with_a_bound_of_zero_an_item_tower_has_every_item_compared(tmp_path: Path, config: TrainerConfig) -> None:
     a_stream(Store(str(tmp_path / "windows")), 0, FEATURES)
-    changed = TrainerConfig.model_validate(config.model_dump() | {"publish_bound": 0.05, "bundles_kept": 99})
-    for keeper, touched, every in both(tmp_path, changed, 0):
+    for keeper, touched, every in both(
+        tmp_path, TrainerConfig.model_validate(config.model_dump() | {"bundles_kept": 99}), 0
+    ):
         assert facts(touched) == facts(every)
         assert keeper.compared == 1
+
+
+def test_ranks_that_share_a_state_publish_what_one_that_has_it_alone_does(tmp_path: Path) -> None:
+    deltas = lines_of_ranks(3, "../export/exports_of_ranks.py", tmp_path)
+    assert deltas[0] > 2
 
 
 def test_an_export_that_fails_is_followed_by_a_comparison_of_every_item(

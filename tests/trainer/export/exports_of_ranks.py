@@ -1,0 +1,77 @@
+"""Started by torchrun: exports of a state that ranks share, and of one that rank 0 has alone; both publish the same.
+
+Items come, go, and change their features in windows; between them all vectors of features move, and some rows' own.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from contracts import BundleManifest, Store, WindowLog
+from tests.trainer.export.test_touched import HOUR, a_stream, facts
+from tests.trainer.support import absorb
+from tests.trainer.windows import FEATURES
+from trainer.config import TrainerConfig
+from trainer.export import export_bundle
+from trainer.export.cases import RecentCases
+from trainer.export.keeper import Keeper
+from trainer.ranks.workers import Workers
+from trainer.state.trainer_state import TrainerState
+
+CONFIG = TrainerConfig(
+    device="cpu", publish_bound=0.05, item_ttl_seconds=8 * HOUR / 1000, bundles_kept=99, bundle_chain=5
+)
+
+
+_WINDOWS = 9
+"""Of the stream, in five of which the table grows."""
+
+
+class Line:
+    """A state, and the store that its bundles go to."""
+
+    def __init__(self, store: Store, workers: Workers | None) -> None:
+        self.store, self.state, self.keeper = store, TrainerState.fresh(CONFIG, workers=workers), Keeper()
+        self.recent = RecentCases(Store(f"{store.url}-none"), CONFIG)
+
+    def learn(self, log: WindowLog, sequence: int) -> None:
+        """Take in a window, and move what steps on it would move."""
+        manifest, state, draw = log.committed()[sequence], self.state, torch.Generator().manual_seed(sequence)
+        absorb(state, log, manifest)
+        state.position.trained_window, state.position.trained_sequence = str(manifest.name), sequence
+        assert state.featured is not None
+        with torch.no_grad():
+            for parameter in state.featured.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=draw), alpha=0.02)
+        rows = state.live[torch.randperm(len(state.table), generator=draw)[:20]].sort().values
+        gradient = torch.randn(20, CONFIG.tower.dimension, generator=draw)
+        own = state.embeddings.places.own(rows)
+        state.embeddings.adagrad_step(rows[own], gradient[own], 0.1)
+
+    def export(self) -> BundleManifest:
+        return export_bundle(self.store, self.state, self.recent, keeper=self.keeper)
+
+
+def main(folder: str) -> None:
+    with Workers.from_environment("cpu") as workers:
+        if workers.is_first:
+            a_stream(Store(f"{folder}/windows"), 1, FEATURES)
+        workers.nodes()  # the windows are there
+        log, deltas = WindowLog(Store(f"{folder}/windows")), 0
+        alone = Line(Store(f"{folder}/alone"), None)
+        shared = Line(Store(f"{folder}/shared"), workers)
+        for sequence in range(_WINDOWS):
+            for line in (alone, shared):
+                line.learn(log, sequence)
+            made: list[BundleManifest] = []
+            workers.first(lambda made=made: made.append(shared.export()), shared.state.answer)  # type: ignore[misc]
+            if workers.is_first:
+                assert facts(made[0]) == facts(alone.export())
+                assert shared.keeper.compared == alone.keeper.compared
+                deltas += made[0].depth > 0
+        Path(folder, f"rank{workers.rank}").write_text(str(deltas))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
