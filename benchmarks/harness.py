@@ -1,5 +1,6 @@
 """What the benchmarks share: the command line, data sets, tables in Markdown, clocks, memory and Zipf's law."""
 
+import json
 import mmap
 import os
 import subprocess
@@ -61,6 +62,14 @@ def median_seconds(call: Callable[[], object], times: int) -> float:
         call()
         found.append(time.perf_counter() - started)
     return float(np.median(found))
+
+
+def figures_of_ranks(ranks: int, module: str, *arguments: object) -> F64:
+    """Run the command ``rank`` of a module on so many ranks; return the figures that the first prints as JSON."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, *launcher, "-m", module, "rank", *map(str, arguments)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return np.array(json.loads(done.stdout.splitlines()[-1]))
 
 
 def status(field: str, process: int | str = "self") -> int:

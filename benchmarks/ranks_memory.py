@@ -18,9 +18,6 @@ Each line is a run of so many processes of this machine. Figures are the most of
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,7 +29,7 @@ import torch
 import typer
 
 from benchmarks.footprint import PEAK, manifest_of
-from benchmarks.harness import Peak, command_line, head, row, status
+from benchmarks.harness import Peak, command_line, figures_of_ranks, head, row, status
 from benchmarks.sharded import Counted
 from benchmarks.states import admit, describe
 from contracts import ItemKeys, Store, UserKeys
@@ -163,14 +160,9 @@ def rank(items: int, changed: int, folder: str, features: bool = False) -> None:
 
 def ranks_of(ranks: int, items: int, changed: int, *, features: bool) -> np.ndarray:
     """Return what each of so many ranks found, (ranks, figures)."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["-m", "benchmarks.ranks_memory", "rank", str(items), str(changed), folder]
-        arguments += ["--features"] * features
-        done = subprocess.run(
-            [sys.executable, *launcher, *arguments], env=os.environ, check=True, stdout=subprocess.PIPE, text=True
-        )
-    return np.array(json.loads(done.stdout.splitlines()[-1]))
+        arguments = [items, changed, folder, *["--features"] * features]
+        return figures_of_ranks(ranks, "benchmarks.ranks_memory", *arguments)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from contracts.bundle import BundleLog
 from contracts.bundle_manifest import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest
 from contracts.errors import IncompatibleBundleError
 from contracts.keys import ItemKeys
-from contracts.scratch import in_scratch
+from contracts.scratch import in_scratch, zeros_in_scratch
 from contracts.texts import Texts
 
 __all__ = ["BundleFiles", "BundleItems", "MappedFiles", "is_finite"]
@@ -52,10 +52,11 @@ class BundleFiles:
 
     def items(self) -> BundleItems:
         """Return ``items.parquet``, each item once, with finite popularities."""
-        file = self.decode(BundleFile.ITEMS, lambda data: pq.ParquetFile(pa.BufferReader(data)))
+        data = self._data(BundleFile.ITEMS)
+        file = self.guarded(BundleFile.ITEMS, lambda: pq.ParquetFile(pa.BufferReader(pa.py_buffer(data))))
         schema = file.schema_arrow
         self.require(BundleFile.ITEMS, schema.equals(BUNDLE_ITEMS_SCHEMA), f"has the schema {schema}")
-        items = BundleItems._make(map(self.kept, self.guarded(BundleFile.ITEMS, partial(self._decoded, file))))
+        items: BundleItems = self.guarded(BundleFile.ITEMS, partial(self._decoded, file))
         finite = bool(np.isfinite(items.popularity).all())
         self.require(BundleFile.ITEMS, finite, "holds a popularity that is NaN or infinite")
         keys = np.sort(items.keys)
@@ -65,10 +66,10 @@ class BundleFiles:
     def _decoded(self, file: pq.ParquetFile) -> BundleItems:
         count = file.metadata.num_rows
         return BundleItems(
-            _numbers(file, columns.ROW, np.int32),
+            _numbers(file, columns.ROW, self.room(count, np.int32)),
             self.strings(_pieces(file, columns.ITEM_ID), count),
-            ItemKeys(_numbers(file, columns.ITEM_KEY, np.int64)),
-            _numbers(file, columns.POPULARITY, np.float64),
+            ItemKeys(_numbers(file, columns.ITEM_KEY, self.room(count, np.int64))),
+            _numbers(file, columns.POPULARITY, self.room(count, np.float64)),
         )
 
     def strings(self, pieces: Iterable[pa.Array], count: int) -> Strings:
@@ -78,6 +79,10 @@ class BundleFiles:
             found[last : last + len(piece)] = piece.to_numpy(zero_copy_only=False)
             last += len(piece)
         return found
+
+    def room(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return an array (count,) to be filled and kept."""
+        return np.empty(count, dtype)
 
     def kept(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return an array in the form in which it is to be kept: as it is."""
@@ -133,7 +138,11 @@ class MappedFiles(BundleFiles):
 
     def strings(self, pieces: Iterable[pa.Array], count: int) -> Strings:
         """Return the strings of Arrow arrays, `count` in all: in two arrays (`Texts`), a third of the memory."""
-        return cast("Strings", Texts.joined(pieces, count))
+        return cast("Strings", Texts.spooled(pieces, count))
+
+    def room(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return an array (count,) to be filled, as a mapped file."""
+        return zeros_in_scratch(count, dtype)
 
     def kept(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return an array as a mapped file."""
@@ -162,12 +171,13 @@ def _pieces(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:
         raise ValueError(f"lacks {left} of its rows")
 
 
-def _numbers(file: pq.ParquetFile, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    found, last = np.empty(file.metadata.num_rows, dtype), 0
+def _numbers(file: pq.ParquetFile, name: str, into: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Fill an array (n,) with a column, and return it."""
+    last = 0
     for piece in _pieces(file, name):
-        found[last : last + len(piece)] = piece.to_numpy()
+        into[last : last + len(piece)] = piece.to_numpy()
         last += len(piece)
-    return found
+    return into
 
 
 def _array(data: bytes | mmap) -> npt.NDArray[Any]:

@@ -68,7 +68,7 @@ class BundleRows:
         keys, live = self.keys.merged(PADDING_KEY), self.live
         gone = _others(live, len(self))
         return BundleRows(
-            ids=Layers.of(files.kept(files.strings(map(pa.array, self.ids.pieces("")), len(self))), gone),
+            ids=Layers.of(files.strings(map(pa.array, self.ids.pieces("")), len(self)), gone),
             keys=Layers.of(files.kept(keys)),
             popularity=Layers.of(files.kept(self.popularity.merged(-np.inf))),
             **_matrices(files, gone),

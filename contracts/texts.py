@@ -1,6 +1,6 @@
 """Strings in two arrays: a third of the memory of Python's own, and processes can map them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -8,6 +8,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from contracts.scratch import naming_the_disk, scratch, zeros_in_scratch
 
 __all__ = ["Texts"]
 
@@ -27,13 +29,22 @@ class Texts:
     @classmethod
     def joined(cls, pieces: Iterable[pa.Array], count: int) -> Self:
         """Return the strings of Arrow arrays, `count` in all and no nulls; memory holds one of these at a time."""
-        offsets, data, last = np.zeros(count + 1, np.int64), bytearray(), 0
-        for piece in pieces:
-            bounds, text = _buffers(piece)
-            offsets[last + 1 : last + len(bounds)] = bounds[1:] + (len(data) - bounds[0])
-            last += len(bounds) - 1
-            data += text[bounds[0] : bounds[-1]].data
+        offsets, data = np.zeros(count + 1, np.int64), bytearray()
+        for text in _texts(pieces, offsets):
+            data += text.data
         return cls(offsets, np.frombuffer(data, np.uint8))
+
+    @classmethod
+    def spooled(cls, pieces: Iterable[pa.Array], count: int) -> Self:
+        """Return the same as mapped files; raises `OSError` if the disk is full."""
+        offsets, size = zeros_in_scratch(count + 1, np.int64), 0
+        with scratch() as file, naming_the_disk():
+            for text in _texts(pieces, offsets):
+                size += file.write(text.data)
+            file.flush()
+            # An empty file cannot be mapped.
+            data = np.memmap(file, np.uint8, "r+", shape=(size,)) if size else np.zeros(0, np.uint8)
+        return cls(offsets, np.asarray(data))
 
     def spread(self, rows: npt.NDArray[np.integer[Any]], count: int) -> "Texts":
         """Return these strings at `rows` (n,), ascending, of `count`; those of other rows are empty."""
@@ -78,6 +89,16 @@ class Texts:
     def _column(self) -> Any:
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         return pa.LargeStringArray.from_buffers(len(self), *buffers[1:], buffers[0])
+
+
+def _texts(pieces: Iterable[pa.Array], offsets: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the bytes of Arrow arrays, and note in `offsets` (n + 1,) where each string ends."""
+    last = size = 0
+    for piece in pieces:
+        bounds, text = _buffers(piece)
+        offsets[last + 1 : last + len(bounds)] = bounds[1:] + (size - bounds[0])
+        last, size = last + len(bounds) - 1, size + int(bounds[-1] - bounds[0])
+        yield text[bounds[0] : bounds[-1]]
 
 
 def _buffers(piece: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:

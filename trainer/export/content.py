@@ -53,7 +53,7 @@ class Content:
     @classmethod
     def of(cls, state: TrainerState) -> "Content":
         """Read a whole state."""
-        table, rows = state.table, TableRows(state.table.live.copy())
+        table, rows = state.table, state.table.live
         keys = table.keys_of(rows)
         embeddings, vectors, hashes = _read(state, rows, keys)
         return cls(state, rows, embeddings, vectors, Fingerprint.of(table.capacity, rows, keys, hashes))
@@ -80,7 +80,7 @@ class Content:
         """Return the content of all items."""
         if self.is_whole:
             return self
-        rows = TableRows(self.state.table.live.copy())
+        rows = self.state.table.live
         embeddings, vectors, _ = _read(self.state, rows)
         return Content(self.state, rows, embeddings, vectors, self.fingerprint)
 

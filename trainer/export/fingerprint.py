@@ -41,7 +41,8 @@ class Fingerprint:
     def of(cls, capacity: int, rows: TableRows, keys: ItemKeys, hashes: Hashes) -> Self:
         """Return that of a whole table, whose items own `rows` (n,), with `keys` (n,) and `hashes_of` them, (n,)."""
         found = cls(capacity)
-        found.update(rows, rows, keys, hashes)
+        found.keys[rows], found._hashes[rows] = keys, hashes
+        found._total = int(hashes.sum(dtype=np.uint64))
         return found
 
     @property
