@@ -76,7 +76,7 @@ def figures(items: int, share: float, rounds: int, workers: Workers) -> list[lis
         for number, way in enumerate(_WAYS * (rounds + 1)):
             move(state, range(number * tags, (number + 1) * tags))
             if way == _WAYS[0]:
-                state.published = None  # as after a start
+                state.since.ref = None  # as without a bundle of this state
             spent, moved = exported(store, state, keeper, workers)
             found[way].append([*spent, moved])
     return [np.median(found[way][1:], axis=0).tolist() for way in _WAYS]

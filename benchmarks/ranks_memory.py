@@ -77,7 +77,7 @@ def fill(state: TrainerState, items: int, *, features: bool = False) -> None:
             describe(state, ItemKeys((numbers + 1) * _SPREAD), changes)
         for reader in Reader:
             # As after a checkpoint and a bundle.
-            state.clear_touched(reader)
+            state.touched.clear(reader)
 
 
 def change(state: TrainerState, rows: int) -> None:

@@ -100,6 +100,7 @@ class IndexFit(StoredModel):
     unfit_left: float = Field(default=0.0, description="the same share right after the newest repair")
     recall: float | None = Field(default=None, description="of the exact best, on the newest window's queries")
     recall_trained: float | None = Field(default=None, description="the same when the lists were new")
+    unmeasured: int = Field(default=0, ge=0, description="rows that deltas have published since `recall` was measured")
 
 
 class IndexInfo(StoredModel):

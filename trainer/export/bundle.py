@@ -77,7 +77,8 @@ class _Export:
 
     def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, keeper: Keeper) -> None:
         self.store, self.state, self.recent, self.gate, self.keeper = store, state, recent, gate, keeper
-        self.log, self.content = BundleLog(store), keeper.content(state)
+        self.log = BundleLog(store)
+        self.content = keeper.content(self.log, state)
         self.version = version_of(self.content.version, keeper.variant)
 
     def existing(self) -> BundleManifest | None:
@@ -91,7 +92,7 @@ class _Export:
             logger.error("bundle %s is written again: %s", self.version, error)
             return None
         # It is the newest bundle, which the next one builds on.
-        self.keeper.forget()
+        self.keeper.forget_other(found)
         return found
 
     def write(self) -> BundleManifest:
@@ -177,6 +178,8 @@ class _Export:
         servable = self.keeper.read(self.log, candidate)
         if self.keeper.is_recall_due(draft):
             candidate = _with_recall(candidate, servable, cases)
+        elif candidate.index.fit is not None:
+            candidate = _with_fit(candidate, unmeasured=candidate.index.fit.unmeasured + candidate.changed)
         return candidate, servable, self._verdict(servable.hits(cases, self.gate.cutoff), cases)
 
     def _verdict(self, new: npt.NDArray[np.bool_], cases: Cases) -> Verdict:
@@ -199,8 +202,14 @@ def _with_recall(manifest: BundleManifest, servable: Servable, cases: Cases) -> 
         return manifest
     recall = servable.index_recall(cases)
     trained = recall if fit.recall_trained is None else fit.recall_trained
-    fit = fit.model_copy(update={"recall": recall, "recall_trained": trained})
-    return manifest.model_copy(update={"index": manifest.index.model_copy(update={"fit": fit})})
+    return _with_fit(manifest, recall=recall, recall_trained=trained, unmeasured=0)
+
+
+def _with_fit(manifest: BundleManifest, **measured: float) -> BundleManifest:
+    """Return a manifest that says something else of how well its lists fit."""
+    index = manifest.index
+    fit = index.fit and index.fit.model_copy(update=measured)
+    return manifest.model_copy(update={"index": index.model_copy(update={"fit": fit})})
 
 
 def _pinned(log: BundleLog) -> str | None:

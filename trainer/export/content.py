@@ -14,8 +14,8 @@ from torch import Tensor
 
 from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, ItemKeys, columns
 from contracts.ascending import ascending
+from contracts.scratch import zeros_in_scratch
 from trainer.config import EARLIER
-from trainer.export.fingerprint import Fingerprint, Hashes, hashes_of
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows
 from trainer.state.codec import Stateful, flatten
 from trainer.state.trainer_state import TrainerState
@@ -39,37 +39,30 @@ class Content:
 
     `embeddings` (2 + n, d) begin with the two special rows, and `vectors` (n, d) have none; both are in the order of
     `rows` (n,), table rows that items own, ascending. `touched` are all rows that were looked at and `left` the keys of
-    items that these do not hold any more; None where the content is whole.
+    items that have lost theirs; None where the content is whole.
     """
 
     state: TrainerState
     rows: TableRows
     embeddings: Floats
     vectors: Floats
-    fingerprint: Fingerprint
+    fingerprint: int
     touched: TableRows | None = None
     left: ItemKeys | None = None
 
     @classmethod
     def of(cls, state: TrainerState) -> "Content":
         """Read a whole state."""
-        table, rows = state.table, state.table.live
-        keys = table.keys_of(rows)
-        embeddings, vectors, hashes = _read(state, rows, keys)
-        return cls(state, rows, embeddings, vectors, Fingerprint.of(table.capacity, rows, keys, hashes))
+        return cls(state, state.table.live, *_read(state, state.table.live), state.since.fingerprint.look(at_all=True))
 
     @classmethod
-    def since(cls, state: TrainerState, fingerprint: Fingerprint) -> "Content":
-        """Read the rows that may have changed since the fingerprint was taken, and bring it up to date."""
-        table, touched = state.table, state.touched(Reader.BUNDLE)
+    def since(cls, state: TrainerState) -> "Content":
+        """Read the rows that may differ from the bundle that `TrainerState.since` is about."""
+        touched, left = state.touched.rows(Reader.BUNDLE), state.touched.left()
         if state.featured is not None:
-            touched = TableRows(ascending(np.concatenate([touched, state.of_bundle.moved(state.kept_vectors)])))
-        keys = table.keys_of(touched)
-        rows, keys = TableRows(touched[keys != PADDING_KEY]), ItemKeys(keys[keys != PADDING_KEY])
-        embeddings, vectors, hashes = _read(state, rows, keys)
-        fingerprint.grow(table.capacity)
-        left = fingerprint.update(touched, rows, keys, hashes)
-        return cls(state, rows, embeddings, vectors, fingerprint, touched, left)
+            touched = TableRows(ascending(np.concatenate([touched, state.since.items.moved(state.kept_vectors)])))
+        rows = TableRows(touched[state.table.keys_of(touched) != PADDING_KEY])
+        return cls(state, rows, *_read(state, rows), state.since.fingerprint.look(), touched, left)
 
     @property
     def is_whole(self) -> bool:
@@ -81,8 +74,7 @@ class Content:
         if self.is_whole:
             return self
         rows = self.state.table.live
-        embeddings, vectors, _ = _read(self.state, rows)
-        return Content(self.state, rows, embeddings, vectors, self.fingerprint)
+        return Content(self.state, rows, *_read(self.state, rows), self.fingerprint)
 
     @cached_property
     def version(self) -> str:
@@ -94,10 +86,13 @@ class Content:
         at = self.state.position
         return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
 
-    @property
+    @cached_property
     def keys(self) -> ItemKeys:
         """The items' keys, (n,), which the table has; called as its `keys_of`."""
-        return self.state.table.keys_of(self.rows)
+        keys = zeros_in_scratch(len(self.rows), np.int64)
+        for first in range(0, len(keys), _AT_ONCE):
+            keys[first : first + _AT_ONCE] = self.state.table.keys_of(TableRows(self.rows[first : first + _AT_ONCE]))
+        return ItemKeys(keys)
 
     def items(self, chosen: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> pa.Table:
         """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`) with the `chosen` items (m,) at index rows `rows` (m,)."""
@@ -118,7 +113,7 @@ class Content:
         settings = dict(named) | {"index": state.config.index, "nprobe": state.config.nprobe}
         # Their sum tells counts apart that were read at other times.
         counted = {"time_ms": state.frequencies.time_ms, "log_total": state.counts.log_total}
-        digest.update(json.dumps(settings | counted | {"items": self.fingerprint.value}, sort_keys=True).encode())
+        digest.update(json.dumps(settings | counted | {"items": self.fingerprint}, sort_keys=True).encode())
         served: dict[str, Stateful] = {"tower": state.tower, "frequencies": state.frequencies}
         if state.second is not None:
             served["scorer"] = state.second.scorer
@@ -134,26 +129,19 @@ class Content:
 
 
 @torch.no_grad()
-def _read(state: TrainerState, rows: TableRows, keys: ItemKeys | None = None) -> tuple[Floats, Floats, Hashes]:
-    """Return the embeddings (2 + n, d) of the special rows and of `rows` (n,), the vectors (n, d), and hashes (n,).
+def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
+    """Return the embeddings (2 + n, d) of the special rows and of `rows` (n,), and the vectors (n, d).
 
-    Hashes are made where there are `keys` (n,): of what belongs to a row alone, without what features add to it. All
-    are mapped files, which come piece by piece: no memory has to hold those of all ranks.
+    Both are mapped files, which come piece by piece: no memory has to hold those of all ranks.
     """
     embeddings, vectors = (Spool(state.embeddings.weight.shape[1], np.float32) for _ in range(2))
-    hashes, every, done = Spool(1, np.uint64), np.concatenate([np.arange(FIRST_ITEM), rows]), 0
+    every = np.concatenate([np.arange(FIRST_ITEM), rows])
     # On the CPU, the vector of a row is the same, bit for bit, among however many others it is made, but not alone.
     for number, some in enumerate(np.array_split(every, -(-len(every) // _AT_ONCE))):
-        index, first = torch.as_tensor(some, device=state.device), 0 if number else FIRST_ITEM
-        own, featured = state.embeddings.fetch(index), state.featured
-        piece = own.cpu() if featured is None else state.compose(own, featured.fetch(index)).cpu()
+        piece = state.item_vectors(TableRows(some)).cpu()
         embeddings.append(_array(piece))
-        vectors.append(_array(project(piece[first:], state.config.tower)))
-        if keys is not None:
-            found = ItemKeys(keys[done : done + len(own) - first])
-            hashes.append(hashes_of(found, _array(own[first:]))[:, None])
-            done += len(found)
-    return np.asarray(embeddings.finish()), np.asarray(vectors.finish()), np.asarray(hashes.finish())[:, 0]
+        vectors.append(_array(project(piece if number else piece[FIRST_ITEM:], state.config.tower)))
+    return np.asarray(embeddings.finish()), np.asarray(vectors.finish())
 
 
 def _array(value: Tensor) -> npt.NDArray[Any]:

@@ -130,4 +130,4 @@ def _gone(kept: Kept, content: Content, left: ItemKeys) -> Rows:
     """Return the rows of items, among those that have `left` their table rows, that have got no other one."""
     gone = ItemKeys(left[content.state.table.rows(left) == SHARED])
     rows = rows_of(kept.rows.item_rows, gone)
-    return np.sort(rows[rows >= 0])
+    return np.sort(rows[rows >= 0])  # `left` has each key once

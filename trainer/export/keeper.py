@@ -16,6 +16,7 @@ import faiss
 import numpy as np
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError
+from contracts.bundle_manifest import BundleRef
 from contracts.index_delta import takes_deltas
 from contracts.item_rows import FIRST_ITEM_ROW
 from contracts.variants import MAIN
@@ -38,7 +39,6 @@ from trainer.export.drafting import (
     without_lists,
 )
 from trainer.export.errors import ListsAwaitedError
-from trainer.export.fingerprint import Fingerprint
 from trainer.export.fit import is_outgrown
 from trainer.export.kept import Kept, Lists
 from trainer.export.servable import Servable
@@ -78,8 +78,6 @@ class Keeper:
     _compaction: Compaction | None = None
     _awaited: bool = False
     _servables: list[Servable] = field(default_factory=list)
-    _fingerprint: Fingerprint | None = None
-    _unmeasured: int = 0
 
     def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
         """Return a bundle that answers, as `Servable.open`; those used last stay in memory."""
@@ -111,22 +109,30 @@ class Keeper:
         if self._awaited and self._training is not None:
             self._training.wait()
 
-    def forget(self) -> None:
-        """Go on from what the store holds."""
-        self._kept = None
+    def forget_other(self, manifest: BundleManifest) -> None:
+        """Go on from what the store holds, unless this bundle is kept."""
+        if self._kept is not None and self._kept.manifest != manifest:
+            self._kept = None
 
-    def content(self, state: TrainerState) -> Content:
+    def content(self, log: BundleLog, state: TrainerState) -> Content:
         """Read of a state what an export has to compare.
 
-        That is the rows that may have changed since the bundle that is kept, where this keeper has exported it from the
-        same state; otherwise the whole table. Where a step moves items that it does not touch, ranks find these.
+        That is the rows that may have changed since the bundle that is kept, where the state knows them; otherwise the
+        whole table. Where a step moves items that it does not touch, ranks find these.
         """
-        before, self._fingerprint = self._fingerprint, None
-        is_known = self._kept is not None and state.published == self._kept.manifest
-        is_known = is_known and (state.featured is None or state.of_bundle.is_known)
-        if before is None or not is_known:
-            return Content.of(state)
-        return Content.since(state, before)
+        self.resume(log)
+        self._take_compacted(log)
+        ref = self._ref(log)
+        is_known = ref is not None and state.since.knows(ref, all_move=state.featured is not None)
+        return Content.since(state) if is_known else Content.of(state)
+
+    def _ref(self, log: BundleLog) -> BundleRef | None:
+        """Return what names the bundle that is kept; None where the store has it no more, or another one."""
+        try:
+            manifest, ref = (None, None) if self._kept is None else log.manifest_and_ref(self._kept.manifest.version)
+        except (CorruptArtefactError, FileNotFoundError):
+            return None
+        return ref if self._kept is not None and manifest == self._kept.manifest else None
 
     def draft(self, log: BundleLog, content: Content) -> Complete | Delta:
         """Return what to write for a content; where touched rows do not suffice for it, of the whole one.
@@ -138,8 +144,6 @@ class Keeper:
         RuntimeError
             From FAISS, for a factory string that it does not know or that asks for more items than there are.
         """
-        self.resume(log)
-        self._take_compacted(log)
         drafted = None if content.is_whole else self._draft_touched(log, content)
         return drafted or self._draft_whole(log, content.whole())
 
@@ -196,10 +200,10 @@ class Keeper:
         With a delta of touched rows, only once so many rows were published since the last time that it costs little
         more than these.
         """
-        if isinstance(draft, Complete) or draft.content.is_whole or draft.info.fit is None:
+        fit = draft.info.fit
+        if isinstance(draft, Complete) or draft.content.is_whole or fit is None or fit.recall is None:
             return True
-        published = self._unmeasured + len(draft.items)
-        return draft.info.fit.recall is None or published >= _MEASURED * len(draft.content.state.table)
+        return fit.unmeasured + len(draft.items) >= _MEASURED * len(draft.content.state.table)
 
     def note(self, log: BundleLog, draft: Complete | Delta, servable: Servable | None) -> None:
         """Go on from a bundle that was written; without one that answers, from what the store holds."""
@@ -208,8 +212,6 @@ class Keeper:
             self._kept = None
             return
         self._awaited = False
-        is_measured, published = self.is_recall_due(draft), len(draft.items) if isinstance(draft, Delta) else 0
-        self._unmeasured = 0 if is_measured else self._unmeasured + published
         rows, lists, fit = servable.rows, None, servable.manifest.index.fit
         if draft.placed is not None and fit is not None:
             clusters = replace(draft.placed.clusters, fit=fit)
@@ -217,8 +219,7 @@ class Keeper:
         free = draft.free() if isinstance(draft, Delta) else np.empty(0, np.int64)
         self._kept = Kept(servable.manifest, rows, free, lists)
         self._servables = [servable, *self._servables][:_SERVABLES]
-        self._fingerprint = draft.content.fingerprint
-        _note_published(draft, servable)
+        _note_published(draft, servable, self._ref(log))
         is_long = isinstance(draft, Delta) and calls_for_compaction(draft)
         if self.beside and is_long and self._compaction is None:
             self._compaction = Compaction(log, self._kept, servable)
@@ -271,10 +272,10 @@ class Keeper:
         return result
 
 
-def _note_published(draft: Complete | Delta, servable: Servable) -> None:
+def _note_published(draft: Complete | Delta, servable: Servable, ref: BundleRef | None) -> None:
     """Let the state know what is published, and the ranks of which vectors, where all items may move."""
     content, state = draft.content, draft.content.state
-    state.published = None
+    state.since.ref = None
     # With a bound of 0 all have moved by the next time.
     if state.featured is not None and state.config.publish_bound:
         every = np.arange(len(content.rows))
@@ -283,5 +284,6 @@ def _note_published(draft: Complete | Delta, servable: Servable) -> None:
         for first in range(0, len(chosen), _AT_ONCE):
             some = chosen[first : first + _AT_ONCE]
             vectors = servable.rows.embeddings[places[some] + FIRST_ITEM_ROW]
-            state.of_bundle.take(TableRows(content.rows[some]), vectors)
-    state.note_published(servable.manifest)
+            state.since.items.take(TableRows(content.rows[some]), vectors)
+    if ref is not None:
+        state.since.note(ref)

@@ -54,8 +54,8 @@ class _Index(NamedTuple):
 class ItemTable:
     """Maps keys to rows; `keys` and `seen_ms` have a line for each row of this rank, free ones hold `PADDING_KEY`.
 
-    `touched` are the lines of this rank of which anything has changed. Where nothing else is said, all ranks call a
-    method together, with the same arguments.
+    `touched` are the lines of this rank of which anything has changed, `left` the keys of items that have lost a row of
+    this rank. Where nothing else is said, all ranks call a method together, with the same arguments.
 
     Parameters
     ----------
@@ -74,6 +74,7 @@ class ItemTable:
         lines = self._stripes.count(capacity)
         self.keys, self.seen_ms = ItemKeys(np.full(lines, PADDING_KEY, np.int64)), np.zeros(lines, np.int64)
         self.ids, self.touched = ItemIds(capacity, workers), TouchedRows(lines)
+        self.left: list[ItemKeys] = []
         self._index: _Index | None = _Index(LiveRows(), KeyShare(self._workers))
         self._seen = None
 
@@ -145,6 +146,7 @@ class ItemTable:
     def _freed_lines(self, lines: Lines) -> tuple[TableRows, ItemKeys]:
         """Free lines, and return the rows of all ranks that are freed now, ascending, and their keys."""
         pairs = np.stack([self._stripes.rows(lines), self.keys[lines]], 1)
+        self.left.append(ItemKeys(self.keys[lines]))
         self.keys[lines], self.seen_ms[lines] = PADDING_KEY, 0
         every = self._workers.collect(torch.from_numpy(pairs)).numpy()
         rows, keys = every[np.argsort(every[:, 0])].T
@@ -225,6 +227,7 @@ class ItemTable:
         self.keys, self.seen_ms = ItemKeys(np.asarray(state[KEYS])), np.asarray(state[SEEN_MS])
         self.capacity = int(self._workers.sum(torch.tensor(len(self.keys))))
         self.ids, self.touched = ItemIds(self.capacity, self._workers), TouchedRows(len(self.keys))
+        self.left = []
         if "ids" in state:
             self.ids.put(self._live_rows().every(), np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
         else:

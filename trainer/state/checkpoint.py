@@ -33,11 +33,12 @@ from trainer.config import EARLIER, TrainerConfig
 from trainer.items.rows import Reader, TableRows, no_rows
 from trainer.items.stored import placed
 from trainer.ranks.workers import Workers
+from trainer.state.codec import flatten
 from trainer.state.links import StoredLinks
 from trainer.state.saved import SavedChain
 from trainer.state.shared import lines_of_all
 from trainer.state.tensor_files import describe, write_tensors
-from trainer.state.trainer_state import TrainerState
+from trainer.state.trainer_state import SINCE, TrainerState
 
 __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
 
@@ -94,17 +95,17 @@ class CheckpointLog:
         if before is None:
             entry = self._write_whole(name, state)
         else:
-            tensors = state.tensors_of(rows)
+            tensors = state.tensors_of(rows) | flatten({SINCE: state.since})
             files = write_tensors(self.store, f"checkpoints/{name}", tensors)
             entry = self._write_mark(name, state, describe(tensors), files, before.links[-1].checkpoint)
         checkpoint = CheckpointRef(name=name, checksum=entry.checksum)
         state.saved = (before or SavedChain(state.layout(), ())).extended(checkpoint, rows)
-        state.clear_touched(Reader.CHECKPOINT)
+        state.touched.clear(Reader.CHECKPOINT)
         self._retire()
 
     def _before(self, state: TrainerState) -> tuple[SavedChain | None, TableRows]:
         """Return the chain that a delta would continue, None for a whole checkpoint, and the rows that it holds."""
-        found = state.saved.continued(state.layout(), state.touched(Reader.CHECKPOINT)) if state.saved else None
+        found = state.saved.continued(state.layout(), state.touched.rows(Reader.CHECKPOINT)) if state.saved else None
         if found is None or not all(self._is_there(link.checkpoint) for link in found[0].links):
             return None, no_rows()
         return found
@@ -119,7 +120,7 @@ class CheckpointLog:
     def _write_whole(self, name: str, state: TrainerState) -> FileEntry:
         """Write everything: rank 0 what is whole there, the table, counts and features, each rank its embeddings."""
         shared = lines_of_all(state.table, state.counts, state.featured)
-        tensors = state.tensors(besides=["embeddings", "table"]) | shared
+        tensors = state.tensors(besides=["embeddings", "table"]) | shared | flatten({SINCE: state.since})
         files = write_tensors(self.store, f"checkpoints/{name}", tensors)
         state.embeddings.workers.ask(f"{_WRITE}{name}")
         files += self._write_embeddings(name, state)

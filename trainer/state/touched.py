@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contracts import ItemKeys
 from contracts.ascending import ascending
 from trainer.items.embeddings import Embeddings
 from trainer.items.rows import Reader, TableRows
@@ -17,11 +18,12 @@ __all__ = ["TouchedOfAll", "at_first"]
 
 _TOUCHED: Final = "touched"
 _CLEAR: Final = "clear"
+_LEFT: Final = "left"
 
 
 @dataclass(frozen=True)
 class TouchedOfAll:
-    """Joins what ranks have noted of items (`table`) and of `embeddings`; called as `Embeddings.fetch`.
+    """Joins what ranks have noted of items (`table`) and of `embeddings`; called as `Embeddings.fetch`, but `restart`.
 
     Features and the cache change for no other rows than these, counts with the embeddings.
     """
@@ -34,6 +36,11 @@ class TouchedOfAll:
         self.embeddings.workers.ask(f"{_TOUCHED} {reader.name}")
         return self._rows(reader)
 
+    def left(self) -> ItemKeys:
+        """Return the keys of items that have lost rows since the clear for bundles, ascending, (n,); for rank 0."""
+        self.embeddings.workers.ask(_LEFT)
+        return self._left()
+
     def clear(self, reader: Reader) -> None:
         """Begin again: for this reader, no row has changed."""
         self.embeddings.workers.ask(f"{_CLEAR} {reader.name}")
@@ -44,17 +51,32 @@ class TouchedOfAll:
         what, _, reader = question.partition(" ")
         if what == _TOUCHED:
             self._rows(Reader[reader])
+        elif what == _LEFT:
+            self._left()
         elif what == _CLEAR:
             self._clear(Reader[reader])
-        return what in {_TOUCHED, _CLEAR}
+        return what in {_TOUCHED, _CLEAR, _LEFT}
+
+    def restart(self, reader: Reader, rows: Tensor, left: ItemKeys) -> None:
+        """Let rows (n,) have changed for a reader and no others, and items have left; each rank notes its own."""
+        self._clear(reader)
+        self.embeddings.touch(rows, [reader])
+        if self.embeddings.workers.is_first:
+            self.table.left.append(left)
 
     def _rows(self, reader: Reader) -> TableRows:
         here = np.concatenate([self.table.touched_here(reader), self.embeddings.touched_here(reader)])
         return TableRows(ascending(at_first(self.embeddings.workers, torch.from_numpy(here)).numpy()))
 
+    def _left(self) -> ItemKeys:
+        here = np.concatenate([np.empty(0, np.int64), *self.table.left])
+        return ItemKeys(ascending(at_first(self.embeddings.workers, torch.from_numpy(here)).numpy()))
+
     def _clear(self, reader: Reader) -> None:
         self.table.touched.clear(reader)
         self.embeddings.touched.clear(reader)
+        if reader is Reader.BUNDLE:
+            self.table.left.clear()
 
 
 def at_first(workers: Workers, lines: Tensor) -> Tensor:

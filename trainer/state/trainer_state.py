@@ -8,7 +8,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from contracts import BundleManifest
 from contracts.recipe import Stretch
 from sketches import FrequencyView
 from trainer.config import TrainerConfig
@@ -29,9 +28,9 @@ from trainer.ranks.workers import Workers
 from trainer.state.codec import ROWS, Delta, OptimizerState, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
-from trainer.state.published import PublishedItems
 from trainer.state.saved import Layout, SavedChain
 from trainer.state.shared import lines_of_some
+from trainer.state.since_bundle import SinceBundle
 from trainer.state.touched import TouchedOfAll
 from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
@@ -39,7 +38,10 @@ from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower
 from trainer.towers.item import FeatureInputs
 
-__all__ = ["TrainerState"]
+__all__ = ["SINCE", "TrainerState"]
+
+SINCE: Final = "since"
+"""The part of a checkpoint that says what has changed since the newest bundle; nothing is trained by it."""
 
 _SHARED: Final = ("embeddings", "table", "counts", "features")
 """Parts of which each rank has lines of its own."""
@@ -49,8 +51,8 @@ _SHARED: Final = ("embeddings", "table", "counts", "features")
 class TrainerState:
     """The model, its optimisers, the item table, the frequencies and the position in the stream.
 
-    `saved` is the newest checkpoint of it, which the next one may continue. `published` is the bundle since which the
-    touched rows are known; None after a start: no checkpoint holds it. `stretches` say by what it was trained.
+    `saved` is the newest checkpoint of it, which the next one may continue. `stretches` say by what it was trained.
+    `touched` are the rows that have changed, for each reader, and `since` what differs from the newest bundle.
     """
 
     config: TrainerConfig
@@ -67,16 +69,17 @@ class TrainerState:
     featured: FeaturedItems | None = None
     second: SecondPhase | None = None
     saved: SavedChain | None = None
-    published: BundleManifest | None = None
     counts: RowCounts = field(init=False)
-    of_bundle: PublishedItems = field(init=False)
+    touched: TouchedOfAll = field(init=False)
+    since: SinceBundle = field(init=False)
 
     def __post_init__(self) -> None:
         if self.users is None and self.config.loss.needs.user_counts:
             self.users = Users(FrequencyView(self.config.half_life_seconds))
         self.recent = deque(self.recent, maxlen=self.config.gate_windows)
         self.counts = RowCounts(self.frequencies, self.table, self.embeddings.weight, self.embeddings.workers)
-        self.of_bundle = PublishedItems(self.table, self.embeddings, self.config)
+        self.touched = TouchedOfAll(self.table, self.embeddings)
+        self.since = SinceBundle(self.touched, self.config)
 
     @classmethod
     def fresh(
@@ -163,9 +166,7 @@ class TrainerState:
     def answer(self, question: str) -> None:
         """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
         what, _, of = question.partition(" ")
-        if TouchedOfAll(self.table, self.embeddings).answer(question):
-            return
-        if self.of_bundle.answer(question, self.kept_vectors):
+        if self.touched.answer(question) or self.since.answer(question, self.kept_vectors):
             return
         if what == FEATURES and self.featured is not None:
             self.featured.answer(of)
@@ -195,19 +196,6 @@ class TrainerState:
         shared = lines_of_some(rows, self.embeddings, self.table, self.counts, self.featured)
         return found | shared | {"progress": self._progress()}
 
-    def touched(self, reader: Reader) -> TableRows:
-        """Return the table rows of which anything has changed since a reader's `clear_touched`, as `TouchedOfAll`."""
-        return TouchedOfAll(self.table, self.embeddings).rows(reader)
-
-    def clear_touched(self, reader: Reader) -> None:
-        """Begin again: for this reader, no row has changed."""
-        TouchedOfAll(self.table, self.embeddings).clear(reader)
-
-    def note_published(self, manifest: BundleManifest) -> None:
-        """Let the rows touched for `Reader.BUNDLE` be those since this bundle."""
-        self.published = manifest
-        self.clear_touched(Reader.BUNDLE)
-
     def layout(self) -> Layout:
         """Return the table's capacity, and what it has a line for: only in states that agree can rows be exchanged."""
         parts = {name: part for name, part in self._parts().items() if isinstance(part, StatefulRows)}
@@ -232,7 +220,7 @@ class TrainerState:
         """
         saved = group(flat)
         flat.clear()
-        progress = saved.pop("progress")[""]
+        progress, since = saved.pop("progress")[""], saved.pop(SINCE, {})
         state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype, workers)
         state.table.load_state_dict(saved.pop("table"))
         # Embeddings and item features take the size of the table from it.
@@ -246,11 +234,11 @@ class TrainerState:
         has_counts = "counts" in saved
         for name in list(saved):
             parts[name].load_state_dict(saved.pop(name))
-        state._load_progress(progress)
+        state._load_progress(progress, since)
         for delta in deltas:
             state._load_rows(delta)
         state.table.index()
-        state.clear_touched(Reader.CHECKPOINT)
+        state.touched.clear(Reader.CHECKPOINT)
         if has_counts:
             state.counts.recount()
         else:
@@ -262,7 +250,7 @@ class TrainerState:
         """Take over what `tensors_of` had described; it empties the delta."""
         saved, parts = group(delta.tensors), self._parts()
         delta.tensors.clear()
-        self._load_progress(saved.pop("progress")[""])
+        self._load_progress(saved.pop("progress")[""], saved.pop(SINCE, {}))
         for name in list(saved):
             part = parts[name]
             if isinstance(part, StatefulRows):
@@ -270,7 +258,8 @@ class TrainerState:
             else:
                 part.load_state_dict(saved.pop(name))
 
-    def _load_progress(self, stored: Tensor) -> None:
+    def _load_progress(self, stored: Tensor, since: dict[str, Tensor]) -> None:
+        self.since.load_state_dict(since)
         self.position, self.frequencies.time_ms, recent, self.stretches = Progress.decoded(stored)
         self.recent.clear()
         self.recent.extend(recent)

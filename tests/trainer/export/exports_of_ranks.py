@@ -5,6 +5,7 @@ Items come, go, and change their features in windows; between them all vectors o
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,22 +18,25 @@ from trainer.export import export_bundle
 from trainer.export.cases import RecentCases
 from trainer.export.keeper import Keeper
 from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
 
 CONFIG = TrainerConfig(
-    device="cpu", publish_bound=0.05, item_ttl_seconds=8 * HOUR / 1000, bundles_kept=99, bundle_chain=5
+    device="cpu", publish_bound=0.05, item_ttl_seconds=4 * HOUR / 1000, bundles_kept=99, bundle_chain=5
 )
-
-
 _WINDOWS = 9
 """Of the stream, in five of which the table grows."""
+
+_WITHOUT_BUNDLE, _RESTARTED = 6, 7
+"""Windows after which nothing is exported, and before whose export all start again from a checkpoint."""
 
 
 class Line:
     """A state, and the store that its bundles go to."""
 
     def __init__(self, store: Store, workers: Workers | None) -> None:
-        self.store, self.state, self.keeper = store, TrainerState.fresh(CONFIG, workers=workers), Keeper()
+        self.store, self.workers = store, workers or Workers()
+        self.state, self.keeper = TrainerState.fresh(CONFIG, workers=workers), Keeper()
         self.recent = RecentCases(Store(f"{store.url}-none"), CONFIG)
 
     def learn(self, log: WindowLog, sequence: int) -> None:
@@ -40,37 +44,55 @@ class Line:
         manifest, state, draw = log.committed()[sequence], self.state, torch.Generator().manual_seed(sequence)
         absorb(state, log, manifest)
         state.position.trained_window, state.position.trained_sequence = str(manifest.name), sequence
-        assert state.featured is not None
         with torch.no_grad():
-            for parameter in state.featured.parameters():
+            for parameter in () if state.featured is None else state.featured.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=draw), alpha=0.02)
         rows = state.live[torch.randperm(len(state.table), generator=draw)[:20]].sort().values
         gradient = torch.randn(20, CONFIG.tower.dimension, generator=draw)
         own = state.embeddings.places.own(rows)
         state.embeddings.adagrad_step(rows[own], gradient[own], 0.1)
 
+    def start_again(self) -> None:
+        """Go on from a checkpoint."""
+        checkpoints = CheckpointLog(self.store)
+        checkpoints.save(self.state, self.workers)
+        found = checkpoints.load(CONFIG, self.workers)
+        assert found is not None
+        self.state, self.keeper = found, Keeper()
+
     def export(self) -> BundleManifest:
         return export_bundle(self.store, self.state, self.recent, keeper=self.keeper)
 
 
+def follow(folder: str, features: dict[str, dict[str, Any]] | None, workers: Workers) -> int:
+    """Export along a stream of windows; return how many bundles were deltas."""
+    if workers.is_first:
+        a_stream(Store(f"{folder}/windows"), 1, features)
+    workers.nodes()  # the windows are there
+    log, deltas = WindowLog(Store(f"{folder}/windows")), 0
+    alone = Line(Store(f"{folder}/alone{workers.rank}"), None)
+    shared = Line(Store(f"{folder}/shared"), workers)
+    for sequence in range(_WINDOWS):
+        for line in (alone, shared):
+            line.learn(log, sequence)
+            if sequence == _RESTARTED:
+                line.start_again()
+        if sequence == _WITHOUT_BUNDLE:
+            continue
+        made: list[BundleManifest] = []
+        workers.first(lambda made=made, line=shared: made.append(line.export()), shared.state.answer)  # type: ignore[misc]
+        if workers.is_first:
+            assert facts(made[0]) == facts(alone.export())
+            assert shared.keeper.compared == alone.keeper.compared
+            assert sequence != _RESTARTED or (made[0].removed and (shared.keeper.compared == 1) == bool(features))
+            deltas += made[0].depth > 0
+    return deltas
+
+
 def main(folder: str) -> None:
     with Workers.from_environment("cpu") as workers:
-        if workers.is_first:
-            a_stream(Store(f"{folder}/windows"), 1, FEATURES)
-        workers.nodes()  # the windows are there
-        log, deltas = WindowLog(Store(f"{folder}/windows")), 0
-        alone = Line(Store(f"{folder}/alone"), None)
-        shared = Line(Store(f"{folder}/shared"), workers)
-        for sequence in range(_WINDOWS):
-            for line in (alone, shared):
-                line.learn(log, sequence)
-            made: list[BundleManifest] = []
-            workers.first(lambda made=made: made.append(shared.export()), shared.state.answer)  # type: ignore[misc]
-            if workers.is_first:
-                assert facts(made[0]) == facts(alone.export())
-                assert shared.keeper.compared == alone.keeper.compared
-                deltas += made[0].depth > 0
-        Path(folder, f"rank{workers.rank}").write_text(str(deltas))
+        deltas = [follow(f"{folder}/{name}", found, workers) for name, found in (("with", FEATURES), ("without", None))]
+        Path(folder, f"rank{workers.rank}").write_text(str(min(deltas)))
 
 
 if __name__ == "__main__":

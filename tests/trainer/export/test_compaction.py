@@ -251,7 +251,7 @@ def test_what_is_compacted_is_dropped_where_another_chain_has_started(store: Sto
         export_bundle(store, state, keeper=keeper)
     assert keeper._compaction is not None
     keeper._compaction.wait()
-    keeper.forget()
+    keeper._kept = None
     turn(state, *range(20))
     other = export_bundle(store, state, keeper=keeper)
     assert other.depth == 0

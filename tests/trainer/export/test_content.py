@@ -11,7 +11,7 @@ from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import EARLIER, TrainerConfig
-from trainer.export import content, fingerprint
+from trainer.export import content
 from trainer.export.content import Content
 from trainer.items.rows import Reader, TableRows
 from trainer.state.trainer_state import TrainerState
@@ -117,11 +117,11 @@ def test_settings_that_only_say_when_and_where_change_no_name(state: TrainerStat
 
 def test_touched_rows_give_the_lines_and_the_name_of_a_whole_content(state: TrainerState) -> None:
     before = Content.of(state)
-    state.clear_touched(Reader.BUNDLE)
-    assert Content.since(state, before.fingerprint).version == before.version
+    state.touched.clear(Reader.BUNDLE)
+    assert Content.since(state).version == before.version
     touched = state.live[[3, 9, 40]].numpy()
     state.embeddings.adagrad_step(torch.from_numpy(touched), torch.ones(3, state.embeddings.weight.shape[1]), 0.1)
-    part, whole = Content.since(state, before.fingerprint), Content.of(state)
+    part, whole = Content.since(state), Content.of(state)
     assert (part.is_whole, whole.is_whole) == (False, True)
     assert part.version == whole.version != before.version
     chosen = np.searchsorted(whole.rows, touched)
@@ -143,7 +143,7 @@ def test_pieces_give_the_lines_and_the_name_that_all_rows_at_once_give(
         for parameter in state.featured.parameters():
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
     version, live = Content.of(state).version, state.table.live
-    with patch.object(content, "_AT_ONCE", at_once), patch.object(fingerprint, "_BLOCK", at_once):
+    with patch.object(content, "_AT_ONCE", at_once):
         found = Content.of(state)
     with torch.no_grad():
         whole = state.item_vectors(TableRows(np.concatenate([[0, 1], live])))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import BundleLog, BundleManifest, Store
+from contracts import PADDING_KEY, BundleLog, BundleManifest, ItemKeys, Store
 from contracts.verification import verify
 from serving.loading import load_bundle
 from tests.trainer.support import absorbed, batches_of
@@ -52,6 +52,8 @@ def replace_item(state: TrainerState, item: int, key: int, name: str) -> None:
 
 def set_item(state: TrainerState, row: int, key: int, name: str) -> None:
     """Give a table row to an item, or, for `PADDING_KEY`, to none."""
+    if (before := state.table.keys[row]) != PADDING_KEY:
+        state.table.left.append(ItemKeys(np.array([before])))
     state.table.keys[row] = key
     state.table.ids.put(TableRows(np.array([row])), np.array([name], object))
     state.table.index()

@@ -69,10 +69,10 @@ def test_a_number_of_the_second_phase_that_is_not_sound_is_found(store: Store, s
 
 @pytest.mark.parametrize("bad", BAD)
 def test_of_touched_rows_one_number_that_is_not_sound_is_found(state: TrainerState, bad: float) -> None:
-    state.featured, whole = None, Content.of(state)
-    state.clear_touched(Reader.BUNDLE)
+    state.featured = None
+    state.touched.clear(Reader.BUNDLE)
     state.embeddings.touched.mark(state.table.live[[3, 7]])
-    assert fault_of(Content.since(state, whole.fingerprint)) is None
+    assert fault_of(Content.since(state)) is None
     state.embeddings.weight[state.live[7], 2] = bad
-    found = fault_of(Content.since(state, whole.fingerprint))
+    found = fault_of(Content.since(state))
     assert found == "embeddings.weight contains NaN or infinity, or its norm overflows"

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import BundleManifest, ItemKeys, Store, WindowLog, hash_id
+from contracts import ItemKeys, Store, WindowLog, hash_id
+from contracts.bundle_manifest import BundleRef
 from contracts.checkpoint import read_checkpoint_chain
 from tests.trainer import support
 from tests.trainer.support import absorbed, batches_of, same_tensors
@@ -166,19 +167,20 @@ def test_the_cache_of_a_table_that_lost_all_items_begins_anew(writer: WindowWrit
         state.cache.redraw()
 
 
-def test_rows_touched_since_a_bundle_outlive_checkpoints_and_no_restart(store: Store, config: TrainerConfig) -> None:
+def test_rows_touched_since_a_bundle_outlive_checkpoints_and_restarts(store: Store, config: TrainerConfig) -> None:
     synthetic(WindowWriter(store), windows=1)
     state = absorbed(store, config)
-    manifest = BundleManifest.model_construct(version="one")
-    state.note_published(manifest)
-    assert state.touched(Reader.BUNDLE).tolist() == []
-    assert set(state.table.live) <= set(state.touched(Reader.CHECKPOINT))
+    ref = BundleRef(version="one", checksum="1")
+    state.since.note(ref)
+    assert state.touched.rows(Reader.BUNDLE).tolist() == []
+    assert set(state.table.live) <= set(state.touched.rows(Reader.CHECKPOINT))
     train_step(state, batches_of(store, state)[0], Workers())
-    touched = state.touched(Reader.BUNDLE).tolist()
+    touched = state.touched.rows(Reader.BUNDLE).tolist()
     assert touched
     CheckpointLog(store).save(state, Workers())
-    assert state.touched(Reader.CHECKPOINT).tolist() == []
-    assert (state.published, state.touched(Reader.BUNDLE).tolist()) == (manifest, touched)
+    assert state.touched.rows(Reader.CHECKPOINT).tolist() == []
+    assert (state.since.ref, state.touched.rows(Reader.BUNDLE).tolist()) == (ref, touched)
     loaded = CheckpointLog(store).load(config, Workers())
     assert loaded is not None
-    assert loaded.published is None
+    assert (loaded.since.ref, loaded.touched.rows(Reader.BUNDLE).tolist()) == (ref, touched)
+    assert loaded.touched.rows(Reader.CHECKPOINT).tolist() == []

@@ -1,0 +1,118 @@
+"""A fingerprint of what all rows of the item table hold, kept up to date by the rows that were touched.
+
+It is a sum, modulo 2^64, of a hash for the embedding of each row and one for its item's key. So a touched row costs a
+subtraction and an addition, each rank hashes what it keeps, and nothing is exchanged but their sums.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from contracts import PADDING_KEY, ItemKeys
+from contracts.scratch import zeros_in_scratch
+from sketches.hashing import fmix64, splitmix64
+from trainer.items.embeddings import Embeddings
+from trainer.items.places import Places
+from trainer.items.rows import Reader, TableRows
+from trainer.items.stripes import Stripes
+from trainer.items.table import ItemTable
+from trainer.state.touched import at_first
+
+__all__ = ["Fingerprint", "hashes_of"]
+
+_LOOK: Final = "look"
+_LOOK_AT_ALL: Final = "look at all"
+_SEED: Final = 0x77656972
+_AT_ONCE: Final = 1 << 14
+"""Rows hashed at a time: they stay in the processor's cache."""
+
+Floats = npt.NDArray[np.float32]
+Hashes = npt.NDArray[np.uint64]
+Lines = npt.NDArray[np.int64]
+
+
+class Fingerprint:
+    """What rows held when they were last looked at, as hashes of this rank's lines, on disk.
+
+    Parameters
+    ----------
+    table, embeddings
+        What is looked at. Rows touched since a look are among those for `Reader.BUNDLE`, which is cleared after one.
+    """
+
+    def __init__(self, table: ItemTable, embeddings: Embeddings) -> None:
+        self._table, self._embeddings = table, embeddings
+        self._stripes = Stripes(embeddings.places.rank, embeddings.places.ranks)
+        self._places: Places | None = None
+        self._of_keys, self._of_embeddings = (np.empty(0, np.uint64) for _ in range(2))
+        self._total = 0
+
+    def look(self, *, at_all: bool = False) -> int:
+        """Look at the rows touched since the last time, or at all; return the sum, below 2^64, of all ranks, on rank 0.
+
+        Called as `Embeddings.fetch`.
+        """
+        self._embeddings.workers.ask(_LOOK_AT_ALL if at_all else _LOOK)
+        return self._look(at_all=at_all)
+
+    def answer(self, question: str) -> bool:
+        """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
+        if is_mine := question in {_LOOK, _LOOK_AT_ALL}:
+            self._look(at_all=question == _LOOK_AT_ALL)
+        return is_mine
+
+    def _look(self, *, at_all: bool) -> int:
+        if self._places == self._embeddings.places and not at_all:
+            keys, embeddings = self._table.touched.rows(Reader.BUNDLE), self._embeddings.touched.rows(Reader.BUNDLE)
+        else:
+            # Also at first, and once the table has grown: rows may be elsewhere.
+            self._places, self._total = self._embeddings.places, 0
+            keys, embeddings = _all(self._table.keys), _all(self._embeddings.weight)
+            self._of_keys, self._of_embeddings = (zeros_in_scratch(len(one), np.uint64) for one in (keys, embeddings))
+        for first in range(0, len(keys), _AT_ONCE):
+            some = keys[first : first + _AT_ONCE]
+            self._note(self._of_keys, some, self._hashes_of_keys(some))
+        for first in range(0, len(embeddings), _AT_ONCE):
+            some = embeddings[first : first + _AT_ONCE]
+            self._note(self._of_embeddings, some, self._hashes_of_embeddings(some))
+        here = torch.tensor([self._total >> 32, self._total & 0xFFFFFFFF])
+        high, low = at_first(self._embeddings.workers, here[None]).sum(0).tolist()
+        return int((high << 32) + low) % 2**64
+
+    def _note(self, known: Hashes, lines: Lines, hashes: Hashes) -> None:
+        change = int(hashes.sum(dtype=np.uint64)) - int(known[lines].sum(dtype=np.uint64))
+        self._total = (self._total + change) % 2**64
+        known[lines] = hashes
+
+    def _hashes_of_keys(self, lines: Lines) -> Hashes:
+        keys, rows = self._table.keys[lines], self._stripes.rows(lines)
+        hashes = fmix64(keys.view(np.uint64) ^ _salt(rows))
+        hashes[keys == PADDING_KEY] = 0
+        return hashes
+
+    def _hashes_of_embeddings(self, lines: Lines) -> Hashes:
+        index = torch.from_numpy(lines)
+        rows = TableRows(self._embeddings.places.rows_at(index).numpy())
+        return hashes_of(rows, self._embeddings.weight[index.to(self._embeddings.weight.device)].float().cpu().numpy())
+
+
+def hashes_of(rows: TableRows, lines: Floats) -> Hashes:
+    """Return a hash of each line (n, d), another one for each of the `rows` (n,).
+
+    It mixes the sum of its numbers' bits times random odd words, a multilinear hash: of two lines that differ, the
+    upper halves of the sums are the same by a chance of 2^-32 (Lemire and Kaser, "Strongly Universal String Hashing is
+    Fast", 2014, section 2).
+    """
+    bits = np.ascontiguousarray(lines).view(np.uint32).astype(np.uint64)
+    return fmix64(bits @ (splitmix64(_SEED, lines.shape[1]) | np.uint64(1)) ^ _salt(rows))
+
+
+def _all(lines: ItemKeys | Tensor) -> TableRows:
+    return TableRows(np.arange(len(lines)))
+
+
+def _salt(rows: TableRows) -> Hashes:
+    return fmix64(rows.view(np.uint64))
