@@ -35,7 +35,7 @@ __all__ = [
 CHECKPOINT_MARK: Final = "CHECKPOINT.json"
 """A directory without it is incomplete and is never read."""
 
-CURRENT_FORMAT: Final = 5
+CURRENT_FORMAT: Final = 6
 
 FIRST_BY_PLACE: Final = 5
 """The first format in which a whole checkpoint has the embeddings in the order of places (`trainer.items.places`)."""
@@ -82,10 +82,10 @@ class CheckpointMark(Document):
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
-    format: Literal[2, 3, 4, 5] = Field(
-        default=5,
+    format: Literal[2, 3, 4, 5, 6] = Field(
+        default=6,
         description="what the files hold; 2: no parent, ids as JSON; below 4: no counts of rows; below 5: embeddings "
-        "in the order of rows; others are refused",
+        "in the order of rows; below 6: nothing of the newest bundle; others are refused",
     )
     step: int = Field(ge=0, description="steps since the beginning of training")
     sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")

@@ -18,7 +18,6 @@ import numpy as np
 from contracts import BundleLog, BundleManifest, CorruptArtefactError
 from contracts.bundle_manifest import BundleRef
 from contracts.index_delta import takes_deltas
-from contracts.item_rows import FIRST_ITEM_ROW
 from contracts.variants import MAIN
 from trainer.export.clusters import Clusters
 from trainer.export.compaction import Compaction
@@ -41,9 +40,9 @@ from trainer.export.drafting import (
 from trainer.export.errors import ListsAwaitedError
 from trainer.export.fit import is_outgrown
 from trainer.export.kept import Kept, Lists
+from trainer.export.noting import note_published, publish_all
 from trainer.export.servable import Servable
 from trainer.export.training import Training
-from trainer.items.rows import TableRows
 from trainer.state.trainer_state import TrainerState
 
 __all__ = ["Keeper"]
@@ -52,9 +51,6 @@ logger = logging.getLogger(__name__)
 
 _MEASURED: Final = 1 / 32
 """Rows published since the recall of the index was measured, as a share of all, at which it is measured again."""
-
-_AT_ONCE: Final = 1 << 16
-"""Published vectors sent to their ranks at a time: with 64 dimensions 16 MB."""
 
 _SERVABLES: Final = 3
 """Bundles in memory, at most: the newest, the promoted and the one confirmed last."""
@@ -123,8 +119,16 @@ class Keeper:
         self.resume(log)
         self._take_compacted(log)
         ref = self._ref(log)
-        is_known = ref is not None and state.since.knows(ref, all_move=state.featured is not None)
-        return Content.since(state) if is_known else Content.of(state)
+        if self._kept is None or ref is None or not state.since.begins_at(ref):
+            return Content.of(state)
+        if state.featured is None:
+            return Content.since(state)
+        if not state.config.publish_bound:
+            # All have moved.
+            return Content.of(state)
+        if not state.since.items.is_known:
+            publish_all(state, self._kept.rows)
+        return Content.since(state)
 
     def _ref(self, log: BundleLog) -> BundleRef | None:
         """Return what names the bundle that is kept; None where the store has it no more, or another one."""
@@ -219,7 +223,7 @@ class Keeper:
         free = draft.free() if isinstance(draft, Delta) else np.empty(0, np.int64)
         self._kept = Kept(servable.manifest, rows, free, lists)
         self._servables = [servable, *self._servables][:_SERVABLES]
-        _note_published(draft, servable, self._ref(log))
+        note_published(draft, rows, self._ref(log))
         is_long = isinstance(draft, Delta) and calls_for_compaction(draft)
         if self.beside and is_long and self._compaction is None:
             self._compaction = Compaction(log, self._kept, servable)
@@ -270,20 +274,3 @@ class Keeper:
             return None
         result, self._training = self._training.result, None
         return result
-
-
-def _note_published(draft: Complete | Delta, servable: Servable, ref: BundleRef | None) -> None:
-    """Let the state know what is published, and the ranks of which vectors, where all items may move."""
-    content, state = draft.content, draft.content.state
-    state.since.ref = None
-    # With a bound of 0 all have moved by the next time.
-    if state.featured is not None and state.config.publish_bound:
-        every = np.arange(len(content.rows))
-        items, places = (draft.items, draft.places) if isinstance(draft, Delta) else (every, every)
-        chosen = every if content.is_whole else items
-        for first in range(0, len(chosen), _AT_ONCE):
-            some = chosen[first : first + _AT_ONCE]
-            vectors = servable.rows.embeddings[places[some] + FIRST_ITEM_ROW]
-            state.since.items.take(TableRows(content.rows[some]), vectors)
-    if ref is not None:
-        state.since.note(ref)

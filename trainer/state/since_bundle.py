@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping
+from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,12 +17,15 @@ from trainer.state.touched import TouchedOfAll
 
 __all__ = ["SinceBundle"]
 
+_SHARE: Final = 4
+"""If more than one in so many rows have changed, the next bundle is complete anyway, and nothing needs to be saved."""
+
 
 class SinceBundle:
     """Rows touched, and keys of items that have lost theirs, since the bundle `ref`; None: nobody knows since when.
 
     What was not touched is off from that bundle by `bound` at most (`publish_bound`). `items` knows what is published,
-    where a step moves items that it does not touch; no checkpoint holds that. `fingerprint` is that of all rows.
+    for where a step moves items that it does not touch; no checkpoint holds that. `fingerprint` is that of all rows.
 
     Parameters
     ----------
@@ -34,19 +37,18 @@ class SinceBundle:
 
     def __init__(self, touched: TouchedOfAll, config: TrainerConfig) -> None:
         self.ref: BundleRef | None = None
-        self.bound, self._config, self._touched = 0.0, config, touched
+        self.bound, self.touched, self._config = 0.0, touched, config
         self.items = PublishedItems(touched.table, touched.embeddings, config)
         self.fingerprint = Fingerprint(touched.table, touched.embeddings)
 
-    def knows(self, ref: BundleRef, *, all_move: bool) -> bool:
-        """Say whether all that differs from a bundle is known, where a step moves all items, or those it touches."""
-        is_since = self.ref == ref and self.bound <= self._config.publish_bound
-        return is_since and (self.items.is_known or not all_move)
+    def begins_at(self, ref: BundleRef) -> bool:
+        """Say whether rows that were not touched are off from a bundle by no more than the bound of today."""
+        return self.ref == ref and self.bound <= self._config.publish_bound
 
     def note(self, ref: BundleRef) -> None:
         """Begin again: the state is now what this bundle says, up to `publish_bound`; called as `Embeddings.fetch`."""
         self.ref, self.bound = ref, self._config.publish_bound
-        self._touched.clear(Reader.BUNDLE)
+        self.touched.clear(Reader.BUNDLE)
 
     def answer(self, question: str, now: Vectors) -> bool:
         """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
@@ -56,10 +58,14 @@ class SinceBundle:
         """Return what a checkpoint holds; called as `Embeddings.fetch`."""
         if self.ref is None:
             return {}
-        known = json.dumps({"ref": self.ref.model_dump(), "bound": self.bound}).encode()
-        lists = {"rows": self._touched.rows(Reader.BUNDLE), "left": self._touched.left()}
-        return {"of": torch.frombuffer(bytearray(known), dtype=torch.uint8)} | {
-            name: torch.from_numpy(values) for name, values in lists.items()
+        rows, left = self.touched.rows(Reader.BUNDLE), self.touched.left()
+        if _SHARE * len(rows) > self.touched.table.capacity:
+            return {}
+        known = bytearray(json.dumps({"ref": self.ref.model_dump(), "bound": self.bound}).encode())
+        return {
+            "of": torch.frombuffer(known, dtype=torch.uint8),
+            "rows": torch.from_numpy(rows),
+            "left": torch.from_numpy(left),
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -69,4 +75,4 @@ class SinceBundle:
             known = json.loads(state["of"].numpy().tobytes())
             self.ref, self.bound = BundleRef.model_validate(known["ref"]), known["bound"]
             rows, left = state["rows"], state["left"]
-        self._touched.restart(Reader.BUNDLE, rows, ItemKeys(left.numpy().astype(np.int64)))
+        self.touched.restart(Reader.BUNDLE, rows, ItemKeys(left.numpy()))

@@ -124,7 +124,7 @@ class TrainerMetrics:
         )
         self.compared = Gauge(
             "weir_trainer_bundle_compared_ratio",
-            "Items that the newest export compared with what is published; 1: all, not only those touched since.",
+            "Items that rank 0 compared with what is published; 1: all, not only those changed since the last export.",
             registry=registry,
         )
         self.outcomes = Counter(

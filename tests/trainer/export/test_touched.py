@@ -182,7 +182,7 @@ def test_a_process_that_starts_compares_what_has_changed_since_the_newest_bundle
     changed = {"publish_bound": 0.05, "item_ttl_seconds": 4 * HOUR / 1000, "bundle_chain": 16}
     state = TrainerState.fresh(TrainerConfig.model_validate(config.model_dump() | changed))
     recent = RecentCases(Store(str(tmp_path / "none")), config)
-    for sequence in range(8):
+    for sequence in range(7):
         learn(state, log, sequence)
         if sequence == 5:
             for store in (first, second):

@@ -22,4 +22,5 @@ def test_other_questions_are_for_others() -> None:
     touched = TouchedOfAll(ItemTable(8), Embeddings(torch.zeros(8, 2)))
     assert touched.answer("touched BUNDLE")
     assert touched.answer("clear CHECKPOINT")
+    assert touched.answer("left")
     assert not touched.answer("weight")

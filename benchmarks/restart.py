@@ -1,0 +1,72 @@
+"""What the first export of a process costs: it goes on from a checkpoint and from the newest bundle of the store.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.restart                     # 0.2 and 2 million items; 4 GB of memory
+
+After a complete bundle some rows change, and a checkpoint is saved. Then processes start from it: one that compares
+what has changed since the bundle, as the checkpoint says, and one that compares every item. Lists are 256.
+
+- open: CPU-seconds in which the newest bundle is opened and its lists are measured; both do that.
+- export: those of the export after it.
+"""
+
+import tempfile
+import time
+from typing import Annotated
+
+import torch
+import typer
+
+from benchmarks.exports import train_quickly
+from benchmarks.harness import command_line, head, row
+from benchmarks.ranks_memory import change, fill
+from contracts import BundleLog, Store
+from trainer.config import TrainerConfig
+from trainer.export import export_bundle
+from trainer.export.keeper import Keeper
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.trainer_state import TrainerState
+
+app = command_line(__doc__)
+
+
+def first_export(store: Store, config: TrainerConfig, *, is_known: bool) -> tuple[float, float, float]:
+    """Start from the newest checkpoint; return CPU-seconds of opening and export, and the share of items compared."""
+    state, keeper = CheckpointLog(store).load(config, Workers()), Keeper()
+    if state is None:
+        raise RuntimeError(f"{store.url} holds no checkpoint")
+    if not is_known:
+        state.since.ref = None
+        state.position.step += 1  # or the bundle would be there already
+    started = time.process_time()
+    keeper.resume(BundleLog(store))
+    opened = time.process_time()
+    export_bundle(store, state, keeper=keeper)
+    return opened - started, time.process_time() - opened, keeper.compared
+
+
+@app.command(help=__doc__)
+def main(
+    items: Annotated[list[int], typer.Option(help="items; may be repeated")] = [200_000, 2_000_000],  # noqa: B006 - typer copies it
+    changed: Annotated[int, typer.Option(help="rows that change after the bundle")] = 2000,
+) -> None:
+    """Measure and print, a store at a time."""
+    torch.set_num_threads(1)
+    train_quickly()
+    config = TrainerConfig(device="cpu", index="IVF256,SQfp16")
+    head("items", "changed", "compared", "open, CPU s", "export, CPU s")
+    for count in items:
+        with tempfile.TemporaryDirectory(prefix="weir-restart-") as folder:
+            store, state = Store(folder), TrainerState.fresh(config)
+            fill(state, count)
+            state.position.trained_sequence = 0
+            export_bundle(store, state, keeper=Keeper())
+            change(state, changed)
+            CheckpointLog(store).save(state, Workers())
+            for is_known in (True, False):
+                opened, exported, compared = first_export(store, config, is_known=is_known)
+                row(f"{count:,}", f"{changed:,}", f"{compared:.1%}", opened, exported)
+
+
+if __name__ == "__main__":
+    app()

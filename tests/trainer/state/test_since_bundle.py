@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+import torch
+
+from contracts import ItemKeys
+from contracts.bundle_manifest import BundleRef
+from trainer.config import TrainerConfig
+from trainer.items.embeddings import Embeddings
+from trainer.items.rows import Reader
+from trainer.items.table import ItemTable
+from trainer.state.since_bundle import SinceBundle
+from trainer.state.touched import TouchedOfAll
+
+REF = BundleRef(version="one", checksum="1")
+
+
+def since(bound: float = 0.1) -> SinceBundle:
+    touched = TouchedOfAll(ItemTable(16), Embeddings(torch.zeros(16, 2)))
+    return SinceBundle(touched, TrainerConfig(publish_bound=bound))
+
+
+def rows_and_left(one: SinceBundle) -> tuple[list[int], list[int]]:
+    return one.touched.rows(Reader.BUNDLE).tolist(), one.touched.left().tolist()
+
+
+def test_before_a_bundle_nothing_is_known() -> None:
+    one = since()
+    one.touched.embeddings.touch(torch.tensor([3]))
+    assert not one.begins_at(REF)
+    assert one.state_dict() == {}
+
+
+def test_what_has_changed_since_a_bundle_is_saved_and_loaded() -> None:
+    one, other = since(), since()
+    one.touched.embeddings.touch(torch.tensor([9]))
+    one.touched.table.left.append(ItemKeys(np.array([70])))
+    one.note(REF)
+    one.touched.embeddings.touch(torch.tensor([5, 3]))
+    one.touched.table.touched.mark(np.array([4]))
+    one.touched.table.left += [ItemKeys(np.array([8, 7])), ItemKeys(np.array([8]))]
+    assert rows_and_left(one) == ([3, 4, 5], [7, 8])
+    other.touched.embeddings.touch(torch.tensor([12]))
+    other.load_state_dict(one.state_dict())
+    assert rows_and_left(other) == ([3, 4, 5], [7, 8])
+    assert other.touched.rows(Reader.CHECKPOINT).tolist() == [12]
+    assert other.begins_at(REF)
+    assert not other.begins_at(REF.model_copy(update={"checksum": "2"}))
+    other.load_state_dict({})
+    assert (other.ref, *rows_and_left(other)) == (None, [], [])
+
+
+@pytest.mark.parametrize(("bound", "begins"), [(0.1, True), (0.2, True), (0.05, False)])
+def test_with_a_smaller_bound_rows_that_were_not_touched_may_be_off(bound: float, *, begins: bool) -> None:
+    one, other = since(), since(bound)
+    one.note(REF)
+    other.load_state_dict(one.state_dict())
+    assert other.begins_at(REF) == begins
+
+
+def test_where_more_than_a_quarter_has_changed_nothing_is_saved() -> None:
+    one = since()
+    one.note(REF)
+    one.touched.embeddings.touch(torch.arange(2, 6))
+    assert one.state_dict()["rows"].tolist() == [2, 3, 4, 5]
+    one.touched.embeddings.touch(torch.tensor([6]))
+    assert one.state_dict() == {}
