@@ -53,7 +53,8 @@ class Content:
     @classmethod
     def of(cls, state: TrainerState) -> "Content":
         """Read a whole state."""
-        return cls(state, state.table.live, *_read(state, state.table.live), state.since.fingerprint.look(at_all=True))
+        rows = state.table.live
+        return cls(state, rows, *_read(state, rows), state.since.fingerprint.look(at_all=True))
 
     @classmethod
     def since(cls, state: TrainerState) -> "Content":

@@ -132,11 +132,13 @@ class Keeper:
 
     def _ref(self, log: BundleLog) -> BundleRef | None:
         """Return what names the bundle that is kept; None where the store has it no more, or another one."""
+        if self._kept is None:
+            return None
         try:
-            manifest, ref = (None, None) if self._kept is None else log.manifest_and_ref(self._kept.manifest.version)
+            manifest, ref = log.manifest_and_ref(self._kept.manifest.version)
         except (CorruptArtefactError, FileNotFoundError):
             return None
-        return ref if self._kept is not None and manifest == self._kept.manifest else None
+        return ref if manifest == self._kept.manifest else None
 
     def draft(self, log: BundleLog, content: Content) -> Complete | Delta:
         """Return what to write for a content; where touched rows do not suffice for it, of the whole one.
