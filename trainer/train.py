@@ -69,7 +69,7 @@ def train(
             metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), ProgressObserver(line, metrics, workers.is_first, report)
             exporter = Exporter(store, config, metrics, follow, variant)
-            workers.first(exporter.prepare)
+            workers.first(partial(exporter.prepare, state), state.answer)
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
             for manifest in windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds

@@ -121,9 +121,7 @@ def is_training(made: BundleManifest) -> bool:
 
 def replica(state: TrainerState, keeper: Keeper) -> tuple[TrainerState, Keeper]:
     """Return a process's state and keeper as another process would have them at the same moment."""
-    other = copy.copy(keeper)
-    other._fingerprint = copy.deepcopy(keeper._fingerprint)
-    return copy.deepcopy(state), other
+    return copy.deepcopy(state), copy.copy(keeper)
 
 
 def killed_exports(before: Path, state: TrainerState, keeper: Keeper) -> Iterator[Store]:

@@ -1,6 +1,5 @@
-"""What an export reads of a state, and the name that follows from it."""
+"""What an export reads of a state."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -9,15 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-import xxhash
-from torch import Tensor
 
 from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, ItemKeys, columns
 from contracts.ascending import ascending
 from contracts.scratch import zeros_in_scratch
-from trainer.config import EARLIER
+from trainer.export.naming import array_of, name_of
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows
-from trainer.state.codec import Stateful, flatten
 from trainer.state.trainer_state import TrainerState
 from trainer.step.spool import Spool
 from trainer.towers import project
@@ -29,9 +25,6 @@ Floats = npt.NDArray[np.float32]
 _AT_ONCE: Final = 1 << 16
 """Rows fetched at a time, at most: with 64 dimensions 16 MB."""
 
-_DIGITS: Final = 8
-"""Of the digest in a name: only bundles of one position in the stream need to differ."""
-
 
 @dataclass(frozen=True, eq=False)
 class Content:
@@ -39,14 +32,14 @@ class Content:
 
     `embeddings` (2 + n, d) begin with the two special rows, and `vectors` (n, d) have none; both are in the order of
     `rows` (n,), table rows that items own, ascending. `touched` are all rows that were looked at and `left` the keys of
-    items that have lost theirs; None where the content is whole.
+    items that have lost theirs; None where the content is whole. `version` is the bundle's name (`name_of`).
     """
 
     state: TrainerState
     rows: TableRows
     embeddings: Floats
     vectors: Floats
-    fingerprint: int
+    version: str
     touched: TableRows | None = None
     left: ItemKeys | None = None
 
@@ -54,7 +47,7 @@ class Content:
     def of(cls, state: TrainerState) -> "Content":
         """Read a whole state."""
         rows = state.table.live
-        return cls(state, rows, *_read(state, rows), state.since.fingerprint.look(at_all=True))
+        return cls(state, rows, *_read(state, rows), name_of(state, at_all=True))
 
     @classmethod
     def since(cls, state: TrainerState) -> "Content":
@@ -63,7 +56,7 @@ class Content:
         if state.featured is not None:
             touched = TableRows(ascending(np.concatenate([touched, state.since.items.moved(state.kept_vectors)])))
         rows = TableRows(touched[state.table.keys_of(touched) != PADDING_KEY])
-        return cls(state, rows, *_read(state, rows), state.since.fingerprint.look(), touched, left)
+        return cls(state, rows, *_read(state, rows), name_of(state), touched, left)
 
     @property
     def is_whole(self) -> bool:
@@ -75,17 +68,7 @@ class Content:
         if self.is_whole:
             return self
         rows = self.state.table.live
-        return Content(self.state, rows, *_read(self.state, rows), self.fingerprint)
-
-    @cached_property
-    def version(self) -> str:
-        """The bundle's name: the position in the stream, so that names sort by it, and a digest of what is served.
-
-        A run killed after an export makes the same bits again, hence the same name; other settings or another
-        training give another name, whatever the store holds.
-        """
-        at = self.state.position
-        return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}-{self._digest()}"
+        return Content(self.state, rows, *_read(self.state, rows), self.version)
 
     @cached_property
     def keys(self) -> ItemKeys:
@@ -107,27 +90,6 @@ class Content:
         }
         return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)
 
-    def _digest(self) -> str:
-        state, digest = self.state, xxhash.xxh3_128()
-        # What is as it was before there was a choice is left out: older versions have named bundles without it.
-        named = [item for item in state.config.defining().items() if item not in EARLIER.items()]
-        settings = dict(named) | {"index": state.config.index, "nprobe": state.config.nprobe}
-        # Their sum tells counts apart that were read at other times.
-        counted = {"time_ms": state.frequencies.time_ms, "log_total": state.counts.log_total}
-        digest.update(json.dumps(settings | counted | {"items": self.fingerprint}, sort_keys=True).encode())
-        served: dict[str, Stateful] = {"tower": state.tower, "frequencies": state.frequencies}
-        if state.second is not None:
-            served["scorer"] = state.second.scorer
-        if state.featured is not None:
-            # Their values by item are not in it: they show in what was trained on them.
-            digest.update(state.featured.weights.encode())
-        parts = flatten(served)
-        for name, value in sorted(parts.items()):
-            digest.update(name.encode())
-            digest.update(np.ascontiguousarray(_array(value)).data)
-        digest.update(np.ascontiguousarray(self.embeddings[:FIRST_ITEM]).data)
-        return str(digest.hexdigest()[:_DIGITS])
-
 
 @torch.no_grad()
 def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
@@ -140,11 +102,6 @@ def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
     # On the CPU, the vector of a row is the same, bit for bit, among however many others it is made, but not alone.
     for number, some in enumerate(np.array_split(every, -(-len(every) // _AT_ONCE))):
         piece = state.item_vectors(TableRows(some)).cpu()
-        embeddings.append(_array(piece))
-        vectors.append(_array(project(piece if number else piece[FIRST_ITEM:], state.config.tower)))
+        embeddings.append(array_of(piece))
+        vectors.append(array_of(project(piece if number else piece[FIRST_ITEM:], state.config.tower)))
     return np.asarray(embeddings.finish()), np.asarray(vectors.finish())
-
-
-def _array(value: Tensor) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
-    return found

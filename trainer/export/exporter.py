@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
+from contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
 from contracts.variants import MAIN, line_of, log_of
 from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
@@ -15,6 +15,7 @@ from trainer.export.challenge import Challenge
 from trainer.export.errors import ListsAwaitedError
 from trainer.export.gate import Gate, PairedGate
 from trainer.export.keeper import Keeper
+from trainer.export.noting import recognise
 from trainer.export.tower import is_traced
 from trainer.export.tracing import Tracing, tracing_of
 from trainer.export.trial import Trials
@@ -119,8 +120,12 @@ class Exporter:
                 logger.info("bundle of window %s: %s", state.position.trained_window, reason)
                 self._tried, self._put_off = None, True
 
-    def prepare(self) -> None:
-        """Start to trace the tower beside the stream, so that neither it nor the first bundle waits long."""
+    def prepare(self, state: TrainerState) -> None:
+        """Start to trace the tower beside the stream, so that neither it nor the first bundle waits long.
+
+        A state that was loaded may be that of the newest bundle, of which its checkpoint does not know.
+        """
+        recognise(BundleLog(self._line), state)
         if self.follows and not is_traced(self.config.tower):
             self._tracing = tracing_of(self.config.tower)
 

@@ -40,7 +40,7 @@ from trainer.export.drafting import (
 from trainer.export.errors import ListsAwaitedError
 from trainer.export.fit import is_outgrown
 from trainer.export.kept import Kept, Lists
-from trainer.export.noting import note_published, publish_all
+from trainer.export.noting import is_known, note_published, publish_all
 from trainer.export.servable import Servable
 from trainer.export.training import Training
 from trainer.state.trainer_state import TrainerState
@@ -119,7 +119,7 @@ class Keeper:
         self.resume(log)
         self._take_compacted(log)
         ref = self._ref(log)
-        if self._kept is None or ref is None or not state.since.begins_at(ref):
+        if self._kept is None or ref is None or not is_known(state, self._kept.manifest, ref):
             return Content.of(state)
         if state.featured is None:
             return Content.since(state)

@@ -1,28 +1,54 @@
-"""What a state gets to know of a bundle that was written: that it is the newest, and what it says of each item.
+"""What a state gets to know of the newest bundle: that it is of this state, and what it says of each item.
 
 Each rank compares its items with that where a step moves all of them (`trainer.state.published`).
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from contracts import ItemKeys
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, ItemKeys
 from contracts.bundle_manifest import BundleRef
 from contracts.bundle_rows import BundleRows
 from contracts.item_rows import FIRST_ITEM_ROW
+from contracts.variants import version_of
 from trainer.export.draft import Complete, Delta
+from trainer.export.naming import name_of, place_of
 from trainer.items.rows import FIRST_ITEM, TableRows
 from trainer.state.trainer_state import TrainerState
 
-__all__ = ["note_published", "publish_all"]
+__all__ = ["is_known", "note_published", "publish_all", "recognise"]
 
 _AT_ONCE: Final = 1 << 16
 """Vectors sent to their ranks at a time: with 64 dimensions 16 MB."""
 
 Rows = npt.NDArray[np.int64]
+
+
+def recognise(log: BundleLog, state: TrainerState) -> None:
+    """Find out whether a state that was loaded is that of the newest bundle, before anything changes it.
+
+    A run that is asked to stop exports after its last checkpoint, which does not know of that bundle. Called as
+    `name_of`.
+    """
+    for newest in log.manifests()[-1:] if len(state.table) else ():
+        with suppress(CorruptArtefactError, FileNotFoundError):
+            is_known(state, *log.manifest_and_ref(newest.version))
+
+
+def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> bool:
+    """Say whether it is known what has changed since the newest bundle; nothing has in a state that gives its name."""
+    if state.since.begins_at(ref):
+        return True
+    if newest.recipe is None or not newest.version.startswith(place_of(state)):
+        # As a rule: a digest need not be made.
+        return False
+    if newest.version == version_of(name_of(state, at_all=True), newest.variant):
+        state.since.note(ref, float(newest.recipe.settings["publish_bound"]))
+    return state.since.begins_at(ref)
 
 
 def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef | None) -> None:

@@ -45,9 +45,12 @@ class SinceBundle:
         """Say whether rows that were not touched are off from a bundle by no more than the bound of today."""
         return self.ref == ref and self.bound <= self._config.publish_bound
 
-    def note(self, ref: BundleRef) -> None:
-        """Begin again: the state is now what this bundle says, up to `publish_bound`; called as `Embeddings.fetch`."""
-        self.ref, self.bound = ref, self._config.publish_bound
+    def note(self, ref: BundleRef, bound: float | None = None) -> None:
+        """Begin again: the state is what a bundle says, up to a bound, that of today unless given.
+
+        Called as `Embeddings.fetch`.
+        """
+        self.ref, self.bound = ref, self._config.publish_bound if bound is None else bound
         self.touched.clear(Reader.BUNDLE)
 
     def answer(self, question: str, now: Vectors) -> bool:

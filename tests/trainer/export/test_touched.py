@@ -17,6 +17,7 @@ from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.cases import RecentCases
 from trainer.export.keeper import Keeper
+from trainer.export.noting import recognise
 from trainer.items.rows import Reader, TableRows
 from trainer.ranks.workers import Workers
 from trainer.state.checkpoint import CheckpointLog
@@ -202,6 +203,50 @@ def test_a_process_that_starts_compares_what_has_changed_since_the_newest_bundle
         assert_published(store, made[-1], loaded, bound=bound)
     assert facts(made[0]) == facts(made[1])
     assert made[0].removed
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_bundle_that_the_checkpoint_does_not_know_is_recognised(
+    store: Store, config: TrainerConfig, *, stopped: bool
+) -> None:
+    """A run that stops exports after its last checkpoint, and one that is killed may have before it."""
+    a_stream(store, 0)
+    log, state, checkpoints = WindowLog(store), TrainerState.fresh(config), CheckpointLog(store)
+    for sequence in range(5):
+        learn(state, log, sequence)
+    export_bundle(store, state)
+    if stopped:
+        learn(state, log, 5)
+    checkpoints.save(state, Workers())
+    if not stopped:
+        learn(state, log, 5)
+    unknown = export_bundle(store, state)
+    loaded, keeper = checkpoints.load(config, Workers()), Keeper()
+    assert loaded is not None
+    assert loaded.since.ref is not None
+    assert loaded.since.ref.version < unknown.version
+    recognise(BundleLog(store), loaded)
+    assert (loaded.since.ref.version == unknown.version) == stopped
+    if not stopped:
+        learn(loaded, log, 5)
+        assert export_bundle(store, loaded, keeper=keeper) == unknown
+    learn(loaded, log, 6)
+    made = export_bundle(store, loaded, keeper=keeper)
+    assert made.parent is not None
+    assert made.parent.version == unknown.version
+    assert keeper.compared < 1
+    assert_published(store, made, loaded)
+
+
+def test_a_bundle_of_another_state_in_the_same_place_is_not_recognised(store: Store, config: TrainerConfig) -> None:
+    a_stream(store, 0)
+    log, state = WindowLog(store), TrainerState.fresh(config)
+    learn(state, log, 0)
+    export_bundle(store, state)
+    state.since.ref = None
+    state.embeddings.weight[state.live[3]] += 1
+    recognise(BundleLog(store), state)
+    assert state.since.ref is None
 
 
 def test_an_export_that_fails_is_followed_by_one_of_what_has_changed_since_the_last_good_one(

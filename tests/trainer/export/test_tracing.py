@@ -50,7 +50,7 @@ def test_the_first_export_of_a_follower_waits_for_the_tower_that_is_traced_besid
     config = TrainerConfig.model_validate({**config.model_dump(), "tower": {"kind": "mean_pooling", "dimension": 4}})
     state = absorbed(store, config)
     made = Exporter(store, config, TrainerMetrics(CollectorRegistry()), follows=True)
-    made.prepare()
+    made.prepare(state)
     state.position.trained_sequence = 0
     assert not traced.is_traced(config.tower)
     made.export_if_due(state)

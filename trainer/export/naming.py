@@ -1,0 +1,64 @@
+"""The name of a bundle, as it follows from the state: where in the stream it is, and a digest of what is served.
+
+A run killed after an export makes the same bits again, hence the same name; other settings or another training give
+another name, whatever the store holds.
+"""
+
+import json
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+from torch import Tensor
+
+from trainer.config import EARLIER
+from trainer.items.rows import FIRST_ITEM, TableRows
+from trainer.state.codec import Stateful, flatten
+from trainer.state.trainer_state import TrainerState
+
+__all__ = ["array_of", "name_of", "place_of"]
+
+_DIGITS: Final = 8
+"""Of the digest in a name: only bundles of one position in the stream need to differ."""
+
+
+def name_of(state: TrainerState, *, at_all: bool = False) -> str:
+    """Return the name of the bundle of a state; called as `Fingerprint.look`, which may look `at_all` rows."""
+    return f"{place_of(state)}-{_digest(state, state.since.fingerprint.look(at_all=at_all))}"
+
+
+def place_of(state: TrainerState) -> str:
+    """Return how the names of a place in the stream begin, so that they sort by it."""
+    at = state.position
+    return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}"
+
+
+@torch.no_grad()
+def _digest(state: TrainerState, fingerprint: int) -> str:
+    digest = xxhash.xxh3_128()
+    # What is as it was before there was a choice is left out: older versions have named bundles without it.
+    named = [item for item in state.config.defining().items() if item not in EARLIER.items()]
+    settings = dict(named) | {"index": state.config.index, "nprobe": state.config.nprobe}
+    # Their sum tells counts apart that were read at other times.
+    counted = {"time_ms": state.frequencies.time_ms, "log_total": state.counts.log_total}
+    digest.update(json.dumps(settings | counted | {"items": fingerprint}, sort_keys=True).encode())
+    served: dict[str, Stateful] = {"tower": state.tower, "frequencies": state.frequencies}
+    if state.second is not None:
+        served["scorer"] = state.second.scorer
+    if state.featured is not None:
+        # Their values by item are not in it: they show in what was trained on them.
+        digest.update(state.featured.weights.encode())
+    for name, value in sorted(flatten(served).items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array_of(value)).data)
+    special = state.item_vectors(TableRows(np.arange(FIRST_ITEM)))
+    digest.update(np.ascontiguousarray(array_of(special)).data)
+    return str(digest.hexdigest()[:_DIGITS])
+
+
+def array_of(value: Tensor) -> npt.NDArray[Any]:
+    """Return a tensor as an array; of floats, as numbers of 32 bits."""
+    found: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
+    return found
