@@ -47,7 +47,7 @@ def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> boo
         # As a rule: a digest need not be made.
         return False
     if newest.version == version_of(name_of(state, at_all=True), newest.variant):
-        state.since.note(ref, float(newest.recipe.settings["publish_bound"]))
+        state.since.note(ref, float(newest.recipe.settings.get("publish_bound", 1.0)))
     return state.since.begins_at(ref)
 
 
