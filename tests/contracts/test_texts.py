@@ -41,7 +41,8 @@ def test_pieces_are_joined_in_their_order(pieces: list[list[str]], passed: int) 
     kinds = (pa.string(), pa.large_string())
     arrays = [pa.array(["left out"] * passed + one, kinds[n % 2])[passed:] for n, one in enumerate(pieces)]
     every = [text for one in pieces for text in one]
-    assert np.asarray(Texts.joined(iter(arrays), len(every))).tolist() == every
+    for join in (Texts.joined, Texts.spooled):
+        assert np.asarray(join(iter(arrays), len(every))).tolist() == every
 
 
 @given(some_texts, st.data())

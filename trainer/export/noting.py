@@ -44,7 +44,7 @@ def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> boo
     if state.since.begins_at(ref):
         return True
     if newest.recipe is None or not newest.version.startswith(place_of(state)):
-        # As a rule: a digest need not be made.
+        # Mostly so, and no digest has to be made, which costs a look at all rows.
         return False
     if newest.version == version_of(name_of(state, at_all=True), newest.variant):
         state.since.note(ref, float(newest.recipe.settings.get("publish_bound", 1.0)))

@@ -27,6 +27,7 @@ CONFIG = TrainerConfig(
 _WINDOWS = 9
 """Of the stream, in five of which the table grows."""
 
+_FIRST_EXPORTED = 3
 _RESTARTED = 7
 """The window before whose export all start again from a checkpoint."""
 
@@ -70,13 +71,14 @@ def follow(folder: str, features: dict[str, dict[str, Any]] | None, workers: Wor
         a_stream(Store(f"{folder}/windows"), 1, features)
     workers.nodes()  # the windows are there
     log, deltas = WindowLog(Store(f"{folder}/windows")), 0
-    alone = Line(Store(f"{folder}/alone{workers.rank}"), None)
-    shared = Line(Store(f"{folder}/shared"), workers)
+    alone, shared = Line(Store(f"{folder}/alone"), None), Line(Store(f"{folder}/shared"), workers)
     for sequence in range(_WINDOWS):
-        for line in (alone, shared):
+        for line in (alone, shared) if workers.is_first else (shared,):
             line.learn(log, sequence)
             if sequence == _RESTARTED:
                 line.start_again()
+        if sequence < _FIRST_EXPORTED:
+            continue
         made: list[BundleManifest] = []
         workers.first(lambda made=made, line=shared: made.append(line.export()), shared.state.answer)  # type: ignore[misc]
         if workers.is_first:
