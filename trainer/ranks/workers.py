@@ -30,7 +30,6 @@ __all__ = ["Workers", "deterministic", "device_of"]
 PayloadT = TypeVar("PayloadT")
 
 _POLL_SECONDS: Final = 0.01
-
 _PATIENCE: Final = 300.0
 """Seconds that ranks wait for one of them, unless told otherwise."""
 
@@ -254,12 +253,13 @@ class Workers(AbstractContextManager["Workers"]):
     def _wait(self, store: Store, answer: Callable[[str], object] | None) -> None:
         answered = 0
         while True:
+            is_over = store.check([self._done])  # looked at first: rank 0 may ask just before its end
             if store.check([self._question(answered)]):
                 if answer is None:
                     raise RuntimeError("rank 0 asks for rows of the table where nobody answers")
                 answer(store.get(self._question(answered)).decode())
                 answered += 1
-            elif store.check([self._done]):
+            elif is_over:
                 return
             else:
                 time.sleep(_POLL_SECONDS)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,3 +58,25 @@ def test_determinism_is_asked_for_inside_only() -> None:
         assert not torch.utils.deterministic.fill_uninitialized_memory
     assert torch.get_deterministic_debug_mode() == before
     assert torch.utils.deterministic.fill_uninitialized_memory == filled
+
+
+class LateQuestion(dist.HashStore):
+    """A store in which rank 0 asks, and ends, just after somebody has looked for the first time."""
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__()
+        self.workers, self.looked = workers, False
+
+    def check(self, keys: list[str]) -> bool:
+        found = super().check(keys)
+        if not self.looked:
+            self.looked = True
+            self.set(self.workers._question(0), "clear")
+            self.set(self.workers._done, "")
+        return found
+
+
+def test_a_question_that_comes_just_before_the_end_is_answered() -> None:
+    workers, answered = Workers(rank=1, world_size=2), list[str]()
+    workers._wait(LateQuestion(workers), answered.append)
+    assert answered == ["clear"]
