@@ -172,9 +172,10 @@ class BundleLog:
         """Return a verified file of a bundle; raises `CorruptArtefactError`."""
         return self.store.read_verified(manifest.folder, manifest.file(name))
 
-    def commit(self, manifest: BundleManifest) -> None:
-        """Write the manifest, which makes the bundle exist; its files must have been written."""
-        write_document(self.store, f"{manifest.folder}/{MANIFEST}", manifest)
+    def commit(self, manifest: BundleManifest) -> BundleRef:
+        """Write the manifest, which makes the bundle exist, and return its name; its files must have been written."""
+        entry = write_document(self.store, f"{manifest.folder}/{MANIFEST}", manifest)
+        return BundleRef(version=manifest.version, checksum=entry.checksum)
 
     def promote(self, version: str) -> None:
         """Point ``CURRENT`` at a version, even if another one is pinned.

@@ -103,8 +103,8 @@ class _Export:
         if verdict.promoted and (pinned := _pinned(self.log)):
             sentence = f"held: {pinned}; otherwise {sentence}"
         manifest = manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
-        self.log.commit(manifest)
-        self.keeper.note(self.log, draft, servable and replace(servable, manifest=manifest))
+        ref = self.log.commit(manifest)
+        self.keeper.note(self.log, draft, ref, servable and replace(servable, manifest=manifest))
         return manifest
 
     def publish(self, manifest: BundleManifest) -> None:

@@ -211,8 +211,8 @@ class Keeper:
             return True
         return fit.unmeasured + len(draft.items) >= _MEASURED * len(draft.content.state.table)
 
-    def note(self, log: BundleLog, draft: Complete | Delta, servable: Servable | None) -> None:
-        """Go on from a bundle that was written; without one that answers, from what the store holds."""
+    def note(self, log: BundleLog, draft: Complete | Delta, ref: BundleRef, servable: Servable | None) -> None:
+        """Go on from the bundle `ref` that was written; without one that answers, from what the store holds."""
         self.compared = len(draft.content.rows) / len(draft.content.state.table)
         if servable is None:
             self._kept = None
@@ -225,7 +225,7 @@ class Keeper:
         free = draft.free() if isinstance(draft, Delta) else np.empty(0, np.int64)
         self._kept = Kept(servable.manifest, rows, free, lists)
         self._servables = [servable, *self._servables][:_SERVABLES]
-        note_published(draft, rows, self._ref(log))
+        note_published(draft, rows, ref)
         is_long = isinstance(draft, Delta) and calls_for_compaction(draft)
         if self.beside and is_long and self._compaction is None:
             self._compaction = Compaction(log, self._kept, servable)

@@ -51,10 +51,10 @@ def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> boo
     return state.since.begins_at(ref)
 
 
-def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef | None) -> None:
-    """Let the state of a draft know that it is published as the `rows` of a bundle; its `ref` is None if it is lost."""
+def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef) -> None:
+    """Let the state of a draft know that it is published as the `rows` of a bundle."""
     state = draft.content.state
-    state.since.ref = None
+    state.since.ref = None  # until all is noted
     if state.featured is not None and state.config.publish_bound:
         if isinstance(draft, Complete) or draft.content.is_whole:
             publish_all(state, rows)
@@ -62,8 +62,7 @@ def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef | N
             for some in _pieces(draft.items):
                 vectors = rows.embeddings[draft.places[some] + FIRST_ITEM_ROW]
                 state.since.items.take(TableRows(draft.content.rows[some]), vectors)
-    if ref is not None:
-        state.since.note(ref)
+    state.since.note(ref)
 
 
 def publish_all(state: TrainerState, rows: BundleRows) -> None:

@@ -4,6 +4,7 @@ It is a sum, modulo 2^64, of a hash for the embedding of each row and one for it
 subtraction and an addition, each rank hashes what it keeps, and nothing is exchanged but their sums.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -72,20 +73,20 @@ class Fingerprint:
             self._places, self._total = self._embeddings.places, 0
             keys, embeddings = _all(self._table.keys), _all(self._embeddings.weight)
             self._of_keys, self._of_embeddings = (zeros_in_scratch(len(one), np.uint64) for one in (keys, embeddings))
-        for first in range(0, len(keys), _AT_ONCE):
-            some = keys[first : first + _AT_ONCE]
-            self._note(self._of_keys, some, self._hashes_of_keys(some))
-        for first in range(0, len(embeddings), _AT_ONCE):
-            some = embeddings[first : first + _AT_ONCE]
-            self._note(self._of_embeddings, some, self._hashes_of_embeddings(some))
-        here = torch.tensor([self._total >> 32, self._total & 0xFFFFFFFF])
-        high, low = at_first(self._embeddings.workers, here[None]).sum(0).tolist()
-        return int((high << 32) + low) % 2**64
+        self._note(self._of_keys, keys, self._hashes_of_keys)
+        self._note(self._of_embeddings, embeddings, self._hashes_of_embeddings)
+        here = torch.from_numpy(np.array([self._total], np.uint64).view(np.int64))
+        # Integers wrap, so the bits of the sum are right.
+        return int(at_first(self._embeddings.workers, here).sum()) % 2**64
 
-    def _note(self, known: Hashes, lines: Lines, hashes: Hashes) -> None:
-        change = int(hashes.sum(dtype=np.uint64)) - int(known[lines].sum(dtype=np.uint64))
-        self._total = (self._total + change) % 2**64
-        known[lines] = hashes
+    def _note(self, known: Hashes, lines: Lines, now: Callable[[Lines], Hashes]) -> None:
+        """Take over the hashes of lines (n,) as they are `now`."""
+        for first in range(0, len(lines), _AT_ONCE):
+            some = lines[first : first + _AT_ONCE]
+            hashes = now(some)
+            change = int(hashes.sum(dtype=np.uint64)) - int(known[some].sum(dtype=np.uint64))
+            self._total = (self._total + change) % 2**64
+            known[some] = hashes
 
     def _hashes_of_keys(self, lines: Lines) -> Hashes:
         keys, rows = self._table.keys[lines], self._stripes.rows(lines)

@@ -102,6 +102,17 @@ def both(tmp_path: Path, config: TrainerConfig, seed: int) -> Iterator[tuple[Kee
     assert BundleLog(first).versions() == BundleLog(second).versions()
 
 
+def expiring(config: TrainerConfig, index: str, bound: float) -> dict[str, Any]:
+    """Return settings under which items expire and chains of deltas end."""
+    return config.model_dump() | {
+        "index": index,
+        "publish_bound": bound,
+        "item_ttl_seconds": 8 * HOUR / 1000,
+        "bundles_kept": 99,
+        "bundle_chain": 5,
+    }
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(("index", "bound"), [("auto", 0.0), ("auto", 0.05), ("IVF8,SQfp16", 0.05)])
 def test_what_is_published_is_what_a_comparison_of_every_item_publishes(
@@ -109,13 +120,7 @@ def test_what_is_published_is_what_a_comparison_of_every_item_publishes(
 ) -> None:
     """Rows move, come, go, and change hands: through expiry, negatives from all of the catalogue, and restarts."""
     a_stream(Store(str(tmp_path / "windows")), seed)
-    changed = config.model_dump() | {
-        "index": index,
-        "publish_bound": bound,
-        "item_ttl_seconds": 8 * HOUR / 1000,
-        "bundles_kept": 99,
-        "bundle_chain": 5,
-    }
+    changed = expiring(config, index, bound)
     changed["negatives"]["uniform"] = 4
     compared, made = [], []
     for keeper, touched, every in both(tmp_path, TrainerConfig.model_validate(changed), seed):
@@ -131,13 +136,7 @@ def test_where_an_item_tower_moves_all_items_those_are_found_that_have_moved_by_
     tmp_path: Path, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch, index: str, bound: float
 ) -> None:
     a_stream(Store(str(tmp_path / "windows")), 1, FEATURES)
-    changed = config.model_dump() | {
-        "index": index,
-        "publish_bound": bound,
-        "item_ttl_seconds": 8 * HOUR / 1000,
-        "bundles_kept": 99,
-        "bundle_chain": 5,
-    }
+    changed = expiring(config, index, bound)
     changed["optimizer"]["learning_rate"] = 0.05
     untouched, original = [], PublishedItems.moved
 

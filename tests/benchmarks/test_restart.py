@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pytest
+
+from benchmarks import restart
+from benchmarks.ranks_memory import change, fill
+from contracts import Store
+from trainer.config import TrainerConfig
+from trainer.export import export_bundle
+from trainer.export.keeper import Keeper
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.trainer_state import TrainerState
+
+
+def test_a_start_compares_what_has_changed_or_every_item(tmp_path: Path) -> None:
+    store, config = Store(str(tmp_path)), TrainerConfig(device="cpu")
+    with pytest.raises(RuntimeError, match="holds no checkpoint"):
+        restart.first_export(store, config, is_known=True)
+    state = TrainerState.fresh(config)
+    fill(state, 1000)
+    state.position.trained_sequence = 0
+    export_bundle(store, state, keeper=Keeper())
+    change(state, 20)
+    CheckpointLog(store).save(state, Workers())
+    shares = [restart.first_export(store, config, is_known=is_known)[2] for is_known in (True, False)]
+    assert shares == [20 / 1000, 1]
