@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 import typer
 from torch import Tensor
-from torch.optim import AdamW
 
 from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
 from benchmarks.timed_towers import TIMED, Knows, Timed
@@ -37,6 +36,7 @@ from trainer.offline.rows import ROWS
 from trainer.offline.splits import Split, temporal
 from trainer.ranking import Ranked, per_case, user_vectors
 from trainer.ranks.workers import Workers, deterministic
+from trainer.step.adamw import AdamW
 from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, derive
 from trainer.step.step import train_step
@@ -179,7 +179,7 @@ def fresh(log: TimedLog, config: TrainerConfig, knows: Knows) -> OfflineModel:
             torch.manual_seed(derive(config.seed, Purpose.TOWER))
             model.tower = TIMED[config.tower.kind](config.tower, knows)
         of = config.optimizer
-        model.optimizer = AdamW(model.tower.parameters(), lr=of.learning_rate, weight_decay=of.weight_decay)
+        model.optimizer = AdamW(model.tower.parameters(), of.learning_rate, of.weight_decay)
     return model
 
 

@@ -82,5 +82,5 @@ def test_where_items_depend_on_the_time_passed_it_is_found(log: TimedLog, kind: 
 
 def test_the_optimiser_has_what_times_add(log: TimedLog) -> None:
     model = fresh(log, BASE, VARIANTS["all of it"])
-    known = {id(one) for group in model.optimizer.param_groups for one in group["params"]}
+    known = {id(one) for one in model.optimizer.parameters}
     assert {id(one) for one in model.tower.parameters()} == known

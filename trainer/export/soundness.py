@@ -6,7 +6,7 @@ from torch import Tensor
 from contracts.bundle_files import is_finite
 from trainer.export.content import Content
 from trainer.items.rows import TableRows
-from trainer.state.codec import OptimizerState, Stateful, flatten
+from trainer.state.codec import Stateful, flatten
 from trainer.state.trainer_state import TrainerState
 
 __all__ = ["fault_of"]
@@ -33,12 +33,12 @@ def _norms(state: TrainerState, rows: TableRows | None) -> dict[str, Tensor]:
 
     Those of the table have the lines of some `rows` (n,), or all.
     """
-    parts: dict[str, Stateful] = {"tower": state.tower, "optimizer": OptimizerState(state.optimizer)}
+    parts: dict[str, Stateful] = {"tower": state.tower, "optimizer": state.optimizer}
     if state.featured is not None:
         parts["features"] = state.featured.tower
     if state.second is not None:
         parts["rescoring"] = state.second.scorer
-        parts["rescoring_optimizer"] = OptimizerState(state.second.optimizer)
+        parts["rescoring_optimizer"] = state.second.optimizer
     table = state.embeddings.norms(rows)
     others = {name: value for name, value in flatten(parts).items() if value.is_floating_point()}
     return {f"embeddings.{name}": norm for name, norm in table.items()} | {

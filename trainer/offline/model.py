@@ -12,7 +12,6 @@ from typing import Final, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import AdamW
 
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from trainer.config import TrainerConfig
@@ -22,6 +21,7 @@ from trainer.items.table import FIRST_ITEM, PADDING, TableRows
 from trainer.losses import ItemCache
 from trainer.offline.data import Interactions, Ints
 from trainer.ranks.workers import device_of
+from trainer.step.adamw import AdamW
 from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
@@ -87,8 +87,7 @@ class OfflineModel:
         model = cls(
             config,
             tower,
-            # A tower may have no parameters; AdamW accepts an empty group.
-            AdamW([{"params": list(tower.parameters())}], lr=rate, weight_decay=decay, fused=True),
+            AdamW(tower.parameters(), rate, decay),
             _embeddings(config, capacity, device),
             _log_q(items, capacity, estimator).to(device),
             torch.from_numpy(counts).to(device),

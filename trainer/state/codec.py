@@ -4,7 +4,6 @@ Parts follow the protocol of `torch.nn.Module`. In a checkpoint all arrays lie s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from trainer.items.rows import TableRows
 
-__all__ = ["ROWS", "Delta", "OptimizerState", "Stateful", "StatefulRows", "flatten", "group"]
+__all__ = ["ROWS", "Delta", "Stateful", "StatefulRows", "flatten", "group"]
 
 ROWS: Final = "rows"
 """The first tensor of a delta: the table rows that it has lines for."""
@@ -56,23 +55,6 @@ class Delta(NamedTuple):
     def rows(self, part: str) -> TableRows:
         """Return the rows that a part's tensors have lines for."""
         return self.own.get(part, self.listed)
-
-
-@dataclass(frozen=True)
-class OptimizerState:
-    """The moments of an optimiser, named ``<number of the parameter>.<name>``."""
-
-    optimizer: torch.optim.Optimizer
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the moments of all parameters that have moved."""
-        slots = self.optimizer.state_dict()["state"].items()
-        return {f"{number}.{name}": value for number, slot in slots for name, value in slot.items()}
-
-    def load_state_dict(self, state: dict[str, Tensor], /) -> None:
-        """Take over the moments; learning rates and the like stay."""
-        slots = {int(number): slot for number, slot in group(state).items()}
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": slots})
 
 
 def flatten(parts: Mapping[str, Stateful], rows: TableRows | None = None) -> dict[str, Tensor]:

@@ -25,13 +25,14 @@ from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
 from trainer.ranks.workers import Workers
-from trainer.state.codec import ROWS, Delta, OptimizerState, Stateful, StatefulRows, flatten, group
+from trainer.state.codec import ROWS, Delta, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
 from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
 from trainer.state.shared import lines_of_some
 from trainer.state.since_bundle import SinceBundle
 from trainer.state.touched import TouchedOfAll
+from trainer.step.adamw import AdamW
 from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
@@ -57,7 +58,7 @@ class TrainerState:
 
     config: TrainerConfig
     tower: Tower
-    optimizer: torch.optim.AdamW
+    optimizer: AdamW
     embeddings: Embeddings
     table: ItemTable
     frequencies: FrequencyView
@@ -160,7 +161,7 @@ class TrainerState:
     def start_features(self) -> FeaturedItems:
         """Return the part of the model that reads features, before any are known; AdamW trains it from here on."""
         featured = FeaturedItems.fresh(self.config.features.buckets, self.embeddings)
-        self.optimizer.add_param_group({"params": featured.parameters()})
+        self.optimizer.extend(featured.parameters())
         return featured
 
     def answer(self, question: str) -> None:
@@ -268,7 +269,7 @@ class TrainerState:
         """Return everything that remembers something, in the order of the checkpoint's files."""
         parts: dict[str, Stateful | None] = {
             "tower": self.tower,
-            "optimizer": OptimizerState(self.optimizer),
+            "optimizer": self.optimizer,
             "embeddings": self.embeddings,
             "table": self.table,
             "frequencies": self.frequencies,
@@ -277,12 +278,12 @@ class TrainerState:
             "cache": self.cache,
             "features": self.featured,
             "rescoring": None if self.second is None else self.second.scorer,
-            "rescoring_optimizer": None if self.second is None else OptimizerState(self.second.optimizer),
+            "rescoring_optimizer": None if self.second is None else self.second.optimizer,
         }
         return {name: part for name, part in parts.items() if part is not None}
 
 
-def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> tuple[Tower, torch.optim.AdamW]:
+def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> tuple[Tower, AdamW]:
     tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER)).to(device, dtype)
     rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
-    return tower, torch.optim.AdamW(tower.parameters(), lr=rate, weight_decay=decay, fused=True)
+    return tower, AdamW(tower.parameters(), rate, decay)

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from torch import Tensor, optim
+from torch import Tensor
 
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.route import Route
 from trainer.losses import ItemCache
 from trainer.negatives import RowList, RowValues
+from trainer.step.adamw import AdamW
 from trainer.step.rescoring import SecondPhase
 from trainer.towers import Tower
 from trainer.towers.item import FeatureInputs
@@ -61,7 +62,7 @@ class Model(Protocol):
 
     config: TrainerConfig
     tower: Tower
-    optimizer: optim.AdamW
+    optimizer: AdamW
     embeddings: Embeddings
     position: Position
     cache: ItemCache | None

@@ -5,16 +5,20 @@ what it is without.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
 
 from trainer.config import TrainerConfig
+from trainer.step.adamw import AdamW
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers.mixture import MixtureOfLogits, build_scorer
 
 __all__ = ["SecondPhase", "rescored_columns"]
+
+_TINY: Final = 1e-6
+"""A norm of 0 divides nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,20 +36,14 @@ class SecondPhase:
         seed = derive(config.seed, Purpose.SCORER)
         scorer = build_scorer(config.rescoring, config.tower, seed).to(device, dtype)
         rate, decay = config.rescoring.learning_rate, config.optimizer.weight_decay
-        return cls(scorer, AdamW(scorer.parameters(), lr=rate, weight_decay=decay, fused=True))
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """What is trained."""
-        return list(self.scorer.parameters())
+        return cls(scorer, AdamW(scorer.parameters(), rate, decay))
 
     def move(self, gradients: list[Tensor], limit: float | None) -> None:
         """Make a step with the gradients of the parameters, scaled down where their norm exceeds the limit."""
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
         if limit is not None:
-            nn.utils.clip_grad_norm_(self.parameters, limit)
-        self.optimizer.step()
+            factor = (limit / (nn.utils.get_total_norm(gradients) + _TINY)).clamp(max=1.0)
+            gradients = [factor * one for one in gradients]
+        self.optimizer.step(gradients)
 
 
 def rescored_columns(config: TrainerConfig, columns: Tensor | None, step: int) -> Tensor | None:

@@ -106,9 +106,7 @@ def _scaled(gradients: Gradients, factor: float) -> Gradients:
 
 def _update(model: Model, gradients: Gradients) -> None:
     """Move the parameters, and let the cache know what resampling drew."""
-    for parameter, gradient in zip(_parameters(model), gradients.tower, strict=True):
-        parameter.grad = gradient
-    model.optimizer.step()
+    model.optimizer.step(gradients.tower)
     if model.second is not None:
         model.second.move(gradients.second, model.config.optimizer.max_gradient_norm)
     of = model.config.optimizer
@@ -152,7 +150,7 @@ def compute_gradients(
     result = step_loss(inputs, model.config)
     loss = (result.losses * sampled.share.rows.weights.to(result.losses)).sum() / batch.real.sum()
     laps.end("loss")
-    first, second = _parameters(model), [] if model.second is None else model.second.parameters
+    first, second = model.optimizer.parameters, [] if model.second is None else model.second.optimizer.parameters
     found = torch.autograd.grad(loss, [leaf, *first, *second], allow_unused=True, materialize_grads=True)
     laps.end("backward")
     totals = torch.stack([loss.detach(), loss.new_tensor(_masked(inputs, model.config)), loss.new_tensor(float(stop))])
@@ -162,11 +160,6 @@ def compute_gradients(
     tower, second = summed[: len(first)], summed[len(first) :]
     laps.end("sum")
     return Gradients(sums.rows, sums.embeddings, tower, totals, drawn, candidates, second, sums.lengths)
-
-
-def _parameters(model: Model) -> list[Tensor]:
-    """Return what AdamW trains, of the user tower and, where there is one, of the item tower."""
-    return [parameter for group in model.optimizer.param_groups for parameter in group["params"]]
 
 
 def _masked(inputs: LossInputs, config: TrainerConfig) -> int:

@@ -33,12 +33,12 @@ def test_what_has_been_learnt_is_sound(state: TrainerState) -> None:
 
 @pytest.mark.parametrize("bad", BAD)
 def test_one_number_that_is_not_sound_is_found_wherever_it_is(state: TrainerState, bad: float) -> None:
-    slot = state.optimizer.state_dict()["state"][0]
+    moments = state.optimizer.state_dict()
     places = {
         "embeddings.weight": state.embeddings.weight.view(-1)[-3:],
         "embeddings.squares": state.embeddings.squares[7:8],
-        "optimizer.0.exp_avg": slot["exp_avg"].view(-1)[:1],
-        "optimizer.0.exp_avg_sq": slot["exp_avg_sq"].view(-1)[:1],
+        "optimizer.0.exp_avg": moments["0.exp_avg"].view(-1)[:1],
+        "optimizer.0.exp_avg_sq": moments["0.exp_avg_sq"].view(-1)[:1],
     }
     places |= {f"tower.{name}": value.view(-1)[:1] for name, value in list(state.tower.state_dict().items())[:2]}
     assert state.featured is not None
@@ -58,7 +58,7 @@ def test_a_number_of_the_second_phase_that_is_not_sound_is_found(store: Store, s
     train_step(state, batches_of(store, state)[0], Workers())
     assert state.second is not None
     assert fault_of(Content.of(state)) is None
-    moments = state.second.optimizer.state_dict()["state"][1]["exp_avg"].view(-1)
+    moments = state.second.optimizer.state_dict()["1.exp_avg"].view(-1)
     weights = state.second.scorer.user_components.weight.detach().view(-1)
     for name, place in (("rescoring.user_components.weight", weights), ("rescoring_optimizer.1.exp_avg", moments)):
         before = place[:1].clone()
