@@ -1,7 +1,8 @@
 """The user tower as ONNX.
 
-Tracing a tower takes seconds, its parameters change with every bundle: so the graph is traced once per process and
-the parameters are put in afterwards. Every result is compared with the tower before it is let out.
+Tracing a tower takes seconds, its parameters change with every bundle: so the graph is traced once per machine
+(`trainer.export.graph_cache`) and the parameters are put in afterwards. Every result is compared with the tower before
+it is let out.
 """
 
 import logging
@@ -14,6 +15,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from trainer.config import TowerConfig
+from trainer.export import graph_cache
 from trainer.export.errors import ExportError
 from trainer.export.graph import OPSET, compare
 from trainer.towers import build_tower
@@ -53,12 +55,15 @@ def keep_graph(config: TowerConfig, graph: bytes) -> None:
 
 
 def trace_tower(config: TowerConfig) -> bytes:
-    """Return the graph of a tower as ONNX, which takes seconds the first time.
+    """Return the graph of a tower as ONNX, which takes seconds the first time on a machine.
 
     It is not optimised: folding would merge and rename parameters, and runtimes fold when they load it.
     """
+    if not is_traced(config) and (kept := graph_cache.read(config)) is not None:
+        keep_graph(config, kept)
     if not is_traced(config):
-        _GRAPHS[config] = _traced(config)
+        keep_graph(config, _traced(config))
+        graph_cache.write(config, _GRAPHS[config])
     return _GRAPHS[config]
 
 

@@ -12,6 +12,7 @@ import sys
 from threading import Thread
 from typing import Final
 
+from trainer.export import graph_cache
 from trainer.tower_config import TowerConfig
 
 __all__ = ["Tracing", "tracing_of"]
@@ -32,16 +33,21 @@ class Tracing:
         self._thread.join()
 
     def _trace(self) -> None:
+        graph = graph_cache.read(self._config) or self._traced()
+        if graph is not None:
+            from trainer.export.tower import keep_graph
+
+            keep_graph(self._config, graph)
+        logger.info("ready to export")
+
+    def _traced(self) -> bytes | None:
         command = [sys.executable, "-m", "trainer.export.tracing"]
         settings = self._config.model_dump_json().encode()
         done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
         if done.returncode:
             logger.warning("the tower was not traced beside the stream: its process ended with %d", done.returncode)
-        else:
-            from trainer.export.tower import keep_graph
-
-            keep_graph(self._config, done.stdout)
-        logger.info("ready to export")
+            return None
+        return done.stdout
 
 
 _BEGUN: Final = dict[TowerConfig, Tracing]()

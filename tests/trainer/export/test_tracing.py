@@ -1,6 +1,7 @@
 """The tower's graph from another process, as the exports use it."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,6 +19,11 @@ from trainer.export.exporter import Exporter
 from trainer.export.tracing import Tracing, tracing_of
 from trainer.stream.metrics import TrainerMetrics
 from trainer.towers import build_tower
+
+
+@pytest.fixture(autouse=True)
+def _no_graph_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def test_a_graph_of_another_process_computes_what_the_tower_computes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,93 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts import Store
+from trainer.config import TowerConfig
+from trainer.export import graph_cache
+from trainer.export import tower as traced
+
+CONFIG = TowerConfig(kind="mean_pooling", dimension=6, history_length=4)
+GRAPH = b"a graph"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    graph_cache._made_by.cache_clear()
+    return tmp_path / "weir" / "towers"
+
+
+def test_what_is_kept_is_read_and_of_these_settings_only() -> None:
+    assert graph_cache.read(CONFIG) is None
+    graph_cache.write(CONFIG, GRAPH)
+    assert graph_cache.read(CONFIG) == GRAPH
+    assert graph_cache.read(CONFIG.model_copy(update={"layers": 2})) is None
+
+
+def test_what_is_damaged_is_not_read_and_what_is_kept_after_it_is(folder: Path) -> None:
+    graph_cache.write(CONFIG, GRAPH)
+    (file,) = folder.iterdir()
+    file.write_bytes(GRAPH[:-1])
+    assert graph_cache.read(CONFIG) is None
+    graph_cache.write(CONFIG, GRAPH)
+    assert graph_cache.read(CONFIG) == GRAPH
+
+
+@pytest.mark.parametrize("changed", ["version", "_SOURCES"])
+def test_other_libraries_and_other_sources_have_graphs_of_their_own(
+    changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph_cache.write(CONFIG, GRAPH)
+    monkeypatch.setattr(graph_cache, changed, {"version": lambda _: "0", "_SOURCES": ("towers/sasrec.py",)}[changed])
+    graph_cache._made_by.cache_clear()
+    assert graph_cache.read(CONFIG) is None
+
+
+def test_every_source_that_makes_a_graph_counts() -> None:
+    counted = {path.name for one in graph_cache._SOURCES for path in graph_cache._TRAINER.glob(one)}
+    assert counted >= {"recency.py", "history.py", "tower_config.py", "tower.py", "graph.py"}
+
+
+def test_where_nothing_can_be_kept_a_tower_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "weir").write_text("not a folder")
+    graph_cache.write(CONFIG, GRAPH)
+    assert graph_cache.read(CONFIG) is None
+    monkeypatch.setattr(traced, "_traced", lambda _: GRAPH)
+    monkeypatch.setattr(traced, "_GRAPHS", {})
+    assert traced.trace_tower(CONFIG) == GRAPH
+
+
+def test_who_has_no_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    graph_cache.write(CONFIG, GRAPH)
+    assert graph_cache.read(CONFIG) is None
+
+
+def test_without_a_setting_it_is_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    graph_cache.write(CONFIG, GRAPH)
+    assert Store(str(tmp_path / ".cache" / "weir" / "towers")).glob("*.onnx")
+
+
+def test_another_process_does_not_trace_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes what the tower computes, which every export looks at."""
+    monkeypatch.setattr(traced, "_GRAPHS", {})
+    own = traced.trace_tower(CONFIG)
+    script = f"""if True:
+        import sys
+        from trainer.config import TowerConfig
+        from trainer.export.tower import tower_to_onnx, trace_tower
+        from trainer.towers import build_tower
+        config = TowerConfig.model_validate_json({CONFIG.model_dump_json()!r})
+        sys.stdout.buffer.write(trace_tower(config))
+        tower_to_onnx(build_tower(config, 3), config)
+        assert "onnxscript" not in sys.modules"""
+    assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout == own
