@@ -1,6 +1,7 @@
 """The tower's graph from another process, as the exports use it."""
 
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from trainer.export.exporter import Exporter
 from trainer.export.tracing import Tracing, tracing_of
 from trainer.stream.metrics import TrainerMetrics
 from trainer.towers import build_tower
+
+SMALL = TowerConfig(kind="mean_pooling", dimension=4, history_length=3)
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +54,19 @@ def test_where_that_process_fails_the_export_traces(monkeypatch: pytest.MonkeyPa
 def test_the_first_export_of_a_follower_waits_for_the_tower_that_is_traced_beside_it(
     store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However long that takes."""
+    graph = traced.trace_tower(SMALL)
+
+    def late(_: Tracing) -> bytes:
+        time.sleep(0.5)
+        return graph
+
+    monkeypatch.setattr(traced, "_GRAPHS", {})
     monkeypatch.setattr(traced, "_traced", None)
+    monkeypatch.setattr(Tracing, "_traced", late)
+    monkeypatch.setattr("trainer.export.graph_cache.read", lambda _: None)
     synthetic(writer, windows=1)
-    config = TrainerConfig.model_validate({**config.model_dump(), "tower": {"kind": "mean_pooling", "dimension": 4}})
+    config = TrainerConfig.model_validate({**config.model_dump(), "tower": SMALL.model_dump()})
     state = absorbed(store, config)
     made = Exporter(store, config, TrainerMetrics(CollectorRegistry()), follows=True)
     made.prepare(state)
@@ -64,9 +77,12 @@ def test_the_first_export_of_a_follower_waits_for_the_tower_that_is_traced_besid
     assert len(BundleLog(store).versions()) == 1
 
 
-def test_a_tower_is_traced_once_whoever_asks_first() -> None:
-    config = TowerConfig(kind="mean_pooling", dimension=12, history_length=3)
-    first = tracing_of(config)
-    assert tracing_of(TowerConfig.model_validate(config.model_dump())) is first
+def test_a_tower_is_traced_once_whoever_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not at all where it was traced on this machine before."""
+    graph = traced.trace_tower(SMALL)
+    monkeypatch.setattr(traced, "_GRAPHS", {})
+    monkeypatch.setattr(Tracing, "_traced", None)
+    first = tracing_of(SMALL)
+    assert tracing_of(TowerConfig.model_validate(SMALL.model_dump())) is first
     first.wait()
-    assert traced.is_traced(config)
+    assert traced.trace_tower(SMALL) == graph

@@ -73,17 +73,25 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor, name: str) -> None:
     assert off.max() <= 1e-12, (name, off.max())
 
 
+@pytest.fixture(scope="module")
+def alone() -> dict[str, dict[str, torch.Tensor]]:
+    """What one rank comes to, by settings; filled by the first test that needs it, as all have the same window."""
+    return {}
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_training_comes_to_the_same_parameters_with_any_number_of_ranks(
-    store: Store, writer: WindowWriter, config: TrainerConfig, tmp_path: Path, ranks: int
+    writer: WindowWriter, config: TrainerConfig, tmp_path: Path, alone: dict[str, dict[str, torch.Tensor]], ranks: int
 ) -> None:
     synthetic(writer, windows=1, events=75, exposed=3)
     settings = settings_of(config)
-    trained_on(ranks, store, settings, "float64", tmp_path)
+    trained_on(ranks, writer.store, settings, "float64", tmp_path)
     for setting, chosen in settings.items():
-        alone = trained(store, chosen, Workers(), torch.float64)
+        if setting not in alone:
+            alone[setting] = trained(writer.store, chosen, Workers(), torch.float64)
+        parameters = alone[setting]
         first, *others = (torch.load(tmp_path / f"{setting}.{rank}.pt") for rank in range(ranks))
-        for name, value in alone.items():
+        for name, value in parameters.items():
             assert value.isfinite().all()
             assert_near(first[name], value, f"{setting}: {name}")
             assert all(torch.equal(first[name], other[name]) for other in others), (setting, name)
