@@ -19,10 +19,10 @@ _EPSILON: Final = 1e-8
 
 
 class AdamW:
-    """Moves `parameters` (all of one device and type), which are numbered in the order in which they came.
+    """Moves `parameters`, all of one device and type; they are numbered in the order in which they came.
 
-    Its state are, by ``<number of the parameter>.<name>``, the number of steps and both moments of each parameter that
-    has moved, under the names of `torch.optim.AdamW`.
+    Its state holds the number of steps and both moments of each parameter that has moved, by ``<number>.<name>`` with
+    the names of `torch.optim.AdamW`.
     """
 
     def __init__(self, parameters: Iterable[Tensor], rate: float, decay: float) -> None:
