@@ -13,6 +13,7 @@ from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, ItemKeys, columns
 from contracts.ascending import ascending
 from contracts.scratch import zeros_in_scratch
 from trainer.export.naming import array_of, name_of
+from trainer.items.left_keys import TOO_MANY
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows
 from trainer.state.trainer_state import TrainerState
 from trainer.step.spool import Spool
@@ -51,8 +52,10 @@ class Content:
 
     @classmethod
     def since(cls, state: TrainerState) -> "Content":
-        """Read the rows that may differ from the bundle that `TrainerState.since` is about."""
+        """Read the rows that may differ from the bundle that `TrainerState.since` is about; all if too many left."""
         touched, left = state.touched.rows(Reader.BUNDLE), state.touched.left()
+        if TOO_MANY in left:
+            return cls.of(state)
         if state.featured is not None:
             touched = TableRows(ascending(np.concatenate([touched, state.since.items.moved(state.kept_vectors)])))
         rows = TableRows(touched[state.table.keys_of(touched) != PADDING_KEY])

@@ -18,6 +18,7 @@ from trainer.items.asked import Asked
 from trainer.items.ids import ID_SUM, IDS, ItemIds, pack_ids
 from trainer.items.key_share import KeyShare
 from trainer.items.last_seen import LastSeen
+from trainer.items.left_keys import LeftKeys
 from trainer.items.live_rows import LiveRows
 from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, Reader, TableRows, TouchedRows, no_rows
 from trainer.items.stripes import Lines, Stripes
@@ -74,7 +75,7 @@ class ItemTable:
         lines = self._stripes.count(capacity)
         self.keys, self.seen_ms = ItemKeys(np.full(lines, PADDING_KEY, np.int64)), np.zeros(lines, np.int64)
         self.ids, self.touched = ItemIds(capacity, workers), TouchedRows(lines)
-        self.left: list[ItemKeys] = []
+        self.left = LeftKeys()
         self._index: _Index | None = _Index(LiveRows(), KeyShare(self._workers))
         self._seen = None
 
@@ -146,7 +147,7 @@ class ItemTable:
     def _freed_lines(self, lines: Lines) -> tuple[TableRows, ItemKeys]:
         """Free lines, and return the rows of all ranks that are freed now, ascending, and their keys."""
         pairs = np.stack([self._stripes.rows(lines), self.keys[lines]], 1)
-        self.left.append(ItemKeys(self.keys[lines]))
+        self.left.add(ItemKeys(self.keys[lines]), len(self.keys))
         self.keys[lines], self.seen_ms[lines] = PADDING_KEY, 0
         every = self._workers.collect(torch.from_numpy(pairs)).numpy()
         rows, keys = every[np.argsort(every[:, 0])].T
@@ -227,7 +228,7 @@ class ItemTable:
         self.keys, self.seen_ms = ItemKeys(np.asarray(state[KEYS])), np.asarray(state[SEEN_MS])
         self.capacity = int(self._workers.sum(torch.tensor(len(self.keys))))
         self.ids, self.touched = ItemIds(self.capacity, self._workers), TouchedRows(len(self.keys))
-        self.left = []
+        self.left.clear()
         if "ids" in state:
             self.ids.put(self._live_rows().every(), np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
         else:

@@ -10,6 +10,7 @@ from torch import Tensor
 from contracts import ItemKeys
 from contracts.bundle_manifest import BundleRef
 from trainer.config import TrainerConfig
+from trainer.items.left_keys import TOO_MANY
 from trainer.items.rows import Reader, no_rows
 from trainer.state.fingerprint import Fingerprint
 from trainer.state.published import PublishedItems, Vectors
@@ -62,7 +63,7 @@ class SinceBundle:
         if self.ref is None:
             return {}
         rows, left = self.touched.rows(Reader.BUNDLE), self.touched.left()
-        if _SHARE * len(rows) > self.touched.table.capacity:
+        if _SHARE * len(rows) > self.touched.table.capacity or TOO_MANY in left:
             return {}
         known = bytearray(json.dumps({"ref": self.ref.model_dump(), "bound": self.bound}).encode())
         return {

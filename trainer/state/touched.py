@@ -37,7 +37,10 @@ class TouchedOfAll:
         return self._rows(reader)
 
     def left(self) -> ItemKeys:
-        """Return the keys of items that have lost rows since the clear for bundles, ascending, (n,); for rank 0."""
+        """Return the keys of items that have lost rows since the clear for bundles, ascending, (n,); for rank 0.
+
+        One of them is `TOO_MANY` where a rank has lost track.
+        """
         self.embeddings.workers.ask(_LEFT)
         return self._left()
 
@@ -62,15 +65,15 @@ class TouchedOfAll:
         self._clear(reader)
         self.embeddings.touch(rows, [reader])
         if self.embeddings.workers.is_first:
-            self.table.left.append(left)
+            self.table.left.add(left, self.table.capacity)
 
     def _rows(self, reader: Reader) -> TableRows:
         here = np.concatenate([self.table.touched_here(reader), self.embeddings.touched_here(reader)])
         return TableRows(ascending(at_first(self.embeddings.workers, torch.from_numpy(here)).numpy()))
 
     def _left(self) -> ItemKeys:
-        here = np.concatenate([np.empty(0, np.int64), *self.table.left])
-        return ItemKeys(ascending(at_first(self.embeddings.workers, torch.from_numpy(here)).numpy()))
+        here = torch.from_numpy(self.table.left.keys)
+        return ItemKeys(ascending(at_first(self.embeddings.workers, here).numpy()))
 
     def _clear(self, reader: Reader) -> None:
         self.table.touched.clear(reader)

@@ -53,7 +53,7 @@ def replace_item(state: TrainerState, item: int, key: int, name: str) -> None:
 def set_item(state: TrainerState, row: int, key: int, name: str) -> None:
     """Give a table row to an item, or, for `PADDING_KEY`, to none."""
     if (before := state.table.keys[row]) != PADDING_KEY:
-        state.table.left.append(ItemKeys(np.array([before])))
+        state.table.left.add(ItemKeys(np.array([before])), state.table.capacity)
     state.table.keys[row] = key
     state.table.ids.put(TableRows(np.array([row])), np.array([name], object))
     state.table.index()

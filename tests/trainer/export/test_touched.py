@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contracts import BundleLog, BundleManifest, Store, WindowLog
+from contracts import BundleLog, BundleManifest, ItemKeys, Store, WindowLog
 from contracts.verification import verify
 from tests.trainer.export.test_deltas import assert_published
 from tests.trainer.items.ranks import lines_of_ranks
@@ -248,6 +248,25 @@ def test_a_bundle_of_another_state_in_the_same_place_is_not_recognised(store: St
     state.embeddings.weight[state.live[3]] += 1
     recognise(BundleLog(store), state)
     assert state.since.ref is None
+
+
+def test_after_more_items_have_left_than_there_are_rows_every_item_is_compared(
+    store: Store, config: TrainerConfig
+) -> None:
+    a_stream(store, 0)
+    log, keeper = WindowLog(store), Keeper()
+    state = TrainerState.fresh(config.model_copy(update={"item_ttl_seconds": 6 * HOUR / 1000}))
+    compared = []
+    for sequence in range(9):
+        learn(state, log, sequence)
+        if sequence < 5:
+            continue
+        if sequence == 7:
+            state.table.left.add(ItemKeys(np.arange(1, 10_000)), state.table.capacity)
+        made = export_bundle(store, state, keeper=keeper)
+        compared.append(keeper.compared == 1)
+        assert_published(store, made, state)
+    assert compared == [True, False, True, False]
 
 
 def test_an_export_that_fails_is_followed_by_one_of_what_has_changed_since_the_last_good_one(

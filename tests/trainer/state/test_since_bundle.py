@@ -6,6 +6,7 @@ from contracts import ItemKeys
 from contracts.bundle_manifest import BundleRef
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
+from trainer.items.left_keys import TOO_MANY
 from trainer.items.rows import Reader
 from trainer.items.table import ItemTable
 from trainer.state.since_bundle import SinceBundle
@@ -33,11 +34,12 @@ def test_before_a_bundle_nothing_is_known() -> None:
 def test_what_has_changed_since_a_bundle_is_saved_and_loaded() -> None:
     one, other = since(), since()
     one.touched.embeddings.touch(torch.tensor([9]))
-    one.touched.table.left.append(ItemKeys(np.array([70])))
+    one.touched.table.left.add(ItemKeys(np.array([70])), 8)
     one.note(REF)
     one.touched.embeddings.touch(torch.tensor([5, 3]))
     one.touched.table.touched.mark(np.array([4]))
-    one.touched.table.left += [ItemKeys(np.array([8, 7])), ItemKeys(np.array([8]))]
+    for left in ([8, 7], [8]):
+        one.touched.table.left.add(ItemKeys(np.array(left)), 8)
     assert rows_and_left(one) == ([3, 4, 5], [7, 8])
     other.touched.embeddings.touch(torch.tensor([12]))
     other.load_state_dict(one.state_dict())
@@ -63,4 +65,12 @@ def test_where_more_than_a_quarter_has_changed_nothing_is_saved() -> None:
     one.touched.embeddings.touch(torch.arange(2, 6))
     assert one.state_dict()["rows"].tolist() == [2, 3, 4, 5]
     one.touched.embeddings.touch(torch.tensor([6]))
+    assert one.state_dict() == {}
+
+
+def test_where_more_items_have_left_than_there_are_rows_nothing_is_saved() -> None:
+    one = since()
+    one.note(REF)
+    one.touched.table.left.add(ItemKeys(np.arange(1, 18)), 8)
+    assert one.touched.left().tolist() == [TOO_MANY]
     assert one.state_dict() == {}

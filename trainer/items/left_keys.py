@@ -1,0 +1,40 @@
+"""Which items have lost their row since the newest bundle, in bounded memory."""
+
+from typing import Final
+
+import numpy as np
+
+from contracts import PADDING_KEY, ItemKeys
+from contracts.ascending import ascending
+
+__all__ = ["TOO_MANY", "LeftKeys"]
+
+TOO_MANY: Final = PADDING_KEY
+"""Stands for more keys than there are rows: an export compares all items then, which costs no more."""
+
+
+class LeftKeys:
+    """Keys of items that have lost a row of this rank, until `clear`; `TOO_MANY` alone, where they exceed a limit."""
+
+    def __init__(self) -> None:
+        self._parts, self._size = list[ItemKeys](), 0
+
+    def add(self, keys: ItemKeys, most: int) -> None:
+        """Take further keys (n,), with those before `most` distinct ones."""
+        self._parts.append(keys)
+        self._size += len(keys)
+        # Twice as many: sorting them costs little for each that has come since the last time.
+        if self._size > 2 * most:
+            every = self.keys
+            fits = len(every) <= most and TOO_MANY not in every
+            self._parts = [every if fits else ItemKeys(np.full(1, TOO_MANY, np.int64))]
+            self._size = len(self._parts[0])
+
+    @property
+    def keys(self) -> ItemKeys:
+        """The keys (n,), ascending, each once."""
+        return ItemKeys(ascending(np.concatenate([np.empty(0, np.int64), *self._parts])))
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._parts, self._size = [], 0
