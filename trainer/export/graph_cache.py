@@ -7,7 +7,7 @@ the tower, the sources and the libraries. Where nothing can be written, each pro
 import logging
 import os
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,9 @@ _TRAINER: Final = Path(__file__).parents[1]
 _SOURCES: Final = ("towers/*.py", "tower_config.py", "export/tower.py", "export/graph.py")
 _LIBRARIES: Final = ("torch", "onnx", "onnxscript", "onnx-ir")
 
+_NOT_KEPT: Final = (OSError, RuntimeError, PackageNotFoundError)
+"""A folder that cannot be used, a user without a home, a library without a version."""
+
 
 def read(config: TowerConfig) -> bytes | None:
     """Return the graph of a tower; None if there is none, or it has been damaged."""
@@ -32,7 +35,7 @@ def read(config: TowerConfig) -> bytes | None:
             graph = store.read(name)
             if name == _name(key, graph):
                 return graph
-    except (OSError, RuntimeError) as reason:
+    except _NOT_KEPT as reason:
         logger.debug("no graph of a tower is read: %s", reason)
     return None
 
@@ -41,12 +44,11 @@ def write(config: TowerConfig, graph: bytes) -> None:
     """Keep the graph of a tower."""
     try:
         _store().write(_name(_key(config), graph), graph)
-    except (OSError, RuntimeError) as reason:
+    except _NOT_KEPT as reason:
         logger.debug("the graph of a tower is not kept: %s", reason)
 
 
 def _store() -> Store:
-    """Return the folder; its user may have no home, which is a `RuntimeError`."""
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Store(f"{folder}/weir/towers")
 

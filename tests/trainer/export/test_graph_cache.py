@@ -70,6 +70,13 @@ def test_who_has_no_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert graph_cache.read(CONFIG) is None
 
 
+def test_with_a_library_of_unknown_version_nothing_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_cache, "_LIBRARIES", ("torch", "no-such-library"))
+    graph_cache.write(CONFIG, GRAPH)
+    assert graph_cache.read(CONFIG) is None
+    assert not folder.exists()
+
+
 def test_without_a_setting_it_is_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
