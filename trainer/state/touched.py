@@ -64,8 +64,8 @@ class TouchedOfAll:
         """Let rows (n,) have changed for a reader and no others, and items have left; each rank notes its own."""
         self._clear(reader)
         self.embeddings.touch(rows, [reader])
-        if self.embeddings.workers.is_first:
-            self.table.left.add(left, self.table.capacity)
+        workers = self.embeddings.workers
+        self.table.left.add(ItemKeys(left[workers.rank :: workers.world_size]), len(self.table.keys))
 
     def _rows(self, reader: Reader) -> TableRows:
         here = np.concatenate([self.table.touched_here(reader), self.embeddings.touched_here(reader)])
