@@ -137,7 +137,6 @@ def trained_by(store: Store, first: Machine, ranks: int) -> Callable[[], bool]:
     return check
 
 
-@pytest.mark.timeout(600)  # Each of its parts has a limit of its own.
 def test_the_run_goes_on_with_the_machines_that_are_there(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     synthetic(WindowWriter(store), windows=WINDOWS, events=600, exposed=3)

@@ -59,11 +59,12 @@ def trace_tower(config: TowerConfig) -> bytes:
 
     It is not optimised: folding would merge and rename parameters, and runtimes fold when they load it.
     """
-    if not is_traced(config) and (kept := graph_cache.read(config)) is not None:
-        keep_graph(config, kept)
     if not is_traced(config):
-        keep_graph(config, _traced(config))
-        graph_cache.write(config, _GRAPHS[config])
+        graph = graph_cache.read(config)
+        if graph is None:
+            graph = _traced(config)
+            graph_cache.write(config, graph)
+        keep_graph(config, graph)
     return _GRAPHS[config]
 
 

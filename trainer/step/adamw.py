@@ -1,8 +1,8 @@
 """The optimiser of everything but the item embeddings.
 
 Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (arXiv 1711.05101), algorithm 2, by PyTorch's
-own kernel. `torch.optim.AdamW` calls the same, but loads PyTorch's compiler before its first step: two seconds, and
-75 MB of each rank's own memory, for nothing.
+own kernel. `torch.optim.AdamW` calls the same, but loads PyTorch's compiler before its first step: a second, and 79 MB
+of each rank's own memory, for nothing (`benchmarks.trainer_start`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -68,10 +68,9 @@ class AdamW:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the moments of all parameters that have moved."""
-        found = enumerate(self._moments)
         return {
             f"{number}.{name}": value
-            for number, moments in found
+            for number, moments in enumerate(self._moments)
             for name, value in zip(_MOMENTS, moments, strict=True)
         }
 

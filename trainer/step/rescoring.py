@@ -18,7 +18,7 @@ from trainer.towers.mixture import MixtureOfLogits, build_scorer
 __all__ = ["SecondPhase", "rescored_columns"]
 
 _TINY: Final = 1e-6
-"""A norm of 0 divides nothing."""
+"""What `torch.nn.utils.clip_grad_norm_` adds to a norm, so that older runs are made again bit for bit."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,6 @@
 """The tower's graph from another process, as the exports use it."""
 
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -54,17 +53,8 @@ def test_where_that_process_fails_the_export_traces(monkeypatch: pytest.MonkeyPa
 def test_the_first_export_of_a_follower_waits_for_the_tower_that_is_traced_beside_it(
     store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long that takes."""
-    graph = traced.trace_tower(SMALL)
-
-    def late(_: Tracing) -> bytes:
-        time.sleep(0.5)
-        return graph
-
     monkeypatch.setattr(traced, "_GRAPHS", {})
     monkeypatch.setattr(traced, "_traced", None)
-    monkeypatch.setattr(Tracing, "_traced", late)
-    monkeypatch.setattr("trainer.export.graph_cache.read", lambda _: None)
     synthetic(writer, windows=1)
     config = TrainerConfig.model_validate({**config.model_dump(), "tower": SMALL.model_dump()})
     state = absorbed(store, config)
