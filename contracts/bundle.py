@@ -22,6 +22,7 @@ from contracts.artefacts import MANIFEST
 from contracts.bundle_manifest import COMPACTED, BundleManifest, BundleRef, Version
 from contracts.documents import Document, decode_document, read_document, write_document
 from contracts.errors import CorruptArtefactError
+from contracts.local_files import is_draft
 from contracts.storage import Store, checksum
 
 __all__ = ["BundleLog", "Pin", "Withdrawal"]
@@ -273,11 +274,13 @@ class BundleLog:
         return removed
 
     def _remove_leftovers(self, before: float) -> None:
-        """Remove folders without a manifest in which nothing has been written since a time."""
+        """Remove folders without a manifest in which nothing has been written since a time, and older drafts."""
         there, newest = self.store.find("bundles"), dict[str, float]()
         for name, stat in there.items():
-            folder = name.rpartition("/")[0]
-            newest[folder] = max(newest.get(folder, 0.0), math.inf if stat.written is None else stat.written)
+            folder, written = name.rpartition("/")[0], math.inf if stat.written is None else stat.written
+            newest[folder] = max(newest.get(folder, 0.0), written)
+            if is_draft(name) and written < before:
+                self.store.remove(name)
         for folder in newest.keys() - {"bundles"}:
             # What is compacted is of no use without its delta.
             is_whole = all(f"{one}/{MANIFEST}" in there for one in {folder, folder.removesuffix(f"/{COMPACTED}")})

@@ -6,10 +6,8 @@ there is none: a hard link on local disk, a conditional put on an object store.
 """
 
 import contextlib
-import errno
-import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,22 +17,16 @@ import fsspec
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
-from contracts.errors import CorruptArtefactError, UserError
+from contracts.errors import CorruptArtefactError
+from contracts.local_files import Fill, UnfitStoreError, create_local, sync_folder, synced, write_local
 from contracts.models import StoredModel
 
 __all__ = ["FileEntry", "FileStat", "Store", "UnfitStoreError", "checksum"]
-
-Fill = Callable[[IO[bytes]], object]
-"""Writes the content of a file that is open for reading and writing, at any positions."""
 
 _BLOCK: Final = 1 << 20
 
 _TAKEN = "pre-conditions"
 """The message of s3fs, without an errno, where an object store refuses a conditional put."""
-
-
-class UnfitStoreError(UserError):
-    """The file system cannot do what commits need; the message names it and says what to use instead."""
 
 
 class FileEntry(StoredModel):
@@ -152,26 +144,34 @@ class Store:
         """Write a file atomically, over an older one if there is one, and return its manifest entry."""
         fs, _ = self._root
         if self.local_path is not None:
-            _write_local(Path(self.path(name)), data)
+            write_local(Path(self.path(name)), data)
         else:
             fs.pipe_file(self.path(name), data)
         return FileEntry(name=name.rsplit("/", 1)[-1], size=len(data), checksum=checksum(data), rows=rows)
 
     def write_with(self, name: str, fill: Fill, *, rows: int = 0) -> FileEntry:
         """Write a file of any size atomically, as `write` does: `fill` writes it to a local draft of it."""
-        fs, _ = self._root
-        target = Path(self.path(name)) if self.local_path is not None else None
-        draft = _synced(target or Path(tempfile.gettempdir()) / "weir", fill)
+        draft = synced(self.drafted(name), fill)
         try:
-            with draft.open("rb") as file:
-                size, digest = _measured(file)
-            if target is None:
-                fs.put_file(str(draft), self.path(name))
-            else:
-                draft.replace(target)
-                _sync_folder(target.parent)
+            return self.take(draft, name, rows=rows)
         finally:
             draft.unlink(missing_ok=True)
+
+    def drafted(self, name: str) -> Path:
+        """Return the local file beside which a draft is made, so that `take` need not copy it on local disk."""
+        return Path(tempfile.gettempdir()) / "weir" if self.local_path is None else Path(self.path(name))
+
+    def take(self, draft: Path, name: str, *, rows: int = 0) -> FileEntry:
+        """Let a draft that is on disk become a file, as `write` does; a local store has it in place of the draft."""
+        fs, _ = self._root
+        with draft.open("rb") as file:
+            size, digest = _measured(file)
+        if self.local_path is None:
+            fs.put_file(str(draft), self.path(name))
+        else:
+            target = Path(self.path(name))
+            draft.replace(target)
+            sync_folder(target.parent)
         return FileEntry(name=name.rsplit("/", 1)[-1], size=size, checksum=digest, rows=rows)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -183,7 +183,7 @@ class Store:
         """
         fs, _ = self._root
         if self.local_path is not None:
-            return _create_local(Path(self.path(name)), data)
+            return create_local(Path(self.path(name)), data)
         try:
             fs.pipe_file(self.path(name), data, mode="create")
         except FileExistsError:
@@ -245,56 +245,3 @@ def _measured(file: IO[bytes], copy: IO[bytes] | None = None) -> tuple[int, str]
         if copy is not None:
             copy.write(block)
     return size, digest.hexdigest()
-
-
-def _write_local(target: Path, data: bytes) -> None:
-    temporary = _synced(target, lambda file: file.write(data))
-    try:
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
-def _create_local(target: Path, data: bytes) -> bool:
-    """Link a synced temporary file to the name: an exclusive open would leave a torn file after a kill."""
-    temporary = _synced(target, lambda file: file.write(data))
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}:
-            raise
-        problem = f"{target.parent}: this file system makes no hard links ({error.strerror}), which commits need"
-        raise UnfitStoreError(f"{problem}: put the store on another disk, or on an object store") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(target.parent)
-    return True
-
-
-def _synced(target: Path, fill: Fill) -> Path:
-    """Return a hidden file beside the target with all of the data on disk."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w+b") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

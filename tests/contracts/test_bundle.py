@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo, Pin, Store, Withdrawal
 from contracts.documents import encode_fields, write_document
+from contracts.local_files import new_draft
 from contracts.verification import verify
 
 
@@ -408,6 +409,9 @@ def test_what_a_killed_export_left_is_removed_after_an_hour(log: BundleLog, tmp_
     os.utime(tmp_path / "bundles/ruin/items.parquet", (old, old))
     for file in ("index.faiss", "MANIFEST.json"):
         os.utime(tmp_path / "bundles/0001" / file, (old, old))
+    left, written = (new_draft(tmp_path / "bundles/0001/vectors.npy") for _ in range(2))
+    os.utime(left, (old, old))
     log.retire()
     assert not log.store.exists("bundles/ruin")
     assert log.versions() == ["0001"]
+    assert (left.exists(), written.exists()) == (False, True)

@@ -1,0 +1,77 @@
+"""Arrays that become files of a store: processes of a machine write their rows side by side, and read them at once.
+
+Each number is written once, where it stays. An array that turns out not to be needed leaves no file.
+"""
+
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts.local_files import new_draft
+from contracts.storage import FileEntry, Store
+
+__all__ = ["ArrayDraft", "mapped"]
+
+
+class ArrayDraft:
+    """A NumPy file of a store that is not there yet, of zeros; whoever has its disk maps `path` and changes it.
+
+    The file goes with the object, unless it is kept; what is mapped stays readable.
+
+    Parameters
+    ----------
+    store, name
+        What it is to become.
+    shape, dtype
+        Of the array.
+
+    Raises
+    ------
+    OSError
+        If the disk has no room for all of it.
+    """
+
+    def __init__(self, store: Store, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+        self._store, self._name, self._rows = store, name, shape[0]
+        self.path = new_draft(store.drafted(name))
+        self._gone = weakref.finalize(self, _remove, self.path, store, name.rpartition("/")[0])
+        kind = np.dtype(dtype)
+        with self.path.open("r+b") as file:
+            described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, described)
+            file.flush()
+            _take_room(self.path, file.fileno(), file.tell() + kind.itemsize * int(np.prod(shape)))
+
+    def mapped(self) -> npt.NDArray[Any]:
+        """Return the array, to be read and written: the kernel keeps in memory what there is room for."""
+        return mapped(self.path)
+
+    def keep(self) -> FileEntry:
+        """Let it become the file, on disk and under its name, as `Store.write_with` does."""
+        with self.path.open("r+b") as file:
+            os.fsync(file.fileno())
+        entry = self._store.take(self.path, self._name, rows=self._rows)
+        self._gone()
+        return entry
+
+
+def mapped(path: Path) -> npt.NDArray[Any]:
+    """Return the array of a draft, to be read and written."""
+    return np.asarray(np.load(path, mmap_mode="r+"))
+
+
+def _remove(path: Path, store: Store, folder: str) -> None:
+    path.unlink(missing_ok=True)
+    store.remove_if_empty(folder)
+
+
+def _take_room(path: Path, descriptor: int, size: int) -> None:
+    """Give a file its size; to write to a hole of a file would end the process where the disk is full."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}: {size / 1e6:,.0f} MB are needed", str(path)) from error
