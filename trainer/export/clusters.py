@@ -7,7 +7,7 @@ by the item's length, is their cosine: how well the list fits the item.
 import re
 import time
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import faiss
 import numpy as np
@@ -16,37 +16,23 @@ import numpy.typing as npt
 from contracts import IndexFit
 from contracts.index_delta import append_lists
 from trainer.export.filling import filled
+from trainer.state.assigner import Assigned, assign, lengths_of
 
 __all__ = ["Assigned", "Clusters", "family"]
 
 Floats = npt.NDArray[np.float32]
 
-# FAISS multiplies matrices only for batches above this threshold, which 1.15 set so high that items are compared with
-# the centroids one by one (see `serving.index`).
-faiss.cvar.distance_compute_blas_threshold = 300
-
 _UNFIT: Final = 0.05
 """Quantile of the cosines at training below which an item counts as badly fitting."""
 
 _BLOCK: Final = 1 << 16
-"""Items assigned at once: their scores against a few thousand centroids stay within a gigabyte."""
+"""Items looked at at once."""
 
 _REPAIR_LISTS: Final = (64, 400)
 """Lists that one repair appends, at least and at most."""
 
 _ITEMS_PER_LIST: Final = 8
 """Badly fitting items that justify a list of their own."""
-
-
-class Assigned(NamedTuple):
-    """The list of each item, (n,), and the cosine of the item and the list's centroid, (n,)."""
-
-    lists: npt.NDArray[np.int32]
-    cosines: Floats
-
-    def take(self, chosen: npt.NDArray[np.int64]) -> "Assigned":
-        """Return those of the `chosen` items (m,)."""
-        return Assigned(self.lists[chosen], self.cosines[chosen])
 
 
 def family(kind: str) -> str:
@@ -81,15 +67,16 @@ class Clusters:
         centroids: Floats = self.empty.quantizer.reconstruct_n(0, self.lists)
         return centroids
 
-    def assign(self, vectors: Floats) -> Assigned:
-        """Return the nearest list of each of the vectors (n, d)."""
-        return _nearest(self.empty.quantizer, vectors)
+    def assign(self, vectors: Floats, chosen: npt.NDArray[np.int64] | None = None) -> Assigned:
+        """Return the nearest list of each of the vectors (n, d), or of `chosen` ones (m,)."""
+        return assign(self.empty.quantizer, vectors, chosen)
 
     def measured(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Assigned:
         """Return the cosines of vectors (n, d) whose `lists` are known."""
         centroids, cosines = self.centroids(), np.empty(len(vectors), np.float32)
-        for at in _blocks(len(vectors)):
-            cosines[at] = np.einsum("nd,nd->n", vectors[at], centroids[lists[at]]) / _lengths(vectors[at])
+        for first in range(0, len(vectors), _BLOCK):
+            at = slice(first, first + _BLOCK)
+            cosines[at] = np.einsum("nd,nd->n", vectors[at], centroids[lists[at]]) / lengths_of(vectors[at])
         return Assigned(lists, cosines)
 
     def filled(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Any:
@@ -110,7 +97,7 @@ class Clusters:
         means.train(vectors[unfit])
         added = faiss.IndexFlatIP(vectors.shape[1])
         added.add(means.centroids)
-        better = _nearest(added, vectors)
+        better = assign(added, vectors)
         moves = better.cosines > assigned.cosines
         lists = np.where(moves, better.lists + np.int32(self.lists), assigned.lists)
         fit = self.fit.model_copy(update={"repairs": self.fit.repairs + 1})
@@ -120,20 +107,3 @@ class Clusters:
         empty: Any = faiss.clone_index(self.empty)
         append_lists(empty, centroids)
         return Clusters(re.sub(r"^IVF\d+", f"IVF{empty.nlist}", self.kind), empty, fit)
-
-
-def _nearest(quantizer: Any, vectors: Floats) -> Assigned:
-    lists, cosines = np.empty(len(vectors), np.int32), np.empty(len(vectors), np.float32)
-    for at in _blocks(len(vectors)):
-        scores, found = quantizer.search(vectors[at], 1)
-        lists[at], cosines[at] = found[:, 0], scores[:, 0] / _lengths(vectors[at])
-    return Assigned(lists, cosines)
-
-
-def _lengths(vectors: Floats) -> Floats:
-    lengths: Floats = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
-    return lengths
-
-
-def _blocks(count: int) -> list[slice]:
-    return [slice(first, first + _BLOCK) for first in range(0, count, _BLOCK)]

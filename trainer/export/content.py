@@ -1,30 +1,71 @@
-"""What an export reads of a state."""
+"""What an export reads of a state: of all items, in files that become those of the bundle, or of some."""
 
+import tempfile
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, ItemKeys, columns
+from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, BundleFile, ItemKeys, Store, columns
 from contracts.ascending import ascending
+from contracts.drafts import ArrayDraft
 from contracts.scratch import zeros_in_scratch
-from trainer.export.naming import array_of, name_of
+from contracts.variants import version_of
+from trainer.export.clusters import Clusters
+from trainer.export.naming import name_of
 from trainer.items.left_keys import TOO_MANY
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows
+from trainer.state.assigner import Assigned, Assigner
+from trainer.state.codec import array_of
+from trainer.state.item_writer import ItemPaths
 from trainer.state.trainer_state import TrainerState
 from trainer.step.spool import Spool
 from trainer.towers import project
 
-__all__ = ["Content"]
+__all__ = ["Content", "Line"]
 
 Floats = npt.NDArray[np.float32]
 
 _AT_ONCE: Final = 1 << 16
 """Rows fetched at a time, at most: with 64 dimensions 16 MB."""
+
+_SHARED: Final = 1 << 17
+"""Items whose lists ranks look for together, at least: of fewer, one finds them in the time that it takes to ask."""
+
+
+class Line(NamedTuple):
+    """The store and the variant that a bundle is for."""
+
+    store: Store
+    variant: str
+
+    def folder(self, version: str) -> str:
+        """Return where the bundle of a content is to be."""
+        return f"bundles/{version_of(version, self.variant)}"
+
+
+class Drafts(NamedTuple):
+    """Two files of a complete bundle, not there yet."""
+
+    embeddings: ArrayDraft
+    vectors: ArrayDraft
+
+    @classmethod
+    def of(cls, state: TrainerState, line: Line | None, version: str) -> "Drafts":
+        """Let ranks write them, each what it keeps; called as `Embeddings.fetch`."""
+        count, width = len(state.table), state.embeddings.weight.shape[1]
+        store = Store(tempfile.gettempdir()) if line is None else line.store
+        prefix = "" if line is None else f"{line.folder(version)}/"
+        drafts = cls(
+            ArrayDraft(store, f"{prefix}{BundleFile.EMBEDDINGS}", (FIRST_ITEM + count, width), np.float32),
+            ArrayDraft(store, f"{prefix}{BundleFile.VECTORS}", (count, width), np.float32),
+        )
+        state.writer.write(ItemPaths(*(str(draft.path) for draft in drafts)))
+        return drafts
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +74,8 @@ class Content:
 
     `embeddings` (2 + n, d) begin with the two special rows, and `vectors` (n, d) have none; both are in the order of
     `rows` (n,), table rows that items own, ascending. `touched` are all rows that were looked at and `left` the keys of
-    items that have lost theirs; None where the content is whole. `version` is the bundle's name (`name_of`).
+    items that have lost theirs; None where the content is whole, which has `drafts`. `version` is the bundle's name
+    (`name_of`), `line` where that is to be; None: nowhere.
     """
 
     state: TrainerState
@@ -41,25 +83,32 @@ class Content:
     embeddings: Floats
     vectors: Floats
     version: str
+    line: Line | None
     touched: TableRows | None = None
     left: ItemKeys | None = None
+    drafts: Drafts | None = None
 
     @classmethod
-    def of(cls, state: TrainerState) -> "Content":
+    def of(cls, state: TrainerState, line: Line | None = None) -> "Content":
         """Read a whole state."""
-        rows = state.table.live
-        return cls(state, rows, *_read(state, rows), name_of(state, at_all=True))
+        return cls._whole(state, line, name_of(state, at_all=True))
 
     @classmethod
-    def since(cls, state: TrainerState) -> "Content":
+    def _whole(cls, state: TrainerState, line: Line | None, version: str) -> "Content":
+        drafts = Drafts.of(state, line, version)
+        arrays = drafts.embeddings.mapped(), drafts.vectors.mapped()
+        return cls(state, state.table.live, *arrays, version, line, drafts=drafts)
+
+    @classmethod
+    def since(cls, state: TrainerState, line: Line | None = None) -> "Content":
         """Read the rows that may differ from the bundle that `TrainerState.since` is about; all if too many left."""
         touched, left = state.touched.rows(Reader.BUNDLE), state.touched.left()
         if TOO_MANY in left:
-            return cls.of(state)
+            return cls.of(state, line)
         if state.featured is not None:
             touched = TableRows(ascending(np.concatenate([touched, state.since.items.moved(state.kept_vectors)])))
         rows = TableRows(touched[state.table.keys_of(touched) != PADDING_KEY])
-        return cls(state, rows, *_read(state, rows), name_of(state), touched, left)
+        return cls(state, rows, *_read(state, rows), name_of(state), line, touched, left)
 
     @property
     def is_whole(self) -> bool:
@@ -68,10 +117,14 @@ class Content:
 
     def whole(self) -> "Content":
         """Return the content of all items."""
-        if self.is_whole:
-            return self
-        rows = self.state.table.live
-        return Content(self.state, rows, *_read(self.state, rows), self.version)
+        return self if self.is_whole else self._whole(self.state, self.line, self.version)
+
+    def assigned(self, clusters: Clusters, chosen: npt.NDArray[np.int64]) -> Assigned:
+        """Return the nearest list of `chosen` items (m,); of many, ranks of one machine find them together."""
+        workers = self.state.embeddings.workers
+        if self.drafts is None or len(chosen) < _SHARED or workers.world_size == 1 or workers.has_nodes:
+            return clusters.assign(self.vectors, chosen)
+        return Assigner(workers).assign(self.drafts.vectors.path, chosen, clusters.centroids())
 
     @cached_property
     def keys(self) -> ItemKeys:

@@ -1,6 +1,7 @@
 """What an export is drafted from: lists for a content's items, indexes of all items, and the delta of a difference."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -145,10 +146,10 @@ def known_lists(lists: Lists, difference: Difference) -> Assigned:
     return lists.assigned.take(np.where(difference.moved, -1, difference.rows))
 
 
-def placed_in(clusters: Clusters, vectors: npt.NDArray[np.float32], known: Assigned) -> Placed:
-    """Assign what has no list, and note how well that fits."""
+def placed_in(clusters: Clusters, assign: Callable[[npt.NDArray[np.int64]], Assigned], known: Assigned) -> Placed:
+    """Give lists to the items that have none, (m,), as `assign` finds them, and note how well that fits."""
     changed = np.flatnonzero(known.lists < 0)
-    found = clusters.assign(vectors[changed])
+    found = assign(changed)
     known.lists[changed], known.cosines[changed] = found
     unfit = float((found.cosines < clusters.fit.cosine).mean()) if len(changed) else 0.0
     fit = clusters.fit.model_copy(update={"changed": len(changed), "unfit": unfit})

@@ -26,13 +26,12 @@ _BLOCK: Final = 1 << 14
 
 
 def write_complete(store: Store, manifest: BundleManifest, draft: Complete) -> tuple[FileEntry, ...]:
-    """Write the files of a complete bundle."""
+    """Write the files of a complete bundle; embeddings and vectors are written, but not there yet."""
     content, folder = draft.content, manifest.folder
     return (
         _write_index(store, folder, draft.index()),
         _write_items(store, folder, lambda some: content.items(some, some), np.arange(len(content.vectors))),
-        _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings),
-        _write(store, f"{folder}/{BundleFile.VECTORS}", content.vectors),
+        *(draft.keep() for draft in content.drafts or ()),
         *_write_model(store, folder, content),
     )
 

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import faiss
@@ -21,7 +22,7 @@ from contracts.index_delta import takes_deltas
 from contracts.variants import MAIN
 from trainer.export.clusters import Clusters
 from trainer.export.compaction import Compaction
-from trainer.export.content import Content
+from trainer.export.content import Content, Line
 from trainer.export.draft import Complete, Delta, Difference, Placed
 from trainer.export.drafting import (
     calls_for_compaction,
@@ -118,17 +119,17 @@ class Keeper:
         """
         self.resume(log)
         self._take_compacted(log)
-        ref = self._ref(log)
+        ref, line = self._ref(log), Line(log.store, self.variant)
         if self._kept is None or ref is None or not is_known(state, self._kept.manifest, ref):
-            return Content.of(state)
+            return Content.of(state, line)
         if state.featured is None:
-            return Content.since(state)
+            return Content.since(state, line)
         if not state.config.publish_bound:
             # All have moved.
-            return Content.of(state)
+            return Content.of(state, line)
         if not state.since.items.is_known:
             publish_all(state, self._kept.rows)
-        return Content.since(state)
+        return Content.since(state, line)
 
     def _ref(self, log: BundleLog) -> BundleRef | None:
         """Return what names the bundle that is kept; None where the store has it no more, or another one."""
@@ -163,7 +164,7 @@ class Keeper:
         lists = difference.kept.lists
         if lists is None or not lists.suits(empty, kind, content.state.config.index) or self._has_trained:
             return None
-        placed = placed_in(lists.clusters, content.vectors, known_lists(lists, difference))
+        placed = placed_in(lists.clusters, partial(content.assigned, lists.clusters), known_lists(lists, difference))
         if calls_for_repair(placed):
             return None
         delta = delta_of(log, difference, content, info_for(content, placed), placed, room=self._room)
@@ -186,7 +187,9 @@ class Keeper:
         else:
             known = known_lists(lists, difference)
         changed = known.lists < 0
-        placed = repaired_in(placed_in(lists.clusters, content.vectors, known), content.vectors, changed)
+        placed = repaired_in(
+            placed_in(lists.clusters, partial(content.assigned, lists.clusters), known), content.vectors, changed
+        )
         self._train_outgrown(placed, empty, kind, content)
         delta = None
         if trained is None and difference is not None:

@@ -5,20 +5,18 @@ another name, whatever the store holds.
 """
 
 import json
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import xxhash
-from torch import Tensor
 
 from trainer.config import EARLIER
 from trainer.items.rows import FIRST_ITEM, TableRows
-from trainer.state.codec import Stateful, flatten
+from trainer.state.codec import Stateful, array_of, flatten
 from trainer.state.trainer_state import TrainerState
 
-__all__ = ["array_of", "name_of", "place_of"]
+__all__ = ["name_of", "place_of"]
 
 _DIGITS: Final = 8
 """Of the digest in a name: only bundles of one position in the stream need to differ."""
@@ -56,9 +54,3 @@ def _digest(state: TrainerState, fingerprint: int) -> str:
     special = state.item_vectors(TableRows(np.arange(FIRST_ITEM)))
     digest.update(np.ascontiguousarray(array_of(special)).data)
     return str(digest.hexdigest()[:_DIGITS])
-
-
-def array_of(value: Tensor) -> npt.NDArray[Any]:
-    """Return a tensor as an array; of floats, as numbers of 32 bits."""
-    found: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
-    return found

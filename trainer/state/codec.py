@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainer.items.rows import TableRows
 
-__all__ = ["ROWS", "Delta", "Stateful", "StatefulRows", "flatten", "group"]
+__all__ = ["ROWS", "Delta", "Stateful", "StatefulRows", "array_of", "flatten", "group"]
 
 ROWS: Final = "rows"
 """The first tensor of a delta: the table rows that it has lines for."""
@@ -64,6 +64,12 @@ def flatten(parts: Mapping[str, Stateful], rows: TableRows | None = None) -> dic
         for part, one in parts.items()
         for name, value in _arrays(one, rows).items()
     }
+
+
+def array_of(value: Tensor) -> npt.NDArray[Any]:
+    """Return a tensor as an array; of floats, as numbers of 32 bits."""
+    found: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
+    return found
 
 
 def _arrays(part: Stateful, rows: TableRows | None) -> Arrays:

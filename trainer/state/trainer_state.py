@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -25,8 +26,10 @@ from trainer.log_q.row_counts import LogQ, RowCounts
 from trainer.log_q.users import Users
 from trainer.losses import ItemCache
 from trainer.ranks.workers import Workers
+from trainer.state.assigner import Assigner
 from trainer.state.codec import ROWS, Delta, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
+from trainer.state.item_writer import ItemWriter
 from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
 from trainer.state.shared import lines_of_some
@@ -36,7 +39,7 @@ from trainer.step.adamw import AdamW
 from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
-from trainer.towers import Tower, build_tower
+from trainer.towers import Tower, build_tower, project
 from trainer.towers.item import FeatureInputs
 
 __all__ = ["SINCE", "TrainerState"]
@@ -158,6 +161,12 @@ class TrainerState:
         features = None if self.featured is None else self.featured.kept(rows)
         return self.compose(self.embeddings.kept(rows), features)
 
+    @property
+    def writer(self) -> ItemWriter:
+        """Writes what the towers and the index read of all items."""
+        projected = partial(project, config=self.config.tower)
+        return ItemWriter(self.in_use, self.embeddings, self.kept_vectors, self.item_vectors, projected)
+
     def start_features(self) -> FeaturedItems:
         """Return the part of the model that reads features, before any are known; AdamW trains it from here on."""
         featured = FeaturedItems.fresh(self.config.features.buckets, self.embeddings)
@@ -168,6 +177,8 @@ class TrainerState:
         """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
         what, _, of = question.partition(" ")
         if self.touched.answer(question) or self.since.answer(question, self.kept_vectors):
+            return
+        if self.writer.answer(question) or Assigner(self.embeddings.workers).answer(question):
             return
         if what == FEATURES and self.featured is not None:
             self.featured.answer(of)

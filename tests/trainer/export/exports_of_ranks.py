@@ -6,6 +6,7 @@ Items come, go, and change their features in windows; between them all vectors o
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -14,16 +15,18 @@ from tests.trainer.export.test_touched import HOUR, a_stream, facts
 from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES
 from trainer.config import TrainerConfig
-from trainer.export import export_bundle
+from trainer.export import content, export_bundle
 from trainer.export.cases import RecentCases
 from trainer.export.keeper import Keeper
 from trainer.ranks.workers import Workers
+from trainer.state.assigner import Assigner
 from trainer.state.checkpoint import CheckpointLog
 from trainer.state.trainer_state import TrainerState
 
 CONFIG = TrainerConfig(
     device="cpu", publish_bound=0.05, item_ttl_seconds=4 * HOUR / 1000, bundles_kept=99, bundle_chain=5
 )
+WITH_LISTS = CONFIG.model_copy(update={"index": "IVF8,SQfp16"})
 _WINDOWS = 9
 """Of the stream, in five of which the table grows."""
 
@@ -32,13 +35,16 @@ _RESTARTED = 7
 """The window before whose export all start again from a checkpoint."""
 
 
+_ASSIGN = Assigner.assign
+
+
 class Line:
     """A state, and the store that its bundles go to."""
 
-    def __init__(self, store: Store, workers: Workers | None) -> None:
-        self.store, self.workers = store, workers or Workers()
-        self.state, self.keeper = TrainerState.fresh(CONFIG, workers=workers), Keeper()
-        self.recent = RecentCases(Store(f"{store.url}-none"), CONFIG)
+    def __init__(self, store: Store, config: TrainerConfig, workers: Workers | None) -> None:
+        self.store, self.workers, self.config = store, workers or Workers(), config
+        self.state, self.keeper = TrainerState.fresh(config, workers=workers), Keeper()
+        self.recent = RecentCases(Store(f"{store.url}-none"), config)
 
     def learn(self, log: WindowLog, sequence: int) -> None:
         """Take in a window, and move what steps on it would move."""
@@ -57,7 +63,7 @@ class Line:
         """Go on from a checkpoint."""
         checkpoints = CheckpointLog(self.store)
         checkpoints.save(self.state, self.workers)
-        found = checkpoints.load(CONFIG, self.workers)
+        found = checkpoints.load(self.config, self.workers)
         assert found is not None
         self.state, self.keeper = found, Keeper()
 
@@ -65,13 +71,13 @@ class Line:
         return export_bundle(self.store, self.state, self.recent, keeper=self.keeper)
 
 
-def follow(folder: str, features: dict[str, dict[str, Any]] | None, workers: Workers) -> int:
+def follow(folder: str, config: TrainerConfig, features: dict[str, dict[str, Any]] | None, workers: Workers) -> int:
     """Export along a stream of windows; return how many bundles were deltas."""
     if workers.is_first:
         a_stream(Store(f"{folder}/windows"), 1, features)
     workers.nodes()  # the windows are there
     log, deltas = WindowLog(Store(f"{folder}/windows")), 0
-    alone, shared = Line(Store(f"{folder}/alone"), None), Line(Store(f"{folder}/shared"), workers)
+    alone, shared = Line(Store(f"{folder}/alone"), config, None), Line(Store(f"{folder}/shared"), config, workers)
     for sequence in range(_WINDOWS):
         for line in (alone, shared) if workers.is_first else (shared,):
             line.learn(log, sequence)
@@ -90,8 +96,13 @@ def follow(folder: str, features: dict[str, dict[str, Any]] | None, workers: Wor
 
 
 def main(folder: str) -> None:
-    with Workers.from_environment("cpu") as workers:
-        deltas = [follow(f"{folder}/{name}", found, workers) for name, found in (("with", FEATURES), ("without", None))]
+    streams = (("with", CONFIG, FEATURES), ("without", CONFIG, None), ("lists", WITH_LISTS, None))
+    # Items are few, and still their lists are found together.
+    few, spied = patch.object(content, "_SHARED", 1), patch.object(Assigner, "assign", autospec=True)
+    with Workers.from_environment("cpu") as workers, few, spied as spy:
+        spy.side_effect = _ASSIGN
+        deltas = [follow(f"{folder}/{name}", config, found, workers) for name, config, found in streams]
+        assert spy.called == workers.is_first
         Path(folder, f"rank{workers.rank}").write_text(str(min(deltas)))
 
 

@@ -14,6 +14,7 @@ from trainer.config import EARLIER, TrainerConfig
 from trainer.export import content
 from trainer.export.content import Content
 from trainer.items.rows import Reader, TableRows
+from trainer.state import item_writer
 from trainer.state.trainer_state import TrainerState
 from trainer.towers import project
 
@@ -143,10 +144,18 @@ def test_pieces_give_the_lines_and_the_name_that_all_rows_at_once_give(
         for parameter in state.featured.parameters():
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
     version, live = Content.of(state).version, state.table.live
-    with patch.object(content, "_AT_ONCE", at_once):
+    with patch.object(content, "_AT_ONCE", at_once), patch.object(item_writer, "_AT_ONCE", at_once):
         found = Content.of(state)
+        # Of items with features those are read that have moved since a bundle, and there is none.
+        touched = Content.since(state) if state.featured is None else found
+    for part in (found, touched):
+        assert part.rows.tolist() == live.tolist()
+        _assert_lines(state, part)
+    assert found.version == version
+
+
+def _assert_lines(state: TrainerState, found: Content) -> None:
     with torch.no_grad():
-        whole = state.item_vectors(TableRows(np.concatenate([[0, 1], live])))
+        whole = state.item_vectors(TableRows(np.concatenate([[0, 1], found.rows])))
         np.testing.assert_array_equal(found.embeddings, whole)
         np.testing.assert_array_equal(found.vectors, project(whole[2:], state.config.tower))
-    assert found.version == version

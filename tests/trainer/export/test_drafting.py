@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def rounds(clusters: Clusters, items: np.ndarray, *further: np.ndarray) -> list[
         lists, cosines = np.full(len(new), -1), np.zeros(len(new), np.float32)
         known = Assigned(np.concatenate([known.lists, lists]), np.concatenate([known.cosines, cosines]))
         changed = known.lists < 0
-        placed = placed_in(clusters, items, known)
+        placed = placed_in(clusters, partial(clusters.assign, items), known)
         called = calls_for_repair(placed)
         clusters, known = repaired_in(placed, items, changed)
         assert clusters.fit.repairs == sum(one for one, _ in found) + called

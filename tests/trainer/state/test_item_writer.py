@@ -1,0 +1,70 @@
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from contracts import Store, hash_ids
+from contracts.drafts import ArrayDraft
+from tests.trainer.items.ranks import lines_of_ranks
+from trainer.config import TrainerConfig
+from trainer.items.rows import TableRows
+from trainer.ranks.workers import Workers
+from trainer.state import item_writer
+from trainer.state.item_writer import ItemPaths
+from trainer.state.trainer_state import TrainerState
+from trainer.towers import project
+
+CONFIG = TrainerConfig(device="cpu")
+
+
+def with_items(count: int, workers: Workers | None = None) -> TrainerState:
+    """Return a state with items, each seen at the time of its number, whose embeddings are drawn."""
+    state, draw = TrainerState.fresh(CONFIG, workers=workers), torch.Generator().manual_seed(0)
+    for number in range(count):
+        ids = np.array([f"i{number}"], object)
+        rows = state.table.admit(hash_ids(ids.tolist()), ids, number)
+        state.embeddings.grow(state.table.capacity)
+        state.embeddings.initialise(rows, draw)
+    return state
+
+
+def files_of(folder: str | Path, state: TrainerState) -> list[np.ndarray]:
+    """Return what a state writes: embeddings and vectors; called as `Embeddings.fetch`."""
+    count, width = len(state.table), CONFIG.tower.dimension
+    drafts = [ArrayDraft(Store(str(folder)), "x.npy", (rows, width), np.float32) for rows in (2 + count, count)]
+    state.writer.write(ItemPaths(*(str(draft.path) for draft in drafts)))
+    return [draft.mapped() for draft in drafts]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 7, 100])
+@pytest.mark.parametrize("items", [1, 2, 40])
+def test_files_hold_special_rows_and_items_in_the_order_of_their_rows(tmp_path: Path, items: int, at_once: int) -> None:
+    state = with_items(items)
+    state.table.expire(items // 3)
+    live = state.table.live
+    with torch.no_grad():
+        wanted = state.item_vectors(TableRows(np.concatenate([[0, 1], live])))
+    with patch.object(item_writer, "_AT_ONCE", at_once):
+        embeddings, vectors = files_of(tmp_path, state)
+    np.testing.assert_array_equal(embeddings, wanted)
+    np.testing.assert_array_equal(vectors, project(wanted[2:], CONFIG.tower))
+
+
+def test_ranks_write_what_one_that_has_all_writes(tmp_path: Path) -> None:
+    left = lines_of_ranks(3, "../state/files_of_ranks.py", tmp_path)
+    assert left == [5 + 1 + 2 + 2 + 27 + 200] * 3
+
+
+def test_items_that_no_rank_writes_are_an_error(tmp_path: Path) -> None:
+    state = with_items(5)
+    with (
+        patch.object(type(state.embeddings.places), "own", lambda _, rows: torch.arange(len(rows) - 1)),
+        pytest.raises(RuntimeError, match="ranks have written 4 items of 5"),
+    ):
+        files_of(tmp_path, state)
+
+
+def test_other_questions_are_for_others() -> None:
+    assert not with_items(1).writer.answer("weight")

@@ -1,0 +1,126 @@
+"""The nearest of many centroids for each vector: ranks of one machine divide the vectors, which are a mapped file."""
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from contracts import Store
+from contracts.drafts import ArrayDraft, mapped
+from trainer.ranks.workers import Workers
+
+__all__ = ["Assigned", "Assigner", "assign", "lengths_of"]
+
+# FAISS multiplies matrices only for batches above this threshold, which 1.15 set so high that items are compared with
+# the centroids one by one (see `serving.index`).
+faiss.cvar.distance_compute_blas_threshold = 300
+
+_ASSIGN: Final = "assign "
+"""What rank 0 asks the others for, with the paths of the arrays."""
+
+_BLOCK: Final = 1 << 16
+"""Vectors assigned at once: their scores against a few thousand centroids stay within a gigabyte."""
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+
+class Assigned(NamedTuple):
+    """The list of each item, (n,), and the cosine of the item and the list's centroid, (n,)."""
+
+    lists: npt.NDArray[np.int32]
+    cosines: Floats
+
+    def take(self, chosen: Ints) -> "Assigned":
+        """Return those of the `chosen` items (m,)."""
+        return Assigned(self.lists[chosen], self.cosines[chosen])
+
+
+class _Paths(NamedTuple):
+    """NumPy files of the `vectors` (n, d), the `chosen` ones (m,), the `centroids` (c, d), and of what is found."""
+
+    vectors: str
+    chosen: str
+    centroids: str
+    lists: str
+    cosines: str
+
+
+@dataclass(frozen=True)
+class Assigner:
+    """Assigns vectors as `assign` does, bit for bit, with all ranks of a machine."""
+
+    workers: Workers
+
+    def assign(self, vectors: Path, chosen: Ints, centroids: Floats) -> Assigned:
+        """Return what `assign` does of an array in a file; called as `Embeddings.fetch`.
+
+        Parameters
+        ----------
+        vectors
+            A NumPy file, (n, d), on a disk that all ranks have.
+        chosen
+            Which of the vectors, (m,).
+        centroids
+            Of length 1, (c, d).
+        """
+        given = [_shared(array) for array in (chosen, centroids)]
+        found = [_shared(np.zeros(len(chosen), kind)) for kind in (np.int32, np.float32)]
+        paths = _Paths(str(vectors), *(str(draft.path) for draft in (*given, *found)))
+        self.workers.ask(f"{_ASSIGN}{json.dumps(paths)}")
+        self._assign_part(paths)
+        lists, cosines = (draft.mapped() for draft in found)
+        return Assigned(lists, cosines)
+
+    def answer(self, question: str) -> bool:
+        """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
+        if not question.startswith(_ASSIGN):
+            return False
+        self._assign_part(_Paths(*json.loads(question.removeprefix(_ASSIGN))))
+        return True
+
+    def _assign_part(self, paths: _Paths) -> None:
+        """Assign this rank's blocks, and wait for all, which call it together."""
+        vectors, chosen, centroids, lists, cosines = (mapped(Path(path)) for path in paths)
+        quantizer: Any = faiss.IndexFlatIP(centroids.shape[1])
+        quantizer.add(centroids)
+        for at in _blocks(len(chosen))[self.workers.rank :: self.workers.world_size]:
+            lists[at], cosines[at] = _nearest(quantizer, vectors[chosen[at]])
+        self.workers.sum(torch.zeros(1))
+
+
+def assign(quantizer: Any, vectors: Floats, chosen: Ints | None = None) -> Assigned:
+    """Return the nearest list of each of the vectors (n, d), or of `chosen` ones (m,), block by block."""
+    count = len(vectors) if chosen is None else len(chosen)
+    lists, cosines = np.empty(count, np.int32), np.empty(count, np.float32)
+    for at in _blocks(count):
+        lists[at], cosines[at] = _nearest(quantizer, vectors[at] if chosen is None else vectors[chosen[at]])
+    return Assigned(lists, cosines)
+
+
+def lengths_of(vectors: Floats) -> Floats:
+    """Return the lengths of vectors (n, d), above 0."""
+    lengths: Floats = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
+    return lengths
+
+
+def _nearest(quantizer: Any, vectors: Floats) -> tuple[Ints, Floats]:
+    scores, found = quantizer.search(vectors, 1)
+    return found[:, 0], scores[:, 0] / lengths_of(vectors)
+
+
+def _shared(array: npt.NDArray[Any]) -> ArrayDraft:
+    """Return an array as a file for other processes, which goes with what is returned."""
+    draft = ArrayDraft(Store(tempfile.gettempdir()), "array.npy", array.shape, array.dtype)
+    draft.mapped()[:] = array
+    return draft
+
+
+def _blocks(count: int) -> list[slice]:
+    return [slice(first, min(first + _BLOCK, count)) for first in range(0, count, _BLOCK)]
