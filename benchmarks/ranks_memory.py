@@ -14,7 +14,7 @@ Each line is a run of so many processes of this machine. Figures are the most of
   kernel keeps what there is room for. The index has 256 lists, so that training them is quick.
 - loading: what a process needs for the checkpoint, the delta included, with what it holds then.
 - sent in the test: to other ranks.
-- CPU of the test, of the export: seconds of all ranks.
+- CPU of the test, of the export: seconds of all ranks. wait: seconds for which no rank trains, as it is exported.
 """
 
 import json
@@ -63,6 +63,7 @@ _MB: Final = (
     "sent in the test",
 )
 _SECONDS: Final = ("test", "export")
+_WAIT: Final = "wait"
 
 
 def fill(state: TrainerState, items: int, *, features: bool = False) -> None:
@@ -107,12 +108,12 @@ def added(work: Callable[[], object]) -> int:
 
 def exported(state: TrainerState, workers: Workers) -> dict[str, float]:
     """Export a bundle; return the bytes of own memory that this adds, those that stay and mapped ones, and seconds."""
-    keeper, held, spent = Keeper(), status("RssAnon"), time.process_time()
+    keeper, held, spent, began = Keeper(), status("RssAnon"), time.process_time(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, Peak() as peak:
         workers.first(lambda: export_bundle(Store(folder), state, keeper=keeper), state.answer)
-        spent = time.process_time() - spent
+        spent, wait = time.process_time() - spent, time.perf_counter() - began
     kept = max(status("RssAnon") - held, 0)
-    return {"exporting": peak.own, "kept": kept, "mapped": peak.mapped, "export": spent}
+    return {"exporting": peak.own, "kept": kept, "mapped": peak.mapped, "export": spent, _WAIT: wait}
 
 
 def figures(items: int, changed: int, folder: str, workers: Counted, *, features: bool) -> list[float]:
@@ -124,7 +125,7 @@ def figures(items: int, changed: int, folder: str, workers: Counted, *, features
     found = of_a_state(items, changed, log, config, workers, features=features)
     found["loading"] = added(lambda: loaded.append(log.load(config, workers)))
     found |= exported(loaded[0], workers)
-    return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in _SECONDS)]
+    return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in (*_SECONDS, _WAIT))]
 
 
 def of_a_state(
@@ -173,10 +174,11 @@ def run(
     features: Annotated[bool, typer.Option("--features", help="items have features: tags and a price")] = False,
 ) -> None:
     """Measure and print everything."""
-    head("ranks", *(f"{name}, MB" for name in _MB), *(f"CPU of the {name}, s" for name in _SECONDS))
+    head("ranks", *(f"{name}, MB" for name in _MB), *(f"CPU of the {name}, s" for name in _SECONDS), "wait, s")
     for count in ranks:
         found = ranks_of(count, items, changed, features=features)
-        row(count, *found[:, : len(_MB)].max(0).tolist(), *found[:, len(_MB) :].sum(0).tolist())
+        most, spent = found.max(0).tolist(), found[:, len(_MB) : -1].sum(0).tolist()
+        row(count, *most[: len(_MB)], *spent, most[-1])
 
 
 if __name__ == "__main__":
