@@ -6,7 +6,7 @@ Each number is written once, where it stays. An array that turns out not to be n
 import os
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ __all__ = ["ArrayDraft", "mapped"]
 
 
 class ArrayDraft:
-    """A NumPy file of a store that is not there yet, of zeros; whoever has its disk maps `path` and changes it.
+    """A NumPy file of a store, of zeros, that is not there yet; who has its disk changes it by its `path` (`mapped`).
 
     The file goes with the object, unless it is kept; what is mapped stays readable.
 
@@ -47,7 +47,7 @@ class ArrayDraft:
             _take_room(self.path, file.fileno(), file.tell() + kind.itemsize * int(np.prod(shape)))
 
     def mapped(self) -> npt.NDArray[Any]:
-        """Return the array, to be read and written: the kernel keeps in memory what there is room for."""
+        """Return the array, to be read: the kernel keeps in memory what there is room for."""
         return mapped(self.path)
 
     def keep(self) -> FileEntry:
@@ -59,9 +59,9 @@ class ArrayDraft:
         return entry
 
 
-def mapped(path: Path) -> npt.NDArray[Any]:
-    """Return the array of a draft, to be read and written."""
-    return np.asarray(np.load(path, mmap_mode="r+"))
+def mapped(path: Path, mode: Literal["r", "r+"] = "r") -> npt.NDArray[Any]:
+    """Return the array of a NumPy file, to be read, or to be changed, too: all who have mapped it see that."""
+    return np.asarray(np.load(path, mmap_mode=mode))
 
 
 def _remove(path: Path, store: Store, folder: str) -> None:

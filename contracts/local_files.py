@@ -23,7 +23,6 @@ __all__ = [
 Fill = Callable[[IO[bytes]], object]
 """Writes the content of a file that is open for reading and writing, at any positions."""
 
-
 _HIDDEN: Final = "."
 _DRAFT: Final = ".tmp"
 

@@ -87,7 +87,8 @@ class Assigner:
 
     def _assign_part(self, paths: _Paths) -> None:
         """Assign this rank's blocks, and wait for all, which call it together."""
-        vectors, chosen, centroids, lists, cosines = (mapped(Path(path)) for path in paths)
+        vectors, chosen, centroids = (mapped(Path(path)) for path in (paths.vectors, paths.chosen, paths.centroids))
+        lists, cosines = (mapped(Path(path), "r+") for path in (paths.lists, paths.cosines))
         quantizer: Any = faiss.IndexFlatIP(centroids.shape[1])
         quantizer.add(centroids)
         for at in _blocks(len(chosen))[self.workers.rank :: self.workers.world_size]:
@@ -118,7 +119,7 @@ def _nearest(quantizer: Any, vectors: Floats) -> tuple[Ints, Floats]:
 def _shared(array: npt.NDArray[Any]) -> ArrayDraft:
     """Return an array as a file for other processes, which goes with what is returned."""
     draft = ArrayDraft(Store(tempfile.gettempdir()), "array.npy", array.shape, array.dtype)
-    draft.mapped()[:] = array
+    mapped(draft.path, "r+")[:] = array
     return draft
 
 

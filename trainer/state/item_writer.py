@@ -62,7 +62,7 @@ class ItemWriter:
     def write(self, paths: ItemPaths) -> None:
         """Fill files that have their shapes (`contracts.drafts`); called as `Embeddings.fetch`."""
         special = torch.arange(FIRST_ITEM, device=self.embeddings.weight.device)
-        mapped(Path(paths.embeddings))[:FIRST_ITEM] = array_of(self.fetched(special))
+        mapped(Path(paths.embeddings), "r+")[:FIRST_ITEM] = array_of(self.fetched(special))
         if self.embeddings.workers.has_nodes:
             self._fill(paths, lambda rows: torch.arange(len(rows)), self.fetched)
             return
@@ -85,7 +85,7 @@ class ItemWriter:
 
     def _fill(self, paths: ItemPaths, mine: Callable[[Tensor], Tensor], vectors_of: Vectors) -> int:
         """Write those of the items that are `mine`, as where they are among rows (n,); return how many."""
-        embeddings, vectors, written = mapped(Path(paths.embeddings)), mapped(Path(paths.vectors)), 0
+        (embeddings, vectors), written = (mapped(Path(path), "r+") for path in paths), 0
         for first in range(0, len(self.in_use), _AT_ONCE):
             rows = self.in_use[torch.arange(first, min(first + _AT_ONCE, len(self.in_use)))]
             chosen = mine(rows)
