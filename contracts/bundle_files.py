@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from mmap import ACCESS_READ, mmap
@@ -88,6 +89,10 @@ class BundleFiles:
         """Return an array in the form in which it is to be kept: as it is."""
         return values
 
+    def each(self, *reads: Callable[[], Any]) -> list[Any]:
+        """Return what each of some reads returns, one after another: memory holds one file besides what is kept."""
+        return [read() for read in reads]
+
     def matrix(self, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
         """Return a file of finite float32 numbers, of this shape."""
         matrix = self.array(name, np.float32, shape)
@@ -135,6 +140,12 @@ class MappedFiles(BundleFiles):
     def _data(self, name: str) -> mmap:
         with self.log.store.local(self.manifest.folder, self.manifest.file(name)) as path, path.open("rb") as file:
             return mmap(file.fileno(), 0, access=ACCESS_READ)
+
+    def each(self, *reads: Callable[[], Any]) -> list[Any]:
+        """Return what each of some reads returns, side by side: training waits, and no file has to be in memory."""
+        with ThreadPoolExecutor(len(reads)) as threads:
+            started = [threads.submit(read) for read in reads]
+            return [one.result() for one in started]
 
     def strings(self, pieces: Iterable[pa.Array], count: int) -> Strings:
         """Return the strings of Arrow arrays, `count` in all: in two arrays (`Texts`), a third of the memory."""

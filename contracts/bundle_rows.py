@@ -1,6 +1,8 @@
 """What a bundle holds for each row of its index: ids, keys, vectors, embeddings and popularity."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self, cast
 
 import numpy as np
@@ -18,6 +20,7 @@ from contracts.texts import Texts
 
 __all__ = ["BundleRows"]
 
+Floats = npt.NDArray[np.float32]
 _NONE: Final = np.empty(0, np.int64)
 
 
@@ -39,7 +42,8 @@ class BundleRows:
     @classmethod
     def read(cls, files: BundleFiles) -> Self:
         """Read a complete bundle; raises `CorruptArtefactError` where files are damaged or do not fit together."""
-        (rows, ids, keys, popularity), count = files.items(), files.manifest.rows
+        (rows, ids, keys, popularity), *matrices = files.each(files.items, *_matrices_of(files))
+        count = files.manifest.rows
         in_order = len(rows) == files.manifest.items and _ascend(rows, count)
         files.require(BundleFile.ITEMS, in_order, f"does not number {files.manifest.items} rows from 0 to {count - 1}")
         gone = _others(rows, count)
@@ -47,7 +51,7 @@ class BundleRows:
             ids=Layers.of(_spread(files, ids, rows, ""), gone),
             keys=Layers.of(_spread(files, keys, rows, PADDING_KEY)),
             popularity=Layers.of(_spread(files, popularity, rows, -np.inf)),
-            **_matrices(files, gone),
+            **_without(gone, *matrices),
             item_rows=_found(files, keys, IndexRows(rows.astype(np.int64)) if len(gone) else None),
         )
 
@@ -71,7 +75,7 @@ class BundleRows:
             ids=Layers.of(files.strings(map(pa.array, self.ids.pieces("")), len(self)), gone),
             keys=Layers.of(files.kept(keys)),
             popularity=Layers.of(files.kept(self.popularity.merged(-np.inf))),
-            **_matrices(files, gone),
+            **_without(gone, *(read() for read in _matrices_of(files))),
             item_rows=_found(files, ItemKeys(keys[live]), live),
         )
 
@@ -113,11 +117,15 @@ class BundleRows:
         return found
 
 
-def _matrices(files: BundleFiles, gone: npt.NDArray[np.int64]) -> dict[str, Layers[np.float32]]:
-    """Return the vectors and embeddings of a complete bundle, without the rows `gone`; called as in `BundleRows`."""
+def _matrices_of(files: BundleFiles) -> tuple[Callable[[], Floats], Callable[[], Floats]]:
+    """Return what reads the vectors and the embeddings of a complete bundle."""
     count, width = files.manifest.rows, files.manifest.dimension
-    vectors = files.matrix(BundleFile.VECTORS, (count, width))
-    embeddings = files.matrix(BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width))
+    vectors = partial(files.matrix, BundleFile.VECTORS, (count, width))
+    return vectors, partial(files.matrix, BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width))
+
+
+def _without(gone: npt.NDArray[np.int64], vectors: Floats, embeddings: Floats) -> dict[str, Layers[np.float32]]:
+    """Return vectors and embeddings without the rows `gone`; called as in `BundleRows`."""
     return {"vectors": Layers.of(vectors, gone), "embeddings": Layers.of(embeddings, gone + FIRST_ITEM_ROW)}
 
 

@@ -1,4 +1,6 @@
 import io
+import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +139,21 @@ def test_items_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
     data[4:60] = bytes(56)
     with pytest.raises(CorruptArtefactError, match=f"{BundleFile.ITEMS}: cannot be used"):
         files_with(tmp_path, bytes(data), name=BundleFile.ITEMS).items()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_read_together_comes_in_order_and_the_first_error_is_raised(
+    tmp_path: Path, kind: type[BundleFiles]
+) -> None:
+    files = files_with(tmp_path, b"", kind)
+    assert files.each(lambda: "one", lambda: 2) == ["one", 2]
+    with pytest.raises(CorruptArtefactError, match=r"items\.parquet"):
+        files.each(lambda: 1, files.items, lambda: 1 / 0)
+
+
+def test_mapped_files_are_read_side_by_side_and_others_one_after_another(tmp_path: Path) -> None:
+    met = threading.Barrier(2, timeout=10)
+    assert sorted(files_with(tmp_path / "a", b"", MappedFiles).each(met.wait, met.wait)) == [0, 1]
+    order: list[int] = []
+    files_with(tmp_path / "b", b"").each(*(partial(order.append, number) for number in range(5)))
+    assert order == [0, 1, 2, 3, 4]

@@ -59,7 +59,8 @@ class Servable:
             rows, index = first.rows, first.index
         else:
             whole = MappedFiles(log, start)
-            rows, index = BundleRows.read(whole), whole.opened(BundleFile.INDEX, searched_in)
+            opened = partial(whole.opened, BundleFile.INDEX, searched_in)
+            rows, index = whole.each(partial(BundleRows.read, whole), opened)
         for files in (BundleFiles(log, one) for one in deltas):
             delta = BundleDelta.read(files)
             rows = rows.changed(files, delta)
