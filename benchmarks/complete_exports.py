@@ -9,16 +9,15 @@ on fewer vectors than in a run. Medians over rounds, after the first bundle, whi
 - CPU: seconds of all ranks. wait: of the wall clock, for which no rank trains. own: of rank 0's own memory, at most.
 """
 
-import json
 import tempfile
+from functools import partial
 from typing import Annotated
 
 import numpy as np
-import torch
 import typer
 
 from benchmarks.exports import train_quickly
-from benchmarks.featured_exports import exported
+from benchmarks.featured_exports import exported, print_all
 from benchmarks.harness import command_line, figures_of_ranks, head, row
 from benchmarks.ranks_memory import fill
 from contracts import Store
@@ -51,10 +50,7 @@ def figures(items: int, rounds: int, index: str, workers: Workers) -> list[float
 @app.command()
 def rank(items: int, rounds: int, index: str) -> None:
     """Be one of the ranks that `run` starts; the first prints what all of them found."""
-    torch.set_num_threads(1)
-    with Workers.from_environment("cpu", 1200) as workers:
-        found = workers.gather(torch.tensor(figures(items, rounds, index, workers), dtype=torch.float64))
-        workers.first(lambda: print(json.dumps(found.tolist())))
+    print_all(partial(figures, items, rounds, index))
 
 
 @app.command()

@@ -14,6 +14,8 @@ rounds, after one that is not counted.
 import json
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Final
 
 import numpy as np
@@ -82,13 +84,18 @@ def figures(items: int, share: float, rounds: int, workers: Workers) -> list[lis
     return [np.median(found[way][1:], axis=0).tolist() for way in _WAYS]
 
 
+def print_all(figures_of: Callable[[Workers], object]) -> None:
+    """Be a rank, and let the first print what each of them found, for `figures_of_ranks`."""
+    torch.set_num_threads(1)
+    with Workers.from_environment("cpu", 1200) as workers:
+        found = workers.gather(torch.tensor(figures_of(workers), dtype=torch.float64))
+        workers.first(lambda: print(json.dumps(found.tolist())))
+
+
 @app.command()
 def rank(items: int, share: float, rounds: int) -> None:
     """Be one of the ranks that `run` starts; the first prints what all of them found."""
-    torch.set_num_threads(1)
-    with Workers.from_environment("cpu", 1200) as workers:
-        found = workers.gather(torch.tensor(figures(items, share, rounds, workers), dtype=torch.float64))
-        workers.first(lambda: print(json.dumps(found.tolist())))
+    print_all(partial(figures, items, share, rounds))
 
 
 @app.command()

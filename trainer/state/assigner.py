@@ -3,16 +3,17 @@
 import json
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import faiss
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from contracts import Store
 from contracts.drafts import ArrayDraft, mapped
+from trainer.ranks.parts import done_by_all
 from trainer.ranks.workers import Workers
 
 __all__ = ["Assigned", "Assigner", "assign", "lengths_of"]
@@ -74,7 +75,7 @@ class Assigner:
         found = [_shared(np.zeros(len(chosen), kind)) for kind in (np.int32, np.float32)]
         paths = _Paths(str(vectors), *(str(draft.path) for draft in (*given, *found)))
         self.workers.ask(f"{_ASSIGN}{json.dumps(paths)}")
-        self._assign_part(paths)
+        self._assign_own(paths)
         lists, cosines = (draft.mapped() for draft in found)
         return Assigned(lists, cosines)
 
@@ -82,18 +83,23 @@ class Assigner:
         """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
         if not question.startswith(_ASSIGN):
             return False
-        self._assign_part(_Paths(*json.loads(question.removeprefix(_ASSIGN))))
+        self._assign_own(_Paths(*json.loads(question.removeprefix(_ASSIGN))))
         return True
 
-    def _assign_part(self, paths: _Paths) -> None:
-        """Assign this rank's blocks, and wait for all, which call it together."""
+    def _assign_own(self, paths: _Paths) -> None:
+        """Assign this rank's blocks; called as `done_by_all`."""
+        done_by_all(self.workers, partial(self._assign_part, paths), len(mapped(Path(paths.chosen))))
+
+    def _assign_part(self, paths: _Paths) -> int:
+        """Assign this rank's blocks, and return how many vectors they have."""
         vectors, chosen, centroids = (mapped(Path(path)) for path in (paths.vectors, paths.chosen, paths.centroids))
         lists, cosines = (mapped(Path(path), "r+") for path in (paths.lists, paths.cosines))
         quantizer: Any = faiss.IndexFlatIP(centroids.shape[1])
         quantizer.add(centroids)
-        for at in _blocks(len(chosen))[self.workers.rank :: self.workers.world_size]:
+        own = _blocks(len(chosen))[self.workers.rank :: self.workers.world_size]
+        for at in own:
             lists[at], cosines[at] = _nearest(quantizer, vectors[chosen[at]])
-        self.workers.sum(torch.zeros(1))
+        return sum(at.stop - at.start for at in own)
 
 
 def assign(quantizer: Any, vectors: Floats, chosen: Ints | None = None) -> Assigned:

@@ -7,6 +7,7 @@ in common: there rank 0 fetches and writes all.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ from contracts.drafts import mapped
 from trainer.items.embeddings import Embeddings
 from trainer.items.live_rows import LiveRows
 from trainer.items.rows import FIRST_ITEM
+from trainer.ranks.parts import done_by_all
 from trainer.state.codec import array_of
 
 __all__ = ["ItemPaths", "ItemWriter"]
@@ -67,8 +69,7 @@ class ItemWriter:
             self._fill(paths, lambda rows: torch.arange(len(rows)), self.fetched)
             return
         self.embeddings.workers.ask(f"{_WRITE}{json.dumps(paths)}")
-        if (written := self._write_own(paths)) != len(self.in_use):
-            raise RuntimeError(f"ranks have written {written} items of {len(self.in_use)}")
+        self._write_own(paths)
 
     def answer(self, question: str) -> bool:
         """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
@@ -78,10 +79,10 @@ class ItemWriter:
         return True
 
     @torch.no_grad()
-    def _write_own(self, paths: ItemPaths) -> int:
-        """Write what this rank keeps, and return how many items all have written, once they have, together."""
-        written = self._fill(paths, self.embeddings.places.own, self.kept)
-        return int(self.embeddings.workers.sum(torch.tensor(written)))
+    def _write_own(self, paths: ItemPaths) -> None:
+        """Write what this rank keeps; called as `done_by_all`."""
+        fill = partial(self._fill, paths, self.embeddings.places.own, self.kept)
+        done_by_all(self.embeddings.workers, fill, len(self.in_use))
 
     def _fill(self, paths: ItemPaths, mine: Callable[[Tensor], Tensor], vectors_of: Vectors) -> int:
         """Write those of the items that are `mine`, as where they are among rows (n,); return how many."""

@@ -32,8 +32,29 @@ def follow(folder: str, items: int, workers: Workers) -> int:
     return len(shared.table)
 
 
+def fail_once(folder: str, failing: int, workers: Workers) -> None:
+    """Let a rank fail to write: rank 0 gets an error, nobody waits, and the next time all is written."""
+    state, seen = with_items(40, workers), list[str]()
+
+    def write() -> None:
+        try:
+            files_of(folder, state)
+        except (RuntimeError, MemoryError) as error:
+            seen.append(str(error))
+
+    for error in (MemoryError("no room"), None):
+        effect = error if workers.rank == failing else None
+        with patch.object(state, "kept_vectors", side_effect=effect, wraps=state.kept_vectors):
+            workers.first(write, state.answer)
+    wanted = "no room" if failing == 0 else "ranks have done "
+    assert len(seen) == workers.is_first
+    assert all(one.startswith(wanted) for one in seen)
+
+
 def main(folder: str) -> None:
     with Workers.from_environment("cpu") as workers:
+        for failing in range(workers.world_size):
+            fail_once(folder, failing, workers)
         left = sum(follow(folder, items, workers) for items in (1, 2, 3, 40, 300))
         Path(folder, f"rank{workers.rank}").write_text(str(left))
 

@@ -61,7 +61,7 @@ def test_items_that_no_rank_writes_are_an_error(tmp_path: Path) -> None:
     state = with_items(5)
     with (
         patch.object(type(state.embeddings.places), "own", lambda _, rows: torch.arange(len(rows) - 1)),
-        pytest.raises(RuntimeError, match="ranks have written 4 items of 5"),
+        pytest.raises(RuntimeError, match="ranks have done 4 items of 5"),
     ):
         files_of(tmp_path, state)
 
