@@ -13,8 +13,10 @@ demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log
 	$(BIN)/weir up --demo --once --fresh $(if $(LOG),--log "$(LOG)")
 
 # Half of the time of a test that starts processes is waiting: one process more than cores, and the long files first.
+# A process whose interpreter hangs cannot stop its test: it ends after the longest limit of a test, with its stacks.
 test: .venv/dev.stamp  ## all tests, a process for each core and one more, but at most four
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+		--max-worker-restart 1 -o faulthandler_timeout=1260 -o faulthandler_exit_on_timeout=true
 
 lint: .venv/dev.stamp .venv/buf/node_modules .venv/tools/protoc-gen-openapi  ## style, types, import rules, generated code, the API as clients know it
 	$(BIN)/ruff check .

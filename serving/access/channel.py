@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -87,7 +88,19 @@ def credentials_of(config: ClientConfig, token: "SentToken | None") -> grpc.Chan
     credentials = _certificates(config)
     if token is None:
         return credentials
+    _keep_threads()
     return grpc.composite_channel_credentials(credentials, grpc.metadata_call_credentials(token, "weir"))
+
+
+@cache
+def _keep_threads() -> grpc.Channel:
+    """Keep the threads of gRPC as long as the process lives, by a channel that never connects.
+
+    The last channel that is closed waits for them and holds Python's lock meanwhile (as of gRPC 1.85, whose pull
+    request 42247 is about it). A thread that drops the token of a channel closed before it waits for that lock, so
+    that the whole process would hang.
+    """
+    return grpc.insecure_channel("127.0.0.1:1")
 
 
 def _certificates(config: ClientConfig) -> grpc.ChannelCredentials:

@@ -2,6 +2,8 @@
 
 import asyncio
 import http.client
+import subprocess
+import sys
 import time
 import urllib.request
 from collections import Counter
@@ -13,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.integration import closing as closing_again
 from tests.integration import hostile
 from tests.integration.guarded import QUERY, Guarded, guarded_server
 from tests.serving.authority import Issuer
@@ -93,3 +96,11 @@ def test_nothing_secret_is_told(guarded: Guarded) -> None:
     told += "".join(guarded.process.lines) + guarded.access_log.replace('"token unmistakable-caller"', "")
     for secret in ("unmistakable", "PRIVATE KEY", *(part for token in tokens[:3] for part in token.split("."))):
         assert secret not in told
+
+
+def test_a_process_that_closes_clients_with_a_token_goes_on(guarded: Guarded) -> None:
+    config = guarded.process.client
+    assert config is not None
+    command = [sys.executable, "-m", closing_again.__name__, guarded.process.target, config.model_dump_json()]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
