@@ -4,7 +4,7 @@
 
 Each line is a run of so many processes of this machine. Items have tags and a price; before each export, the vectors of
 some tags move, and with them a share of the items by more than the bound. Lists are 256, trained before. Medians over
-rounds, after one that is not counted.
+rounds, after one that is not counted. `--left 3000000`: that many other items have had rows, which are free by now.
 
 - rank 0 alone: every item comes to rank 0, which compares it, as in the first export of a process.
 - each its own: each rank compares the items that it keeps, and those that have moved come to rank 0.
@@ -12,6 +12,7 @@ rounds, after one that is not counted.
 """
 
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,12 +26,14 @@ import typer
 
 from benchmarks.exports import train_quickly
 from benchmarks.harness import F64, Peak, command_line, figures_of_ranks, head, row
-from benchmarks.ranks_memory import fill
+from benchmarks.ranks_memory import AT_ONCE, fill
 from contracts import BundleManifest, Store
 from contracts.feature_weights import buckets_of
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
 from trainer.export.keeper import Keeper
+from trainer.items.rows import no_rows
+from trainer.items.table import RowChanges
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 
@@ -64,13 +67,15 @@ def exported(store: Store, state: TrainerState, keeper: Keeper, workers: Workers
     return spent, made[0].moved or 0.0 if made else 0.0
 
 
-def figures(items: int, share: float, rounds: int, workers: Workers) -> list[list[float]]:
+def figures(items: int, left: int, share: float, rounds: int, workers: Workers) -> list[list[float]]:
     """Return for each way what a rank found: medians of CPU, wall and memory, and the share of items that moved."""
     train_quickly()
     config = TrainerConfig(device="cpu", index="IVF256,SQfp16", publish_bound=_BOUND, bundle_chain=99)
     state, keeper, tags = TrainerState.fresh(config, workers=workers), Keeper(), round(share * _TAGS)
     state.position.trained_sequence = 0
-    fill(state, items, features=True)
+    left = math.ceil(left / AT_ONCE) * AT_ONCE  # those of a window leave together
+    fill(state, left + items, features=True)
+    state.counts.follow(no_rows(), np.ones((0, 1)), RowChanges(no_rows(), state.table.expire(left)))
     found: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
@@ -93,15 +98,16 @@ def print_all(figures_of: Callable[[Workers], object]) -> None:
 
 
 @app.command()
-def rank(items: int, share: float, rounds: int) -> None:
+def rank(items: int, left: int, share: float, rounds: int) -> None:
     """Be one of the ranks that `run` starts; the first prints what all of them found."""
-    print_all(partial(figures, items, share, rounds))
+    print_all(partial(figures, items, left, share, rounds))
 
 
 @app.command()
 def run(
     items: Annotated[list[int], typer.Option(help="items of the table; may be repeated")] = [2_000_000],  # noqa: B006
     ranks: Annotated[list[int], typer.Option(help="numbers of ranks; may be repeated")] = [1, 2, 4],  # noqa: B006
+    left: Annotated[int, typer.Option(help="items that have left before them")] = 0,
     share: Annotated[float, typer.Option(help="of the items that move before an export")] = 0.01,
     rounds: Annotated[int, typer.Option(help="exports of each kind")] = 3,
 ) -> None:
@@ -109,7 +115,7 @@ def run(
     head("items", "ranks", "compared by", "moved", "CPU, s", "wait, s", "own, MB")
     for number in items:
         for count in ranks:
-            found: F64 = figures_of_ranks(count, "benchmarks.featured_exports", number, share, rounds)
+            found: F64 = figures_of_ranks(count, "benchmarks.featured_exports", number, left, share, rounds)
             for way, of_way in zip(_WAYS, found.transpose(1, 0, 2), strict=True):
                 cpu, first = float(of_way[:, 0].sum()), of_way[0].tolist()
                 row(f"{number:,}", count, way, f"{first[3]:.2%}", cpu, *first[1:3])

@@ -46,7 +46,8 @@ from trainer.stream.prequential import evaluate
 
 app = command_line(__doc__)
 
-_AT_ONCE: Final = 1 << 16
+AT_ONCE: Final = 1 << 16
+"""Items that come with a window."""
 _FEW: Final = 1000
 _TESTED: Final = 100
 _SPREAD: Final = np.int64(0x9E3779B97F4A7C1)
@@ -68,8 +69,8 @@ _WAIT: Final = "wait"
 
 def fill(state: TrainerState, items: int, *, features: bool = False) -> None:
     """Give rows to so many items, as windows of some ten thousand new ones do."""
-    for first in range(0, items, _AT_ONCE):
-        numbers = np.arange(first, min(first + _AT_ONCE, items))
+    for first in range(0, items, AT_ONCE):
+        numbers = np.arange(first, min(first + AT_ONCE, items))
         ids = np.array([f"id-{number:09d}" for number in numbers.tolist()], object)
         rows = admit(state, ItemKeys((numbers + 1) * _SPREAD), ids, first)
         changes = RowChanges(rows, no_rows())

@@ -50,8 +50,11 @@ class LiveRows:
 
     def among(self, rows: Tensor) -> Tensor:
         """Say of rows, of any shape, whether items own them."""
-        is_free = torch.isin(rows, torch.from_numpy(self.free).to(rows.device))
-        return (rows >= FIRST_ITEM) & (rows < self.end) & ~is_free
+        owned = (rows >= FIRST_ITEM) & (rows < self.end)
+        if not len(self.free):
+            return owned
+        free = torch.from_numpy(self.free).to(rows.device)
+        return owned & (free[torch.searchsorted(free, rows.contiguous()).clamp_(max=len(free) - 1)] != rows)
 
     def taken(self, count: int) -> tuple["LiveRows", TableRows]:
         """Return what there is once so many more are owned, and these: the lowest free rows, ascending, (count,)."""
