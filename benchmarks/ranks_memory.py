@@ -64,7 +64,8 @@ _MB: Final = (
     "sent in the test",
 )
 _SECONDS: Final = ("test", "export")
-_WAIT: Final = "wait"
+_WAITS: Final = ("load", "wait")
+"""Seconds of the clock."""
 
 
 def fill(state: TrainerState, items: int, *, features: bool = False) -> None:
@@ -114,19 +115,21 @@ def exported(state: TrainerState, workers: Workers) -> dict[str, float]:
         workers.first(lambda: export_bundle(Store(folder), state, keeper=keeper), state.answer)
         spent, wait = time.process_time() - spent, time.perf_counter() - began
     kept = max(status("RssAnon") - held, 0)
-    return {"exporting": peak.own, "kept": kept, "mapped": peak.mapped, "export": spent, _WAIT: wait}
+    return {"exporting": peak.own, "kept": kept, "mapped": peak.mapped, "export": spent, "wait": wait}
 
 
 def figures(items: int, changed: int, folder: str, workers: Counted, *, features: bool) -> list[float]:
-    """Return the figures of this rank, in MB, and CPU seconds."""
+    """Return the figures of this rank, in MB, CPU seconds, and seconds of the clock."""
     log, config, loaded = CheckpointLog(Store(folder)), TrainerConfig(device="cpu", index="IVF256,SQfp16"), []
     few = TrainerState.fresh(config, workers=workers)
     fill(few, _FEW)
     exported(few, workers)
     found = of_a_state(items, changed, log, config, workers, features=features)
+    began = time.perf_counter()
     found["loading"] = added(lambda: loaded.append(log.load(config, workers)))
+    found["load"] = time.perf_counter() - began
     found |= exported(loaded[0], workers)
-    return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in (*_SECONDS, _WAIT))]
+    return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in (*_SECONDS, *_WAITS))]
 
 
 def of_a_state(
@@ -175,11 +178,16 @@ def run(
     features: Annotated[bool, typer.Option("--features", help="items have features: tags and a price")] = False,
 ) -> None:
     """Measure and print everything."""
-    head("ranks", *(f"{name}, MB" for name in _MB), *(f"CPU of the {name}, s" for name in _SECONDS), "wait, s")
+    head(
+        "ranks",
+        *(f"{name}, MB" for name in _MB),
+        *(f"CPU of the {name}, s" for name in _SECONDS),
+        *(f"{name}, s" for name in _WAITS),
+    )
     for count in ranks:
         found = ranks_of(count, items, changed, features=features)
-        most, spent = found.max(0).tolist(), found[:, len(_MB) : -1].sum(0).tolist()
-        row(count, *most[: len(_MB)], *spent, most[-1])
+        most, spent = found.max(0).tolist(), found[:, len(_MB) : -len(_WAITS)].sum(0).tolist()
+        row(count, *most[: len(_MB)], *spent, *most[-len(_WAITS) :])
 
 
 if __name__ == "__main__":

@@ -64,10 +64,17 @@ class OwnPlaces:
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
         """Copy the own ones among stored lines (n, ...), from number `first` on."""
+        if self.by_place == (self.places.ranks > 1):
+            # Stored in the order in which the rank keeps them.
+            at = first - self.wanted.start
+            into[at : at + len(lines)] = lines
+            return
         stored = torch.arange(first, first + len(lines))
-        rows = self.places.rows(stored) if self.by_place else stored
-        own = self.places.own(rows)
-        into[self.places.local(rows[own])] = lines[own]
+        if self.by_place:
+            _put(lines, into, self.places.rows(stored))
+        else:
+            own = self.places.own(stored)
+            _put(lines[own], into, self.places.local(stored[own]))
 
 
 class OwnStripes:
@@ -96,9 +103,9 @@ class OwnStripes:
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
         """Copy the own ones among stored lines (n, ...), from number `first` on."""
-        rows = TableRows(np.arange(first, first + len(lines)))
-        own = self._stripes.own(rows)
-        into[self._stripes.lines(TableRows(rows[own]))] = lines[own]
+        skipped = (self._stripes.rank - first) % self._stripes.ranks
+        own, at = lines[skipped :: self._stripes.ranks], (first + skipped) // self._stripes.ranks
+        into[at : at + len(own)] = own
 
 
 class OwnListed:
@@ -203,6 +210,11 @@ class OwnBytes:
         cuts = np.concatenate([[first], edges[passed:within], [last]])
         inside = (passed + np.arange(len(cuts) - 1)) % 2 == 1
         return torch.from_numpy(np.repeat(inside, np.diff(cuts)))
+
+
+def _put(lines: Tensor, into: Tensor, at: Tensor) -> None:
+    """Copy lines (n, ...) to some of a tensor's; NumPy copies whole ones, PyTorch one number after another."""
+    into.numpy()[at.numpy()] = lines.numpy()
 
 
 def own_table(rows: OwnStripes | OwnListed) -> dict[str, OwnLines]:
