@@ -64,7 +64,7 @@ _MB: Final = (
     "sent in the test",
 )
 _SECONDS: Final = ("test", "export")
-_WAITS: Final = ("load", "wait")
+_WAITS: Final = ("save", "load", "wait")
 """Seconds of the clock."""
 
 
@@ -144,7 +144,9 @@ def of_a_state(
     testing = added(lambda: evaluate(state, manifest_of(), tested))
     found = {"held": held, "growing": most - held, "testing": testing, "sent in the test": workers.sent}
     found["test"] = time.process_time() - spent
+    began = time.perf_counter()
     found["saving"] = added(lambda: log.save(state, workers))
+    found["save"] = time.perf_counter() - began
     if changed:
         change(state, changed)
     found["saving a delta"] = added(lambda: log.save(state, workers))  # without changes, nothing is written

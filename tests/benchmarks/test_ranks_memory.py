@@ -12,6 +12,6 @@ def test_a_rank_finds_a_figure_for_each_column(tmp_path: Path) -> None:
     )
     # Of a thousand items only this is sure to need new memory: the pages of what is read back.
     assert found["mapped"] > 2 * 256 * 1000 / 1e6
-    assert min(found[name] for name in ("exporting", "kept", "loading", "test", "export", "load", "wait")) >= 0
+    assert min(found[name] for name in ("exporting", "kept", "loading", "test", "export", "save", "load", "wait")) >= 0
     assert found["sent in the test"] == 0
     assert len(checkpoint_names(Store(str(tmp_path)))) == 2

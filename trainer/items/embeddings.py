@@ -94,7 +94,7 @@ class Embeddings:
 
     def kept(self, rows: Tensor) -> Tensor:
         """Return the embeddings (n, d) of rows (n,) that this rank keeps."""
-        return self.weight[self.places.local(rows)]
+        return self.weight.index_select(0, self.places.local(rows))
 
     def fetch(self, rows: Tensor, line: Line = "weight") -> Tensor:
         """Return what distinct rows (n,) have, (n, ...); all ranks call it together, or rank 0 in `Workers.first`."""

@@ -77,7 +77,7 @@ class Route:
 
     def push(self, values: Tensor) -> Tensor:
         """Send what belongs to the rows that were asked for, (n, ...), and return what belongs to `asked`, (m, ...)."""
-        ordered = values if self._order is None else values[self._order]
+        ordered = values if self._order is None else values.index_select(0, self._order)
         return self._workers.exchange(ordered, self._send, self._receive)
 
     def add(self, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,7 +94,7 @@ class Route:
         """Add up beside them what all ranks share, (k,): this one gets its `Workers.part` of the sum."""
         width, shares = math.prod(values.shape[1:]), [shared[share] for share in self._workers.shares(len(shared))]
         sizes = [len(share) for share in shares]
-        rows = torch.split(values if self._order is None else values[self._order], self._send)
+        rows = torch.split(values if self._order is None else values.index_select(0, self._order), self._send)
         sent = torch.cat([one for part, share in zip(rows, shares, strict=True) for one in (part.flatten(), share)])
         send = [count * width + size for count, size in zip(self._send, sizes, strict=True)]
         receive = [count * width + sizes[self._workers.rank] for count in self._receive]
@@ -119,5 +119,5 @@ def moved(lines: Iterable[Tensor], before: Places, after: Places, workers: Worke
         numbers = torch.arange(first, last, device=pairs[0][0].device)
         route = Route.of(before.rows_at(numbers), after, workers)
         for one, into in pairs:
-            into[route.asked] = route.push(one[numbers])
+            into[route.asked] = route.push(one[first:last])
     return tuple(into for _, into in pairs)

@@ -60,10 +60,10 @@ class PlacedLines:
         return self.embeddings.capacity, *self.embeddings.state_dict()[self.line].shape[1:]
 
     def __iter__(self) -> Iterator[Tensor]:
-        here, lines = self.embeddings.places.here, self.embeddings.state_dict()[self.line]
-        for first in range(here.start, here.stop, _AT_ONCE):
-            places = torch.arange(first, min(first + _AT_ONCE, here.stop), device=lines.device)
-            yield lines[self.embeddings.places.local(self.embeddings.places.rows(places))]
+        places, lines = self.embeddings.places, self.embeddings.state_dict()[self.line]
+        for first in range(places.here.start, places.here.stop, _AT_ONCE):
+            some = torch.arange(first, min(first + _AT_ONCE, places.here.stop), device=lines.device)
+            yield lines.index_select(0, places.local(places.rows(some)))
 
 
 @dataclass(frozen=True)
