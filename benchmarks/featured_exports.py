@@ -75,7 +75,8 @@ def figures(items: int, left: int, share: float, rounds: int, workers: Workers) 
     state.position.trained_sequence = 0
     left = math.ceil(left / AT_ONCE) * AT_ONCE  # those of a window leave together
     fill(state, left + items, features=True)
-    state.counts.follow(no_rows(), np.ones((0, 1)), RowChanges(no_rows(), state.table.expire(left)))
+    if left:
+        state.counts.follow(no_rows(), np.ones((0, 1)), RowChanges(no_rows(), state.table.expire(left)))
     found: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)

@@ -15,8 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.integration import closing as closing_again
-from tests.integration import hostile
+from tests.integration import closing_clients, hostile
 from tests.integration.guarded import QUERY, Guarded, guarded_server
 from tests.serving.authority import Issuer
 from weir.retrieval.v1 import retrieval_pb2 as pb
@@ -101,6 +100,6 @@ def test_nothing_secret_is_told(guarded: Guarded) -> None:
 def test_a_process_that_closes_clients_with_a_token_goes_on(guarded: Guarded) -> None:
     config = guarded.process.client
     assert config is not None
-    command = [sys.executable, "-m", closing_again.__name__, guarded.process.target, config.model_dump_json()]
+    command = [sys.executable, "-m", closing_clients.__name__, guarded.process.target, config.model_dump_json()]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr

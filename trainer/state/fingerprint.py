@@ -97,10 +97,8 @@ class Fingerprint:
     def _hashes_of_embeddings(self, lines: Lines) -> Hashes:
         index = torch.from_numpy(lines)
         rows = TableRows(self._embeddings.places.rows_at(index).numpy())
-        return hashes_of(
-            rows,
-            self._embeddings.weight.index_select(0, index.to(self._embeddings.weight.device)).float().cpu().numpy(),
-        )
+        weight = self._embeddings.weight
+        return hashes_of(rows, weight.index_select(0, index.to(weight.device)).float().cpu().numpy())
 
 
 def hashes_of(rows: TableRows, lines: Floats) -> Hashes:

@@ -1,6 +1,6 @@
 """Open and close clients with a token again and again, as a process in which gRPC has nothing else to do.
 
-    python -m tests.integration.closing TARGET CLIENT_CONFIG
+    python -m tests.integration.closing_clients TARGET CLIENT_CONFIG
 
 A thread of gRPC that drops a token waits for Python's lock. Here it does so whenever the last channel is closed, as it
 happens by chance where many threads want that lock. A process that hangs ends after some seconds with its stacks.
