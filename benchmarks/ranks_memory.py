@@ -108,6 +108,12 @@ def added(work: Callable[[], object]) -> int:
     return max(status(PEAK) - held, 0)
 
 
+def timed(work: Callable[[], object]) -> tuple[int, float]:
+    """Return `added` and the seconds of the clock that it takes."""
+    began = time.perf_counter()
+    return added(work), time.perf_counter() - began
+
+
 def exported(state: TrainerState, workers: Workers) -> dict[str, float]:
     """Export a bundle; return the bytes of own memory that this adds, those that stay and mapped ones, and seconds."""
     keeper, held, spent, began = Keeper(), status("RssAnon"), time.process_time(), time.perf_counter()
@@ -125,9 +131,7 @@ def figures(items: int, changed: int, folder: str, workers: Counted, *, features
     fill(few, _FEW)
     exported(few, workers)
     found = of_a_state(items, changed, log, config, workers, features=features)
-    began = time.perf_counter()
-    found["loading"] = added(lambda: loaded.append(log.load(config, workers)))
-    found["load"] = time.perf_counter() - began
+    found["loading"], found["load"] = timed(lambda: loaded.append(log.load(config, workers)))
     found |= exported(loaded[0], workers)
     return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in (*_SECONDS, *_WAITS))]
 
@@ -144,9 +148,7 @@ def of_a_state(
     testing = added(lambda: evaluate(state, manifest_of(), tested))
     found = {"held": held, "growing": most - held, "testing": testing, "sent in the test": workers.sent}
     found["test"] = time.process_time() - spent
-    began = time.perf_counter()
-    found["saving"] = added(lambda: log.save(state, workers))
-    found["save"] = time.perf_counter() - began
+    found["saving"], found["save"] = timed(lambda: log.save(state, workers))
     if changed:
         change(state, changed)
     found["saving a delta"] = added(lambda: log.save(state, workers))  # without changes, nothing is written

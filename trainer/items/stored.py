@@ -61,9 +61,12 @@ class PlacedLines:
 
     def __iter__(self) -> Iterator[Tensor]:
         places, lines = self.embeddings.places, self.embeddings.state_dict()[self.line]
-        for first in range(places.here.start, places.here.stop, _AT_ONCE):
-            some = torch.arange(first, min(first + _AT_ONCE, places.here.stop), device=lines.device)
-            yield lines.index_select(0, places.local(places.rows(some)))
+        if places.ranks > 1:
+            yield from torch.split(lines, _AT_ONCE)  # a rank keeps them in this order
+            return
+        for first in range(0, len(lines), _AT_ONCE):
+            some = torch.arange(first, min(first + _AT_ONCE, len(lines)), device=lines.device)
+            yield lines.index_select(0, places.rows(some))
 
 
 @dataclass(frozen=True)
