@@ -2,9 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
@@ -102,28 +106,46 @@ def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
     return found
 
 
+_unused: "SimpleQueue[AdminClient]" = SimpleQueue()
+"""Clients whose `TopicClient` is gone.
+
+librdkafka aborts the process where its own thread destroys a client, and that thread takes answers in Python, whose
+collector may find a client just then. So a client is destroyed by a thread that makes another one.
+"""
+
+
+def _destroy_unused() -> None:
+    try:
+        while True:
+            _unused.get_nowait()
+    except Empty:
+        return
+
+
 class TopicClient:
     """Asks the brokers about one topic; raises `KafkaSettingsError` where the settings make no client."""
 
     def __init__(self, topic: Topic, config: KafkaConfig) -> None:
         self._topic, self._config = topic, config
-        self._reason = ""
-        settings = client_settings(topic, config) | {"error_cb": self._note}
+        # Why a broker cannot be reached: an answer that does not come says nothing.
+        self._reasons = reasons = deque[str](maxlen=1)
+        settings = client_settings(topic, config) | {
+            "error_cb": lambda error: reasons.append(str(error.str())),
+            # A client that is no consumer would create the topic that it asks for.
+            "allow.auto.create.topics": False,
+        }
+        _destroy_unused()
         try:
             self._admin = AdminClient(settings)
         except KafkaException as error:
             raise KafkaSettingsError(f"{topic}: {error.args[0].str()}") from error
-
-    def _note(self, error: KafkaError) -> None:
-        """Remember why a broker cannot be reached: an answer that does not come says nothing."""
-        self._reason = str(error.str())
+        weakref.finalize(self, _unused.put, self._admin)
 
     def partitions(self) -> list[KafkaPartition]:
         """Return the partitions in order of number; raises `BrokerAwayError` or `TopicMissingError`."""
-        cluster = self._ask(self._admin.describe_cluster(request_timeout=self._config.timeout_seconds)).cluster_id
         found = self._describe()
         topic_id = _spelled(found)
-        identity = [quote(cluster or "unnamed", safe=""), self._topic.name, *([topic_id] if topic_id else [])]
+        identity = [quote(self._cluster(), safe=""), self._topic.name, *([topic_id] if topic_id else [])]
         numbers = sorted(partition.id for partition in found.partitions)
         first, size = self.offsets(numbers, OffsetSpec.earliest()), self.offsets(numbers, OffsetSpec.latest())
         return [
@@ -190,6 +212,16 @@ class TopicClient:
             raise self._away("no answer about the offsets of a partition")
         return offset
 
+    def _cluster(self) -> str:
+        """Return the identity of the cluster.
+
+        `describe_cluster` has it as well, but librdkafka aborts the process where the answer lists no broker, as that
+        of the only broker does for seconds after it was away.
+        """
+        with self._asking():
+            known = self._admin.list_topics(self._topic.name, timeout=self._config.timeout_seconds)
+        return known.cluster_id or "unnamed"
+
     def _describe(self) -> Any:
         return self._ask(self._describing())
 
@@ -200,8 +232,13 @@ class TopicClient:
         return future
 
     def _ask(self, future: "Future[T]") -> T:
-        try:
+        with self._asking():
             return future.result(self._config.timeout_seconds)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
         except KafkaException as error:
             problem: KafkaError = error.args[0]
             if problem.code() in _NO_SUCH_TOPIC:
@@ -212,7 +249,7 @@ class TopicClient:
 
     def _away(self, problem: str) -> BrokerAwayError:
         self._admin.poll(0)
-        reason, self._reason = self._reason, ""
+        reason = self._reasons.pop() if self._reasons else ""
         return BrokerAwayError(f"{self._topic}: {problem}{f' ({reason})' if reason else ''}")
 
 

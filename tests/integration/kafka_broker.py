@@ -154,15 +154,18 @@ def jars() -> Path | None:
 
 
 @contextmanager
-def kafka(folder: Path) -> Iterator[Broker]:
-    """Run a broker with its data in a folder; skips the test where there is none to run."""
+def kafka(folder: Path, changes: str = "") -> Iterator[Broker]:
+    """Run a broker with its data in a folder; skips the test where there is none to run.
+
+    `changes` are lines of its settings, which replace those of the same name.
+    """
     found = jars()
     if found is None or shutil.which("java") is None:
         pytest.skip("no Kafka: `make tools` fetches it where there are Java and Maven")
     port, sasl, mtls, controller = (free_port() for _ in range(4))
     settings = folder / "server.properties"
     ca, client = _make_certificate(folder, "broker"), _make_client(folder)
-    settings.write_text(_settings(folder, port, sasl, mtls, controller))
+    settings.write_text(_settings(folder, port, sasl, mtls, controller) + changes)
     (folder / "log4j.properties").write_text(_LOGGING)
     java = [
         "java",
@@ -241,7 +244,6 @@ listener.name.mtls.ssl.truststore.type=PEM
 listener.name.mtls.ssl.truststore.location={folder}/client.pem
 log.dirs={folder}/data
 log.retention.ms=-1
-auto.create.topics.enable=false
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
