@@ -97,9 +97,10 @@ def test_nothing_secret_is_told(guarded: Guarded) -> None:
         assert secret not in told
 
 
-def test_a_process_that_closes_clients_with_a_token_goes_on(guarded: Guarded) -> None:
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def test_a_process_that_closes_clients_with_a_token_goes_on(guarded: Guarded, kind: str) -> None:
     config = guarded.process.client
     assert config is not None
-    command = [sys.executable, "-m", closing_clients.__name__, guarded.process.target, config.model_dump_json()]
+    command = [sys.executable, "-m", closing_clients.__name__, kind, guarded.process.target, config.model_dump_json()]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
