@@ -3,13 +3,14 @@
     OMP_NUM_THREADS=1 python -m benchmarks.sharded run                         # some minutes, 5 GB of memory
     OMP_NUM_THREADS=1 python -m benchmarks.sharded run --store S               # the newest windows of a store
 
-Each line is a run of so many processes of this machine, which exchange rows by gloo over loopback.
+Each line is a run of so many processes of this machine, which exchange rows through memory that they share.
 
 - table: by how many MB the memory of a rank grows with its rows of a table for so many items, the most of all ranks.
 - keys, ids: the same with the keys, ids (of 12 bytes) and times of so many items, and what finds them.
 - rows: distinct table rows that a rank fetches for its share of a batch, the mean of all ranks.
 - wire: MB that a rank sends to others in a step, the mean of all ranks.
 - CPU: seconds of a step, all ranks together, median of the rounds, and against one rank in the same round.
+- gloo: the same where they exchange by gloo over loopback, as ranks of several machines do over their network.
 - apart: the same of as many trainings at the same time that know nothing of each other, with a share of the batch
   each, and against one rank. It is what sharing the cores costs, without any exchange, and with fewer negatives.
 
@@ -128,8 +129,17 @@ def steps(config: TrainerConfig, workers: Counted, count: int, store: str) -> li
 
 
 @app.command()
-def rank(batch: int, count: int, store: str, items: Annotated[list[int] | None, typer.Argument()] = None) -> None:
-    """Be one of the ranks that `run` starts; the first prints what all of them found."""
+def rank(
+    batch: int,
+    count: int,
+    store: str,
+    items: Annotated[list[int] | None, typer.Argument()] = None,
+    *,
+    far: bool = False,
+) -> None:
+    """Be one of the ranks that `run` starts, maybe as if on a machine of its own; the first prints all figures."""
+    if far:
+        os.environ.pop("LOCAL_WORLD_SIZE", None)
     torch.set_num_threads(1)
     keep_freed_memory()
     config = TrainerConfig(batch_size=batch, device="cpu")
@@ -142,10 +152,10 @@ def rank(batch: int, count: int, store: str, items: Annotated[list[int] | None, 
         workers.first(lambda: print(json.dumps(found.tolist())))
 
 
-def ranks_of(ranks: int, items: Sequence[int], batch: int, count: int, store: str) -> np.ndarray:
+def ranks_of(ranks: int, items: Sequence[int], batch: int, count: int, store: str, *, far: bool = False) -> np.ndarray:
     """Return what each of so many ranks found, (ranks, 4 + figures of memory)."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return found_by(started(launcher, items, batch, count, store))
+    return found_by(started(launcher, items, batch, count, store, far=far))
 
 
 def apart(ranks: int, batch: int, count: int, store: str) -> float:
@@ -155,9 +165,12 @@ def apart(ranks: int, batch: int, count: int, store: str) -> float:
     return sum(float(found_by(run)[:, 2].sum()) for run in runs)
 
 
-def started(launcher: list[str], items: Sequence[int], batch: int, count: int, store: str) -> "subprocess.Popen[str]":
+def started(
+    launcher: list[str], items: Sequence[int], batch: int, count: int, store: str, *, far: bool = False
+) -> "subprocess.Popen[str]":
     """Start ranks."""
     arguments = ["-m", "benchmarks.sharded", "rank", str(batch), str(count), store, *map(str, items)]
+    arguments += ["--far"] if far else []
     return subprocess.Popen([sys.executable, *launcher, *arguments], env=os.environ, stdout=subprocess.PIPE, text=True)
 
 
@@ -183,19 +196,22 @@ def run(
 ) -> None:
     """Measure and print everything."""
     found: dict[int, list[np.ndarray]] = {ranks: [] for ranks in _RANKS}
-    unshared: dict[int, list[float]] = {ranks: [] for ranks in _RANKS}
+    by_gloo, unshared = ({ranks: list[float]() for ranks in _RANKS} for _ in range(2))
     for _ in range(rounds):
         for ranks in _RANKS:
             found[ranks].append(ranks_of(ranks, items, batch, count, store))
+            by_gloo[ranks].append(float(ranks_of(ranks, [], batch, count, store, far=True)[:, 2].sum()))
             unshared[ranks].append(apart(ranks, batch, count, store))
     memory = [f"{name} of {one:,}, MB" for name in ("table", "keys and ids") for one in items]
-    head("ranks", *memory, "rows", "wire, MB", "CPU, s", "CPU / one rank", "wall, s", "apart, s", "apart / one rank")
+    beside = [f"{name}{unit}" for name in ("gloo", "apart") for unit in (", s", " / one rank")]
+    head("ranks", *memory, "rows", "wire, MB", "CPU, s", "CPU / one rank", "wall, s", *beside)
     alone = np.array([float(part[:, 2].sum()) for part in found[1]])
     for ranks in _RANKS:
         one, cpu = found[ranks][-1], np.array([float(part[:, 2].sum()) for part in found[ranks]])
         tables = (float(one[:, 4 + number].max()) / 1e6 for number in range(len(memory)))
         wall = float(np.median([part[:, 3].max() for part in found[ranks]]))
-        costs = [float(np.median(values)) for values in (cpu, cpu / alone, unshared[ranks], unshared[ranks] / alone)]
+        others = [part for line in (by_gloo, unshared) for part in (np.array(line[ranks]), line[ranks] / alone)]
+        costs = [float(np.median(values)) for values in (cpu, cpu / alone, *others)]
         row(ranks, *tables, float(one[:, 0].mean()), float(one[:, 1].mean()) / 1e6, *costs[:2], wall, *costs[2:])
 
 

@@ -20,7 +20,7 @@ from trainer.items.route import Route
 from trainer.items.table import FIRST_ITEM, PADDING, TableRows
 from trainer.losses import ItemCache
 from trainer.offline.data import Interactions, Ints
-from trainer.ranks.workers import device_of
+from trainer.ranks.device import device_of
 from trainer.step.adamw import AdamW
 from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase

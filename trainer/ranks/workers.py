@@ -2,11 +2,13 @@
 
 Every rank sees the whole stream; a step's rows are shared out, and the rows of the item table are kept in shares, too
 (`trainer.items.embeddings`). With one rank collectives are nothing at all. Sums are made in the order of ranks, so that
-they have the same bits each time. Ranks of one machine meet and talk without leaving it.
+they have the same bits each time. Ranks of one machine meet and talk without leaving it, and exchange what is on the
+CPU through memory that they share.
 """
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,9 +25,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
+from trainer.ranks.device import device_of
 from trainer.ranks.meeting import meet, stay_on_loopback
+from trainer.ranks.shared_memory import SharedMemory
 
-__all__ = ["Workers", "deterministic", "device_of"]
+__all__ = ["Workers", "deterministic"]
 
 PayloadT = TypeVar("PayloadT")
 
@@ -48,6 +52,7 @@ class Workers(AbstractContextManager["Workers"]):
     patience: timedelta = timedelta(seconds=_PATIENCE)
     waited: float = field(default=0.0, init=False)
     _store: Store | None = field(default=None, init=False, repr=False)
+    _memory: SharedMemory | None = field(default=None, init=False, repr=False)
     _meetings: int = field(default=0, init=False, repr=False)
     _asked: list[str] | None = field(default=None, init=False, repr=False)
 
@@ -81,9 +86,12 @@ class Workers(AbstractContextManager["Workers"]):
             torch.cuda.set_device(self.device)
         if self.world_size > 1:
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-            if os.environ.get("LOCAL_WORLD_SIZE") == str(self.world_size):
+            are_neighbours = os.environ.get("LOCAL_WORLD_SIZE") == str(self.world_size)
+            if are_neighbours:
                 stay_on_loopback()
             self._store = meet(self.rank, self.world_size)
+            if are_neighbours and sys.platform == "linux":
+                self._memory = SharedMemory.meet(self.rank, self.world_size, self._store, self.patience.total_seconds())
             dist.init_process_group(
                 backend, timeout=self.patience, store=self._store, rank=self.rank, world_size=self.world_size
             )
@@ -92,6 +100,8 @@ class Workers(AbstractContextManager["Workers"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._memory is not None:
+            self._memory.close()
         if self.world_size > 1:
             dist.destroy_process_group()
 
@@ -142,7 +152,10 @@ class Workers(AbstractContextManager["Workers"]):
             return tensor
         received = tensor.new_empty((sum(receive), *tensor.shape[1:]))
         with self._waiting():
-            dist.all_to_all_single(received, tensor.contiguous(), receive, send)
+            if self._memory is not None and tensor.device.type == "cpu":
+                self._memory.all_to_all(received, tensor, receive, send)
+            else:
+                dist.all_to_all_single(received, tensor.contiguous(), receive, send)
         return received
 
     def counts(self, send: list[int]) -> list[int]:
@@ -270,19 +283,6 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _question(self, number: int) -> str:
         return f"question/{self._meetings}/{number}"
-
-
-def device_of(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.device:
-    """Return the device that a setting asks for: for ``auto`` the GPU with this number where there are any.
-
-    Raises
-    ------
-    ValueError
-        If ``cuda`` is asked for where there is none.
-    """
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device = cuda, but this machine offers no CUDA device: set device = cpu or auto")
-    return torch.device("cuda", number) if wanted != "cpu" and torch.cuda.is_available() else torch.device("cpu")
 
 
 @contextmanager

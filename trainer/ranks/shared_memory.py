@@ -1,0 +1,176 @@
+"""Exchanges between the ranks of one machine, through memory that they share.
+
+Over loopback every byte goes through the kernel twice, and each message wakes up several threads. Here a rank writes
+what it sends where the others can read it, tells each of them where its part is, and copies what they have for it.
+"""
+
+import math
+import mmap
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.distributed.distributed_c10d import Store
+
+__all__ = ["SharedMemory"]
+
+Bytes = npt.NDArray[np.uint8]
+
+_BOXES: Final = 2
+"""Used in turn: a rank that writes to one again has heard since of all others that they have read it."""
+_KEPT: Final = 1 << 24
+"""Bytes of a box; what a larger exchange took is given back by the next one in this box."""
+_PLACE: Final = struct.Struct("qq")
+"""Where a part starts and ends in a box."""
+_OWNER: Final = struct.Struct("iii")
+"""What Linux tells of the process at the other end of a connection: its number, user and group."""
+
+
+@dataclass
+class Box:
+    """A piece of memory, by the file that stands for it: one rank writes to it, all others may read."""
+
+    file: int
+    _bytes: Bytes | None = None
+
+    def fit(self, needed: int) -> None:
+        """Let it have so many bytes, and no more than are usual; only its owner may ask for that."""
+        wanted = max(needed, _KEPT)
+        if os.fstat(self.file).st_size != wanted:
+            os.ftruncate(self.file, wanted)
+
+    def bytes(self, first: int, last: int) -> Bytes:
+        """Return the bytes from `first` to before `last`, which it has."""
+        if self._bytes is None or len(self._bytes) < last:
+            self._bytes = np.frombuffer(mmap.mmap(self.file, os.fstat(self.file).st_size), np.uint8)
+        return self._bytes[first:last]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another rank: the connection to it, and its boxes."""
+
+    rank: int
+    connection: socket.socket
+    boxes: list[Box]
+
+    @classmethod
+    def greeted(cls, connection: socket.socket, rank: int, own: list[Box]) -> Self:
+        """Return the rank at the other end, which gets our boxes and gives its own."""
+        user = _OWNER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _OWNER.size))[1]
+        if user != os.getuid():
+            raise RuntimeError(f"a process of user {user} pretends to be a rank of this run")
+        socket.send_fds(connection, [_PLACE.pack(rank, 0)], [box.file for box in own])
+        said, files, _, _ = socket.recv_fds(connection, _PLACE.size, _BOXES)
+        return cls(_PLACE.unpack(said)[0], connection, [Box(file) for file in files])
+
+    def tell(self, first: int, last: int) -> None:
+        """Say where its part is."""
+        with self._named():
+            self.connection.send(_PLACE.pack(first, last))
+
+    def part(self, turn: int) -> Bytes:
+        """Wait for what it has for us."""
+        with self._named():
+            said = self.connection.recv(_PLACE.size)
+            if not said:
+                raise ConnectionError
+        return self.boxes[turn].bytes(*_PLACE.unpack(said))
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            patience = self.connection.gettimeout()
+            raise RuntimeError(f"rank {self.rank} has not come to an exchange within {patience:g} s") from error
+        except ConnectionError as error:
+            raise RuntimeError(f"rank {self.rank} has ended") from error
+
+
+class SharedMemory:
+    """What one rank shares with those of the same machine.
+
+    Parameters
+    ----------
+    rank
+        The number of this rank.
+    own
+        Its boxes.
+    peers
+        All other ranks.
+    """
+
+    def __init__(self, rank: int, own: list[Box], peers: list[Peer]) -> None:
+        self._rank, self._own, self._turn = rank, own, 0
+        self._peers = {peer.rank: peer for peer in peers}
+
+    @classmethod
+    def meet(cls, rank: int, ranks: int, store: Store, patience: float) -> Self:
+        """Find the others by a store of theirs; none may take longer than `patience` seconds, now or in an exchange."""
+        own = [Box(os.memfd_create("exchange")) for _ in range(_BOXES)]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            name = f"weir-{secrets.token_hex(16)}"
+            # A name that starts so is no file.
+            listener.bind(f"\0{name}")
+            listener.listen(ranks)
+            listener.settimeout(patience)
+            store.set(f"exchange/{rank}", name)
+            connections = [_connected(store.get(f"exchange/{other}").decode()) for other in range(rank)]
+            connections += [listener.accept()[0] for _ in range(rank + 1, ranks)]
+        for one in connections:
+            one.settimeout(patience)
+        return cls(rank, own, [Peer.greeted(one, rank, own) for one in connections])
+
+    def all_to_all(self, into: Tensor, lines: Tensor, receive: list[int], send: list[int]) -> None:
+        """Send each rank the next of some lines (sum(send), ...); fill others (sum(receive), ...) with what they sent.
+
+        All ranks call it together. Raises `RuntimeError` where one of them has ended, or does not come.
+        """
+        width = lines.element_size() * math.prod(lines.shape[1:])
+        sent, came = _bytes_of(lines), _bytes_of(into)
+        parts, places = _places(send, width), _places(receive, width)
+        box = self._own[self._turn]
+        box.fit(len(sent))
+        for other, peer in self._peers.items():
+            box.bytes(*parts[other])[:] = sent[slice(*parts[other])]
+            peer.tell(*parts[other])
+        came[slice(*places[self._rank])] = sent[slice(*parts[self._rank])]
+        for other, peer in self._peers.items():
+            came[slice(*places[other])] = peer.part(self._turn)
+        self._turn = (self._turn + 1) % _BOXES
+
+    def close(self) -> None:
+        """Give everything back."""
+        for peer in self._peers.values():
+            peer.connection.close()
+        for box in [*self._own, *(box for peer in self._peers.values() for box in peer.boxes)]:
+            os.close(box.file)
+
+
+def _connected(name: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(f"\0{name}")
+    return connection
+
+
+def _places(counts: list[int], width: int) -> list[tuple[int, int]]:
+    return list(pairwise([0, *accumulate(count * width for count in counts)]))
+
+
+def _bytes_of(tensor: Tensor) -> Bytes:
+    """Return the bytes of a tensor; the same memory, if its numbers follow one another."""
+    lines = tensor.detach().contiguous()
+    # A single number may have any stride, which no view of bytes takes.
+    flat: Bytes = lines.as_strided((lines.numel(),), (1,)).view(torch.uint8).numpy()
+    return flat
