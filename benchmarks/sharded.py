@@ -10,7 +10,6 @@ Each line is a run of so many processes of this machine, which exchange rows thr
 - rows: distinct table rows that a rank fetches for its share of a batch, the mean of all ranks.
 - wire: MB that a rank sends to others in a step, the mean of all ranks.
 - CPU: seconds of a step, all ranks together, median of the rounds, and against one rank in the same round.
-- gloo: the same where they exchange by gloo over loopback, as ranks of several machines do over their network.
 - apart: the same of as many trainings at the same time that know nothing of each other, with a share of the batch
   each, and against one rank. It is what sharing the cores costs, without any exchange, and with fewer negatives.
 
@@ -129,17 +128,8 @@ def steps(config: TrainerConfig, workers: Counted, count: int, store: str) -> li
 
 
 @app.command()
-def rank(
-    batch: int,
-    count: int,
-    store: str,
-    items: Annotated[list[int] | None, typer.Argument()] = None,
-    *,
-    far: bool = False,
-) -> None:
-    """Be one of the ranks that `run` starts, maybe as if on a machine of its own; the first prints all figures."""
-    if far:
-        os.environ.pop("LOCAL_WORLD_SIZE", None)
+def rank(batch: int, count: int, store: str, items: Annotated[list[int] | None, typer.Argument()] = None) -> None:
+    """Be one of the ranks that `run` starts; the first prints what all of them found."""
     torch.set_num_threads(1)
     keep_freed_memory()
     config = TrainerConfig(batch_size=batch, device="cpu")
@@ -152,10 +142,10 @@ def rank(
         workers.first(lambda: print(json.dumps(found.tolist())))
 
 
-def ranks_of(ranks: int, items: Sequence[int], batch: int, count: int, store: str, *, far: bool = False) -> np.ndarray:
+def ranks_of(ranks: int, items: Sequence[int], batch: int, count: int, store: str) -> np.ndarray:
     """Return what each of so many ranks found, (ranks, 4 + figures of memory)."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return found_by(started(launcher, items, batch, count, store, far=far))
+    return found_by(started(launcher, items, batch, count, store))
 
 
 def apart(ranks: int, batch: int, count: int, store: str) -> float:
@@ -165,12 +155,9 @@ def apart(ranks: int, batch: int, count: int, store: str) -> float:
     return sum(float(found_by(run)[:, 2].sum()) for run in runs)
 
 
-def started(
-    launcher: list[str], items: Sequence[int], batch: int, count: int, store: str, *, far: bool = False
-) -> "subprocess.Popen[str]":
+def started(launcher: list[str], items: Sequence[int], batch: int, count: int, store: str) -> "subprocess.Popen[str]":
     """Start ranks."""
     arguments = ["-m", "benchmarks.sharded", "rank", str(batch), str(count), store, *map(str, items)]
-    arguments += ["--far"] if far else []
     return subprocess.Popen([sys.executable, *launcher, *arguments], env=os.environ, stdout=subprocess.PIPE, text=True)
 
 
@@ -196,22 +183,19 @@ def run(
 ) -> None:
     """Measure and print everything."""
     found: dict[int, list[np.ndarray]] = {ranks: [] for ranks in _RANKS}
-    by_gloo, unshared = ({ranks: list[float]() for ranks in _RANKS} for _ in range(2))
+    unshared: dict[int, list[float]] = {ranks: [] for ranks in _RANKS}
     for _ in range(rounds):
         for ranks in _RANKS:
             found[ranks].append(ranks_of(ranks, items, batch, count, store))
-            by_gloo[ranks].append(float(ranks_of(ranks, [], batch, count, store, far=True)[:, 2].sum()))
             unshared[ranks].append(apart(ranks, batch, count, store))
     memory = [f"{name} of {one:,}, MB" for name in ("table", "keys and ids") for one in items]
-    beside = [f"{name}{unit}" for name in ("gloo", "apart") for unit in (", s", " / one rank")]
-    head("ranks", *memory, "rows", "wire, MB", "CPU, s", "CPU / one rank", "wall, s", *beside)
+    head("ranks", *memory, "rows", "wire, MB", "CPU, s", "CPU / one rank", "wall, s", "apart, s", "apart / one rank")
     alone = np.array([float(part[:, 2].sum()) for part in found[1]])
     for ranks in _RANKS:
         one, cpu = found[ranks][-1], np.array([float(part[:, 2].sum()) for part in found[ranks]])
         tables = (float(one[:, 4 + number].max()) / 1e6 for number in range(len(memory)))
         wall = float(np.median([part[:, 3].max() for part in found[ranks]]))
-        others = [part for line in (by_gloo, unshared) for part in (np.array(line[ranks]), line[ranks] / alone)]
-        costs = [float(np.median(values)) for values in (cpu, cpu / alone, *others)]
+        costs = [float(np.median(values)) for values in (cpu, cpu / alone, unshared[ranks], unshared[ranks] / alone)]
         row(ranks, *tables, float(one[:, 0].mean()), float(one[:, 1].mean()) / 1e6, *costs[:2], wall, *costs[2:])
 
 
