@@ -215,8 +215,8 @@ class TopicClient:
     def _cluster(self) -> str:
         """Return the identity of the cluster.
 
-        `describe_cluster` has it as well, but librdkafka aborts the process where the answer lists no broker, as that
-        of the only broker does for seconds after it was away.
+        `describe_cluster` has it as well, but librdkafka (2.16) aborts the process where the answer lists no broker, as
+        that of the only broker does for seconds after it was away.
         """
         with self._asking():
             known = self._admin.list_topics(self._topic.name, timeout=self._config.timeout_seconds)

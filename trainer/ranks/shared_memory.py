@@ -4,7 +4,6 @@ Over loopback every byte goes through the kernel twice, and each message wakes u
 what it sends where the others can read it, tells each of them where its part is, and copies what they have for it.
 """
 
-import math
 import mmap
 import os
 import secrets
@@ -18,13 +17,15 @@ from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
+
+from trainer.ranks.packed import bytes_of
 
 __all__ = ["SharedMemory"]
 
 Bytes = npt.NDArray[np.uint8]
+Places = list[tuple[int, int]]
 
 _BOXES: Final = 2
 """Used in turn: a rank that writes to one again has heard since of all others that they have read it."""
@@ -72,6 +73,8 @@ class Peer:
             raise RuntimeError(f"a process of user {user} pretends to be a rank of this run")
         socket.send_fds(connection, [_PLACE.pack(rank, 0)], [box.file for box in own])
         said, files, _, _ = socket.recv_fds(connection, _PLACE.size, _BOXES)
+        if not said:
+            raise RuntimeError("a rank has ended before it had met the others")
         return cls(_PLACE.unpack(said)[0], connection, [Box(file) for file in files])
 
     def tell(self, first: int, last: int) -> None:
@@ -127,7 +130,12 @@ class SharedMemory:
             listener.settimeout(patience)
             store.set(f"exchange/{rank}", name)
             connections = [_connected(store.get(f"exchange/{other}").decode()) for other in range(rank)]
-            connections += [listener.accept()[0] for _ in range(rank + 1, ranks)]
+            try:
+                connections += [listener.accept()[0] for _ in range(rank + 1, ranks)]
+            except TimeoutError as error:
+                raise RuntimeError(
+                    f"not all of {ranks} ranks have started within {patience:g} s of rank {rank}"
+                ) from error
         for one in connections:
             one.settimeout(patience)
         return cls(rank, own, [Peer.greeted(one, rank, own) for one in connections])
@@ -137,9 +145,12 @@ class SharedMemory:
 
         All ranks call it together. Raises `RuntimeError` where one of them has ended, or does not come.
         """
-        width = lines.element_size() * math.prod(lines.shape[1:])
-        sent, came = _bytes_of(lines), _bytes_of(into)
-        parts, places = _places(send, width), _places(receive, width)
+        sent, came = bytes_of(lines.detach()), bytes_of(into)
+        parts, places = _places(send, sent.shape[1]), _places(receive, came.shape[1])
+        self._swap(sent.view(-1).numpy(), came.view(-1).numpy(), parts, places)
+
+    def _swap(self, sent: Bytes, came: Bytes, parts: Places, places: Places) -> None:
+        """Send each rank a part of some bytes, and put what all sent to its place among others."""
         box = self._own[self._turn]
         box.fit(len(sent))
         for other, peer in self._peers.items():
@@ -164,13 +175,5 @@ def _connected(name: str) -> socket.socket:
     return connection
 
 
-def _places(counts: list[int], width: int) -> list[tuple[int, int]]:
+def _places(counts: list[int], width: int) -> Places:
     return list(pairwise([0, *accumulate(count * width for count in counts)]))
-
-
-def _bytes_of(tensor: Tensor) -> Bytes:
-    """Return the bytes of a tensor; the same memory, if its numbers follow one another."""
-    lines = tensor.detach().contiguous()
-    # A single number may have any stride, which no view of bytes takes.
-    flat: Bytes = lines.as_strided((lines.numel(),), (1,)).view(torch.uint8).numpy()
-    return flat

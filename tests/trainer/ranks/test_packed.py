@@ -31,3 +31,9 @@ def test_not_a_number_keeps_its_bits() -> None:
     odd = torch.tensor([0x7FA00001, 0x7FC00000, -1], dtype=torch.int32).view(torch.float32)
     [found] = unpacked(packed((odd,)), (odd,))
     assert torch.equal(found.view(torch.int32), odd.view(torch.int32))
+
+
+def test_a_single_number_may_have_any_stride() -> None:
+    one = torch.tensor(7).expand(1)
+    [found] = unpacked(packed((one,)), (one,))
+    assert found.tolist() == [7]
