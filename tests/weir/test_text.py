@@ -40,6 +40,8 @@ NASTY = [
     "\udcff not UTF-8",
     "back\\slash",
     "日本語 é 🙂",
+    "\U0001f3fb",
+    "\u0301",
 ]
 ids = st.text(
     st.one_of(st.characters(), st.sampled_from("[]/:\\\x00\x1b\x7f\x85\x9b\n\r\t\u200b\u202e\u2066\u2028\ufeff\udc80")),

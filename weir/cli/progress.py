@@ -5,6 +5,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from weir.text import plain, visible
 
@@ -32,7 +33,8 @@ class Bar(Progress):
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
+            # A column as wide as its text would leave out one of marks that have no width of their own.
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, min_width=1)),
             TimeElapsedColumn(),
             console=console,
             transient=True,
