@@ -1,4 +1,4 @@
-"""Arrays that become files of a store: processes of a machine write their rows side by side, and read them at once.
+"""Arrays that become files of a store: processes write their rows side by side, on one machine or on several.
 
 Each number is written once, where it stays. An array that turns out not to be needed leaves no file.
 """
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from contracts.local_files import new_draft
 from contracts.storage import FileEntry, Store
 
-__all__ = ["ArrayDraft", "mapped"]
+__all__ = ["ArrayDraft", "mapped", "write_lines"]
 
 
 class ArrayDraft:
@@ -62,6 +62,21 @@ class ArrayDraft:
 def mapped(path: Path, mode: Literal["r", "r+"] = "r") -> npt.NDArray[Any]:
     """Return the array of a NumPy file, to be read, or to be changed, too: all who have mapped it see that."""
     return np.asarray(np.load(path, mmap_mode=mode))
+
+
+def write_lines(path: Path, first: int, lines: npt.NDArray[Any]) -> None:
+    """Write lines (n, ...) of the array of a NumPy file, from number `first` on; they are on disk then.
+
+    Other machines may write other lines meanwhile. A network file system that knows the rest of a page may write it
+    back as well, over what others have written; where a file is synchronous, and open for writing only, it does not.
+    """
+    with path.open("rb") as file:
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        start = file.tell() + first * lines.itemsize * int(np.prod(lines.shape[1:]))
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_DSYNC), "wb") as file:
+        file.seek(start)
+        file.write(np.ascontiguousarray(lines).data)
 
 
 def _remove(path: Path, store: Store, folder: str) -> None:

@@ -1,5 +1,6 @@
 import gc
 import io
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from contracts import Store, checksum
-from contracts.drafts import ArrayDraft, mapped
+from contracts.drafts import ArrayDraft, mapped, write_lines
 
 ARRAYS = arrays(st.sampled_from([np.float32, np.int64]), array_shapes(min_dims=1, max_dims=2, min_side=1, max_side=40))
 
@@ -43,6 +44,22 @@ def test_what_several_write_is_the_file_that_one_writes(store: Store, array: np.
     assert (entry.name, entry.size, entry.rows) == ("file.npy", len(written), len(array))
     assert entry.checksum == checksum(written)
     assert kept.tobytes() == array.tobytes()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(array=ARRAYS, data=st.data())
+def test_lines_that_are_written_one_after_another_are_the_file_that_one_writes(
+    store: Store, array: np.ndarray, data: Any
+) -> None:
+    draft = ArrayDraft(store, "folder/file.npy", array.shape, array.dtype)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(array)), max_size=3)))
+    parts = list(pairwise([0, *cuts, len(array)]))
+    for first, last in data.draw(st.permutations(parts)):
+        write_lines(draft.path, first, np.asfortranarray(array[first:last]))
+    assert draft.mapped().tobytes() == array.tobytes()
+    plain = io.BytesIO()
+    np.save(plain, array)
+    assert draft.path.read_bytes() == plain.getvalue()
 
 
 def test_what_is_kept_leaves_no_draft_and_what_is_not_leaves_nothing(store: Store, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from trainer.export.clusters import Clusters
 from trainer.export.naming import name_of
 from trainer.items.left_keys import TOO_MANY
 from trainer.items.rows import FIRST_ITEM, Reader, TableRows
-from trainer.state.assigner import Assigned, Assigner
+from trainer.state.assigner import Assigned
 from trainer.state.codec import array_of
 from trainer.state.item_writer import ItemPaths
 from trainer.state.trainer_state import TrainerState
@@ -106,7 +106,7 @@ class Content:
         if TOO_MANY in left:
             return cls.of(state, line)
         if state.featured is not None:
-            touched = TableRows(ascending(np.concatenate([touched, state.since.items.moved(state.kept_vectors)])))
+            touched = TableRows(ascending(np.concatenate([touched, state.since.items.moved(state.vectors.kept)])))
         rows = TableRows(touched[state.table.keys_of(touched) != PADDING_KEY])
         return cls(state, rows, *_read(state, rows), name_of(state), line, touched, left)
 
@@ -120,11 +120,13 @@ class Content:
         return self if self.is_whole else self._whole(self.state, self.line, self.version)
 
     def assigned(self, clusters: Clusters, chosen: npt.NDArray[np.int64]) -> Assigned:
-        """Return the nearest list of `chosen` items (m,); of many, ranks of one machine find them together."""
-        workers = self.state.embeddings.workers
-        if self.drafts is None or len(chosen) < _SHARED or workers.world_size == 1 or workers.has_nodes:
+        """Return the nearest list of `chosen` items (m,); of many, ranks find them together."""
+        workers, assigner = self.state.embeddings.workers, self.state.assigner
+        if self.drafts is None or len(chosen) < _SHARED or workers.world_size == 1:
             return clusters.assign(self.vectors, chosen)
-        return Assigner(workers).assign(self.drafts.vectors.path, chosen, clusters.centroids())
+        if workers.has_nodes:
+            return assigner.assign_rows(TableRows(self.rows[chosen]), clusters.centroids())
+        return assigner.assign(self.drafts.vectors.path, chosen, clusters.centroids())
 
     @cached_property
     def keys(self) -> ItemKeys:

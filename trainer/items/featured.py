@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 from torch import Tensor, nn
 
 from contracts import WindowManifest
 from contracts.feature_weights import FeatureWeights
 from trainer.items.embeddings import Embeddings
 from trainer.items.feature_inputs import inputs_of
-from trainer.items.features import FEATURES, FeatureTable
+from trainer.items.features import FeatureTable
 from trainer.items.route import Route
 from trainer.items.table import RowChanges, TableRows
 from trainer.towers.item import FeatureInputs, ItemFeatures
@@ -55,21 +54,13 @@ class FeaturedItems:
         """Return the features of the items of rows (n,) that this rank keeps."""
         return self.inputs(*self.table.read(self.table.places.local(rows)))
 
-    def fetch(self, rows: Tensor) -> FeatureInputs:
-        """Return those of distinct rows (n,); called as `Embeddings.fetch`."""
-        self.table.workers.ask(FEATURES)
-        return self.fetched(self.table.route(rows))
-
     def fetched(self, route: Route) -> FeatureInputs:
         """Return those of a route's rows (n,), given one for the places of the table."""
         return self.inputs(*route.answered(*self.table.read(route.asked)))
 
-    def answer(self, question: str) -> None:
-        """Take part in what rank 0 asks for alone, less `FEATURES`; for `Workers.first`."""
-        if question:
-            self.table.answer(question)
-        else:
-            self.fetched(self.table.route(torch.empty(0, dtype=torch.int64, device=self.table.device)))
+    def answer(self, question: str) -> bool:
+        """Take part in what rank 0 asks of the table alone, and say whether it did; for `Workers.first`."""
+        return self.table.answer(question)
 
     def inputs(self, buckets: Tensor, numbers: Tensor) -> FeatureInputs:
         """Return what the tower reads of n items, given what `FeatureTable.read` says of them."""

@@ -26,10 +26,10 @@ from trainer.items.route import Route, moved
 from trainer.items.rows import FIRST_ITEM, TableRows
 from trainer.ranks.workers import Workers
 
-__all__ = ["FEATURES", "FeatureTable", "LineKey"]
+__all__ = ["FeatureTable", "LineKey"]
 
-FEATURES: Final = "features"
-"""How questions begin that rank 0 asks the others; see `Workers.first`."""
+_ASK: Final = "features "
+"""What rank 0 asks the others for, with a column and a line of it."""
 
 _NAMES: Final = "names"
 _MOMENTS: Final = "moments"
@@ -178,13 +178,16 @@ class FeatureTable:
         """Return what distinct rows (n,) have, (n, ...); called as `Embeddings.fetch`."""
         if not len(rows):  # its type and shape are the same on every rank
             return self._of(key)[:0]
-        self.workers.ask(f"{FEATURES} {key.column} {key.line}")
+        self.workers.ask(f"{_ASK}{key.column} {key.line}")
         return self._fetched(torch.from_numpy(rows).to(self.device), key)
 
-    def answer(self, question: str) -> None:
-        """Take part in what rank 0 asks for alone, less `FEATURES`; for `Workers.first`."""
-        column, line = question.split()
+    def answer(self, question: str) -> bool:
+        """Take part in what rank 0 asks for alone, and say whether it did; for `Workers.first`."""
+        if not question.startswith(_ASK):
+            return False
+        column, line = question.removeprefix(_ASK).split()
         self._fetched(torch.empty(0, dtype=torch.int64, device=self.device), LineKey(int(column), cast(Line, line)))
+        return True
 
     def _fetched(self, rows: Tensor, key: LineKey) -> Tensor:
         return self.route(rows).fetch(self._of(key))

@@ -1,7 +1,12 @@
-"""The nearest of many centroids for each vector: ranks of one machine divide the vectors, which are a mapped file."""
+"""The nearest of many centroids for each vector: ranks divide the vectors.
+
+Those of one machine read them from a mapped file. Several machines need not have a disk in common: there a rank gets
+the vectors that it is to look at from the ranks that keep them.
+"""
 
 import json
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,9 +15,13 @@ from typing import Any, Final, NamedTuple
 import faiss
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from contracts import Store
 from contracts.drafts import ArrayDraft, mapped
+from trainer.items.rows import TableRows
+from trainer.ranks.packed import packed, unpacked
 from trainer.ranks.parts import done_by_all
 from trainer.ranks.workers import Workers
 
@@ -24,6 +33,9 @@ faiss.cvar.distance_compute_blas_threshold = 300
 
 _ASSIGN: Final = "assign "
 """What rank 0 asks the others for, with the paths of the arrays."""
+
+_ASSIGN_ROWS: Final = "assign rows of "
+"""The same, with the numbers of rows and of centroids, which it sends."""
 
 _BLOCK: Final = 1 << 16
 """Vectors assigned at once: their scores against a few thousand centroids stay within a gigabyte."""
@@ -43,6 +55,14 @@ class Assigned(NamedTuple):
         return Assigned(self.lists[chosen], self.cosines[chosen])
 
 
+class _Sizes(NamedTuple):
+    """How many `rows` are to be assigned, to how many `lists`, and the `dimension` of vectors."""
+
+    rows: int
+    lists: int
+    dimension: int
+
+
 class _Paths(NamedTuple):
     """NumPy files of the `vectors` (n, d), the `chosen` ones (m,), the `centroids` (c, d), and of what is found."""
 
@@ -55,9 +75,19 @@ class _Paths(NamedTuple):
 
 @dataclass(frozen=True)
 class Assigner:
-    """Assigns vectors as `assign` does, bit for bit, with all ranks of a machine."""
+    """Assigns vectors as `assign` does, bit for bit, with all ranks.
+
+    Parameters
+    ----------
+    workers
+        The ranks.
+    vectors_of
+        Returns the vectors (n, d) of distinct table rows (n,), others on each rank; all ranks call it together
+        (`ItemVectors.searched`).
+    """
 
     workers: Workers
+    vectors_of: Callable[[Tensor], Tensor]
 
     def assign(self, vectors: Path, chosen: Ints, centroids: Floats) -> Assigned:
         """Return what `assign` does of an array in a file; called as `Embeddings.fetch`.
@@ -79,11 +109,24 @@ class Assigner:
         lists, cosines = (draft.mapped() for draft in found)
         return Assigned(lists, cosines)
 
+    def assign_rows(self, rows: TableRows, centroids: Floats) -> Assigned:
+        """Return what `assign` does of the vectors of distinct rows (m,), at least one; called as `Embeddings.fetch`.
+
+        Ranks need no disk in common. `centroids` (c, d) are of length 1.
+        """
+        sizes = _Sizes(len(rows), *centroids.shape)
+        self.workers.ask(f"{_ASSIGN_ROWS}{json.dumps(sizes)}")
+        return self._assign_together(sizes, torch.from_numpy(rows), torch.from_numpy(centroids))
+
     def answer(self, question: str) -> bool:
         """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
-        if not question.startswith(_ASSIGN):
+        if question.startswith(_ASSIGN_ROWS):
+            sizes = _Sizes(*json.loads(question.removeprefix(_ASSIGN_ROWS)))
+            self._assign_together(sizes, torch.empty(0, dtype=torch.int64), torch.empty(0, sizes.dimension))
+        elif question.startswith(_ASSIGN):
+            self._assign_own(_Paths(*json.loads(question.removeprefix(_ASSIGN))))
+        else:
             return False
-        self._assign_own(_Paths(*json.loads(question.removeprefix(_ASSIGN))))
         return True
 
     def _assign_own(self, paths: _Paths) -> None:
@@ -94,12 +137,36 @@ class Assigner:
         """Assign this rank's blocks, and return how many vectors they have."""
         vectors, chosen, centroids = (mapped(Path(path)) for path in (paths.vectors, paths.chosen, paths.centroids))
         lists, cosines = (mapped(Path(path), "r+") for path in (paths.lists, paths.cosines))
-        quantizer: Any = faiss.IndexFlatIP(centroids.shape[1])
-        quantizer.add(centroids)
+        quantizer = _quantizer(centroids)
         own = _blocks(len(chosen))[self.workers.rank :: self.workers.world_size]
         for at in own:
             lists[at], cosines[at] = _nearest(quantizer, vectors[chosen[at]])
         return sum(at.stop - at.start for at in own)
+
+    @torch.no_grad()
+    def _assign_together(self, sizes: _Sizes, rows: Tensor, centroids: Tensor) -> Assigned:
+        """Assign rows (m,) to centroids (c, d); rank 0 gives both, and gets what all have found."""
+        ranks, found = self.workers.world_size, list[Tensor]()
+        lengths = [block.stop - block.start for block in _blocks(sizes.rows)]
+        quantizer = _quantizer(self._dealt(centroids.repeat(ranks, 1), [sizes.lists] * ranks).numpy())
+        for first in range(0, len(lengths), ranks):
+            counts = [*lengths[first : first + ranks], *[0] * ranks][:ranks]
+            own = self._dealt(rows[first * _BLOCK :][: sum(counts)], counts)
+            nearest = _nearest(quantizer, self.vectors_of(own).numpy())
+            found.append(self._returned(packed(tuple(map(torch.from_numpy, nearest))), counts))
+        lists, cosines = unpacked(torch.cat(found), (torch.empty(0, dtype=torch.int64), torch.empty(0)))
+        return Assigned(lists.int().numpy(), cosines.numpy())
+
+    def _dealt(self, lines: Tensor, counts: list[int]) -> Tensor:
+        """Return those of the lines of rank 0 that it has for this rank; `counts` says how many each gets."""
+        none = [0] * len(counts)
+        send, receive = counts if self.workers.is_first else none, [counts[self.workers.rank], *none[1:]]
+        return self.workers.exchange(lines, send, receive)
+
+    def _returned(self, lines: Tensor, counts: list[int]) -> Tensor:
+        """Return the lines of all ranks to rank 0, and nothing to the others; `counts` says how many each has."""
+        none = [0] * len(counts)
+        return self.workers.exchange(lines, [len(lines), *none[1:]], counts if self.workers.is_first else none)
 
 
 def assign(quantizer: Any, vectors: Floats, chosen: Ints | None = None) -> Assigned:
@@ -115,6 +182,12 @@ def lengths_of(vectors: Floats) -> Floats:
     """Return the lengths of vectors (n, d), above 0."""
     lengths: Floats = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
     return lengths
+
+
+def _quantizer(centroids: Floats) -> Any:
+    quantizer: Any = faiss.IndexFlatIP(centroids.shape[1])
+    quantizer.add(centroids)
+    return quantizer
 
 
 def _nearest(quantizer: Any, vectors: Floats) -> tuple[Ints, Floats]:

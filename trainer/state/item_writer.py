@@ -1,10 +1,12 @@
-"""The embeddings and vectors of all items as files of a bundle, to which each rank writes those that it keeps.
+"""The embeddings and vectors of all items as files of a bundle, which ranks write together.
 
-Ranks of one machine write to the same files, and no vector goes to another rank. Several machines need not have a disk
-in common: there rank 0 fetches and writes all.
+Ranks of one machine write what they keep, wherever it belongs, and no vector goes to another rank. Those of several
+machines write consecutive items each, which they get from the ranks that keep them: a page of a file is not changed by
+two machines at once. Where machines have no disk in common, rank 0 fetches and writes all.
 """
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +16,12 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from contracts.drafts import mapped
-from trainer.items.embeddings import Embeddings
+from contracts.drafts import mapped, write_lines
 from trainer.items.live_rows import LiveRows
 from trainer.items.rows import FIRST_ITEM
 from trainer.ranks.parts import done_by_all
 from trainer.state.codec import array_of
+from trainer.state.item_vectors import ItemVectors
 
 __all__ = ["ItemPaths", "ItemWriter"]
 
@@ -28,8 +30,6 @@ _WRITE: Final = "items "
 
 _AT_ONCE: Final = 1 << 16
 """Rows written at a time: with 64 dimensions 16 MB."""
-
-Vectors = Callable[[Tensor], Tensor]
 
 
 class ItemPaths(NamedTuple):
@@ -41,61 +41,72 @@ class ItemPaths(NamedTuple):
 
 @dataclass(frozen=True)
 class ItemWriter:
-    """Writes what is known of the items that own the rows `in_use`.
-
-    Parameters
-    ----------
-    in_use, embeddings
-        Which rows, and where they are.
-    kept, fetched
-        Return the vectors (n, d) of rows (n,) as towers read them: of rows that this rank keeps, or, called as
-        `Embeddings.fetch`, of any.
-    project
-        Makes of them what the index holds, (n, d).
-    """
+    """Writes the `vectors` of the items that own the rows `in_use`."""
 
     in_use: LiveRows
-    embeddings: Embeddings
-    kept: Vectors
-    fetched: Vectors
-    project: Vectors
+    vectors: ItemVectors
 
     @torch.no_grad()
     def write(self, paths: ItemPaths) -> None:
         """Fill files that have their shapes (`contracts.drafts`); called as `Embeddings.fetch`."""
-        special = torch.arange(FIRST_ITEM, device=self.embeddings.weight.device)
-        mapped(Path(paths.embeddings), "r+")[:FIRST_ITEM] = array_of(self.fetched(special))
-        if self.embeddings.workers.has_nodes:
-            self._fill(paths, lambda rows: torch.arange(len(rows)), self.fetched)
-            return
-        self.embeddings.workers.ask(f"{_WRITE}{json.dumps(paths)}")
-        self._write_own(paths)
+        special, _ = self.vectors.both(self.vectors.fetch, torch.arange(FIRST_ITEM))
+        write_lines(Path(paths.embeddings), 0, array_of(special))
+        self.vectors.workers.ask(f"{_WRITE}{json.dumps(paths)}")
+        if not self._write_together(paths):
+            self._write_part(paths, range(len(self.in_use)), 1, self.vectors.fetch)
 
     def answer(self, question: str) -> bool:
         """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
         if not question.startswith(_WRITE):
             return False
-        self._write_own(ItemPaths(*json.loads(question.removeprefix(_WRITE))))
+        self._write_together(ItemPaths(*json.loads(question.removeprefix(_WRITE))))
         return True
 
     @torch.no_grad()
-    def _write_own(self, paths: ItemPaths) -> None:
-        """Write what this rank keeps; called as `done_by_all`."""
-        fill = partial(self._fill, paths, self.embeddings.places.own, self.kept)
-        done_by_all(self.embeddings.workers, fill, len(self.in_use))
+    def _write_together(self, paths: ItemPaths) -> bool:
+        """Write what falls to this rank, as all do; return False, and write nothing, if any does not see the files."""
+        workers = self.vectors.workers
+        if workers.any(not all(Path(path).exists() for path in paths)):
+            return False
+        write = self._write_share if workers.has_nodes else self._write_own
+        done_by_all(workers, partial(write, paths), len(self.in_use))
+        return True
 
-    def _fill(self, paths: ItemPaths, mine: Callable[[Tensor], Tensor], vectors_of: Vectors) -> int:
-        """Write those of the items that are `mine`, as where they are among rows (n,); return how many."""
+    def _write_own(self, paths: ItemPaths) -> int:
+        """Write the items that this rank keeps, and return how many they are."""
         (embeddings, vectors), written = (mapped(Path(path), "r+") for path in paths), 0
         for first in range(0, len(self.in_use), _AT_ONCE):
-            rows = self.in_use[torch.arange(first, min(first + _AT_ONCE, len(self.in_use)))]
-            chosen = mine(rows)
-            count = len(chosen)
-            # On the CPU, the vector of a row is the same, bit for bit, among however many others, but not alone.
-            asked = rows[chosen.expand(2) if count == 1 else chosen]
-            piece = vectors_of(asked.to(self.embeddings.weight.device)).cpu()
-            numbers = first + chosen.numpy()
-            embeddings[FIRST_ITEM + numbers] = array_of(piece[:count])
-            vectors[numbers] = array_of(self.project(piece)[:count])
-            written += count
+            rows = self._rows(range(first, min(first + _AT_ONCE, len(self.in_use))))
+            own = self.vectors.embeddings.places.own(rows)
+            numbers = first + own.numpy()
+            both = self.vectors.both(self.vectors.kept, rows[own])
+            embeddings[FIRST_ITEM + numbers], vectors[numbers] = map(array_of, both)
+            written += len(own)
         return written
+
+    def _write_share(self, paths: ItemPaths) -> int:
+        """Write a share of the items, in their order, and return how many they are."""
+        workers = self.vectors.workers
+        share = workers.part(len(self.in_use))
+        return self._write_part(paths, range(share.start, share.stop), workers.world_size, self.vectors.together)
+
+    def _write_part(self, paths: ItemPaths, part: range, parts: int, read: Callable[[Tensor], Tensor]) -> int:
+        """Write a part of the items, of so many alike, which `read` returns; all that read together come equally often.
+
+        Raises `OSError` at the end: until then other ranks wait for what this one keeps.
+        """
+        failure: OSError | None = None
+        for number in range(math.ceil(len(self.in_use) / parts / _AT_ONCE)):
+            some = part[number * _AT_ONCE : (number + 1) * _AT_ONCE]
+            both = self.vectors.both(read, self._rows(some))
+            try:
+                for path, special, piece in zip(paths, (FIRST_ITEM, 0), both, strict=True):
+                    write_lines(Path(path), special + some.start, array_of(piece))
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return len(part)
+
+    def _rows(self, numbers: range) -> Tensor:
+        return self.in_use[torch.arange(numbers.start, numbers.stop)]

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 import torch
@@ -14,7 +13,6 @@ from sketches import FrequencyView
 from trainer.config import TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
-from trainer.items.features import FEATURES
 from trainer.items.live_rows import LiveRows
 from trainer.items.route import Route
 from trainer.items.rows import Reader, TableRows, no_rows
@@ -29,6 +27,7 @@ from trainer.ranks.workers import Workers
 from trainer.state.assigner import Assigner
 from trainer.state.codec import ROWS, Delta, Stateful, StatefulRows, flatten, group
 from trainer.state.evaluation import Evaluation
+from trainer.state.item_vectors import ItemVectors
 from trainer.state.item_writer import ItemWriter
 from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
@@ -39,7 +38,7 @@ from trainer.step.adamw import AdamW
 from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
-from trainer.towers import Tower, build_tower, project
+from trainer.towers import Tower, build_tower
 from trainer.towers.item import FeatureInputs
 
 __all__ = ["SINCE", "TrainerState"]
@@ -146,26 +145,28 @@ class TrainerState:
     def _inputs(self, *features: Tensor) -> FeatureInputs | None:
         return None if self.featured is None else self.featured.inputs(*features)
 
+    @property
+    def vectors(self) -> ItemVectors:
+        """What the towers and the index read of items."""
+        return ItemVectors(self.embeddings, self.featured, self.config.tower)
+
     def compose(self, vectors: Tensor, features: FeatureInputs | None) -> Tensor:
         """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""
-        return vectors if self.featured is None or features is None else self.featured.compose(vectors, features)
+        return self.vectors.compose(vectors, features)
 
     def item_vectors(self, rows: TableRows | Tensor) -> Tensor:
         """Return the same of the items of distinct rows (n,); called as `Embeddings.fetch`."""
-        index = torch.as_tensor(rows, device=self.device)
-        features = None if self.featured is None else self.featured.fetch(index)
-        return self.compose(self.embeddings.fetch(index), features)
-
-    def kept_vectors(self, rows: Tensor) -> Tensor:
-        """Return the same of the items of rows (n,) that this rank keeps."""
-        features = None if self.featured is None else self.featured.kept(rows)
-        return self.compose(self.embeddings.kept(rows), features)
+        return self.vectors.fetch(torch.as_tensor(rows, device=self.device))
 
     @property
     def writer(self) -> ItemWriter:
         """Writes what the towers and the index read of all items."""
-        projected = partial(project, config=self.config.tower)
-        return ItemWriter(self.in_use, self.embeddings, self.kept_vectors, self.item_vectors, projected)
+        return ItemWriter(self.in_use, self.vectors)
+
+    @property
+    def assigner(self) -> Assigner:
+        """Finds the lists of items, by what the index reads of them."""
+        return Assigner(self.embeddings.workers, self.vectors.searched)
 
     def start_features(self) -> FeaturedItems:
         """Return the part of the model that reads features, before any are known; AdamW trains it from here on."""
@@ -175,14 +176,11 @@ class TrainerState:
 
     def answer(self, question: str) -> None:
         """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
-        what, _, of = question.partition(" ")
-        if self.touched.answer(question) or self.since.answer(question, self.kept_vectors):
+        answers = [self.touched.answer, self.vectors.answer, self.writer.answer, self.assigner.answer]
+        answers += [] if self.featured is None else [self.featured.answer]
+        if self.since.answer(question, self.vectors.kept) or any(answer(question) for answer in answers):
             return
-        if self.writer.answer(question) or Assigner(self.embeddings.workers).answer(question):
-            return
-        if what == FEATURES and self.featured is not None:
-            self.featured.answer(of)
-        elif question in QUESTIONS:
+        if question in QUESTIONS:
             self.table.answer(question)
         elif question in row_counts.QUESTIONS:
             self.counts.answer(question)

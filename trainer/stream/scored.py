@@ -139,7 +139,7 @@ def _scores(state: TrainerState, items: OwnItems, users: Tensor, out: Tensor) ->
     """Fill `out` (n, v) with the scores of a rank's items for users (n, d), and return it; no vector is kept."""
     for first in range(0, len(items), _CHUNK):
         rows = items.rows[first : first + _CHUNK]
-        vectors = project(state.kept_vectors(rows), state.config.tower)
+        vectors = project(state.vectors.kept(rows), state.config.tower)
         torch.mm(users, vectors.T, out=out[:, first : first + len(rows)])
     return out
 

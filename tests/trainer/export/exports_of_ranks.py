@@ -3,6 +3,7 @@
 Items come, go, and change their features in windows; between them all vectors of features move, and some rows' own.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,6 @@ _WINDOWS = 9
 _FIRST_EXPORTED = 3
 _RESTARTED = 7
 """The window before whose export all start again from a checkpoint."""
-
-
-_ASSIGN = Assigner.assign
 
 
 class Line:
@@ -98,11 +96,13 @@ def follow(folder: str, config: TrainerConfig, features: dict[str, dict[str, Any
 def main(folder: str) -> None:
     streams = (("with", CONFIG, FEATURES), ("without", CONFIG, None), ("lists", WITH_LISTS, None))
     # Items are few, and still their lists are found together.
-    few, spied = patch.object(content, "_SHARED", 1), patch.object(Assigner, "assign", autospec=True)
-    with Workers.from_environment("cpu") as workers, few, spied as spy:
-        spy.side_effect = _ASSIGN
-        deltas = [follow(f"{folder}/{name}", config, found, workers) for name, config, found in streams]
-        assert spy.called == workers.is_first
+    with Workers.from_environment("cpu") as workers, patch.object(content, "_SHARED", 1):
+        with patch.object(Assigner, "assign", autospec=True, side_effect=Assigner.assign) as of_a_machine:
+            deltas = [follow(f"{folder}/{name}", config, found, workers) for name, config, found in streams]
+        several = patch.dict(os.environ, {"GROUP_WORLD_SIZE": "2"})
+        with several, patch.object(Assigner, "assign_rows", autospec=True, side_effect=Assigner.assign_rows) as of_many:
+            deltas.append(follow(f"{folder}/machines", WITH_LISTS, FEATURES, workers))
+        assert of_a_machine.called == of_many.called == workers.is_first
         Path(folder, f"rank{workers.rank}").write_text(str(min(deltas)))
 
 

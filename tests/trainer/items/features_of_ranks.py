@@ -38,6 +38,11 @@ def part(capacity: int, workers: Workers | None = None) -> FeaturedItems:
     return FeaturedItems.fresh(1 << 20, Embeddings(weight, places=places, workers=workers))
 
 
+def fetched(features: FeaturedItems, rows: torch.Tensor) -> FeatureInputs:
+    """Return the features of distinct rows, which all ranks ask for together."""
+    return features.fetched(features.table.route(rows))
+
+
 def same(mine: FeatureInputs, theirs: FeatureInputs) -> bool:
     return all(torch.equal(*pair) for pair in zip(mine, theirs, strict=True))
 
@@ -46,7 +51,7 @@ def main(out: str) -> None:
     with Workers.from_environment("cpu") as workers:
         capacity, draw = 16, np.random.default_rng(1)
         one, shared = part(capacity), part(capacity, workers)
-        assert shared.fetch(torch.arange(3)).dense.shape[0] == 3
+        assert fetched(shared, torch.arange(3)).dense.shape[0] == 3
         for turn in range(8):
             if turn % 3 == 2:
                 capacity *= 2
@@ -58,12 +63,10 @@ def main(out: str) -> None:
                 each.table.update(rows, items, NAMES, event_ms)
             # Each asks for others, in an order of its own.
             asked = torch.from_numpy(np.random.default_rng((turn, workers.rank)).permutation(capacity)[: capacity // 2])
-            assert same(shared.fetch(asked), one.kept(asked))
+            assert same(fetched(shared, asked), one.kept(asked))
             own = asked[shared.table.places.own(asked)]
             assert same(shared.kept(own), one.kept(own))
-        every: list[FeatureInputs] = []
-        workers.first(lambda: every.append(shared.fetch(torch.arange(capacity))), lambda _: shared.answer(""))
-        assert not workers.is_first or same(every[0], one.kept(torch.arange(capacity)))
+        assert same(fetched(shared, torch.arange(capacity)), one.kept(torch.arange(capacity)))
         (Path(out) / f"rank{workers.rank}").write_text(str(len(shared.table.columns[0].values)))
         workers.first(lambda: None)
 

@@ -5,8 +5,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import torch
 
 from tests.trainer.state.test_assigner import centroids_and_vectors, quantizer_of
+from trainer.items.rows import TableRows
 from trainer.ranks.workers import Workers
 from trainer.state import assigner
 from trainer.state.assigner import Assigned, Assigner, assign
@@ -18,10 +20,14 @@ def compare(folder: Path, chosen: np.ndarray, workers: Workers) -> int:
     path, found = folder / "vectors.npy", list[Assigned]()
     if workers.is_first:
         np.save(path, vectors)
-    together = Assigner(workers)
+    together = Assigner(workers, torch.from_numpy(vectors).__getitem__)
     workers.first(lambda: found.append(together.assign(path, chosen, centroids)), together.answer)
+    if len(chosen):
+        rows = TableRows(chosen)
+        workers.first(lambda: found.append(together.assign_rows(rows, centroids)), together.answer)
     for shared in found:
         alone = assign(quantizer_of(centroids), vectors, chosen)
+        assert [one.dtype for one in shared] == [one.dtype for one in alone]
         assert shared.lists.tolist() == alone.lists.tolist()
         assert shared.cosines.tobytes() == alone.cosines.tobytes()
     return len(chosen)
@@ -30,7 +36,9 @@ def compare(folder: Path, chosen: np.ndarray, workers: Workers) -> int:
 def main(folder: str) -> None:
     draw = np.random.default_rng(1)
     with Workers.from_environment("cpu") as workers, patch.object(assigner, "_BLOCK", 400):
-        counts = [compare(Path(folder), np.sort(draw.permutation(3000)[:size]), workers) for size in (0, 1, 900, 3000)]
+        counts = [
+            compare(Path(folder), np.sort(draw.permutation(3000)[:size]), workers) for size in (0, 1, 401, 900, 3000)
+        ]
         Path(folder, f"rank{workers.rank}").write_text(str(sum(counts)))
 
 

@@ -1,18 +1,37 @@
 """Started by torchrun: ranks that share a state write its items to files, as many items as there are ranks or fewer.
 
-The files are those of one that has all alone, also where rank 0 fetches everything, as over several machines.
+The files are those of one that has all alone, whether ranks are on one machine, on several with a disk in common, or on
+several without.
 """
 
 import os
 import sys
+from contextlib import AbstractContextManager
+from itertools import product
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
 from contracts import hash_ids
+from contracts.drafts import mapped, write_lines
 from tests.trainer.state.test_item_writer import files_of, with_items
+from trainer.items.rows import FIRST_ITEM
 from trainer.ranks.workers import Workers
+from trainer.state import item_writer
+
+
+def on_machines(count: int) -> AbstractContextManager[object]:
+    """Let ranks believe that they are on so many machines."""
+    return patch.dict(os.environ, {"GROUP_WORLD_SIZE": str(count)})
+
+
+def refuse(path: Path, *what: Any) -> None:
+    """Write the two special rows, which rank 0 does before others do anything, and nothing else."""
+    if len(what[-1]) != FIRST_ITEM or what[0] != 0:
+        raise OSError("no room")
+    write_lines(path, *what)
 
 
 def follow(folder: str, items: int, workers: Workers) -> int:
@@ -22,8 +41,8 @@ def follow(folder: str, items: int, workers: Workers) -> int:
         state.table.expire(items // 3)  # rows between others are free
         state.table.admit(hash_ids(["new"]), np.array(["new"], object), items)
     found: list[list[np.ndarray]] = []
-    for several in ("1", "2"):
-        with patch.dict(os.environ, {"GROUP_WORLD_SIZE": several}):
+    for machines, sees in ((1, True), (2, True), (2, workers.is_first)):
+        with on_machines(machines), patch.object(Path, "exists", return_value=sees):
             workers.first(lambda: found.append(files_of(folder, shared)), shared.answer)
     if workers.is_first:
         for wanted, *others in zip(files_of(folder, alone), *found, strict=True):
@@ -32,19 +51,19 @@ def follow(folder: str, items: int, workers: Workers) -> int:
     return len(shared.table)
 
 
-def fail_once(folder: str, failing: int, workers: Workers) -> None:
+def fail_once(folder: str, failing: int, machines: int, workers: Workers) -> None:
     """Let a rank fail to write: rank 0 gets an error, nobody waits, and the next time all is written."""
     state, seen = with_items(40, workers), list[str]()
 
     def write() -> None:
         try:
             files_of(folder, state)
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, OSError) as error:
             seen.append(str(error))
 
-    for error in (MemoryError("no room"), None):
-        effect = error if workers.rank == failing else None
-        with patch.object(state, "kept_vectors", side_effect=effect, wraps=state.kept_vectors):
+    for ranks in ({failing}, set[int]()):
+        writes, reads = (refuse, refuse) if workers.rank in ranks else (write_lines, mapped)
+        with patch.multiple(item_writer, write_lines=writes, mapped=reads), on_machines(machines):
             workers.first(write, state.answer)
     wanted = "no room" if failing == 0 else "ranks have done "
     assert len(seen) == workers.is_first
@@ -53,8 +72,8 @@ def fail_once(folder: str, failing: int, workers: Workers) -> None:
 
 def main(folder: str) -> None:
     with Workers.from_environment("cpu") as workers:
-        for failing in range(workers.world_size):
-            fail_once(folder, failing, workers)
+        for machines, failing in product((1, 2), range(workers.world_size)):
+            fail_once(folder, failing, machines, workers)
         left = sum(follow(folder, items, workers) for items in (1, 2, 3, 40, 300))
         Path(folder, f"rank{workers.rank}").write_text(str(left))
 
