@@ -2,11 +2,13 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.complete_exports run --items 2000000     # 10 minutes, 8 GB of memory
 
-Each line is a run of so many processes of this machine. With item features and a `publish_bound` of 0, every export is
+Each line is a run of so many processes of this machine; with `--machines 2` they exchange everything by gloo, as ranks
+of two machines do that have a disk in common. With item features and a `publish_bound` of 0, every export is
 like this: all items are written, and all are assigned to lists. Lists are as many as the catalogue calls for, trained
 on fewer vectors than in a run. Medians over rounds, after the first bundle, which trains the lists.
 
-- CPU: seconds of all ranks. wait: of the wall clock, for which no rank trains. own: of rank 0's own memory, at most.
+- CPU: seconds of all ranks, and of rank 0. wait: of the wall clock, for which no rank trains. own: of rank 0's own
+  memory, at most.
 """
 
 import tempfile
@@ -59,13 +61,14 @@ def run(
     ranks: Annotated[list[int], typer.Option(help="numbers of ranks; may be repeated")] = [1, 2, 4],  # noqa: B006
     rounds: Annotated[int, typer.Option(help="complete bundles after the first")] = 3,
     index: Annotated[str, typer.Option(help="as in the settings")] = "auto",
+    machines: Annotated[int, typer.Option(help="that ranks take themselves to be on")] = 1,
 ) -> None:
     """Measure and print everything."""
-    head("items", "ranks", "moved", "CPU, s", "wait, s", "own, MB")
+    head("items", "ranks", "moved", "CPU, s", "rank 0, s", "wait, s", "own, MB")
     for number in items:
         for count in ranks:
-            found = figures_of_ranks(count, "benchmarks.complete_exports", number, rounds, index)
-            row(f"{number:,}", count, f"{found[0, 3]:.0%}", float(found[:, 0].sum()), *found[0, 1:3].tolist())
+            found = figures_of_ranks(count, "benchmarks.complete_exports", number, rounds, index, machines=machines)
+            row(f"{number:,}", count, f"{found[0, 3]:.0%}", float(found[:, 0].sum()), *found[0, :3].tolist())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from weir.up.ports import free_port
+
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 DATA: Final = Path(os.pardir) / "shared" / "data"
@@ -64,12 +66,21 @@ def median_seconds(call: Callable[[], object], times: int) -> float:
     return float(np.median(found))
 
 
-def figures_of_ranks(ranks: int, module: str, *arguments: object) -> F64:
-    """Run the command ``rank`` of a module on so many ranks; return the figures that the first prints as JSON."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [sys.executable, *launcher, "-m", module, "rank", *map(str, arguments)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return np.array(json.loads(done.stdout.splitlines()[-1]))
+def figures_of_ranks(ranks: int, module: str, *arguments: object, machines: int = 1) -> F64:
+    """Run the command ``rank`` of a module on so many ranks; return the figures that the first prints as JSON.
+
+    Each of `machines` is a launcher with a share of the ranks, and takes the others to be elsewhere.
+    """
+    here = ["--standalone"] if machines == 1 else [f"--nnodes={machines}", f"--master-port={free_port()}"]
+    launcher = ["-m", "torch.distributed.run", *here, f"--nproc-per-node={ranks // machines}"]
+    what = ["-m", module, "rank", *map(str, arguments)]
+    places = [[f"--node-rank={number}"] if machines > 1 else [] for number in range(machines)]
+    commands = [[sys.executable, *launcher, *place, *what] for place in places]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    printed = [run.communicate()[0] for run in runs]
+    if any(run.returncode for run in runs):
+        raise typer.Exit(1)
+    return np.array(json.loads(printed[0].splitlines()[-1]))
 
 
 def status(field: str, process: int | str = "self") -> int:
