@@ -11,13 +11,19 @@ from torch import Tensor
 
 from contracts.ascending import ascending
 
-__all__ = ["distinct", "distinct_and_places", "order_of", "where"]
+__all__ = ["distinct", "distinct_and_counts", "distinct_and_places", "order_of", "where"]
 
 
 def distinct(numbers: Tensor) -> Tensor:
     """Return the distinct ones (n,) of integers (m,), ascending."""
     found: Tensor = torch.unique(numbers) if numbers.is_cuda else torch.from_numpy(ascending(numbers.numpy()))
     return found
+
+
+def distinct_and_counts(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct ones (n,) of integers (m,), ascending, and how often each occurs, (n,)."""
+    ordered = numbers.sort().values if numbers.is_cuda else torch.from_numpy(np.sort(numbers.numpy()))
+    return cast(tuple[Tensor, Tensor], torch.unique_consecutive(ordered, return_counts=True))
 
 
 def distinct_and_places(numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainer.items.distinct import distinct
 from trainer.negatives.sampler import Draw, Pool, RowValues, below_one
 
 __all__ = ["InBatch"]
@@ -43,7 +44,7 @@ class InBatch:
         """Return the pool (N,): column b is row b's positive where neither `limit` nor `deduplicate` is set."""
         if self.limit is None and not self.deduplicate:
             return Draw(positives, real)
-        items = torch.unique(positives[real]) if self.deduplicate else positives[real]
+        items = distinct(positives[real]) if self.deduplicate else positives[real]
         if self.limit is not None and len(items) > self.limit:
             items = items[torch.randperm(len(items), generator=generator)[: self.limit].to(items.device)]
         return Draw(items, torch.ones_like(items, dtype=torch.bool))

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from trainer.items.distinct import distinct, where
+from trainer.items.distinct import distinct, order_of, where
 
 __all__ = ["Draw", "Pool", "RowList", "RowValues", "Sampler", "accidental_hits", "below_one"]
 
@@ -26,7 +26,7 @@ class Pool(NamedTuple):
     @classmethod
     def of(cls, positives: Tensor, real: Tensor) -> "Pool":
         """Count the positives (B,) where `real` (B,) is True."""
-        return cls(int(real.sum()), len(torch.unique(positives[real])))
+        return cls(int(real.sum()), len(distinct(positives[real])))
 
     @property
     def others(self) -> "Pool":
@@ -129,7 +129,7 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     pairs = distinct(every.flatten().index_select(0, held))
     rows, items = pairs >> bits, pairs & ((1 << bits) - 1)
     # The columns of one item are neighbours in this order.
-    order, firsts = torch.argsort(columns, stable=True), (times.cumsum(0) - times).index_select(0, items)
+    order, firsts = order_of(columns), (times.cumsum(0) - times).index_select(0, items)
     if int(times.max()) > 1:
         rows, firsts = _each_copy(rows, firsts, times[items])
     return torch.stack([rows, order.index_select(0, firsts)], 1)

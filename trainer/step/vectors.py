@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from trainer.items.distinct import distinct_and_counts
 from trainer.items.table import PADDING
 from trainer.losses.inputs import LossInputs, Population
 from trainer.losses.rescoring import Rescored
@@ -130,8 +131,7 @@ class StepVectors:
         places = self.place(sampled.columns)
         if not self.model.config.loss.needs.weighs:
             return places, None
-        places, times = torch.unique(places, return_counts=True)
-        return places, times
+        return distinct_and_counts(places)
 
     def _hits(self, columns: Tensor | None, share: RankShare) -> Tensor | None:
         """Return the pairs (H, 2) of rows and columns, at places (C,), that are no negatives, where the loss asks."""

@@ -4,18 +4,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trainer.items.distinct import distinct, distinct_and_places, order_of, where
+from trainer.items.distinct import distinct, distinct_and_counts, distinct_and_places, order_of, where
 
 MANY = arrays(np.int64, st.integers(0, 200), elements=st.integers(0, 50) | st.integers(0, 1 << 54))
 
 
 @given(MANY, st.sampled_from([torch.int32, torch.int64]))
-def test_each_number_comes_once_ascending_with_the_place_of_all_that_are_equal(
+def test_each_number_comes_once_ascending_with_the_number_and_the_places_of_all_that_are_equal(
     numbers: np.ndarray, dtype: torch.dtype
 ) -> None:
     given_ = torch.from_numpy(numbers % (1 << 31) if dtype == torch.int32 else numbers).to(dtype)
-    expected, places = np.unique(given_.numpy(), return_inverse=True)
+    expected, places, counts = np.unique(given_.numpy(), return_inverse=True, return_counts=True)
     assert distinct(given_).tolist() == expected.tolist()
+    assert [one.tolist() for one in distinct_and_counts(given_)] == [expected.tolist(), counts.tolist()]
     found = distinct_and_places(given_)
     assert [one.tolist() for one in found] == [expected.tolist(), places.tolist()]
     assert {one.dtype for one in found} == {torch.int64}
@@ -29,6 +30,7 @@ def test_equal_numbers_keep_their_order(numbers: np.ndarray) -> None:
 def test_the_numbers_are_not_changed() -> None:
     numbers = torch.tensor([3, 1, 2, 3])
     distinct(numbers)
+    distinct_and_counts(numbers)
     distinct_and_places(numbers)
     order_of(numbers)
     assert numbers.tolist() == [3, 1, 2, 3]
