@@ -65,10 +65,12 @@ def train(
             logger.info("all ranks have started")
         scraped = exposed(metrics.registry, config.metrics_host, config.metrics_port)
         with scraped if workers.is_first else nullcontext():
+            exporter = Exporter(store, config, metrics, follow, variant)
+            if workers.is_first:
+                exporter.open_newest()
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device, workers=workers)
             metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), ProgressObserver(line, metrics, workers.is_first, report)
-            exporter = Exporter(store, config, metrics, follow, variant)
             workers.first(partial(exporter.prepare, state), state.answer)
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
             for manifest in windows(

@@ -120,6 +120,10 @@ class Exporter:
                 logger.info("bundle of window %s: %s", state.position.trained_window, reason)
                 self._tried, self._put_off = None, True
 
+    def open_newest(self) -> None:
+        """Open the newest bundle beside what comes before the first window, which is tested on it."""
+        self._keeper.start(BundleLog(self._line))
+
     def prepare(self, state: TrainerState) -> None:
         """Start to trace the tower beside the stream, so that neither it nor the first bundle waits long.
 

@@ -42,6 +42,7 @@ from trainer.export.errors import ListsAwaitedError
 from trainer.export.fit import is_outgrown
 from trainer.export.kept import Kept, Lists
 from trainer.export.noting import is_known, note_published, publish_all
+from trainer.export.opening import Opening
 from trainer.export.servable import Servable
 from trainer.export.training import Training
 from trainer.state.trainer_state import TrainerState
@@ -71,13 +72,25 @@ class Keeper:
     variant: str = MAIN
     compared: float = 1.0
     _kept: Kept | None = None
+    _opening: Opening | None = None
     _training: Training | None = None
     _compaction: Compaction | None = None
     _awaited: bool = False
     _servables: list[Servable] = field(default_factory=list)
 
+    def start(self, log: BundleLog) -> None:
+        """Open the newest bundle of a store beside what comes before it is needed."""
+        self._opening = Opening(log)
+
+    def _take_opened(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None and (found := opening.result()) is not None:
+            servable, self._kept = found
+            self._servables = [servable]
+
     def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
         """Return a bundle that answers, as `Servable.open`; those used last stay in memory."""
+        self._take_opened()
         servable = Servable.open(log, manifest, self._servables)
         self._servables = [servable, *(one for one in self._servables if one is not servable)][:_SERVABLES]
         return servable
@@ -89,6 +102,7 @@ class Keeper:
 
     def resume(self, log: BundleLog) -> None:
         """Go on from the newest bundle of a store, unless something is kept already or that bundle is of no use."""
+        self._take_opened()
         if self._kept is not None or not (manifests := log.manifests()):
             return
         try:

@@ -50,17 +50,19 @@ def move(state: TrainerState, item: int) -> None:
     state.position.step += 1
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_only_what_moved_is_assigned_and_the_centroids_stay(
-    store: Store, state: TrainerState, *, restarted: bool
-) -> None:
+@pytest.mark.parametrize("process", ["same", "another", "opens beside"])
+def test_only_what_moved_is_assigned_and_the_centroids_stay(store: Store, state: TrainerState, process: str) -> None:
     keeper = Keeper()
     first = export_bundle(store, state, keeper=keeper)
     assert first.index.fit is not None
     assert (first.index.type, first.index.fit.trained_lists) == ("IVF8,SQfp16", 8)
     assert first.index.fit.recall == first.index.fit.recall_trained
     move(state, 3)
-    second = export_bundle(store, state, keeper=Keeper() if restarted else keeper)
+    if process != "same":
+        keeper = Keeper()
+    if process == "opens beside":
+        keeper.start(BundleLog(store))
+    second = export_bundle(store, state, keeper=keeper)
     assert second.index.fit is not None
     assert (second.index.fit.changed, second.index.fit.trained_at) == (1, first.index.fit.trained_at)
     old, new = index_of(store, first), index_of(store, second)

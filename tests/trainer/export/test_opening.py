@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+
+from contracts import BundleFile, BundleLog, Store
+from tests.trainer.support import absorbed
+from tests.trainer.windows import WindowWriter, synthetic
+from trainer.config import TrainerConfig
+from trainer.export import export_bundle
+from trainer.export.opening import Opening
+from trainer.state.trainer_state import TrainerState
+
+
+@pytest.fixture
+def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
+    synthetic(writer, windows=1)
+    state = absorbed(store, config)
+    state.position.trained_sequence = 0
+    return state
+
+
+def test_the_newest_bundle_is_opened_and_not_the_one_that_is_served(store: Store, state: TrainerState) -> None:
+    export_bundle(store, state)
+    state.position.step += 1
+    newest, log = export_bundle(store, state), BundleLog(store)
+    log.promote(log.versions()[0])
+    found = Opening(log).result()
+    assert found is not None
+    assert [one.manifest for one in found] == [newest, newest]
+
+
+def test_without_a_bundle_there_is_nothing_to_open(store: Store) -> None:
+    assert Opening(BundleLog(store)).result() is None
+
+
+def test_a_bundle_that_is_damaged_is_left_to_whoever_needs_it(store: Store, state: TrainerState) -> None:
+    Path(store.path(f"{export_bundle(store, state).folder}/{BundleFile.ITEMS}")).write_bytes(b"other")
+    assert Opening(BundleLog(store)).result() is None

@@ -1,0 +1,37 @@
+"""The newest bundle of a store, opened beside what a trainer does before its first window."""
+
+import logging
+from functools import partial
+
+from contracts import BundleLog
+from trainer.export.beside import beside
+from trainer.export.kept import Kept
+from trainer.export.servable import Servable
+
+__all__ = ["Opening"]
+
+logger = logging.getLogger(__name__)
+
+
+class Opening:
+    """Opens the newest bundle in a thread."""
+
+    def __init__(self, log: BundleLog) -> None:
+        self._found: tuple[Servable, Kept] | None = None
+        self._thread = beside("weir-bundle-opening", partial(self._open, log))
+
+    def result(self) -> tuple[Servable, Kept] | None:
+        """Wait for its end, and return the bundle as it answers and as it is kept.
+
+        None where there is none, or it cannot be opened: whoever needs it tries again, and says what that means.
+        """
+        self._thread.join()
+        return self._found
+
+    def _open(self, log: BundleLog) -> None:
+        try:
+            for newest in log.manifests()[-1:]:
+                servable = Servable.open(log, newest)
+                self._found = servable, Kept.of(servable)
+        except Exception:
+            logger.debug("the newest bundle cannot be opened", exc_info=True)
