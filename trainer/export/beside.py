@@ -14,8 +14,8 @@ _NICENESS: Final = 10
 """The stream comes first; where a thread cannot have a priority of its own, it shares the processor equally."""
 
 
-def beside(name: str, work: Callable[[], None]) -> threading.Thread:
-    """Start a thread of low priority that nothing waits for."""
+def beside(name: str, work: Callable[[], None], *, is_awaited: bool = False) -> threading.Thread:
+    """Start a thread of low priority; a process that ends waits for it only where it `is_awaited`."""
 
     def run() -> None:
         with suppress(OSError):
@@ -25,6 +25,6 @@ def beside(name: str, work: Callable[[], None]) -> threading.Thread:
         faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
         work()
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread = threading.Thread(target=run, name=name, daemon=not is_awaited)
     thread.start()
     return thread

@@ -18,7 +18,8 @@ class Opening:
 
     def __init__(self, log: BundleLog) -> None:
         self._found: tuple[Servable, Kept] | None = None
-        self._thread = beside("weir-bundle-opening", partial(self._open, log))
+        # It takes no longer than a start does, whose error must not end in the middle of it.
+        self._thread = beside("weir-bundle-opening", partial(self._open, log), is_awaited=True)
 
     def result(self) -> tuple[Servable, Kept] | None:
         """Wait for its end, and return the bundle as it answers and as it is kept.

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,31 @@ def test_the_newest_bundle_is_opened_and_not_the_one_that_is_served(store: Store
 
 def test_without_a_bundle_there_is_nothing_to_open(store: Store) -> None:
     assert Opening(BundleLog(store)).result() is None
+
+
+ENDS = """
+import sys, time
+from contracts import BundleLog, Store
+from trainer.export.opening import Opening
+from trainer.export.servable import Servable
+opened = Servable.open
+def late(*given):
+    try:
+        time.sleep(1)
+        return opened(*given)
+    finally:
+        print("ended")
+Servable.open = late
+Opening(BundleLog(Store(sys.argv[1])))
+sys.exit(3)
+"""
+
+
+def test_a_process_that_ends_meanwhile_does_so_afterwards(store: Store, state: TrainerState) -> None:
+    export_bundle(store, state)
+    command = [sys.executable, "-c", ENDS, store.url]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (3, "ended\n")
 
 
 def test_a_bundle_that_is_damaged_is_left_to_whoever_needs_it(store: Store, state: TrainerState) -> None:
