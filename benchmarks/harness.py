@@ -71,11 +71,9 @@ def figures_of_ranks(ranks: int, module: str, *arguments: object, machines: int 
 
     Each of `machines` is a launcher with a share of the ranks, and takes the others to be elsewhere.
     """
-    here = ["--standalone"] if machines == 1 else [f"--nnodes={machines}", f"--master-port={free_port()}"]
-    launcher = ["-m", "torch.distributed.run", *here, f"--nproc-per-node={ranks // machines}"]
-    what = ["-m", module, "rank", *map(str, arguments)]
-    places = [[f"--node-rank={number}"] if machines > 1 else [] for number in range(machines)]
-    commands = [[sys.executable, *launcher, *place, *what] for place in places]
+    where = [f"--nnodes={machines}", f"--master-port={free_port()}", f"--nproc-per-node={ranks // machines}"]
+    launcher, what = ["-m", "torch.distributed.run", *where], ["-m", module, "rank", *map(str, arguments)]
+    commands = [[sys.executable, *launcher, f"--node-rank={number}", *what] for number in range(machines)]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     printed = [run.communicate()[0] for run in runs]
     if any(run.returncode for run in runs):

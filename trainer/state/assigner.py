@@ -147,26 +147,14 @@ class Assigner:
     def _assign_together(self, sizes: _Sizes, rows: Tensor, centroids: Tensor) -> Assigned:
         """Assign rows (m,) to centroids (c, d); rank 0 gives both, and gets what all have found."""
         ranks, found = self.workers.world_size, list[Tensor]()
-        lengths = [block.stop - block.start for block in _blocks(sizes.rows)]
-        quantizer = _quantizer(self._dealt(centroids.repeat(ranks, 1), [sizes.lists] * ranks).numpy())
-        for first in range(0, len(lengths), ranks):
-            counts = [*lengths[first : first + ranks], *[0] * ranks][:ranks]
-            own = self._dealt(rows[first * _BLOCK :][: sum(counts)], counts)
-            nearest = _nearest(quantizer, self.vectors_of(own).numpy())
-            found.append(self._returned(packed(tuple(map(torch.from_numpy, nearest))), counts))
+        quantizer = _quantizer(self.workers.spread(centroids, [sizes.lists, *[0] * (ranks - 1)])[0].numpy())
+        for first in range(0, sizes.rows, ranks * _BLOCK):
+            some = rows[first : first + ranks * _BLOCK]
+            own = self.workers.deliver(some, np.arange(len(some)) // _BLOCK)
+            nearest = packed(tuple(map(torch.from_numpy, _nearest(quantizer, self.vectors_of(own).numpy()))))
+            found.append(self.workers.deliver(nearest, np.zeros(len(nearest), np.int64)))
         lists, cosines = unpacked(torch.cat(found), (torch.empty(0, dtype=torch.int64), torch.empty(0)))
         return Assigned(lists.int().numpy(), cosines.numpy())
-
-    def _dealt(self, lines: Tensor, counts: list[int]) -> Tensor:
-        """Return those of the lines of rank 0 that it has for this rank; `counts` says how many each gets."""
-        none = [0] * len(counts)
-        send, receive = counts if self.workers.is_first else none, [counts[self.workers.rank], *none[1:]]
-        return self.workers.exchange(lines, send, receive)
-
-    def _returned(self, lines: Tensor, counts: list[int]) -> Tensor:
-        """Return the lines of all ranks to rank 0, and nothing to the others; `counts` says how many each has."""
-        none = [0] * len(counts)
-        return self.workers.exchange(lines, [len(lines), *none[1:]], counts if self.workers.is_first else none)
 
 
 def assign(quantizer: Any, vectors: Floats, chosen: Ints | None = None) -> Assigned:

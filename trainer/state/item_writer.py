@@ -7,6 +7,7 @@ two machines at once. Where machines have no disk in common, rank 0 fetches and 
 
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -64,9 +65,9 @@ class ItemWriter:
 
     @torch.no_grad()
     def _write_together(self, paths: ItemPaths) -> bool:
-        """Write what falls to this rank, as all do; return False, and write nothing, if any does not see the files."""
+        """Write what falls to this rank, as all do; return False, and write nothing, if any cannot open the files."""
         workers = self.vectors.workers
-        if workers.any(not all(Path(path).exists() for path in paths)):
+        if workers.any(not all(os.access(path, os.R_OK | os.W_OK) for path in paths)):
             return False
         write = self._write_share if workers.has_nodes else self._write_own
         done_by_all(workers, partial(write, paths), len(self.in_use))

@@ -42,7 +42,7 @@ def follow(folder: str, items: int, workers: Workers) -> int:
         state.table.admit(hash_ids(["new"]), np.array(["new"], object), items)
     found: list[list[np.ndarray]] = []
     for machines, sees in ((1, True), (2, True), (2, workers.is_first)):
-        with on_machines(machines), patch.object(Path, "exists", return_value=sees):
+        with on_machines(machines), patch.object(os, "access", return_value=sees):
             workers.first(lambda: found.append(files_of(folder, shared)), shared.answer)
     if workers.is_first:
         for wanted, *others in zip(files_of(folder, alone), *found, strict=True):
