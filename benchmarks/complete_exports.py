@@ -1,26 +1,28 @@
 """What a complete bundle costs where all items have moved and lists are kept, and how ranks share it.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.complete_exports run --items 2000000     # 10 minutes, 8 GB of memory
+    OMP_NUM_THREADS=1 python -m benchmarks.complete_exports run --items 2000000     # 20 minutes, 8 GB of memory
 
 Each line is a run of so many processes of this machine; with `--machines 2` they exchange everything by gloo, as ranks
 of two machines do that have a disk in common. With item features and a `publish_bound` of 0, every export is
 like this: all items are written, and all are assigned to lists. Lists are as many as the catalogue calls for, trained
 on fewer vectors than in a run. Medians over rounds, after the first bundle, which trains the lists.
 
-- CPU: seconds of all ranks, and of rank 0. wait: of the wall clock, for which no rank trains. own: of rank 0's own
-  memory, at most.
+- made: while no rank trains, as for a bounded run; or beside the stream, as for a follower, whose steps are left out.
+- CPU: seconds of all ranks, and of rank 0. wait: of the wall clock, for which no rank trains. published: after so many
+  seconds. own: of rank 0's own memory, at most.
 """
 
 import tempfile
+import time
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy as np
 import typer
 
 from benchmarks.exports import train_quickly
 from benchmarks.featured_exports import exported, print_all
-from benchmarks.harness import command_line, figures_of_ranks, head, row
+from benchmarks.harness import F64, Peak, command_line, figures_of_ranks, head, row
 from benchmarks.ranks_memory import fill
 from contracts import Store
 from trainer.config import TrainerConfig
@@ -31,22 +33,42 @@ from trainer.state.trainer_state import TrainerState
 app = command_line(__doc__)
 
 
-def figures(items: int, rounds: int, index: str, workers: Workers) -> list[float]:
-    """Return what a rank found: medians of CPU and wall seconds and own memory, and the share of items that moved."""
+_WAYS: Final = ("while none trains", "beside the stream")
+
+
+def published(store: Store, state: TrainerState, keeper: Keeper, workers: Workers) -> list[float]:
+    """Export; return CPU seconds, those that training waits and until the bundle is published, memory and moved share.
+
+    Memory is own memory in MB, at most; the share is that of the items, on rank 0.
+    """
+    cpu, wall = time.process_time(), time.perf_counter()
+    (_, wait, memory), moved = exported(store, state, keeper, workers)
+    if workers.any(keeper.making is not None):
+        with Peak() as peak:
+            while workers.any(keeper.making is not None and keeper.making.running):
+                time.sleep(0.05)
+        (_, last, more), moved = exported(store, state, keeper, workers)
+        wait, memory = wait + last, max(memory, peak.own / 1e6, more)
+    return [time.process_time() - cpu, wait, time.perf_counter() - wall, memory, moved]
+
+
+def figures(items: int, rounds: int, index: str, workers: Workers) -> list[list[float]]:
+    """Return for each way what a rank found: medians of what `published` returns."""
     train_quickly()
     config = TrainerConfig(device="cpu", index=index)
-    state, keeper, found = TrainerState.fresh(config, workers=workers), Keeper(), []
+    state, keeper = TrainerState.fresh(config, workers=workers), Keeper(large=1)
+    found: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
     state.position.trained_sequence = 0
     fill(state, items)
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(rounds + 1):
-            spent, moved = exported(Store(folder), state, keeper, workers)
-            found.append([*spent, moved])
+        exported(Store(folder), state, keeper, workers)
+        for way in _WAYS * rounds:
             state.embeddings.weight.mul_(-1)
             state.position.step += 1
             state.since.ref = None  # as after steps that touch all rows
-    medians: list[float] = np.median(found[1:], axis=0).tolist()
-    return medians
+            keeper.beside = way == _WAYS[1]
+            found[way].append(published(Store(folder), state, keeper, workers))
+    return [np.median(found[way], axis=0).tolist() for way in _WAYS]
 
 
 @app.command()
@@ -64,11 +86,15 @@ def run(
     machines: Annotated[int, typer.Option(help="that ranks take themselves to be on")] = 1,
 ) -> None:
     """Measure and print everything."""
-    head("items", "ranks", "moved", "CPU, s", "rank 0, s", "wait, s", "own, MB")
+    head("items", "ranks", "made", "moved", "CPU, s", "rank 0, s", "wait, s", "published, s", "own, MB")
     for number in items:
         for count in ranks:
-            found = figures_of_ranks(count, "benchmarks.complete_exports", number, rounds, index, machines=machines)
-            row(f"{number:,}", count, f"{found[0, 3]:.0%}", float(found[:, 0].sum()), *found[0, :3].tolist())
+            found: F64 = figures_of_ranks(
+                count, "benchmarks.complete_exports", number, rounds, index, machines=machines
+            )
+            for way, of_way in zip(_WAYS, found.transpose(1, 0, 2), strict=True):
+                cpu, first = float(of_way[:, 0].sum()), of_way[0].tolist()
+                row(f"{number:,}", count, way, f"{first[4]:.0%}", cpu, *first[:4])
 
 
 if __name__ == "__main__":

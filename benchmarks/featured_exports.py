@@ -16,6 +16,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Final
 
@@ -31,6 +32,7 @@ from contracts import BundleManifest, Store
 from contracts.feature_weights import buckets_of
 from trainer.config import TrainerConfig
 from trainer.export import export_bundle
+from trainer.export.errors import AwaitedError
 from trainer.export.keeper import Keeper
 from trainer.items.rows import no_rows
 from trainer.items.table import RowChanges
@@ -58,11 +60,19 @@ def move(state: TrainerState, tags: range) -> None:
 
 
 def exported(store: Store, state: TrainerState, keeper: Keeper, workers: Workers) -> tuple[list[float], float]:
-    """Export; return CPU and wall seconds and own memory in MB, and on rank 0 the share of items that moved."""
+    """Export; return CPU and wall seconds and own memory in MB, and on rank 0 the share of items that moved.
+
+    Of a bundle that is made beside the stream from here on, that share is not known.
+    """
     made: list[BundleManifest] = []
     cpu, wall = time.process_time(), time.perf_counter()
+
+    def export() -> None:
+        with suppress(AwaitedError):
+            made.append(export_bundle(store, state, keeper=keeper))
+
     with Peak() as peak:
-        workers.first(lambda: made.append(export_bundle(store, state, keeper=keeper)), state.answer)
+        workers.first(export, state.answer)
     spent = [time.process_time() - cpu, time.perf_counter() - wall, peak.own / 1e6]
     return spent, made[0].moved or 0.0 if made else 0.0
 

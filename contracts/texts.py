@@ -71,8 +71,11 @@ class Texts:
             return self._column[rows].to_numpy(zero_copy_only=False)
         if np.ndim(rows) == 0:
             return self._column[int(rows)].as_py()
-        found = self._column.take(pa.array(np.ravel(rows))).to_numpy(zero_copy_only=False)
-        return found.reshape(np.shape(rows))
+        return self.take(np.ravel(rows)).to_numpy(zero_copy_only=False).reshape(np.shape(rows))
+
+    def take(self, rows: npt.NDArray[np.integer[Any]]) -> pa.Array:
+        """Return the strings of rows (n,) as Arrow has them: no other thread waits for that."""
+        return self._column.take(pa.array(rows))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[np.object_]:
         """Return all of them as an array of objects."""

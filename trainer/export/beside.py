@@ -14,14 +14,19 @@ _NICENESS: Final = 10
 """The stream comes first; where a thread cannot have a priority of its own, it shares the processor equally."""
 
 
-def beside(name: str, work: Callable[[], None], *, is_awaited: bool = False) -> threading.Thread:
-    """Start a thread of low priority; a process that ends waits for it only where it `is_awaited`."""
+def beside(
+    name: str, work: Callable[[], None], *, is_awaited: bool = False, niceness: int = _NICENESS
+) -> threading.Thread:
+    """Start a thread of low priority; a process that ends waits for it only where it `is_awaited`.
+
+    `niceness` is how far its priority is below that of the process.
+    """
 
     def run() -> None:
         with suppress(OSError):
             # Relative: nobody may raise a priority, and a trainer may have been started with a low one.
-            niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+            lower = os.getpriority(os.PRIO_PROCESS, 0) + niceness
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)
         faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
         work()
 

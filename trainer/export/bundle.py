@@ -1,26 +1,31 @@
-"""A bundle: the state of the model, as files that can be served."""
+"""A bundle: the state of the model, as files that can be served.
+
+An export that needs all items of a large table is made in a thread, of a snapshot, while a follower trains on. What has
+changed since is not in it, and remains to be exported.
+"""
 
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple
 
 from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
 from contracts.recipe import Recipe
 from contracts.variants import version_of
 from trainer.export.cases import Cases, RecentCases
+from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta
-from trainer.export.errors import ExportError
+from trainer.export.errors import AwaitedError, ExportError
 from trainer.export.files import write_complete, write_delta
 from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
 from trainer.export.keeper import Keeper
+from trainer.export.making import Making
+from trainer.export.model import Model
 from trainer.export.servable import Servable
-from trainer.export.soundness import fault_of
+from trainer.export.soundness import fault_of_items
 from trainer.export.trial import Trial, current_or_none
-from trainer.state.evaluation import mean_metrics
 from trainer.state.trainer_state import TrainerState
 
 __all__ = ["export_bundle"]
@@ -38,7 +43,8 @@ def export_bundle(
     """Write the bundle of a state, let the gate judge it, promote it if it passes, and retire old ones.
 
     A bundle that exists already is not written again, only promoted where that had been missed. While an operator's
-    pin holds, nothing is promoted.
+    pin holds, nothing is promoted. Where the keeper has a bundle that is made beside the stream, this waits for it and
+    goes on with that one.
 
     Parameters
     ----------
@@ -53,9 +59,14 @@ def export_bundle(
 
     Raises
     ------
+    AwaitedError
+        If the bundle is made beside the stream from now on: call it again, best when that has ended.
     ExportError
         If the table has no item, or the tower does not survive the translation.
     """
+    if keeper is not None and keeper.making is not None:
+        making, keeper.making = keeper.making, None
+        return making.finish()
     if not len(state.table):
         raise ExportError("the item table is empty: there is nothing to serve before the first window")
     export = _Export(
@@ -65,11 +76,18 @@ def export_bundle(
         gate or PairedGate.of(state.config),
         keeper or Keeper(),
     )
-    manifest = export.existing() or export.write()
-    logger.info("bundle %s: %s", manifest.version, manifest.verdict)
-    export.publish(manifest)
-    export.retire()
-    return manifest
+    found = export.existing()
+    return export.write() if found is None else export.published(found)
+
+
+class _Made(NamedTuple):
+    """A bundle that is written but for its manifest; `servable` answers, unless something is wrong, as `fault` says."""
+
+    manifest: BundleManifest
+    draft: Complete | Delta
+    cases: Cases
+    servable: Servable | None
+    fault: str | None
 
 
 class _Export:
@@ -96,18 +114,56 @@ class _Export:
         return found
 
     def write(self) -> BundleManifest:
-        """Write the files, ask the gate, and commit the bundle."""
-        draft = self.keeper.draft(self.log, self.content)
-        manifest, servable, verdict = self._judge(self._manifest(draft), draft)
+        """Write the files, ask the gate, commit and publish the bundle; raises `AwaitedError` where a thread does."""
+        draft: Complete | Delta | None = self.keeper.draft_touched(self.log, self.content)
+        model = Model.of(self.state, self.content.touched)
+        cases = self.recent.up_to(self.state.position.trained_sequence)
+        if draft is None and self.keeper.makes_beside(self.content):
+            snapshot = self.content.whole().snapshot()
+            self.state.since.snapshot()
+            self.keeper.making = Making(lambda: partial(self._commit, self._make(snapshot, model, cases)))
+            raise AwaitedError(f"bundle {self.version} is made beside the stream")
+        draft = draft or self.keeper.draft_whole(self.log, self.content.whole())
+        return self._commit(self._made(draft, model, cases))
+
+    def _make(self, snapshot: Content, model: Model, cases: Cases) -> _Made:
+        return self._made(self.keeper.draft_whole(self.log, snapshot), model, cases)
+
+    def _made(self, draft: Complete | Delta, model: Model, cases: Cases) -> _Made:
+        """Write the files and measure how they answer, which no state is needed for.
+
+        Raises `CorruptArtefactError` where the bundle cannot be read back.
+        """
+        manifest = self._manifest(draft, model)
+        if fault := model.fault or fault_of_items(draft.content):
+            return _Made(manifest, draft, cases, None, fault)
+        servable = self.keeper.read(self.log, manifest)
+        if self.keeper.is_recall_due(draft):
+            manifest = _with_recall(manifest, servable, cases)
+        elif manifest.index.fit is not None:
+            manifest = _with_fit(manifest, unmeasured=manifest.index.fit.unmeasured + manifest.changed)
+        servable.hits(cases, self.gate.cutoff)  # it keeps them
+        return _Made(manifest, draft, cases, servable, None)
+
+    def _commit(self, made: _Made) -> BundleManifest:
+        """Ask the gate, commit the bundle and publish it."""
+        verdict = self._verdict(made)
         sentence = verdict.sentence
         if verdict.promoted and (pinned := _pinned(self.log)):
             sentence = f"held: {pinned}; otherwise {sentence}"
-        manifest = manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
+        manifest = made.manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
         ref = self.log.commit(manifest)
-        self.keeper.note(self.log, draft, ref, servable and replace(servable, manifest=manifest))
+        self.keeper.note(self.log, made.draft, ref, made.servable and replace(made.servable, manifest=manifest))
+        return self.published(manifest)
+
+    def published(self, manifest: BundleManifest) -> BundleManifest:
+        """Promote a bundle of the store if that is due, retire old ones, and return it."""
+        logger.info("bundle %s: %s", manifest.version, manifest.verdict)
+        self._publish(manifest)
+        self._retire()
         return manifest
 
-    def publish(self, manifest: BundleManifest) -> None:
+    def _publish(self, manifest: BundleManifest) -> None:
         """Promote a bundle that the gate let through, unless another one is pinned or it was withdrawn."""
         name = manifest.version
         try:
@@ -117,7 +173,7 @@ class _Export:
             # A pin that cannot be read, or whose bundle is gone, still expresses what an operator wants.
             logger.error("bundle %s is not promoted: %s", name, error)
 
-    def retire(self) -> None:
+    def _retire(self) -> None:
         """Remove old bundles, except those that may be needed again."""
         try:
             spare = Trial.read(self.store).reference
@@ -126,9 +182,9 @@ class _Export:
         except CorruptArtefactError as error:
             logger.error("no bundle is retired: %s", error)
 
-    def _manifest(self, draft: Complete | Delta) -> BundleManifest:
+    def _manifest(self, draft: Complete | Delta, model: Model) -> BundleManifest:
         """Write the files of a draft and return what they are."""
-        at, config = self.state.position, self.state.config
+        at, config = model.position, self.state.config
         tower = config.tower
         manifest = BundleManifest(
             version=self.version,
@@ -137,22 +193,22 @@ class _Export:
             trained_sequence=max(at.trained_sequence, 0),
             trained_window=at.trained_window,
             max_event_ms=at.max_event_ms,
-            items=len(self.state.table),
+            items=draft.content.total,
             dimension=tower.dimension,
             metric="cosine" if tower.normalised else "inner_product",
             history_length=tower.history_length,
             index=draft.info,
-            evaluation=mean_metrics(self.state.recent),
+            evaluation=model.evaluation,
             promoted=False,
             verdict="",
             software_version=version("weir"),
             moved=draft.moved,
             rescored=config.rescoring.candidates if config.rescoring.on else None,
-            recipe=Recipe(settings=config.recipe(), stretches=self.state.stretches),
+            recipe=Recipe(settings=config.recipe(), stretches=model.stretches),
             files=(),
         )
         if isinstance(draft, Complete):
-            return manifest.model_copy(update={"files": write_complete(self.store, manifest, draft)})
+            return manifest.model_copy(update={"files": write_complete(self.store, manifest, draft, model.files)})
         return manifest.model_copy(
             update={
                 "schema_version": 2,
@@ -161,34 +217,20 @@ class _Export:
                 "depth": draft.chain.deltas + 1,
                 "changed": len(draft.items),
                 "removed": len(draft.removed),
-                "files": write_delta(self.store, manifest, draft),
+                "files": write_delta(self.store, manifest, draft, model.files),
             }
         )
 
-    def _judge(
-        self, candidate: BundleManifest, draft: Complete | Delta
-    ) -> tuple[BundleManifest, Servable | None, Verdict]:
-        """Ask the gate, and add what was measured to the manifest; return also what answered, if it was asked.
-
-        Raises `CorruptArtefactError` where the candidate itself cannot be read back.
-        """
-        if fault := fault_of(self.content):
-            return candidate, None, self.gate.before(fault, Evidence())
-        cases = self.recent.up_to(self.state.position.trained_sequence)
-        servable = self.keeper.read(self.log, candidate)
-        if self.keeper.is_recall_due(draft):
-            candidate = _with_recall(candidate, servable, cases)
-        elif candidate.index.fit is not None:
-            candidate = _with_fit(candidate, unmeasured=candidate.index.fit.unmeasured + candidate.changed)
-        return candidate, servable, self._verdict(servable.hits(cases, self.gate.cutoff), cases)
-
-    def _verdict(self, new: npt.NDArray[np.bool_], cases: Cases) -> Verdict:
-        """Compare the candidate's hits with those of the promoted bundle."""
+    def _verdict(self, made: _Made) -> Verdict:
+        """Compare the hits of a bundle with those of the promoted one."""
+        if made.servable is None:
+            return self.gate.before(made.fault, Evidence())
+        new = made.servable.hits(made.cases, self.gate.cutoff)
         try:
             promoted = self.log.current()
             if promoted is None:
                 return Verdict(promoted=True, sentence="promoted: the first bundle")
-            old = self.keeper.open(self.log, self.log.manifest(promoted)).hits(cases, self.gate.cutoff)
+            old = self.keeper.open(self.log, self.log.manifest(promoted)).hits(made.cases, self.gate.cutoff)
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.error("no bundle to compare with: %s", error)
             return Verdict(promoted=True, sentence=f"promoted: the current bundle cannot be compared with ({error})")

@@ -1,7 +1,8 @@
 """What an export reads of a state: of all items, in files that become those of the bundle, or of some."""
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, BundleFile, ItemKeys, St
 from contracts.ascending import ascending
 from contracts.drafts import ArrayDraft
 from contracts.scratch import zeros_in_scratch
+from contracts.texts import Texts
 from contracts.variants import version_of
 from trainer.export.clusters import Clusters
 from trainer.export.naming import name_of
@@ -48,6 +50,28 @@ class Line(NamedTuple):
         return f"bundles/{version_of(version, self.variant)}"
 
 
+class Described(NamedTuple):
+    """What ``items.parquet`` says of all items, (n,) each, on disk."""
+
+    keys: ItemKeys
+    ids: Texts
+    popularity: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, content: "Content") -> "Described":
+        """Read it of a whole content, piece by piece; called as `Embeddings.fetch`."""
+        state, count = content.state, len(content.rows)
+        popularity = zeros_in_scratch(count, np.float64)
+
+        def ids() -> Iterator[pa.Array]:
+            for first in range(0, count, _AT_ONCE):
+                rows = TableRows(content.rows[first : first + _AT_ONCE])
+                popularity[first : first + _AT_ONCE] = _popularity(state, rows)
+                yield pa.array(state.table.ids.of(rows), pa.large_string())
+
+        return cls(content.keys, Texts.spooled(ids(), count), popularity)
+
+
 class Drafts(NamedTuple):
     """Two files of a complete bundle, not there yet."""
 
@@ -75,7 +99,8 @@ class Content:
     `embeddings` (2 + n, d) begin with the two special rows, and `vectors` (n, d) have none; both are in the order of
     `rows` (n,), table rows that items own, ascending. `touched` are all rows that were looked at and `left` the keys of
     items that have lost theirs; None where the content is whole, which has `drafts`. `version` is the bundle's name
-    (`name_of`), `line` where that is to be; None: nowhere.
+    (`name_of`), `line` where that is to be; None: nowhere. `total` counts the items of the state, `described` says of a
+    `snapshot` what is otherwise asked of the state.
     """
 
     state: TrainerState
@@ -84,9 +109,11 @@ class Content:
     vectors: Floats
     version: str
     line: Line | None
+    total: int
     touched: TableRows | None = None
     left: ItemKeys | None = None
     drafts: Drafts | None = None
+    described: Described | None = None
 
     @classmethod
     def of(cls, state: TrainerState, line: Line | None = None) -> "Content":
@@ -97,7 +124,7 @@ class Content:
     def _whole(cls, state: TrainerState, line: Line | None, version: str) -> "Content":
         drafts = Drafts.of(state, line, version)
         arrays = drafts.embeddings.mapped(), drafts.vectors.mapped()
-        return cls(state, state.table.live, *arrays, version, line, drafts=drafts)
+        return cls(state, state.table.live, *arrays, version, line, len(state.table), drafts=drafts)
 
     @classmethod
     def since(cls, state: TrainerState, line: Line | None = None) -> "Content":
@@ -108,7 +135,7 @@ class Content:
         if state.featured is not None:
             touched = TableRows(ascending(np.concatenate([touched, state.since.items.moved(state.vectors.kept)])))
         rows = TableRows(touched[state.table.keys_of(touched) != PADDING_KEY])
-        return cls(state, rows, *_read(state, rows), name_of(state), line, touched, left)
+        return cls(state, rows, *_read(state, rows), name_of(state), line, len(state.table), touched, left)
 
     @property
     def is_whole(self) -> bool:
@@ -119,10 +146,15 @@ class Content:
         """Return the content of all items."""
         return self if self.is_whole else self._whole(self.state, self.line, self.version)
 
+    def snapshot(self) -> "Content":
+        """Return a whole content that stays what it is while the state goes on; another thread may read it."""
+        return replace(self, described=Described.of(self))
+
     def assigned(self, clusters: Clusters, chosen: npt.NDArray[np.int64]) -> Assigned:
         """Return the nearest list of `chosen` items (m,); of many, ranks find them together."""
         workers, assigner = self.state.embeddings.workers, self.state.assigner
-        if self.drafts is None or len(chosen) < _SHARED or workers.world_size == 1:
+        is_alone = workers.world_size == 1 or self.described is not None
+        if is_alone or self.drafts is None or len(chosen) < _SHARED:
             return clusters.assign(self.vectors, chosen)
         if workers.has_nodes:
             return assigner.assign_rows(TableRows(self.rows[chosen]), clusters.centroids())
@@ -131,6 +163,8 @@ class Content:
     @cached_property
     def keys(self) -> ItemKeys:
         """The items' keys, (n,), which the table has; called as its `keys_of`."""
+        if self.described is not None:
+            return self.described.keys
         keys = zeros_in_scratch(len(self.rows), np.int64)
         for first in range(0, len(keys), _AT_ONCE):
             keys[first : first + _AT_ONCE] = self.state.table.keys_of(TableRows(self.rows[first : first + _AT_ONCE]))
@@ -138,15 +172,23 @@ class Content:
 
     def items(self, chosen: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> pa.Table:
         """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`) with the `chosen` items (m,) at index rows `rows` (m,)."""
-        table = self.state.table
-        places = TableRows(self.rows[chosen])
-        values: dict[str, Any] = {
-            columns.ROW: rows.astype(np.int32),
-            columns.ITEM_ID: table.ids.of(places).tolist(),
-            columns.ITEM_KEY: table.keys_of(places),
-            columns.POPULARITY: self.state.counts[torch.from_numpy(places)].cpu().numpy(),
-        }
+        values: dict[str, Any] = {columns.ROW: rows.astype(np.int32)}
+        if self.described is None:
+            table, places = self.state.table, TableRows(self.rows[chosen])
+            values[columns.ITEM_ID] = table.ids.of(places).tolist()
+            values[columns.ITEM_KEY] = table.keys_of(places)
+            values[columns.POPULARITY] = _popularity(self.state, places)
+        else:
+            values[columns.ITEM_ID] = self.described.ids.take(chosen)
+            values[columns.ITEM_KEY] = self.described.keys[chosen]
+            values[columns.POPULARITY] = self.described.popularity[chosen]
         return pa.table(values, schema=BUNDLE_ITEMS_SCHEMA)
+
+
+def _popularity(state: TrainerState, rows: TableRows) -> npt.NDArray[np.float64]:
+    """Return the decayed counts of rows (n,); called as `RowCounts`."""
+    popularity: npt.NDArray[np.float64] = state.counts[torch.from_numpy(rows)].cpu().numpy()
+    return popularity
 
 
 @torch.no_grad()

@@ -98,7 +98,7 @@ class Difference:
         moved = np.zeros(len(rows), np.bool_)
         moved[there] = kept.moved(rows[there], content, there, bound)
         removed = _missing(kept, rows[there]) if content.left is None else _gone(kept, content, content.left)
-        return cls(kept, rows, moved, removed, len(content.state.table))
+        return cls(kept, rows, moved, removed, content.total)
 
     @property
     def share(self) -> float:

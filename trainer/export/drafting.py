@@ -48,7 +48,7 @@ _COMPACTED: Final = 0.75
 def empty_for(content: Content) -> tuple[Any, str]:
     """Return an untrained index for all items of a state, and its factory string."""
     config = content.state.config
-    kind = factory(len(content.state.table), config.index)
+    kind = factory(content.total, config.index)
     return empty_index(config.tower.dimension, kind), kind
 
 

@@ -2,12 +2,12 @@
 
 from contracts import UserError
 
-__all__ = ["ExportError", "ListsAwaitedError"]
+__all__ = ["AwaitedError", "ExportError"]
 
 
 class ExportError(UserError):
     """A bundle could not be made; the message says what is wrong with it. Training continues without it."""
 
 
-class ListsAwaitedError(ExportError):
-    """The lists of the index are not trained yet: the export is to come again."""
+class AwaitedError(ExportError):
+    """The bundle is made beside the stream: the export is to come again."""

@@ -12,7 +12,7 @@ from trainer.config import TrainerConfig
 from trainer.export.bundle import export_bundle
 from trainer.export.cases import MOST, RecentCases
 from trainer.export.challenge import Challenge
-from trainer.export.errors import ListsAwaitedError
+from trainer.export.errors import AwaitedError
 from trainer.export.gate import Gate, PairedGate
 from trainer.export.keeper import Keeper
 from trainer.export.noting import recognise
@@ -38,6 +38,7 @@ class Exporter:
     A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
     never ends does not starve them: they get a third of the time. The first export waits until the tower has been
     traced beside the stream, and so does training: for what it would take of the cores, the first answer would wait. A
+    bundle that is made beside the stream is published between two windows, and only then comes the next export. A
     bounded run exports every window that is asked for.
     """
 
@@ -50,6 +51,7 @@ class Exporter:
     newest: BundleManifest | None = None
     _tried: tuple[int, int] | None = None
     _tracing: Tracing | None = None
+    _what: str = ""
     _put_off: bool = False
     _seconds: float = 0.0
     _last: float = field(init=False)
@@ -93,12 +95,15 @@ class Exporter:
         """Say whether `export_if_due` has anything to do."""
         if state.position.trained_sequence < 0:
             return False
+        if (making := self._keeper.making) is not None:
+            self._put_off |= _place(state) != self._tried and self._is_scheduled(state)
+            return not making.running
         if _place(state) == self._tried or not len(state.table):
             return False
         if not (self._put_off or self._is_scheduled(state)):
             return False
         may_wait = self.follows and self.clock() - self._last < _PATIENCE * self._seconds
-        self._put_off = self._keeper.is_awaiting or (may_wait and self._is_behind(state))
+        self._put_off = may_wait and self._is_behind(state)
         return not self._put_off
 
     def _is_scheduled(self, state: TrainerState) -> bool:
@@ -114,11 +119,7 @@ class Exporter:
     def export_if_due(self, state: TrainerState) -> None:
         """Export if it is due; call it between windows, and regularly while none comes."""
         if self.due(state):
-            try:
-                self._export(state)
-            except ListsAwaitedError as reason:
-                logger.info("bundle of window %s: %s", state.position.trained_window, reason)
-                self._tried, self._put_off = None, True
+            self._export(state)
 
     def open_newest(self) -> None:
         """Open the newest bundle beside what comes before the first window, which is tested on it."""
@@ -134,32 +135,38 @@ class Exporter:
             self._tracing = tracing_of(self.config.tower)
 
     def export(self, state: TrainerState) -> None:
-        """Export now, unless this state has been exported; a failure is logged and counted."""
-        self._keeper.wait()
-        try:
-            self._export(state)
-        except ListsAwaitedError:
-            self._tried = None
-            self.export(state)
+        """Export now, after what is being made, unless this state has been exported; failures are logged and counted.
+
+        Nothing is made beside the stream from here on.
+        """
+        self._keeper.beside = False
+        if self._keeper.making is not None:
+            self._publish(state)
+        self._export(state)
 
     def _export(self, state: TrainerState) -> None:
-        if _place(state) == self._tried or not len(state.table):
-            return
-        started = self._last = self.clock()
-        self._tried = _place(state)
-        if self._tracing is not None:
-            self._tracing.wait()
+        if self._keeper.making is None:
+            if _place(state) == self._tried or not len(state.table):
+                return
+            self._last, self._tried = self.clock(), _place(state)
+            self._what = f"of window {state.position.trained_window}, step {state.position.step},"
+            if self._tracing is not None:
+                self._tracing.wait()
+        self._publish(state)
+
+    def _publish(self, state: TrainerState) -> None:
+        """Export a state, or publish the bundle that is being made."""
         try:
             self.newest = export_bundle(self._line, state, self._recent, self._gate, self._keeper)
             pinned = self._is_pinned()
-        except ListsAwaitedError:
-            raise
+        except AwaitedError as reason:
+            logger.info("%s", reason)
+            return
         except Exception:
-            place = f"of window {state.position.trained_window}, step {state.position.step},"
-            logger.exception("the bundle %s could not be exported; training continues", place)
+            logger.exception("the bundle %s could not be exported; training continues", self._what)
             self.metrics.outcomes.labels("failed").inc()
             return
-        self._seconds = self.clock() - started
+        self._seconds = self.clock() - self._last
         self.metrics.compared.set(self._keeper.compared)
         self.metrics.exported(self.newest, self._seconds, EventClock.of(self.store), pinned=pinned)
 

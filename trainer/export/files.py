@@ -13,11 +13,8 @@ from contracts.artefacts import GROUP, write_groups, write_table
 from contracts.bundle_rows import BundleRows
 from contracts.item_rows import FIRST_ITEM_ROW
 from contracts.layers import Layers
-from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta
 from trainer.export.index import write_index
-from trainer.export.scorer import scorer_to_onnx
-from trainer.export.tower import tower_to_onnx
 
 __all__ = ["write_compacted", "write_complete", "write_delta"]
 
@@ -25,31 +22,33 @@ _BLOCK: Final = 1 << 14
 """Ids converted at a time: no other thread runs while that lasts."""
 
 
-def write_complete(store: Store, manifest: BundleManifest, draft: Complete) -> tuple[FileEntry, ...]:
-    """Write the files of a complete bundle; embeddings and vectors are written, but not there yet."""
+def write_complete(
+    store: Store, manifest: BundleManifest, draft: Complete, model: Mapping[str, bytes]
+) -> tuple[FileEntry, ...]:
+    """Write the files of a complete bundle; embeddings and vectors are written, but not there yet.
+
+    `model` are those of its tower and, if there are any, its scorer and its ``features.npz``, by name.
+    """
     content, folder = draft.content, manifest.folder
     return (
         _write_index(store, folder, draft.index()),
         _write_items(store, folder, lambda some: content.items(some, some), np.arange(len(content.vectors))),
         *(draft.keep() for draft in content.drafts or ()),
-        *_write_model(store, folder, content),
+        *_write_model(store, folder, model),
     )
 
 
 def write_compacted(
     store: Store, manifest: BundleManifest, rows: BundleRows, index: Any, model: Mapping[str, bytes]
 ) -> tuple[FileEntry, ...]:
-    """Write the files of a compacted bundle, whose rows are those of a chain; `model` are the files of its last delta.
-
-    These are its tower and, if there are any, its scorer and its ``features.npz``, by name.
-    """
+    """Write the files of a compacted bundle, whose rows are those of a chain; `model` are those of its last delta."""
     folder = manifest.folder
     return (
         _write_index(store, folder, index),
         _write_items(store, folder, partial(_items, rows), rows.live),
         _write_layers(store, f"{folder}/{BundleFile.EMBEDDINGS}", rows.embeddings),
         _write_layers(store, f"{folder}/{BundleFile.VECTORS}", rows.vectors),
-        *(store.write(f"{folder}/{name}", data) for name, data in model.items()),
+        *_write_model(store, folder, model),
     )
 
 
@@ -69,8 +68,10 @@ def _item_block(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.RecordBatch
     return pa.RecordBatch.from_pydict(values, schema=BUNDLE_ITEMS_SCHEMA)
 
 
-def write_delta(store: Store, manifest: BundleManifest, draft: Delta) -> tuple[FileEntry, ...]:
-    """Write the files of a delta."""
+def write_delta(
+    store: Store, manifest: BundleManifest, draft: Delta, model: Mapping[str, bytes]
+) -> tuple[FileEntry, ...]:
+    """Write the files of a delta; `model` as for a complete bundle."""
     content, items, folder = draft.content, draft.items, manifest.folder
     embedded = np.concatenate([np.arange(FIRST_ITEM_ROW), items + FIRST_ITEM_ROW])
     files = [
@@ -78,7 +79,7 @@ def write_delta(store: Store, manifest: BundleManifest, draft: Delta) -> tuple[F
         _write(store, f"{folder}/{BundleFile.EMBEDDINGS}", content.embeddings[embedded]),
         _write(store, f"{folder}/{BundleFile.VECTORS}", content.vectors[items]),
         _write(store, f"{folder}/{BundleFile.REMOVED}", draft.removed.astype(np.int32)),
-        *_write_model(store, folder, content),
+        *_write_model(store, folder, model),
     ]
     if draft.placed is not None:
         lists = draft.placed.assigned.lists[items]
@@ -88,14 +89,8 @@ def write_delta(store: Store, manifest: BundleManifest, draft: Delta) -> tuple[F
     return tuple(files)
 
 
-def _write_model(store: Store, folder: str, content: Content) -> Iterator[FileEntry]:
-    """Write the user tower and, where there are any, the scorer, and what item features say of an item."""
-    state, config = content.state, content.state.config
-    yield store.write(f"{folder}/{BundleFile.TOWER}", tower_to_onnx(state.tower, config.tower))
-    if state.second is not None:
-        yield store.write(f"{folder}/{BundleFile.SCORER}", scorer_to_onnx(state.second.scorer))
-    if (featured := state.featured) is not None:
-        yield store.write(f"{folder}/{BundleFile.FEATURES}", featured.weights.encode())
+def _write_model(store: Store, folder: str, model: Mapping[str, bytes]) -> Iterator[FileEntry]:
+    return (store.write(f"{folder}/{name}", data) for name, data in model.items())
 
 
 def _write_index(store: Store, folder: str, index: Any) -> FileEntry:

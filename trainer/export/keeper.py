@@ -1,9 +1,10 @@
 """Keeps what is published between exports, so that an export assigns and writes only what is new or has moved.
 
-Training lists takes minutes for millions of items. Where there are none at all, an export waits for it; that of a
-follower, while its stream goes on. Otherwise items that the lists no longer fit cause a local repair within the export,
-and growth, age or repairs that do not help cause a training beside the stream, which a later export takes over. Beside
-the stream of a follower, long chains of deltas are compacted, too, so that few exports are complete.
+Training lists takes minutes for millions of items. Where there are none at all, an export waits for it. Otherwise items
+that the lists no longer fit cause a local repair within the export, and growth, age or repairs that do not help cause a
+training beside the stream, which a later export takes over. Beside the stream of a follower, long chains of deltas are
+compacted, too, so that few exports are complete, and exports of a large table for which touched rows do not suffice are
+made there, of a snapshot.
 """
 
 import logging
@@ -11,13 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import faiss
 import numpy as np
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError
+from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexFit
 from contracts.bundle_manifest import BundleRef
+from contracts.bundle_rows import BundleRows
 from contracts.index_delta import takes_deltas
 from contracts.variants import MAIN
 from trainer.export.clusters import Clusters
@@ -38,10 +40,11 @@ from trainer.export.drafting import (
     repaired_in,
     without_lists,
 )
-from trainer.export.errors import ListsAwaitedError
 from trainer.export.fit import is_outgrown
 from trainer.export.kept import Kept, Lists
+from trainer.export.making import Making
 from trainer.export.noting import is_known, note_published, publish_all
+from trainer.export.opened import OpenBundles
 from trainer.export.opening import Opening
 from trainer.export.servable import Servable
 from trainer.export.training import Training
@@ -54,29 +57,30 @@ logger = logging.getLogger(__name__)
 _MEASURED: Final = 1 / 32
 """Rows published since the recall of the index was measured, as a share of all, at which it is measured again."""
 
-_SERVABLES: Final = 3
-"""Bundles in memory, at most: the newest, the promoted and the one confirmed last."""
+_LARGE: Final = 1 << 16
+"""Items from which on an export of all of them is made beside the stream: of fewer it takes half a second."""
 
 
 @dataclass
 class Keeper:
-    """Drafts each export from the one before; one thread calls it.
+    """Drafts each export from the one before; one thread calls it, or that of `making`, which exports wait for.
 
-    With `beside`, an export without any lists does not train them itself: it raises `ListsAwaitedError`, and they are
-    trained beside the stream. Chains are compacted beside it, too; without, a complete bundle ends a long chain.
-    `compared` is the share of all items that the newest export has looked at, `variant` the line that is exported.
+    With `beside`, chains are compacted beside the stream; without, a complete bundle ends a long chain. Exports of all
+    of at least `large` items are made beside it, too: `making` is the one that goes on. `compared` is the share of all
+    items that the newest export has looked at, `variant` the line that is exported.
     """
 
     clock: Callable[[], float] = time.time
     beside: bool = False
     variant: str = MAIN
+    large: int = _LARGE
     compared: float = 1.0
+    making: Making | None = None
     _kept: Kept | None = None
     _opening: Opening | None = None
     _training: Training | None = None
     _compaction: Compaction | None = None
-    _awaited: bool = False
-    _servables: list[Servable] = field(default_factory=list)
+    _opened: OpenBundles = field(default_factory=OpenBundles)
 
     def start(self, log: BundleLog) -> None:
         """Open the newest bundle of a store beside what comes before it is needed."""
@@ -86,19 +90,16 @@ class Keeper:
         opening, self._opening = self._opening, None
         if opening is not None and (found := opening.result()) is not None:
             servable, self._kept = found
-            self._servables = [servable]
+            self._opened.add(servable)
 
     def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
         """Return a bundle that answers, as `Servable.open`; those used last stay in memory."""
         self._take_opened()
-        servable = Servable.open(log, manifest, self._servables)
-        self._servables = [servable, *(one for one in self._servables if one is not servable)][:_SERVABLES]
-        return servable
+        return self._opened.open(log, manifest)
 
     def read(self, log: BundleLog, manifest: BundleManifest) -> Servable:
         """Return a bundle that was just written, read from its own files."""
-        others = [one for one in self._servables if one.manifest.version != manifest.version]
-        return Servable.open(log, manifest, others)
+        return self._opened.read(log, manifest)
 
     def resume(self, log: BundleLog) -> None:
         """Go on from the newest bundle of a store, unless something is kept already or that bundle is of no use."""
@@ -109,16 +110,6 @@ class Keeper:
             self._kept = Kept.of(self.open(log, manifests[-1]))
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.warning("the next bundle is complete, with an index from nothing: %s", error)
-
-    @property
-    def is_awaiting(self) -> bool:
-        """Whether an export should wait for lists, because there are none."""
-        return self._awaited and self._training is not None and self._training.running
-
-    def wait(self) -> None:
-        """Wait for lists that are awaited."""
-        if self._awaited and self._training is not None:
-            self._training.wait()
 
     def forget_other(self, manifest: BundleManifest) -> None:
         """Go on from what the store holds, unless this bundle is kept."""
@@ -155,21 +146,10 @@ class Keeper:
             return None
         return ref if manifest == self._kept.manifest else None
 
-    def draft(self, log: BundleLog, content: Content) -> Complete | Delta:
-        """Return what to write for a content; where touched rows do not suffice for it, of the whole one.
-
-        Raises
-        ------
-        ListsAwaitedError
-            With `beside`, if there are no lists yet: come again when `is_awaiting` is over.
-        RuntimeError
-            From FAISS, for a factory string that it does not know or that asks for more items than there are.
-        """
-        drafted = None if content.is_whole else self._draft_touched(log, content)
-        return drafted or self._draft_whole(log, content.whole())
-
-    def _draft_touched(self, log: BundleLog, content: Content) -> Delta | None:
+    def draft_touched(self, log: BundleLog, content: Content) -> Delta | None:
         """Return the delta of the rows that were touched; None where it takes the whole table to go on."""
+        if content.is_whole:
+            return None
         difference, empty, kind = self._difference(content), *empty_for(content)
         if difference is None:
             return None
@@ -181,12 +161,16 @@ class Keeper:
         placed = placed_in(lists.clusters, partial(content.assigned, lists.clusters), known_lists(lists, difference))
         if calls_for_repair(placed):
             return None
-        delta = delta_of(log, difference, content, info_for(content, placed), placed, room=self._room)
-        if delta is not None:
-            self._train_outgrown(placed, empty, kind, content)
-        return delta
+        return delta_of(log, difference, content, info_for(content, placed), placed, room=self._room)
 
-    def _draft_whole(self, log: BundleLog, content: Content) -> Complete | Delta:
+    def draft_whole(self, log: BundleLog, content: Content) -> Complete | Delta:
+        """Return what to write for a whole content.
+
+        Raises
+        ------
+        RuntimeError
+            From FAISS, for a factory string that it does not know or that asks for more items than there are.
+        """
         difference, empty, kind = self._difference(content), *empty_for(content)
         if not isinstance(empty, faiss.IndexIVF) or not takes_deltas(empty):
             delta = without_lists(log, difference, content, empty, kind, room=self._room) if difference else None
@@ -194,7 +178,6 @@ class Keeper:
         trained = self._trained()
         lists = trained or (difference.kept.lists if difference else None)
         if lists is None or not lists.suits(empty, kind, content.state.config.index):
-            self._await_lists(empty, kind, content)
             return filled(content, Placed(*Clusters.trained(empty, kind, content.vectors)), difference)
         if trained is not None or difference is None:
             known = lists.known(content.keys, content.vectors, content.state.config.publish_bound)
@@ -204,18 +187,10 @@ class Keeper:
         placed = repaired_in(
             placed_in(lists.clusters, partial(content.assigned, lists.clusters), known), content.vectors, changed
         )
-        self._train_outgrown(placed, empty, kind, content)
         delta = None
         if trained is None and difference is not None:
             delta = delta_of(log, difference, content, info_for(content, placed), placed, room=self._room)
         return delta or filled(content, placed, difference)
-
-    def _await_lists(self, empty: Any, kind: str, content: Content) -> None:
-        """Let lists be trained beside the stream, and leave; once, so that an export can tell why that failed."""
-        if self.beside and not self._awaited:
-            self._awaited = True
-            self._training = self._training or Training(empty, kind, content.keys, content.vectors)
-            raise ListsAwaitedError("the lists of the index are trained beside the stream, the export comes then")
 
     def is_recall_due(self, draft: Complete | Delta) -> bool:
         """Say whether to compare the index with exact search, which costs what the catalogue holds.
@@ -226,26 +201,31 @@ class Keeper:
         fit = draft.info.fit
         if isinstance(draft, Complete) or draft.content.is_whole or fit is None or fit.recall is None:
             return True
-        return fit.unmeasured + len(draft.items) >= _MEASURED * len(draft.content.state.table)
+        return fit.unmeasured + len(draft.items) >= _MEASURED * draft.content.total
 
     def note(self, log: BundleLog, draft: Complete | Delta, ref: BundleRef, servable: Servable | None) -> None:
         """Go on from the bundle `ref` that was written; without one that answers, from what the store holds."""
-        self.compared = len(draft.content.rows) / len(draft.content.state.table)
+        self.compared = len(draft.content.rows) / draft.content.total
         if servable is None:
             self._kept = None
             return
-        self._awaited = False
         rows, lists, fit = servable.rows, None, servable.manifest.index.fit
         if draft.placed is not None and fit is not None:
             clusters = replace(draft.placed.clusters, fit=fit)
             lists = Lists(clusters, rows.item_rows, rows.vectors, lists_by_row(draft, draft.placed.assigned))
         free = draft.free() if isinstance(draft, Delta) else np.empty(0, np.int64)
         self._kept = Kept(servable.manifest, rows, free, lists)
-        self._servables = [servable, *self._servables][:_SERVABLES]
+        self._opened.add(servable)
         note_published(draft, rows, ref)
         is_long = isinstance(draft, Delta) and calls_for_compaction(draft)
         if self.beside and is_long and self._compaction is None:
             self._compaction = Compaction(log, self._kept, servable)
+        if lists is not None:
+            self._train_outgrown(lists.clusters.fit, draft.content, rows)
+
+    def makes_beside(self, content: Content) -> bool:
+        """Say whether an export of all items is to be made beside the stream."""
+        return self.beside and content.total >= self.large
 
     @property
     def _room(self) -> int:
@@ -264,8 +244,7 @@ class Keeper:
             return
         if found is not None:
             self._kept, servable = found
-            others = [one for one in self._servables if one.manifest != servable.manifest]
-            self._servables = [servable, *others][:_SERVABLES]
+            self._opened.add(servable)
 
     def _difference(self, content: Content) -> Difference | None:
         """Compare with what is kept, unless that is of another shape."""
@@ -276,12 +255,11 @@ class Keeper:
             return None
         return Difference.of(kept, content, content.state.config.publish_bound)
 
-    def _train_outgrown(self, placed: Placed, empty: Any, kind: str, content: Content) -> None:
-        """Train all lists again beside the stream, if it is time."""
-        items, every = len(content.state.table), content.state.config.index_training_every_seconds
-        if self._training is None and is_outgrown(placed.clusters.fit, items, self.clock(), every):
-            whole = content.whole()
-            self._training = Training(empty, kind, whole.keys, whole.vectors)
+    def _train_outgrown(self, fit: IndexFit, content: Content, rows: BundleRows) -> None:
+        """Train all lists again beside the stream, on the rows of a bundle, if it is time."""
+        every = content.state.config.index_training_every_seconds
+        if self._training is None and is_outgrown(fit, content.total, self.clock(), every):
+            self._training = Training(*empty_for(content), rows)
 
     @property
     def _has_trained(self) -> bool:

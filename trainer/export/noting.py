@@ -52,7 +52,7 @@ def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> boo
 
 
 def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef) -> None:
-    """Let the state of a draft know that it is published as the `rows` of a bundle."""
+    """Let the state of a draft know that it, or what was a snapshot of it, is published as the `rows` of a bundle."""
     state = draft.content.state
     state.since.ref = None  # until all is noted
     if state.featured is not None and state.config.publish_bound:
@@ -62,7 +62,10 @@ def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef) ->
             for some in _pieces(draft.items):
                 vectors = rows.embeddings[draft.places[some] + FIRST_ITEM_ROW]
                 state.since.items.take(TableRows(draft.content.rows[some]), vectors)
-    state.since.note(ref)
+    if draft.content.described is None:
+        state.since.note(ref)
+    else:
+        state.since.note_snapshot(ref)
 
 
 def publish_all(state: TrainerState, rows: BundleRows) -> None:

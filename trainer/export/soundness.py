@@ -9,19 +9,24 @@ from trainer.items.rows import TableRows
 from trainer.state.codec import Stateful, flatten
 from trainer.state.trainer_state import TrainerState
 
-__all__ = ["fault_of"]
+__all__ = ["fault_of", "fault_of_items"]
 
 
 @torch.no_grad()
-def fault_of(content: Content) -> str | None:
-    """Say which parameters, optimiser state or vectors are NaN or infinite, or have an infinite norm; None if none.
+def fault_of(state: TrainerState, rows: TableRows | None = None) -> str | None:
+    """Say which parameters or optimiser state are NaN or infinite, or have an infinite norm; None if none.
 
-    Of the table, a content that is not whole has its touched rows looked at: the others were, when they were touched.
+    Of the table, all rows are looked at, or `rows` (n,), those that were touched: the others were looked at before.
     """
-    for name, norm in _norms(content.state, content.touched).items():
+    for name, norm in _norms(state, rows).items():
         # A norm is finite only if every number is; one that overflows means that the next step will, too.
         if not bool(norm.isfinite()):
             return f"{name} contains NaN or infinity, or its norm overflows"
+    return None
+
+
+def fault_of_items(content: Content) -> str | None:
+    """Say whether embeddings or vectors of a content are NaN or infinite; None if all are finite."""
     for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
         if not is_finite(array):
             return f"its {name} contain NaN or infinity"

@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import ItemKeys
+from contracts.bundle_rows import BundleRows
 from contracts.item_rows import ItemRows
 from contracts.layers import Layers
 from trainer.export.beside import beside
 from trainer.export.clusters import Clusters
 from trainer.export.kept import ByRow, Lists
+from trainer.step.spool import Spool, blocks
 
 __all__ = ["Training"]
 
@@ -20,31 +22,37 @@ logger = logging.getLogger(__name__)
 
 
 class Training:
-    """Trains lists on the items of an export, `keys` (n,) and `vectors` (n, d), in a thread that nothing waits for."""
+    """Trains lists on the `rows` of a bundle, in a thread that nothing waits for."""
 
-    def __init__(self, empty: Any, kind: str, keys: ItemKeys, vectors: npt.NDArray[np.float32]) -> None:
+    def __init__(self, empty: Any, kind: str, rows: BundleRows) -> None:
         self._lists: Lists | None = None
-        self._thread = beside("weir-index-training", partial(self._train, empty, kind, keys, vectors))
+        self._thread = beside("weir-index-training", partial(self._train, empty, kind, rows))
 
     @property
     def running(self) -> bool:
         """Whether it goes on."""
         return self._thread.is_alive()
 
-    def wait(self) -> None:
-        """Wait for its end."""
-        self._thread.join()
-
     @property
     def result(self) -> Lists | None:
         """What it made; None while it runs, and if it failed."""
         return None if self.running else self._lists
 
-    def _train(self, empty: Any, kind: str, keys: ItemKeys, vectors: npt.NDArray[np.float32]) -> None:
+    def _train(self, empty: Any, kind: str, rows: BundleRows) -> None:
         try:
+            live = rows.live
+            keys, vectors = ItemKeys(rows.keys[live]), _on_disk(rows.vectors, live)
             clusters, assigned = Clusters.trained(empty, kind, vectors)
         except Exception:
             logger.exception("the lists of the index could not be trained; the old ones stay")
             return
         self._lists = Lists(clusters, ItemRows.of(keys), Layers.of(vectors), ByRow.of(assigned))
         logger.info("%s is trained on %d items; the next export takes it", kind, len(vectors))
+
+
+def _on_disk(vectors: Layers[np.float32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Return the vectors (n, d) of some rows (n,)."""
+    spool = Spool(vectors.base.shape[1], np.float32)
+    for some in blocks(len(rows)):
+        spool.append(vectors[rows[some]])
+    return np.asarray(spool.finish())

@@ -124,11 +124,13 @@ class Embeddings:
             self.squares = functional.pad(self.squares, (0, missing))
             self.touched.grow(capacity)
             return
-        touched = {reader: self.workers.collect(torch.from_numpy(self.touched_here(reader))) for reader in Reader}
+        readers = self.touched.readers
+        touched = {reader: self.workers.collect(torch.from_numpy(self.touched_here(reader))) for reader in readers}
         self.places = Places(capacity, before.rank, before.ranks)
         self.weight, self.squares = moved((self.weight, self.squares), before, self.places, self.workers)
         self.touched = TouchedRows(len(self.weight))
         for reader, rows in touched.items():
+            self.touched.clear(reader)
             self.touch(rows, [reader])
 
     def initialise(self, rows: TableRows, generator: torch.Generator, scale: float = 1.0) -> None:
@@ -206,7 +208,7 @@ class Embeddings:
         self.weight.index_add_(0, lines, gradient * lengths[:, None], alpha=-1)
         self.touched.mark(lines.cpu().numpy())
 
-    def touch(self, rows: Tensor, readers: Iterable[Reader] = Reader) -> None:
+    def touch(self, rows: Tensor, readers: Iterable[Reader] | None = None) -> None:
         """Note that those of rows (n,) that this rank keeps have changed, or what is kept beside them."""
         self.touched.mark(self.places.local(rows[self.places.own(rows)]).numpy(), readers)
 

@@ -14,13 +14,28 @@ TOO_MANY: Final = PADDING_KEY
 
 
 class LeftKeys:
-    """Keys of items that have lost a row of this rank, until `clear`; `TOO_MANY` alone, where they exceed a limit."""
+    """Keys of items that have lost a row of this rank, until `clear`; `TOO_MANY` alone, where they exceed a limit.
+
+    From a `snapshot` on, those that come later are noted by themselves, too.
+    """
 
     def __init__(self) -> None:
         self._parts, self._size = list[ItemKeys](), 0
+        self._later: LeftKeys | None = None
+
+    def snapshot(self) -> None:
+        """Note by themselves those that come from here on."""
+        self._later = LeftKeys()
+
+    def keep_later(self) -> None:
+        """Forget those that came before the snapshot."""
+        later = self._later or LeftKeys()
+        self._parts, self._size, self._later = later._parts, later._size, None
 
     def add(self, keys: ItemKeys, most: int) -> None:
         """Take further keys (n,), with those before `most` distinct ones."""
+        if self._later is not None:
+            self._later.add(keys, most)
         self._parts.append(keys)
         self._size += len(keys)
         # Twice as many: sorting them costs little for each that has come since the last time.

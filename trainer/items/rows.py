@@ -29,14 +29,20 @@ def no_rows() -> TableRows:
 
 
 class Reader(IntEnum):
-    """Who asks which rows have changed, and begins again at moments of its own; the values are bits."""
+    """Who asks which rows have changed, and begins again at moments of its own; the values are bits.
+
+    `SNAPSHOT` asks only while a bundle is made of what was read earlier: it takes the place of `BUNDLE` then.
+    """
 
     CHECKPOINT = 1
     BUNDLE = 2
+    SNAPSHOT = 4
 
 
 class TouchedRows:
     """The rows that have changed since each reader's last `clear`; a call costs what was touched, not the table.
+
+    For a reader that comes and goes nothing is noted before its first `clear`.
 
     Parameters
     ----------
@@ -46,11 +52,16 @@ class TouchedRows:
 
     def __init__(self, capacity: int) -> None:
         self._marked = np.zeros(capacity, np.uint8)
-        self._parts: dict[Reader, list[npt.NDArray[np.int64]]] = {reader: [] for reader in Reader}
+        self._parts: dict[Reader, list[npt.NDArray[np.int64]]] = {Reader.CHECKPOINT: [], Reader.BUNDLE: []}
 
-    def mark(self, rows: npt.NDArray[np.int64], readers: Iterable[Reader] = Reader) -> None:
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """Those for whom rows are noted."""
+        return tuple(self._parts)
+
+    def mark(self, rows: npt.NDArray[np.int64], readers: Iterable[Reader] | None = None) -> None:
         """Note that rows (n,), repeated or not, have changed, for all readers or for some."""
-        for reader in readers:
+        for reader in self.readers if readers is None else readers:
             parts = self._parts[reader]
             new = rows[self._marked[rows] & reader == 0]
             if len(new):
@@ -63,11 +74,19 @@ class TouchedRows:
 
     def rows(self, reader: Reader) -> TableRows:
         """Return the rows that have changed, ascending, (n,)."""
-        parts = self._parts[reader]
+        parts = self._parts.get(reader)
         return TableRows(ascending(np.concatenate(parts))) if parts else no_rows()
 
     def clear(self, reader: Reader) -> None:
         """Begin again: for this reader, no row has changed."""
-        for part in self._parts[reader]:
+        for part in self._parts.get(reader, ()):
             self._marked[part] &= np.uint8(~reader & 0xFF)
         self._parts[reader] = []
+
+    def replace(self, reader: Reader, other: Reader) -> None:
+        """Let the rows of a reader be those of another one, who asks no more."""
+        rows = self.rows(other)
+        self.clear(reader)
+        self.clear(other)
+        del self._parts[other]
+        self.mark(rows, [reader])

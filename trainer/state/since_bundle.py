@@ -54,6 +54,18 @@ class SinceBundle:
         self.ref, self.bound = ref, self._config.publish_bound if bound is None else bound
         self.touched.clear(Reader.BUNDLE)
 
+    def snapshot(self) -> None:
+        """Note what changes from here on, until `note_snapshot`; called as `note`.
+
+        Until then all stays as it is: it is about the bundle before.
+        """
+        self.touched.clear(Reader.SNAPSHOT)
+
+    def note_snapshot(self, ref: BundleRef) -> None:
+        """Begin at the snapshot, of which a bundle has been made; called as `note`."""
+        self.ref, self.bound = ref, self._config.publish_bound
+        self.touched.take_over()
+
     def answer(self, question: str, now: Vectors) -> bool:
         """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
         return self.items.answer(question, now) or self.fingerprint.answer(question)

@@ -19,6 +19,7 @@ __all__ = ["TouchedOfAll", "at_first"]
 _TOUCHED: Final = "touched"
 _CLEAR: Final = "clear"
 _LEFT: Final = "left"
+_SINCE_SNAPSHOT: Final = "snapshot"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class TouchedOfAll:
         self.embeddings.workers.ask(f"{_CLEAR} {reader.name}")
         self._clear(reader)
 
+    def take_over(self) -> None:
+        """Let rows and keys for bundles be those since the clear for snapshots, for which no more are noted."""
+        self.embeddings.workers.ask(_SINCE_SNAPSHOT)
+        self._take_over()
+
     def answer(self, question: str) -> bool:
         """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
         what, _, reader = question.partition(" ")
@@ -58,7 +64,9 @@ class TouchedOfAll:
             self._left()
         elif what == _CLEAR:
             self._clear(Reader[reader])
-        return what in {_TOUCHED, _CLEAR, _LEFT}
+        elif what == _SINCE_SNAPSHOT:
+            self._take_over()
+        return what in {_TOUCHED, _CLEAR, _LEFT, _SINCE_SNAPSHOT}
 
     def restart(self, reader: Reader, rows: Tensor, left: ItemKeys) -> None:
         """Let rows (n,) have changed for a reader and no others, and items have left; each rank notes its own."""
@@ -80,6 +88,13 @@ class TouchedOfAll:
         self.embeddings.touched.clear(reader)
         if reader is Reader.BUNDLE:
             self.table.left.clear()
+        elif reader is Reader.SNAPSHOT:
+            self.table.left.snapshot()
+
+    def _take_over(self) -> None:
+        for touched in (self.table.touched, self.embeddings.touched):
+            touched.replace(Reader.BUNDLE, Reader.SNAPSHOT)
+        self.table.left.keep_later()
 
 
 def at_first(workers: Workers, lines: Tensor) -> Tensor:

@@ -12,11 +12,12 @@ from unittest.mock import patch
 import torch
 
 from contracts import BundleManifest, Store, WindowLog
+from tests.trainer.export.held import HeldKeeper, export_or_none
 from tests.trainer.export.test_touched import HOUR, a_stream, facts
 from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES
 from trainer.config import TrainerConfig
-from trainer.export import content, export_bundle
+from trainer.export import content, export_bundle, keeper
 from trainer.export.cases import RecentCases
 from trainer.export.keeper import Keeper
 from trainer.ranks.workers import Workers
@@ -39,9 +40,9 @@ _RESTARTED = 7
 class Line:
     """A state, and the store that its bundles go to."""
 
-    def __init__(self, store: Store, config: TrainerConfig, workers: Workers | None) -> None:
-        self.store, self.workers, self.config = store, workers or Workers(), config
-        self.state, self.keeper = TrainerState.fresh(config, workers=workers), Keeper()
+    def __init__(self, store: Store, config: TrainerConfig, workers: Workers | None, *, beside: bool = False) -> None:
+        self.store, self.workers, self.config, self.beside = store, workers or Workers(), config, beside
+        self.state, self.keeper = TrainerState.fresh(config, workers=workers), self.new_keeper()
         self.recent = RecentCases(Store(f"{store.url}-none"), config)
 
     def learn(self, log: WindowLog, sequence: int) -> None:
@@ -63,10 +64,50 @@ class Line:
         checkpoints.save(self.state, self.workers)
         found = checkpoints.load(self.config, self.workers)
         assert found is not None
-        self.state, self.keeper = found, Keeper()
+        self.state, self.keeper = found, self.new_keeper()
 
-    def export(self) -> BundleManifest:
+    def new_keeper(self) -> Keeper:
+        return HeldKeeper() if self.beside else Keeper()
+
+    def export(self) -> BundleManifest | None:
+        """Export; None where the bundle is made beside the stream, to be published by another call."""
+        if isinstance(self.keeper, HeldKeeper):
+            return export_or_none(self.store, self.state, self.recent, self.keeper)
         return export_bundle(self.store, self.state, self.recent, keeper=self.keeper)
+
+
+def follow_beside(folder: str, config: TrainerConfig, features: dict[str, dict[str, Any]], workers: Workers) -> int:
+    """Export along a stream, and learn a window while ranks have a bundle of all items made; return how many were."""
+    if workers.is_first:
+        a_stream(Store(f"{folder}/windows"), 1, features)
+    workers.nodes()
+    log, made = WindowLog(Store(f"{folder}/windows")), 0
+    alone, shared = (
+        Line(Store(f"{folder}/alone"), config, None),
+        Line(Store(f"{folder}/shared"), config, workers, beside=True),
+    )
+    wanted: list[BundleManifest | None] = []
+
+    def compare() -> None:
+        nonlocal made
+        if wanted:
+            found, one = shared.export(), wanted.pop()
+            assert found is not None
+            assert one is not None
+            assert facts(found) == facts(one)
+            made += 1
+        wanted.append(alone.export())
+        if (found := shared.export()) is not None:
+            one = wanted.pop()
+            assert one is not None
+            assert facts(found) == facts(one)
+
+    for sequence in range(_WINDOWS):
+        for line in (alone, shared) if workers.is_first else (shared,):
+            line.learn(log, sequence)
+        if sequence >= _FIRST_EXPORTED:
+            workers.first(compare, shared.state.answer)
+    return made
 
 
 def follow(folder: str, config: TrainerConfig, features: dict[str, dict[str, Any]] | None, workers: Workers) -> int:
@@ -83,10 +124,12 @@ def follow(folder: str, config: TrainerConfig, features: dict[str, dict[str, Any
                 line.start_again()
         if sequence < _FIRST_EXPORTED:
             continue
-        made: list[BundleManifest] = []
+        made: list[Any] = []
         workers.first(lambda made=made, line=shared: made.append(line.export()), shared.state.answer)  # type: ignore[misc]
         if workers.is_first:
-            assert facts(made[0]) == facts(alone.export())
+            wanted = alone.export()
+            assert wanted is not None
+            assert facts(made[0]) == facts(wanted)
             assert shared.keeper.compared == alone.keeper.compared
             assert sequence != _RESTARTED or (made[0].removed and shared.keeper.compared < 1)
             deltas += made[0].depth > 0
@@ -103,6 +146,11 @@ def main(folder: str) -> None:
         with several, patch.object(Assigner, "assign_rows", autospec=True, side_effect=Assigner.assign_rows) as of_many:
             deltas.append(follow(f"{folder}/machines", WITH_LISTS, FEATURES, workers))
         assert of_a_machine.called == of_many.called == workers.is_first
+        with patch.object(keeper, "calls_for_compaction", return_value=False):
+            beside = follow_beside(
+                f"{folder}/beside", WITH_LISTS.model_copy(update={"bundle_chain": 1}), FEATURES, workers
+            )
+        assert beside >= 2 or not workers.is_first
         Path(folder, f"rank{workers.rank}").write_text(str(min(deltas)))
 
 

@@ -132,6 +132,21 @@ def test_touched_rows_give_the_lines_and_the_name_of_a_whole_content(state: Trai
     np.testing.assert_array_equal(part.whole().vectors, whole.vectors)
 
 
+@pytest.mark.parametrize("at_once", [3, 1 << 16])
+def test_a_snapshot_says_of_items_what_the_state_said_then(state: TrainerState, at_once: int) -> None:
+    whole, some = Content.of(state), np.array([0, 9, 3, 40])
+    wanted = whole.items(some, np.arange(4))
+    with patch.object(content, "_AT_ONCE", at_once):
+        snapshot = whole.snapshot()
+    assert snapshot.keys.tolist() == whole.keys.tolist()
+    state.table.keys[:] = 0
+    state.table.ids.kept[:] = None
+    state.counts.kept.units[:] = 0
+    found = snapshot.items(some, np.arange(4))
+    assert found == wanted
+    assert found.schema == wanted.schema
+
+
 @pytest.mark.parametrize("at_once", [3, 7])
 @pytest.mark.parametrize("features", [FEATURES, None])
 def test_pieces_give_the_lines_and_the_name_that_all_rows_at_once_give(

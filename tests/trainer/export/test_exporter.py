@@ -1,9 +1,11 @@
+from threading import Timer
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from contracts import BundleLog, BundleManifest, Pin, Store, WindowLog
+from tests.trainer.export.held import HeldKeeper
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
@@ -88,47 +90,78 @@ def test_exports_wait_while_more_windows_do_and_get_a_third_of_the_time(
     assert places(store)[-1].startswith("00000006")
 
 
-def test_a_follower_goes_on_while_the_first_lists_are_trained(
+def follower(
+    store: Store, config: TrainerConfig, state: TrainerState, **settings: object
+) -> tuple[Exporter, HeldKeeper, CollectorRegistry]:
+    """Return who exports for a follower whose table is large, and each window."""
+    changed = {**config.model_dump(), "index": "IVF8,SQfp16", "export_every_windows": 1, **settings}
+    state.config = TrainerConfig.model_validate(changed)
+    registry, keeper = CollectorRegistry(), HeldKeeper()
+    made = Exporter(store, state.config, TrainerMetrics(registry), follows=True)
+    made._keeper, state.position.trained_sequence = keeper, 0
+    return made, keeper, registry
+
+
+def test_a_follower_goes_on_while_a_bundle_of_all_items_is_made(
     store: Store, config: TrainerConfig, state: TrainerState
 ) -> None:
-    config = TrainerConfig.model_validate({**config.model_dump(), "index": "IVF8,SQfp16"})
-    state.config = config
-    made = Exporter(store, config, TrainerMetrics(CollectorRegistry()), follows=True)
-    state.position.trained_sequence = 0
+    made, keeper, registry = follower(store, config, state)
+    made.export_if_due(state)
+    state.position.trained_sequence = state.position.step = 1
+    assert not made.due(state)
     made.export_if_due(state)
     assert places(store) == []
-    made._keeper.wait()
+    keeper.going.set()
+    assert keeper.making is not None
+    keeper.making._thread.join()
+    # It is published as soon as it is there, and then comes the window that was due meanwhile, which needs no more.
+    state.position.step = 2
+    assert made.due(state)
     made.export_if_due(state)
     assert places(store) == ["00000000-0000000000"]
+    made.export_if_due(state)
+    assert places(store) == ["00000000-0000000000", "00000001-0000000002"]
+    assert not made.due(state)
+    assert [one.depth for one in BundleLog(store).manifests()] == [0, 1]
+    assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "promoted"}) == 2
     fit = BundleLog(store).manifests()[0].index.fit
     assert fit is not None
     assert fit.changed == 0
-    # Only the first ones are awaited.
+
+
+def test_the_last_export_waits_for_what_is_being_made_and_makes_nothing_beside(
+    store: Store, config: TrainerConfig, state: TrainerState
+) -> None:
+    made, keeper, _ = follower(store, config, state)
+    made.export_if_due(state)
     state.position.trained_sequence = state.position.step = 1
-    made.export_if_due(state)
-    assert places(store)[-1] == "00000001-0000000001"
-
-
-def test_the_last_export_waits_for_the_first_lists(store: Store, config: TrainerConfig, state: TrainerState) -> None:
-    config = TrainerConfig.model_validate({**config.model_dump(), "index": "IVF8,SQfp16"})
-    state.config = config
-    made = Exporter(store, config, TrainerMetrics(CollectorRegistry()), follows=True)
-    state.position.trained_sequence = 0
+    state.since.ref = None
+    Timer(0.2, keeper.going.set).start()
     made.export(state)
-    assert places(store) == ["00000000-0000000000"]
+    assert places(store) == ["00000000-0000000000", "00000001-0000000001"]
+    assert keeper.making is None
+    made.export(state)
+    assert len(places(store)) == 2
 
 
-def test_lists_that_cannot_be_trained_fail_the_export(store: Store, config: TrainerConfig, state: TrainerState) -> None:
-    config = TrainerConfig.model_validate({**config.model_dump(), "index": "IVF4000,SQfp16"})
-    state.config = config
-    registry = CollectorRegistry()
-    made = Exporter(store, config, TrainerMetrics(registry), follows=True)
-    state.position.trained_sequence = 0
+def test_a_bundle_that_cannot_be_made_beside_the_stream_fails_the_export(
+    store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, keeper, registry = follower(store, config, state, index="IVF4000,SQfp16")
+    state.position.trained_window = "w"
+    keeper.going.set()
     made.export_if_due(state)
-    made._keeper.wait()
+    state.position.trained_window, state.position.step = "later", 1
+    assert keeper.making is not None
+    keeper.making._thread.join()
+    assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 0
     made.export_if_due(state)
+    assert "the bundle of window w, step 0, could not be exported" in caplog.text
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 1
     assert places(store) == []
+    # The next one tries again.
+    made.export_if_due(state)
+    assert keeper.making is not None
 
 
 def test_what_was_put_off_comes_with_the_last_window(

@@ -8,7 +8,10 @@ import faiss
 import numpy as np
 import pytest
 
-from contracts import BundleFile, BundleLog, BundleManifest, ItemKeys, Store
+from contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest, ItemKeys, Store
+from contracts.bundle_rows import BundleRows
+from contracts.item_rows import ItemRows
+from contracts.layers import Layers
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TrainerConfig
@@ -134,10 +137,19 @@ def test_recall_is_measured_once_enough_rows_were_published(
         move(state, 0)
 
 
+def rows_of(vectors: np.ndarray) -> BundleRows:
+    """Return what a bundle holds of vectors (n, d); the third row is gone."""
+    keys = np.arange(1, len(vectors) + 1)
+    keys[2] = PADDING_KEY
+    ids, counts, embeddings = keys.astype(object), np.ones(len(keys)), np.vstack([vectors[:2], vectors])
+    columns = (Layers.of(column) for column in (ids, keys, counts, vectors, embeddings))
+    return BundleRows(*columns, ItemRows.of(ItemKeys(keys)))  # type: ignore[arg-type]
+
+
 def test_a_training_gives_way_to_the_stream() -> None:
     """Its thread has a lower priority than the process, and does not keep the interpreter from other threads."""
     vectors = np.random.default_rng(0).standard_normal((40_000, 32)).astype(np.float32)
-    training = Training(empty_index(32, "IVF512,SQfp16"), "IVF512,SQfp16", ItemKeys(np.arange(1, 40_001)), vectors)
+    training = Training(empty_index(32, "IVF512,SQfp16"), "IVF512,SQfp16", rows_of(vectors))
     own, turns = os.getpriority(os.PRIO_PROCESS, 0), 0
     wait_for(lambda: niceness(training) >= min(own + 10, 19))
     while training.running:
@@ -147,6 +159,10 @@ def test_a_training_gives_way_to_the_stream() -> None:
     assert turns > 50
     assert training.result is not None
     assert training.result.clusters.lists == 512
+    keys = ItemKeys(np.array([1, 2, PADDING_KEY, 4]))
+    known = training.result.known(keys, vectors[:4], 0.0)
+    # Only items that have a row are trained on.
+    assert (known.lists >= 0).tolist() == [True, True, False, True]
 
 
 def niceness(training: Training) -> int:

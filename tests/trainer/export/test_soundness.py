@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,13 +9,18 @@ from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import TrainerConfig
 from trainer.export.content import Content
-from trainer.export.soundness import fault_of
+from trainer.export.soundness import fault_of, fault_of_items
 from trainer.items.rows import Reader
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
 
 BAD = [torch.nan, torch.inf, -torch.inf, 1e30]
+
+
+def fault_in(content: Content) -> str | None:
+    """Return what the bundle of a content would not be served for."""
+    return fault_of(content.state, content.touched) or fault_of_items(content)
 
 
 @pytest.fixture
@@ -28,7 +35,7 @@ def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerS
 
 def test_what_has_been_learnt_is_sound(state: TrainerState) -> None:
     """Features that are unknown are NaN in the table; that is no fault."""
-    assert fault_of(Content.of(state)) is None
+    assert fault_in(Content.of(state)) is None
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -47,9 +54,9 @@ def test_one_number_that_is_not_sound_is_found_wherever_it_is(state: TrainerStat
     for name, place in places.items():
         before = place.clone()
         place.fill_(bad)
-        assert fault_of(Content.of(state)) == f"{name} contains NaN or infinity, or its norm overflows"
+        assert fault_in(Content.of(state)) == f"{name} contains NaN or infinity, or its norm overflows"
         place.copy_(before)
-    assert fault_of(Content.of(state)) is None
+    assert fault_in(Content.of(state)) is None
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -57,13 +64,13 @@ def test_a_number_of_the_second_phase_that_is_not_sound_is_found(store: Store, s
     state = absorbed(store, configured(state.config, {"rescoring": {"kind": "mixture_of_logits"}}))
     train_step(state, batches_of(store, state)[0], Workers())
     assert state.second is not None
-    assert fault_of(Content.of(state)) is None
+    assert fault_in(Content.of(state)) is None
     moments = state.second.optimizer.state_dict()["1.exp_avg"].view(-1)
     weights = state.second.scorer.user_components.weight.detach().view(-1)
     for name, place in (("rescoring.user_components.weight", weights), ("rescoring_optimizer.1.exp_avg", moments)):
         before = place[:1].clone()
         place[:1] = bad
-        assert fault_of(Content.of(state)) == f"{name} contains NaN or infinity, or its norm overflows"
+        assert fault_in(Content.of(state)) == f"{name} contains NaN or infinity, or its norm overflows"
         place[:1] = before
 
 
@@ -72,7 +79,19 @@ def test_of_touched_rows_one_number_that_is_not_sound_is_found(state: TrainerSta
     state.featured = None
     state.touched.clear(Reader.BUNDLE)
     state.embeddings.touched.mark(state.table.live[[3, 7]])
-    assert fault_of(Content.since(state)) is None
+    assert fault_in(Content.since(state)) is None
     state.embeddings.weight[state.live[7], 2] = bad
-    found = fault_of(Content.since(state))
+    found = fault_in(Content.since(state))
     assert found == "embeddings.weight contains NaN or infinity, or its norm overflows"
+
+
+@pytest.mark.parametrize("bad", BAD[:3])
+def test_an_item_that_is_not_sound_is_found_where_the_state_is_sound(state: TrainerState, bad: float) -> None:
+    """As in a snapshot of it."""
+    content = Content.of(state)
+    assert fault_of_items(content) is None
+    for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
+        broken = array.copy()
+        broken[5, 1] = bad
+        found = fault_of_items(replace(content, **{name: broken}))
+        assert found == f"its {name} contain NaN or infinity"

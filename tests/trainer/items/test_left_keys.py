@@ -29,6 +29,26 @@ def test_it_holds_each_key_once_or_says_that_there_were_too_many(parts: list[lis
     assert left.keys.tolist() == []
 
 
+@given(before=st.lists(KEYS, max_size=6), after=st.lists(KEYS, max_size=6), most=st.integers(1, 30))
+def test_those_that_came_after_a_snapshot_are_what_others_would_hold_that_had_seen_no_more(
+    before: list[list[int]], after: list[list[int]], most: int
+) -> None:
+    left, later = LeftKeys(), LeftKeys()
+    for part in before:
+        left.add(keys_of(part), most)
+    left.snapshot()
+    for part in after:
+        left.add(keys_of(part), most)
+        later.add(keys_of(part), most)
+    every = {key for part in [*before, *after] for key in part}
+    assert TOO_MANY in left.keys or left.keys.tolist() == sorted(every)
+    left.keep_later()
+    assert left.keys.tolist() == later.keys.tolist()
+    left.add(keys_of([50]), most)
+    later.add(keys_of([50]), most)
+    assert left.keys.tolist() == later.keys.tolist()
+
+
 def test_once_there_were_too_many_that_is_so_until_the_clear() -> None:
     left = LeftKeys()
     left.add(keys_of(list(range(1, 10))), 4)

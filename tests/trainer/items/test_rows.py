@@ -4,16 +4,24 @@ from hypothesis import strategies as st
 
 from trainer.items.rows import Reader, TouchedRows
 
-CALLS = st.lists(st.one_of(st.lists(st.integers(0, 9)), st.sampled_from(Reader), st.just("grow")), max_size=20)
+CALLS = st.lists(
+    st.one_of(st.lists(st.integers(0, 9)), st.sampled_from(Reader), st.sampled_from(["grow", "replace"])), max_size=20
+)
 
 
 @given(CALLS)
 def test_touched_rows_are_what_a_set_of_each_reader_would_hold(calls: list[list[int] | Reader | str]) -> None:
-    touched, held, capacity = TouchedRows(10), {reader: set[int]() for reader in Reader}, 10
+    """The one for snapshots comes with a clear, and goes when its rows become those for bundles."""
+    touched, held, capacity = TouchedRows(10), {Reader.CHECKPOINT: set[int](), Reader.BUNDLE: set[int]()}, 10
     for call in calls:
         if isinstance(call, Reader):
             touched.clear(call)
-            held[call].clear()
+            held[call] = set()
+            continue
+        if call == "replace":
+            if Reader.SNAPSHOT in held:
+                touched.replace(Reader.BUNDLE, Reader.SNAPSHOT)
+                held[Reader.BUNDLE] = held.pop(Reader.SNAPSHOT)
             continue
         if call == "grow":
             capacity *= 2
@@ -22,5 +30,6 @@ def test_touched_rows_are_what_a_set_of_each_reader_would_hold(calls: list[list[
         touched.mark(np.array(marked, np.int64))
         for rows in held.values():
             rows.update(marked)
-        for reader, rows in held.items():
-            assert touched.rows(reader).tolist() == sorted(rows)
+        assert {*touched.readers} == {*held}
+        for reader in Reader:
+            assert touched.rows(reader).tolist() == sorted(held.get(reader, ()))

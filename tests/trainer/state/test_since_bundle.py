@@ -51,6 +51,25 @@ def test_what_has_changed_since_a_bundle_is_saved_and_loaded() -> None:
     assert (other.ref, *rows_and_left(other)) == (None, [], [])
 
 
+def test_a_snapshot_takes_the_place_of_the_bundle_before_once_it_is_one() -> None:
+    one, other = since(), since()
+    one.note(REF)
+    one.touched.embeddings.touch(torch.tensor([3, 4]))
+    one.touched.table.left.add(ItemKeys(np.array([7])), 8)
+    one.snapshot()
+    one.touched.embeddings.touch(torch.tensor([4, 5]))
+    one.touched.table.touched.mark(np.array([6]))
+    one.touched.table.left.add(ItemKeys(np.array([8])), 8)
+    # Until then, checkpoints say what has changed since the one before.
+    other.load_state_dict(one.state_dict())
+    assert (other.ref, *rows_and_left(other)) == (REF, [3, 4, 5, 6], [7, 8])
+    later = REF.model_copy(update={"version": "two"})
+    one.note_snapshot(later)
+    assert (one.ref, *rows_and_left(one)) == (later, [4, 5, 6], [8])
+    one.touched.embeddings.touch(torch.tensor([2]))
+    assert rows_and_left(one) == ([2, 4, 5, 6], [8])
+
+
 @pytest.mark.parametrize(("bound", "begins"), [(0.1, True), (0.2, True), (0.05, False)])
 def test_with_a_smaller_bound_rows_that_were_not_touched_may_be_off(bound: float, *, begins: bool) -> None:
     one, other = since(), since(bound)

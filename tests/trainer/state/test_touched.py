@@ -23,4 +23,6 @@ def test_other_questions_are_for_others() -> None:
     assert touched.answer("touched BUNDLE")
     assert touched.answer("clear CHECKPOINT")
     assert touched.answer("left")
+    assert touched.answer("clear SNAPSHOT")
+    assert touched.answer("snapshot")
     assert not touched.answer("weight")

@@ -1,0 +1,41 @@
+"""A keeper whose exports of all items are made beside the stream, and end when a test says so."""
+
+import threading
+from dataclasses import dataclass, field
+
+from contracts import BundleLog, BundleManifest, Store
+from trainer.export import export_bundle
+from trainer.export.cases import RecentCases
+from trainer.export.content import Content
+from trainer.export.draft import Complete, Delta
+from trainer.export.errors import AwaitedError
+from trainer.export.keeper import Keeper
+from trainer.state.trainer_state import TrainerState
+
+__all__ = ["HeldKeeper", "export_or_none"]
+
+
+@dataclass
+class HeldKeeper(Keeper):
+    """Drafts nothing of what it is to make before `going` is set."""
+
+    beside: bool = True
+    large: int = 1
+    going: threading.Event = field(default_factory=threading.Event)
+
+    def draft_whole(self, log: BundleLog, content: Content) -> Complete | Delta:
+        """Draft it, but later."""
+        assert self.going.wait(60)
+        return super().draft_whole(log, content)
+
+
+def export_or_none(store: Store, state: TrainerState, recent: RecentCases, keeper: HeldKeeper) -> BundleManifest | None:
+    """Export, or publish what was being made; return None where that goes on beside the stream."""
+    if keeper.making is None:
+        keeper.going.clear()
+    else:
+        keeper.going.set()
+    try:
+        return export_bundle(store, state, recent, keeper=keeper)
+    except AwaitedError:
+        return None

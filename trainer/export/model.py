@@ -1,0 +1,47 @@
+"""What a bundle says of a state besides its items."""
+
+from dataclasses import replace
+from typing import NamedTuple, Self
+
+from contracts import BundleFile
+from contracts.recipe import Stretch
+from trainer.export.scorer import scorer_to_onnx
+from trainer.export.soundness import fault_of
+from trainer.export.tower import tower_to_onnx
+from trainer.items.rows import TableRows
+from trainer.state.evaluation import mean_metrics
+from trainer.state.trainer_state import TrainerState
+from trainer.step.model import Position
+
+__all__ = ["Model"]
+
+
+class Model(NamedTuple):
+    """Read of a state at once, so that it may go on while the bundle is made.
+
+    `files` are the user tower and, where there are any, the scorer and what item features say of an item, by name.
+    `fault` says what of the state is not finite.
+    """
+
+    files: dict[str, bytes]
+    position: Position
+    evaluation: dict[str, float]
+    stretches: tuple[Stretch, ...]
+    fault: str | None
+
+    @classmethod
+    def of(cls, state: TrainerState, touched: TableRows | None) -> Self:
+        """Read it; called as `Embeddings.norms`, of which `touched` rows (n,) are looked at, or all.
+
+        Raises
+        ------
+        ExportError
+            If a model does not survive the translation.
+        """
+        files: dict[str, bytes] = {BundleFile.TOWER: tower_to_onnx(state.tower, state.config.tower)}
+        if state.second is not None:
+            files[BundleFile.SCORER] = scorer_to_onnx(state.second.scorer)
+        if state.featured is not None:
+            files[BundleFile.FEATURES] = state.featured.weights.encode()
+        evaluation, fault = mean_metrics(state.recent), fault_of(state, touched)
+        return cls(files, replace(state.position), evaluation, state.stretches, fault)

@@ -1,0 +1,34 @@
+"""Bundles in memory, ready to answer: those used last."""
+
+import threading
+from typing import Final
+
+from contracts import BundleLog, BundleManifest
+from trainer.export.servable import Servable
+
+__all__ = ["OpenBundles"]
+
+_MOST: Final = 3
+"""The newest, the promoted and the one confirmed last."""
+
+
+class OpenBundles:
+    """What is open is not read again, and of a chain only the deltas since; threads may call it at once."""
+
+    def __init__(self) -> None:
+        self._lock, self._all = threading.Lock(), list[Servable]()
+
+    def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
+        """Return a bundle that answers, as `Servable.open`, and keep it."""
+        return self.add(Servable.open(log, manifest, self._all))
+
+    def read(self, log: BundleLog, manifest: BundleManifest) -> Servable:
+        """Return a bundle that was just written, read from its own files."""
+        return Servable.open(log, manifest, [one for one in self._all if one.manifest.version != manifest.version])
+
+    def add(self, servable: Servable) -> Servable:
+        """Keep a bundle, instead of another one of its version."""
+        with self._lock:
+            others = [one for one in self._all if one.manifest.version != servable.manifest.version]
+            self._all = [servable, *others][:_MOST]
+        return servable
