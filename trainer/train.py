@@ -72,7 +72,8 @@ def train(
             metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), ProgressObserver(line, metrics, workers.is_first, report)
             workers.first(partial(exporter.prepare, state), state.answer)
-            learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review)
+            between = partial(exporter.publish_made, state)
+            learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review, between)
             for manifest in windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds
             ):

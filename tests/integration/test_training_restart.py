@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from contracts import BundleLog, Store
+from contracts.verification import verify
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
@@ -38,10 +40,16 @@ CONFIG = TrainerConfig(
 
 
 def started(
-    store: Store, notes: Path, *, ranks: int = 2, restarts: int = 0, follow: bool = False
+    store: Store,
+    notes: Path,
+    *,
+    ranks: int = 2,
+    restarts: int = 0,
+    follow: bool = False,
+    config: TrainerConfig = CONFIG,
 ) -> "subprocess.Popen[bytes]":
     notes.mkdir()
-    arguments = [str(WORKER), store.url, CONFIG.model_dump_json(), str(notes), "follow" if follow else "bounded"]
+    arguments = [str(WORKER), store.url, config.model_dump_json(), str(notes), "follow" if follow else "bounded"]
     torchrun = [
         "-m",
         "torch.distributed.run",
@@ -77,8 +85,8 @@ def all_anew(notes: Path, before: list[str]) -> bool:
     return all(new not in {old, ""} for new, old in zip(now, before, strict=True))
 
 
-def final(store: Store) -> TrainerState:
-    state = CheckpointLog(store).load(CONFIG, Workers())
+def final(store: Store, config: TrainerConfig = CONFIG) -> TrainerState:
+    state = CheckpointLog(store).load(config, Workers())
     assert state is not None
     return state
 
@@ -130,6 +138,49 @@ def test_a_follower_asked_to_stop_saves_exports_and_ends_well(tmp_path: Path) ->
     assert BundleLog(store).current() == summary.bundle
     assert summary.bundle.startswith("00000001-0000000050-")
     assert final(store).position.sequence == 2
+
+
+LARGE = CONFIG.model_copy(
+    update={"batch_size": 2048, "index": "IVF64,SQfp16", "export_every_windows": 1, "checkpoint_every_steps": 1000}
+)
+
+
+def commit_large(writer: WindowWriter, events: int) -> None:
+    """Commit a window in which 70,000 items occur, or as many of them as there are events."""
+    draw, number = np.random.default_rng(events), writer.sequence
+    items = np.concatenate([np.arange(70_000), draw.integers(0, 70_000, max(0, events - 70_000))])[:events]
+    times = 3_600_000 * number + np.sort(draw.integers(0, 3_600_000, events))
+    users = [f"u{user}" for user in draw.integers(0, 2000, events)]
+    writer.commit(users, [f"i{item}" for item in items], times, span=(3_600_000 * number, 3_600_000 * (number + 1)))
+
+
+def test_a_follower_killed_while_it_makes_a_bundle_beside_makes_the_next_one(tmp_path: Path) -> None:
+    """What it has trained is that of a run that nobody has killed."""
+    whole, killed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "killed"))
+    writers = [WindowWriter(store) for store in (whole, killed)]
+    for events in (80_000, 20_000, 10_000):
+        for writer in writers:
+            commit_large(writer, events)
+    log = BundleLog(killed)
+    for life in range(2):
+        notes = tmp_path / f"life{life}"
+        process = started(killed, notes, follow=True, config=LARGE)
+        assert wait_until(lambda n=notes: b"is made beside the stream" in (n / "log").read_bytes(), process)  # type: ignore[misc]
+        process.kill()
+        process.wait()
+        assert log.current() is None
+    notes = tmp_path / "last"
+    process = started(killed, notes, follow=True, config=LARGE)
+    assert wait_until(lambda: log.current() is not None, process), (notes / "log").read_text()
+    commit_large(writers[1], 5000)
+    assert wait_until(lambda: final(killed, LARGE).position.sequence == 4, process), (notes / "log").read_text()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 0, (notes / "log").read_text()
+    commit_large(writers[0], 5000)
+    assert started(whole, tmp_path / "unkilled", ranks=1, config=LARGE).wait(timeout=100) == 0
+    assert same_tensors(final(whole, LARGE).tensors(), final(killed, LARGE).tensors()) == []
+    assert verify(killed).findings == []
+    assert log.manifests()[-1].trained_sequence == 3
 
 
 def test_a_batch_that_the_ranks_cannot_share_ends_the_run_with_a_reason(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+import trainer.export.exporter
 import trainer.stream.learner
 from contracts import BundleLog, Store, WindowLog, WindowManifest
 from contracts.documents import read_document
 from pipelines.redacted_files import pane_without
 from tests.contracts.panes import retire_before
+from tests.trainer.export.held import HeldKeeper
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from trainer.config import TowerConfig, TrainerConfig
@@ -248,6 +250,40 @@ def test_following_learns_what_is_committed_meanwhile(
     summary = train(store, config, follow=True, report=commit_more)
     assert (summary.windows, summary.stopped) == (2, True)
     assert BundleLog(store).manifest(summary.bundle or "").trained_sequence == 1
+
+
+def test_a_bundle_that_is_made_beside_a_window_is_published_in_the_middle_of_it(
+    tmp_path: Path, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And training ends where it would have ended without."""
+    store, alone, keeper = Store(str(tmp_path / "store")), Store(str(tmp_path / "alone")), HeldKeeper()
+    for one in (store, alone):
+        writer = WindowWriter(one)
+        synthetic(writer, windows=1)
+        synthetic(writer, windows=1, events=6400, seed=3, step_ms=7_200_000)
+    monkeypatch.setattr(trainer.export.exporter, "Keeper", lambda **_: keeper)
+    log, seen = BundleLog(store), dict[tuple[int, int], list[str]]()
+
+    def note(progress: TrainProgress) -> None:
+        seen[progress.sequence, progress.batch] = log.versions()
+        if progress.sequence == 1 and keeper.making is not None:
+            keeper.going.set()
+            keeper.making._thread.join()
+        if progress.sequence == 1 and progress.batch == progress.batches:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    following = TrainerConfig.model_validate({**config.model_dump(), "export_every_windows": 1})
+    summary = train(store, following, follow=True, report=note)
+    assert (summary.windows, summary.stopped) == (2, True)
+    published = {batch: bool(versions) for (sequence, batch), versions in seen.items() if sequence}
+    assert published == {batch: batch > 100 for batch in published}
+    assert min(published) < 100 < sorted(published)[-2]
+    made, _ = log.versions()
+    assert log.manifest(made).trained_sequence == 0
+    assert log.manifest(summary.bundle or "").trained_sequence == 1
+    assert log.versions() == [made, summary.bundle]
+    train(alone, config)
+    assert same_tensors(final(alone, config), final(store, config)) == []
 
 
 def test_panes_without_positives_pass_through(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
@@ -38,7 +39,7 @@ class Exporter:
     A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
     never ends does not starve them: they get a third of the time. The first export waits until the tower has been
     traced beside the stream, and so does training: for what it would take of the cores, the first answer would wait. A
-    bundle that is made beside the stream is published between two windows, and only then comes the next export. A
+    bundle that is made beside the stream is published as soon as it is there, and only then comes the next export. A
     bounded run exports every window that is asked for.
     """
 
@@ -120,6 +121,12 @@ class Exporter:
         """Export if it is due; call it between windows, and regularly while none comes."""
         if self.due(state):
             self._export(state)
+
+    def publish_made(self, state: TrainerState) -> None:
+        """Publish the bundle that was made beside the stream, if it is there; all ranks call it, between any steps."""
+        workers, making = state.embeddings.workers, self._keeper.making
+        if workers.broadcast(making is not None and not making.running):
+            workers.first(partial(self._publish, state), state.answer)
 
     def open_newest(self) -> None:
         """Open the newest bundle beside what comes before the first window, which is tested on it."""
