@@ -267,8 +267,7 @@ def test_a_bundle_that_is_made_beside_a_window_is_published_in_the_middle_of_it(
     def note(progress: TrainProgress) -> None:
         seen[progress.sequence, progress.batch] = log.versions()
         if progress.sequence == 1 and keeper.making is not None:
-            keeper.going.set()
-            keeper.making._thread.join()
+            keeper.let_go()
         if progress.sequence == 1 and progress.batch == progress.batches:
             os.kill(os.getpid(), signal.SIGINT)
 

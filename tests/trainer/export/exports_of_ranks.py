@@ -105,6 +105,9 @@ def follow_beside(folder: str, config: TrainerConfig, features: dict[str, dict[s
     for sequence in range(_WINDOWS):
         for line in (alone, shared) if workers.is_first else (shared,):
             line.learn(log, sequence)
+        if isinstance(shared.keeper, HeldKeeper):
+            # Other ranks answer nothing meanwhile.
+            shared.keeper.let_go()
         if sequence >= _FIRST_EXPORTED:
             workers.first(compare, shared.state.answer)
     return made

@@ -28,13 +28,19 @@ class HeldKeeper(Keeper):
         assert self.going.wait(60)
         return super().draft_whole(log, content)
 
+    def let_go(self) -> None:
+        """Wait for the end of what is being made, if anything is."""
+        self.going.set()
+        if self.making is not None:
+            self.making._thread.join()
+
 
 def export_or_none(store: Store, state: TrainerState, recent: RecentCases, keeper: HeldKeeper) -> BundleManifest | None:
     """Export, or publish what was being made; return None where that goes on beside the stream."""
     if keeper.making is None:
         keeper.going.clear()
     else:
-        keeper.going.set()
+        keeper.let_go()
     try:
         return export_bundle(store, state, recent, keeper=keeper)
     except AwaitedError:

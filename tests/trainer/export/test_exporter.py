@@ -111,9 +111,7 @@ def test_a_follower_goes_on_while_a_bundle_of_all_items_is_made(
     assert not made.due(state)
     made.export_if_due(state)
     assert places(store) == []
-    keeper.going.set()
-    assert keeper.making is not None
-    keeper.making._thread.join()
+    keeper.let_go()
     # It is published as soon as it is there, and then comes the window that was due meanwhile, which needs no more.
     state.position.step = 2
     assert made.due(state)
@@ -152,8 +150,7 @@ def test_a_bundle_that_cannot_be_made_beside_the_stream_fails_the_export(
     keeper.going.set()
     made.export_if_due(state)
     state.position.trained_window, state.position.step = "later", 1
-    assert keeper.making is not None
-    keeper.making._thread.join()
+    keeper.let_go()
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 0
     made.export_if_due(state)
     assert "the bundle of window w, step 0, could not be exported" in caplog.text
