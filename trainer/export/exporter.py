@@ -125,7 +125,7 @@ class Exporter:
     def publish_made(self, state: TrainerState) -> None:
         """Publish the bundle that was made beside the stream, if it is there; all ranks call it, between any steps."""
         workers, making = state.embeddings.workers, self._keeper.making
-        if workers.broadcast(making is not None and not making.running):
+        if workers.any(making is not None and not making.running):
             workers.first(partial(self._publish, state), state.answer)
 
     def open_newest(self) -> None:

@@ -30,15 +30,16 @@ __all__ = ["Learner"]
 
 logger = logging.getLogger(__name__)
 
-_STEPS_BETWEEN_REPORTS: Final = 100
+_STEPS_BETWEEN_PACES: Final = 100
+_STEPS_BETWEEN_CALLS: Final = 10
 
 
 @dataclass
 class Learner:
     """Carries the state through windows, on every rank alike.
 
-    `review` gets each window before it is trained on, to test anything else on it. `between` is called now and then
-    between two steps, on all ranks together.
+    `review` gets each window before it is trained on, to test anything else on it. `between` is called between
+    two steps now and then, on all ranks together.
     """
 
     state: TrainerState
@@ -122,16 +123,13 @@ class Learner:
             with self._pace.step():
                 result = train_step(state, batch, self.workers, stop=self.stop.requested)
             self.observer.stepped(result, int(batch.real.sum()), at.batch, at.step)
-            if at.batch % _STEPS_BETWEEN_REPORTS == 0 or at.batch == steps:
-                self._report()
+            if at.batch % _STEPS_BETWEEN_PACES == 0 or at.batch == steps:
+                self.observer.ranks_stepped(self._nodes, self._pace.of_ranks())
+            if self.between is not None and at.batch % _STEPS_BETWEEN_CALLS == 0:
+                self.between()
             if result.stop and at.batch < steps:
                 return False
             if at.step % config.checkpoint_every_steps == 0 and at.batch < steps:
                 self.checkpoints.save(state, self.workers)
         self.observer.window_trained(manifest.sequence, steps, at.step)
         return True
-
-    def _report(self) -> None:
-        self.observer.ranks_stepped(self._nodes, self._pace.of_ranks())
-        if self.between is not None:
-            self.between()
