@@ -149,7 +149,10 @@ class TrainerMetrics:
             registry=registry,
         )
         self.export_seconds = Histogram(
-            "weir_bundle_export_seconds", "Time to export a bundle.", buckets=_EXPORT_BUCKETS, registry=registry
+            "weir_bundle_export_seconds",
+            "Time to export a bundle, until it is published.",
+            buckets=_EXPORT_BUCKETS,
+            registry=registry,
         )
         self.servable = Histogram(
             "weir_bundle_event_to_servable_seconds",
