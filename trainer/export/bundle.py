@@ -6,6 +6,7 @@ changed since is not in it, and remains to be exported.
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -15,14 +16,13 @@ from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
 from contracts.recipe import Recipe
 from contracts.variants import version_of
 from trainer.export.cases import Cases, RecentCases
-from trainer.export.content import Content
 from trainer.export.draft import Complete, Delta
 from trainer.export.errors import AwaitedError, ExportError
 from trainer.export.files import write_complete, write_delta
 from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
 from trainer.export.keeper import Keeper
 from trainer.export.making import Making
-from trainer.export.model import Model
+from trainer.export.model_part import ModelPart
 from trainer.export.servable import Servable
 from trainer.export.soundness import fault_of_items
 from trainer.export.trial import Trial, current_or_none
@@ -80,7 +80,7 @@ def export_bundle(
     return export.write() if found is None else export.published(found)
 
 
-class _Made(NamedTuple):
+class _Written(NamedTuple):
     """A bundle that is written but for its manifest; `servable` answers, unless something is wrong, as `fault` says."""
 
     manifest: BundleManifest
@@ -116,44 +116,51 @@ class _Export:
     def write(self) -> BundleManifest:
         """Write the files, ask the gate, commit and publish the bundle; raises `AwaitedError` where a thread does."""
         draft: Complete | Delta | None = self.keeper.draft_touched(self.log, self.content)
-        model = Model.of(self.state, self.content.touched)
+        model = ModelPart.of(self.state, self.content.touched)
         cases = self.recent.up_to(self.state.position.trained_sequence)
         if draft is None and self.keeper.makes_beside(self.content):
-            snapshot = self.content.whole().snapshot()
-            self.state.since.snapshot()
-            self.keeper.making = Making(lambda: partial(self._commit, self._make(snapshot, model, cases)))
+            self._make_beside(model, cases)
             raise AwaitedError(f"bundle {self.version} is made beside the stream")
         draft = draft or self.keeper.draft_whole(self.log, self.content.whole())
-        return self._commit(self._made(draft, model, cases))
+        return self._commit(self._written(draft, model, cases))
 
-    def _make(self, snapshot: Content, model: Model, cases: Cases) -> _Made:
-        return self._made(self.keeper.draft_whole(self.log, snapshot), model, cases)
+    def _make_beside(self, model: ModelPart, cases: Cases) -> None:
+        snapshot = self.content.whole().snapshot()
+        self.state.since.snapshot()
 
-    def _made(self, draft: Complete | Delta, model: Model, cases: Cases) -> _Made:
+        def make() -> Callable[[], BundleManifest]:
+            draft = self.keeper.draft_whole(self.log, snapshot)
+            return partial(self._commit, self._written(draft, model, cases))
+
+        self.keeper.making = Making(make)
+
+    def _written(self, draft: Complete | Delta, model: ModelPart, cases: Cases) -> _Written:
         """Write the files and measure how they answer, which no state is needed for.
 
         Raises `CorruptArtefactError` where the bundle cannot be read back.
         """
         manifest = self._manifest(draft, model)
         if fault := model.fault or fault_of_items(draft.content):
-            return _Made(manifest, draft, cases, None, fault)
+            return _Written(manifest, draft, cases, None, fault)
         servable = self.keeper.read(self.log, manifest)
         if self.keeper.is_recall_due(draft):
             manifest = _with_recall(manifest, servable, cases)
         elif manifest.index.fit is not None:
             manifest = _with_fit(manifest, unmeasured=manifest.index.fit.unmeasured + manifest.changed)
         servable.hits(cases, self.gate.cutoff)  # it keeps them
-        return _Made(manifest, draft, cases, servable, None)
+        return _Written(manifest, draft, cases, servable, None)
 
-    def _commit(self, made: _Made) -> BundleManifest:
+    def _commit(self, written: _Written) -> BundleManifest:
         """Ask the gate, commit the bundle and publish it."""
-        verdict = self._verdict(made)
+        verdict = self._verdict(written)
         sentence = verdict.sentence
         if verdict.promoted and (pinned := _pinned(self.log)):
             sentence = f"held: {pinned}; otherwise {sentence}"
-        manifest = made.manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
+        manifest = written.manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
         ref = self.log.commit(manifest)
-        self.keeper.note(self.log, made.draft, ref, made.servable and replace(made.servable, manifest=manifest))
+        self.keeper.note(
+            self.log, written.draft, ref, written.servable and replace(written.servable, manifest=manifest)
+        )
         return self.published(manifest)
 
     def published(self, manifest: BundleManifest) -> BundleManifest:
@@ -182,7 +189,7 @@ class _Export:
         except CorruptArtefactError as error:
             logger.error("no bundle is retired: %s", error)
 
-    def _manifest(self, draft: Complete | Delta, model: Model) -> BundleManifest:
+    def _manifest(self, draft: Complete | Delta, model: ModelPart) -> BundleManifest:
         """Write the files of a draft and return what they are."""
         at, config = model.position, self.state.config
         tower = config.tower
@@ -221,16 +228,16 @@ class _Export:
             }
         )
 
-    def _verdict(self, made: _Made) -> Verdict:
+    def _verdict(self, written: _Written) -> Verdict:
         """Compare the hits of a bundle with those of the promoted one."""
-        if made.servable is None:
-            return self.gate.before(made.fault, Evidence())
-        new = made.servable.hits(made.cases, self.gate.cutoff)
+        if written.servable is None:
+            return self.gate.before(written.fault, Evidence())
+        new = written.servable.hits(written.cases, self.gate.cutoff)
         try:
             promoted = self.log.current()
             if promoted is None:
                 return Verdict(promoted=True, sentence="promoted: the first bundle")
-            old = self.keeper.open(self.log, self.log.manifest(promoted)).hits(made.cases, self.gate.cutoff)
+            old = self.keeper.open(self.log, self.log.manifest(promoted)).hits(written.cases, self.gate.cutoff)
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.error("no bundle to compare with: %s", error)
             return Verdict(promoted=True, sentence=f"promoted: the current bundle cannot be compared with ({error})")

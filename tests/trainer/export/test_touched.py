@@ -9,8 +9,8 @@ import pytest
 
 from contracts import BundleLog, BundleManifest, ItemKeys, Store, WindowLog
 from contracts.verification import verify
+from tests.ranks import lines_of_ranks
 from tests.trainer.export.test_deltas import assert_published
-from tests.trainer.items.ranks import lines_of_ranks
 from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES, WindowWriter
 from trainer.config import TrainerConfig
@@ -164,7 +164,7 @@ def test_with_a_bound_of_zero_an_item_tower_has_every_item_compared(tmp_path: Pa
 
 
 def test_ranks_that_share_a_state_publish_what_one_that_has_it_alone_does(tmp_path: Path) -> None:
-    deltas = lines_of_ranks(3, "../export/exports_of_ranks.py", tmp_path)
+    deltas = lines_of_ranks(3, Path(__file__).with_name("exports_of_ranks.py"), tmp_path)
     assert deltas[0] > 2
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contracts import FeatureNames, hash_id
 from contracts.features import MAX_DENSE
-from tests.trainer.items.ranks import lines_of_ranks
+from tests.ranks import lines_of_ranks
 from trainer.items.feature_inputs import inputs_of
 from trainer.items.features import FeatureTable
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
@@ -143,7 +143,7 @@ def test_a_table_survives_its_tensors_and_goes_on_bit_for_bit(before: Any, after
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_ranks_share_features_and_each_keeps_its_own(ranks: int, tmp_path: Path) -> None:
-    kept = lines_of_ranks(ranks, "features_of_ranks.py", tmp_path)
+    kept = lines_of_ranks(ranks, Path(__file__).with_name("features_of_ranks.py"), tmp_path)
     assert sum(kept) == 64
     assert max(kept) - min(kept) <= 1
 

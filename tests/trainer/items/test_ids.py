@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.items.ranks import lines_of_ranks
+from tests.ranks import lines_of_ranks
 from trainer.items import ids as packing
 from trainer.items.ids import ItemIds, pack_ids, unpack_ids
 from trainer.items.rows import TableRows
@@ -44,6 +44,6 @@ def test_the_bytes_of_some_ids_are_summed_piece_by_piece(names: list[str | None]
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_ranks_share_ids_and_each_keeps_its_own(ranks: int, tmp_path: Path) -> None:
-    kept = lines_of_ranks(ranks, "ids_of_ranks.py", tmp_path)
+    kept = lines_of_ranks(ranks, Path(__file__).with_name("ids_of_ranks.py"), tmp_path)
     assert sum(kept) == 64
     assert max(kept) - min(kept) <= 1

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import PADDING_KEY, ItemKeys
-from tests.trainer.items.ranks import lines_of_ranks
+from tests.ranks import lines_of_ranks
 from tests.trainer.items.simple_table import SimpleTable
 from trainer.items.rows import Reader
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED, ItemTable
@@ -153,6 +153,6 @@ def test_keys_looked_up_in_parts_have_the_same_rows(monkeypatch: pytest.MonkeyPa
 
 
 def test_ranks_share_a_table_that_does_what_one_alone_does(tmp_path: Path) -> None:
-    kept = lines_of_ranks(3, "item_tables_of_ranks.py", tmp_path)
+    kept = lines_of_ranks(3, Path(__file__).with_name("item_tables_of_ranks.py"), tmp_path)
     assert sum(kept) >= 128
     assert max(kept) - min(kept) <= 1

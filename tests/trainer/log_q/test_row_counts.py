@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contracts import ItemKeys
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView
-from tests.trainer.items.ranks import lines_of_ranks
+from tests.ranks import lines_of_ranks
 from trainer.items.rows import TableRows
 from trainer.items.table import ItemTable, RowChanges
 from trainer.log_q.row_counts import LogQ, RowCounts
@@ -184,6 +184,6 @@ def test_log_q_has_the_shape_of_the_rows_and_the_type_of_the_embeddings() -> Non
 
 
 def test_ranks_share_counts_that_are_those_of_one_alone(tmp_path: Path) -> None:
-    kept = lines_of_ranks(3, "../log_q/counts_of_ranks.py", tmp_path)
+    kept = lines_of_ranks(3, Path(__file__).with_name("counts_of_ranks.py"), tmp_path)
     assert sum(kept) >= 128
     assert max(kept) - min(kept) <= 1

@@ -1,28 +1,19 @@
 """The rank that others wait for is the one that takes long."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+from tests.ranks import run_on_ranks
 from trainer.ranks.pace import Pace
 from trainer.ranks.workers import Workers
 
 SCRIPT = Path(__file__).with_name("pace_of_ranks.py")
-ROOT = Path(__file__).parents[3]
 
 
 def test_ranks_hear_which_of_them_is_slow(tmp_path: Path) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run(
-        [sys.executable, *launcher, str(SCRIPT), str(tmp_path), "0.2"],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=100,
-    )
+    run_on_ranks(2, SCRIPT, str(tmp_path), "0.2")
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     assert first["nodes"] == [socket.gethostname()] * 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainer.items.ranks import lines_of_ranks
+from tests.ranks import lines_of_ranks
 from trainer.ranks.workers import Workers
 from trainer.state import assigner
 from trainer.state.assigner import Assigner, assign
@@ -58,7 +58,7 @@ def test_one_rank_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_ranks_find_what_one_finds(tmp_path: Path) -> None:
-    assert lines_of_ranks(3, "../state/assigners_of_ranks.py", tmp_path) == [4302] * 3
+    assert lines_of_ranks(3, Path(__file__).with_name("assigners_of_ranks.py"), tmp_path) == [4302] * 3
 
 
 def test_other_questions_are_for_others() -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import torch
 
-from tests.trainer.items.ranks import lines_of_ranks
+from tests.ranks import lines_of_ranks
 from trainer.config import TowerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.state.item_vectors import ItemVectors
@@ -28,7 +28,7 @@ def test_no_rows_have_no_vectors() -> None:
 
 
 def test_ranks_read_what_one_that_has_all_reads(tmp_path: Path) -> None:
-    assert lines_of_ranks(3, "../state/vectors_of_ranks.py", tmp_path) == [42, 2, 42]
+    assert lines_of_ranks(3, Path(__file__).with_name("vectors_of_ranks.py"), tmp_path) == [42, 2, 42]
 
 
 def test_other_questions_are_for_others() -> None:

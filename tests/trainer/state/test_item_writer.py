@@ -7,7 +7,7 @@ import torch
 
 from contracts import Store, hash_ids
 from contracts.drafts import ArrayDraft
-from tests.trainer.items.ranks import lines_of_ranks
+from tests.ranks import lines_of_ranks
 from trainer.config import TrainerConfig
 from trainer.items.rows import TableRows
 from trainer.ranks.workers import Workers
@@ -53,7 +53,7 @@ def test_files_hold_special_rows_and_items_in_the_order_of_their_rows(tmp_path: 
 
 
 def test_ranks_write_what_one_that_has_all_writes(tmp_path: Path) -> None:
-    left = lines_of_ranks(3, "../state/files_of_ranks.py", tmp_path)
+    left = lines_of_ranks(3, Path(__file__).with_name("files_of_ranks.py"), tmp_path)
     assert left == [5 + 1 + 2 + 2 + 27 + 200] * 3
 
 

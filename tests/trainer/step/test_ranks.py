@@ -1,9 +1,6 @@
 """However many ranks share the batches, training comes to the same parameters; three ranks share none evenly."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +10,7 @@ import torch
 from contracts import Store
 from contracts.documents import read_document
 from contracts.verification import verify
+from tests.ranks import run_on_ranks
 from tests.trainer.step.lives_of_ranks import gone_on
 from tests.trainer.step.steps_of_ranks import trained
 from tests.trainer.step.test_training import KINDS, configured
@@ -23,8 +21,6 @@ from trainer.loss_config import LOSSES
 from trainer.ranks.workers import Workers
 from trainer.state.evaluation import Evaluation
 from trainer.tower_config import kinds
-
-ROOT = Path(__file__).parents[3]
 
 UNSEEN = 1e-10
 """How far the bias of the keys may be off: it adds the same to all logits of a query, so attention does not see it. Its
@@ -44,18 +40,8 @@ def settings_of(config: TrainerConfig) -> dict[str, TrainerConfig]:
 
 
 def on_ranks(ranks: int, script: str, *arguments: str) -> None:
-    """Run a script of this folder under torchrun."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *launcher, str(Path(__file__).parent / script), *arguments],
-        env=environment,
-        timeout=400,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    """Run a script of this folder."""
+    run_on_ranks(ranks, Path(__file__).with_name(script), *arguments, seconds=400)
 
 
 def trained_on(ranks: int, store: Store, settings: dict[str, TrainerConfig], dtype: str, out: Path) -> None:

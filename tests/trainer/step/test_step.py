@@ -1,8 +1,5 @@
 import json
 import math
-import os
-import subprocess
-import sys
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ import pytest
 import torch
 
 from contracts import Store
+from tests.ranks import run_on_ranks
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import TrainerConfig
@@ -25,7 +23,6 @@ from trainer.step.batches import Batch
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.step.step import StepResult, compute_gradients, train_step
 
-ROOT = Path(__file__).parents[3]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -42,11 +39,8 @@ def resampling(config: TrainerConfig) -> TrainerConfig:
 
 
 def on_ranks(ranks: int, script: str, store: Store, config: TrainerConfig, out: Path) -> None:
-    """Run a script of this folder under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    arguments = [str(Path(__file__).parent / script), store.url, config.model_dump_json(), str(out)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run(command + arguments, env=environment, check=True, timeout=120, capture_output=True)
+    """Run a script of this folder."""
+    run_on_ranks(ranks, Path(__file__).with_name(script), store.url, config.model_dump_json(), str(out), seconds=120)
 
 
 def naive_loss(state: TrainerState, batch: Batch, weight: torch.Tensor) -> torch.Tensor:

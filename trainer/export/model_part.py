@@ -1,4 +1,4 @@
-"""What a bundle says of a state besides its items."""
+"""The part of a bundle that is not about items: what they are compared with, and where in the stream that was."""
 
 from dataclasses import replace
 from typing import NamedTuple, Self
@@ -13,10 +13,10 @@ from trainer.state.evaluation import mean_metrics
 from trainer.state.trainer_state import TrainerState
 from trainer.step.model import Position
 
-__all__ = ["Model"]
+__all__ = ["ModelPart"]
 
 
-class Model(NamedTuple):
+class ModelPart(NamedTuple):
     """Read of a state at once, so that it may go on while the bundle is made.
 
     `files` are the user tower and, where there are any, the scorer and what item features say of an item, by name.
