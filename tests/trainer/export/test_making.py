@@ -51,7 +51,9 @@ def test_they_are_those_that_are_made_while_training_waits(
     a_stream(log.store, case.seed, case.features)
     monkeypatch.setattr(keeper, "calls_for_compaction", lambda _: False)
     config = TrainerConfig.model_validate(expiring(config, case.index, 0.05) | {"bundle_chain": 2})
-    waiting, beside = (Store(str(tmp_path / name)) for name in ("waiting", "beside"))
+    # The second of each is elsewhere: files are made here, and uploaded.
+    elsewhere = f"memory://{tmp_path.name}"
+    waiting, beside = Store(str(tmp_path / "waiting")), Store(str(tmp_path / "beside") if case.seed == 1 else elsewhere)
     kept, held, recent = Keeper(), HeldKeeper(), nothing_recent(tmp_path, config)
     one, other, draw = TrainerState.fresh(config), TrainerState.fresh(config), np.random.default_rng(case.seed)
     wanted, made = list[BundleManifest](), list[BundleManifest | None]()
