@@ -6,7 +6,8 @@
 The stream of `benchmarks.deltas`, without a server: each round 1 % of the items move, the trainer's own export
 publishes them, and a loop of small steps of a model takes the place of training until the next. Each line is a run of
 its own: in one, a chain ends in a complete bundle, as in a bounded run; in the other it is compacted beside, as for a
-follower. Its thread has a low priority, so it needs longer pauses on busy cores.
+follower. Its thread has a low priority, so it needs longer pauses on busy cores. What is complete in spite of that is
+made in the way here (`benchmarks.complete_exports` has it made beside, too).
 
 - complete: exports that were, and compactions that were finished.
 - export: seconds that the loop waits for one, median and longest, and CPU-seconds of its thread, the most.
@@ -55,7 +56,7 @@ def measure(stream: Stream, rounds: int, chain: int, pause: float, *, beside: bo
     """Print the line of one run."""
     stream.state.config = TrainerConfig.model_validate({**stream.config.model_dump(), "bundle_chain": chain})
     stream.export(np.arange(TOPICS))
-    stream.keeper.beside = beside
+    stream.keeper.beside, stream.keeper.large = beside, stream.items + 1
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     memory = status("VmRSS")
     steps, waits, spent, complete, whole = Steps(), list[float](), list[float](), 0, 0.0

@@ -7,9 +7,11 @@ of two machines do that have a disk in common. With item features and a `publish
 like this: all items are written, and all are assigned to lists. Lists are as many as the catalogue calls for, trained
 on fewer vectors than in a run. Medians over rounds, after the first bundle, which trains the lists.
 
-- made: while no rank trains, as for a bounded run; or beside the stream, as for a follower, whose steps are left out.
-- CPU: seconds of all ranks, and of rank 0. wait: of the wall clock, for which no rank trains. published: after so many
-  seconds. own: of rank 0's own memory, at most.
+- made: while no rank trains, as for a bounded run; or beside the stream, as for a follower. A loop of small steps of a
+  model takes the place of training on each rank meanwhile, or after it.
+- CPU: seconds of all ranks, and of rank 0, without these steps. wait: of the wall clock, for which no rank trains.
+  published: after so many seconds. own: of rank 0's own memory, at most. step: milliseconds on rank 0, median and 99th
+  percentile.
 """
 
 import tempfile
@@ -20,6 +22,7 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
+from benchmarks.compaction import Steps
 from benchmarks.exports import train_quickly
 from benchmarks.featured_exports import exported, print_all
 from benchmarks.harness import F64, Peak, command_line, figures_of_ranks, head, row
@@ -34,22 +37,34 @@ app = command_line(__doc__)
 
 
 _WAYS: Final = ("while none trains", "beside the stream")
+_MOMENT: Final = 0.5
 
 
 def published(store: Store, state: TrainerState, keeper: Keeper, workers: Workers) -> list[float]:
-    """Export; return CPU seconds, those that training waits and until the bundle is published, memory and moved share.
+    """Export; return CPU seconds, those that training waits and until the bundle is published, memory, share and steps.
 
-    Memory is own memory in MB, at most; the share is that of the items, on rank 0.
+    Memory is own memory in MB, at most; the share is that of the items that have moved, on rank 0; of the milliseconds
+    of steps it is median and 99th percentile.
     """
-    cpu, wall = time.process_time(), time.perf_counter()
+    cpu, wall, steps, stepped = time.process_time(), time.perf_counter(), Steps(), 0.0
     (_, wait, memory), moved = exported(store, state, keeper, workers)
     if workers.any(keeper.making is not None):
         with Peak() as peak:
             while workers.any(keeper.making is not None and keeper.making.running):
-                time.sleep(0.05)
+                stepped += stepping(steps)
         (_, last, more), moved = exported(store, state, keeper, workers)
         wait, memory = wait + last, max(memory, peak.own / 1e6, more)
-    return [time.process_time() - cpu, wait, time.perf_counter() - wall, memory, moved]
+    spent = [time.process_time() - cpu - stepped, wait, time.perf_counter() - wall, memory, moved]
+    if not steps.seconds:
+        stepping(steps)
+    return [*spent, *(1000 * np.quantile(steps.seconds, [0.5, 0.99])).tolist()]
+
+
+def stepping(steps: Steps) -> float:
+    """Step for a moment; return the CPU seconds that it took."""
+    before = time.thread_time()
+    steps.run(_MOMENT)
+    return time.thread_time() - before
 
 
 def figures(items: int, rounds: int, index: str, workers: Workers) -> list[list[float]]:
@@ -86,7 +101,7 @@ def run(
     machines: Annotated[int, typer.Option(help="that ranks take themselves to be on")] = 1,
 ) -> None:
     """Measure and print everything."""
-    head("items", "ranks", "made", "moved", "CPU, s", "rank 0, s", "wait, s", "published, s", "own, MB")
+    head("items", "ranks", "made", "moved", "CPU, s", "rank 0, s", "wait, s", "published, s", "own, MB", "step, ms")
     for number in items:
         for count in ranks:
             found: F64 = figures_of_ranks(
@@ -94,7 +109,8 @@ def run(
             )
             for way, of_way in zip(_WAYS, found.transpose(1, 0, 2), strict=True):
                 cpu, first = float(of_way[:, 0].sum()), of_way[0].tolist()
-                row(f"{number:,}", count, way, f"{first[4]:.0%}", cpu, *first[:4])
+                steps = f"{first[5]:.2f}, {first[6]:.2f}"
+                row(f"{number:,}", count, way, f"{first[4]:.0%}", cpu, *first[:4], steps)
 
 
 if __name__ == "__main__":
