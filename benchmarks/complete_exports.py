@@ -35,9 +35,9 @@ from trainer.state.trainer_state import TrainerState
 
 app = command_line(__doc__)
 
-
 _WAYS: Final = ("while none trains", "beside the stream")
 _MOMENT: Final = 0.5
+"""Seconds of steps between two looks whether the bundle is made."""
 
 
 def published(store: Store, state: TrainerState, keeper: Keeper, workers: Workers) -> list[float]:

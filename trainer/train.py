@@ -72,7 +72,8 @@ def train(
             metrics.sequence.set(state.position.trained_sequence)
             log, observer = WindowLog(store), ProgressObserver(line, metrics, workers.is_first, report)
             workers.first(partial(exporter.prepare, state), state.answer)
-            between = partial(exporter.publish_made, state)
+            # Only beside a stream is anything made, and to ask ranks takes time.
+            between = partial(exporter.publish_made, state) if follow else None
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review, between)
             for manifest in windows(
                 log, state.position.sequence - 1, workers, stop, follow=follow, poll_seconds=config.poll_seconds

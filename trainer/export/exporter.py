@@ -119,7 +119,11 @@ class Exporter:
 
     def export_if_due(self, state: TrainerState) -> None:
         """Export if it is due; call it between windows, and regularly while none comes."""
-        if self.due(state):
+        if not self.due(state):
+            return
+        if self._keeper.making is not None:
+            self._publish(state)
+        else:
             self._export(state)
 
     def publish_made(self, state: TrainerState) -> None:
@@ -152,13 +156,12 @@ class Exporter:
         self._export(state)
 
     def _export(self, state: TrainerState) -> None:
-        if self._keeper.making is None:
-            if _place(state) == self._tried or not len(state.table):
-                return
-            self._last, self._tried = self.clock(), _place(state)
-            self._what = f"of window {state.position.trained_window}, step {state.position.step},"
-            if self._tracing is not None:
-                self._tracing.wait()
+        if _place(state) == self._tried or not len(state.table):
+            return
+        self._last, self._tried = self.clock(), _place(state)
+        self._what = f"of window {state.position.trained_window}, step {state.position.step},"
+        if self._tracing is not None:
+            self._tracing.wait()
         self._publish(state)
 
     def _publish(self, state: TrainerState) -> None:

@@ -93,12 +93,15 @@ def test_exports_wait_while_more_windows_do_and_get_a_third_of_the_time(
 def follower(
     store: Store, config: TrainerConfig, state: TrainerState, **settings: object
 ) -> tuple[Exporter, HeldKeeper, CollectorRegistry]:
-    """Return who exports for a follower whose table is large, and each window."""
+    """Return who exports each window for a follower whose table is large, and has the first bundle made by now."""
     changed = {**config.model_dump(), "index": "IVF8,SQfp16", "export_every_windows": 1, **settings}
+    state.position.trained_sequence, state.position.trained_window = 0, "first"
     state.config = TrainerConfig.model_validate(changed)
     registry, keeper = CollectorRegistry(), HeldKeeper()
     made = Exporter(store, state.config, TrainerMetrics(registry), follows=True)
-    made._keeper, state.position.trained_sequence = keeper, 0
+    made._keeper = keeper
+    made.export_if_due(state)
+    state.position.trained_sequence, state.position.step, state.position.trained_window = 1, 1, "later"
     return made, keeper, registry
 
 
@@ -106,8 +109,6 @@ def test_a_follower_goes_on_while_a_bundle_of_all_items_is_made(
     store: Store, config: TrainerConfig, state: TrainerState
 ) -> None:
     made, keeper, registry = follower(store, config, state)
-    made.export_if_due(state)
-    state.position.trained_sequence = state.position.step = 1
     assert not made.due(state)
     made.export_if_due(state)
     assert places(store) == []
@@ -131,8 +132,6 @@ def test_the_last_export_waits_for_what_is_being_made_and_makes_nothing_beside(
     store: Store, config: TrainerConfig, state: TrainerState
 ) -> None:
     made, keeper, _ = follower(store, config, state)
-    made.export_if_due(state)
-    state.position.trained_sequence = state.position.step = 1
     state.since.ref = None
     Timer(0.2, keeper.going.set).start()
     made.export(state)
@@ -146,14 +145,10 @@ def test_a_bundle_that_cannot_be_made_beside_the_stream_fails_the_export(
     store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, keeper, registry = follower(store, config, state, index="IVF4000,SQfp16")
-    state.position.trained_window = "w"
-    keeper.going.set()
-    made.export_if_due(state)
-    state.position.trained_window, state.position.step = "later", 1
     keeper.let_go()
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 0
     made.export_if_due(state)
-    assert "the bundle of window w, step 0, could not be exported" in caplog.text
+    assert "the bundle of window first, step 0, could not be exported" in caplog.text
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 1
     assert places(store) == []
     # The next one tries again.
