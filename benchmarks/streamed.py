@@ -88,7 +88,8 @@ def ingested(log: Path, store: str, assign: list[str]) -> str:
         raise typer.BadParameter(f"{log} has no times, which windows need")
     span = nice_window(float(times[-1] - times[0]) / 1000)
     window = [] if "window_seconds" in values.get("pipeline", {}) else [f"pipeline.window_seconds={span}"]
-    options = [part for one in [*window, "pipeline.user_shards=1", *assign] for part in ("--set", one)]
+    own = [*window, "pipeline.user_shards=1", "pipeline.metrics_port=0"]
+    options = [part for one in [*own, *assign] for part in ("--set", one)]
     weir("ingest", "--log", str(log), "--store", store, *options)
     return store
 

@@ -25,7 +25,7 @@ def test_the_quick_proof_shows_what_is_above_what(tmp_path: Path) -> None:
         "--steps",
         "60",
     ]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     offline, _, rest = printed.partition("## generated, small: one pass")
     *_, streamed = rest.partition("### all windows")[2].partition("\n\n| beside")
     for table in (offline, streamed):

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import streamed
 from benchmarks.harness import weir
-from benchmarks.streamed import METRICS, MODEL, Stream, scores_of
+from benchmarks.streamed import METRICS, MODEL, Stream, ingested, scores_of
 from contracts import Store, WindowManifest
 from trainer.config import TrainerConfig
 from trainer.offline.evaluator import Evaluator, Rules
@@ -24,9 +24,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Hold a store with the windows of a small generated log."""
     folder = tmp_path_factory.mktemp("streamed")
     weir("generate", str(folder / "plays.jsonl"), "--users", "60", "--items", "80", "--events", "3000")
-    options = ("--set", PLAYS, "--set", f"pipeline.window_seconds={5 * 86_400}", "--set", "pipeline.user_shards=1")
-    weir("ingest", "--log", str(folder / "plays.jsonl"), "--store", str(folder / "store"), *options)
-    return Store(str(folder / "store"))
+    return Store(
+        ingested(folder / "plays.jsonl", str(folder / "store"), [PLAYS, f"pipeline.window_seconds={5 * 86_400}"])
+    )
 
 
 class Recorder(Stream):
