@@ -1,7 +1,8 @@
 """The ports of a server that speak gRPC: the service, and health checks on a plain-text port of their own."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import grpc.aio
@@ -70,17 +71,20 @@ def warn_of_plain_tokens(config: ServingConfig) -> None:
         log.warning("tokens travel in plain text to %s: set serving.tls, or keep the port to a mesh", where)
 
 
-async def open_to_probes(
-    config: ServingConfig, service: health.aio.HealthServicer
-) -> tuple[grpc.aio.Server | None, str]:
-    """Answer health checks, and nothing else, on a plain-text port of their own; the text says where."""
+@asynccontextmanager
+async def open_to_probes(config: ServingConfig, service: health.aio.HealthServicer) -> AsyncIterator[str]:
+    """Answer health checks, and nothing else, on a plain-text port of their own while inside; the text says where."""
     if config.health_port is None:
-        return None, ""
+        yield ""
+        return
     server = grpc.aio.server(options=[_sharing(config), *_BOUNDED])
     health_pb2_grpc.add_HealthServicer_to_server(service, server)
-    port = server.add_insecure_port(f"{config.host}:{config.health_port}")
-    await server.start()
-    return server, f"health on {config.host}:{port}, "
+    try:
+        port = server.add_insecure_port(f"{config.host}:{config.health_port}")
+        await server.start()
+        yield f"health on {config.host}:{port}, "
+    finally:
+        await server.stop(None)
 
 
 def _sharing(config: ServingConfig) -> tuple[str, int]:

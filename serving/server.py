@@ -216,7 +216,8 @@ class Server:
                     self.followers.start()
                     await first_of(stopped.wait(), self.member.may_listen())
                 if not stopped.is_set():
-                    await self._answer(stopped, metrics)
+                    async with open_to_probes(self.config, self.health) as probes:
+                        await self._answer(stopped, f"{probes}metrics on {metrics}")
             finally:
                 await all_ended([*watching, *self.followers.tasks])
                 await asyncio.to_thread(self.batcher.close)
@@ -233,12 +234,11 @@ class Server:
             return nullcontext("the port of the parent")
         return exposed(self.shown, self.config.metrics_host, self.config.metrics_port)
 
-    async def _answer(self, stopped: asyncio.Event, metrics: str) -> None:
+    async def _answer(self, stopped: asyncio.Event, others: str) -> None:
         """Listen until a signal, and drain."""
         fronts = self._fronts()
         port, http = await fronts.start()
-        probed, probes = await open_to_probes(self.config, self.health)
-        self._where = f"gRPC on {self.config.host}:{port}, {http}{probes}metrics on {metrics}"
+        self._where = f"gRPC on {self.config.host}:{port}, {http}{others}"
         if self.watcher.bundle is None:
             log.info("listening, without a bundle yet: %s", self._where)
         if self.member is None:
@@ -251,8 +251,6 @@ class Server:
         await self.health.enter_graceful_shutdown()
         await asyncio.sleep(self.config.drain_seconds)
         await fronts.stop()
-        if probed is not None:
-            await probed.stop(None)
 
     def _fronts(self) -> Fronts:
         watcher = self.watcher

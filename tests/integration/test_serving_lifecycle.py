@@ -2,6 +2,9 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -91,6 +94,21 @@ def test_while_it_reads_the_promoted_bundle_its_errors_say_so(
         with suppress(BrokenPipeError):  # it opens the pipe to let the server go on, which then may want nothing of it
             pipe.write_bytes(data)
         server.serving("v1")
+
+
+@pytest.mark.parametrize("name", ["port", "http_port", "health_port", "metrics_port"])
+def test_a_port_that_is_taken_is_named_and_ends_it(store: Store, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        ports = {"port": 0, "http_port": 0, "health_port": 0, "metrics_port": 0} | {name: number}
+        settings = [f"--set=serving.{key}={port}" for key, port in ports.items()]
+        command = [sys.executable, "-m", "weir", "serve", "--store", store.url, *settings]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    *_, said = done.stderr.splitlines()
+    assert str(number) in said
+    assert "stop the process that holds the port" in said
+    assert "Traceback" not in done.stderr
 
 
 def refusal(ask: "grpc.UnaryUnaryMultiCallable[bytes, bytes]") -> dict[str, object]:

@@ -63,7 +63,7 @@ _OPTIONAL: Final = ("fastavro", "jinja2", "matplotlib", "opentelemetry", "redis"
 """Modules that no package needs for itself."""
 
 _PORT_IN_USE: Final = (
-    "a port is in use: stop the process that holds it (`ss -ltnp` names it), or let `--set serving.port=0`, "
+    "stop the process that holds the port (`ss -ltnp` names it), or let `--set serving.port=0`, "
     "`--set SECTION.metrics_port=0` take any free one"
 )
 
@@ -150,7 +150,9 @@ def _line(error: Exception) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         return _missing(error)
     if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
-        return _PORT_IN_USE
+        # The library of gRPC adds which variable shows more.
+        what = error.strerror if isinstance(error, OSError) else str(error).partition(";")[0]
+        return f"{what}: {_PORT_IN_USE}"
     # The system's errors name a file or folder: missing, not allowed, read-only, full, a file instead of a folder.
     if isinstance(error, OSError):
         return str(error) or type(error).__name__
