@@ -119,9 +119,16 @@ def test_workers_that_beam_starts_are_of_the_wheel(installed: Path, hostile: Pat
     """Beam starts them with ``python -m``, which looks into the folder first."""
     (hostile / "log.jsonl").write_bytes(generate(GeneratorConfig(users=30, items=40, events=300, days=1)).lines)
     workers = 'pipeline.runner_options=["--direct_running_mode=multi_processing", "--direct_num_workers=1"]'
-    command = [str(installed / "weir"), "ingest", "--log", "log.jsonl", "--store", "store", "--set", workers, "--json"]
+    command = [str(installed / "weir"), "ingest", "--log", "log.jsonl", "--store", "store"]
+    settings = ["--set", workers, "--set", "pipeline.metrics_port=0"]
     done = subprocess.run(
-        command, cwd=hostile, env=environment(), capture_output=True, text=True, timeout=120, check=False
+        [*command, *settings, "--json"],
+        cwd=hostile,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["windows"] > 0

@@ -5,8 +5,9 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import tempfile
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -44,16 +45,23 @@ def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | N
 
     With several nodes each runs as many, and all start again with those that are there when one is lost or comes.
     """
-    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    with _meeting(nodes) as meeting:
+    with tempfile.TemporaryDirectory(prefix="weir-ranks-") as folder:
+        meeting = _alone(folder) if nodes is None else _together(nodes)
         # The launcher would share its store with the ranks by a port, or keep there where lost ranks were.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         launch = LaunchConfig(
-            nproc_per_node=ranks, rdzv_backend="c10d", max_restarts=restarts, monitor_interval=0.2, **meeting
+            nproc_per_node=ranks,
+            rdzv_backend="c10d",
+            max_restarts=restarts,
+            monitor_interval=0.2,
+            # Ranks write to the terminal. Left alone the launcher makes a folder for each, and leaves them there.
+            logs_specs=DefaultLogsSpecs(f"{folder}/logs"),
+            **meeting,
         )
         try:
             elastic_launch(launch, sys.executable)("-m", "weir", *command)
@@ -70,30 +78,26 @@ def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | N
             raise CommandError(f"this machine does not meet the others at {where}: {why}") from error
 
 
-@contextmanager
-def _meeting(nodes: Nodes | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the settings by which launchers find each other.
+def _together(nodes: Nodes) -> Mapping[str, Any]:
+    """Return the settings by which launchers of several nodes find each other."""
+    nodes.choose_interface()
+    return nodes.meeting()
 
-    A single one and its ranks meet in files of a private folder: torchrun itself opens a port on all interfaces,
-    without authentication.
+
+def _alone(folder: str) -> Mapping[str, Any]:
+    """Return the settings by which a single launcher and its ranks meet, in files of a private folder.
+
+    torchrun itself opens a port on all interfaces, without authentication.
     """
-    import tempfile
-    import uuid
-
     from trainer.ranks.meeting import RENDEZVOUS
 
-    if nodes is not None:
-        nodes.choose_interface()
-        yield nodes.meeting()
-        return
-    with tempfile.TemporaryDirectory(prefix="weir-ranks-") as folder:
-        os.environ[RENDEZVOUS] = f"{folder}/ranks"
-        yield {
-            "min_nodes": 1,
-            "max_nodes": 1,
-            "run_id": str(uuid.uuid4()),
-            "rdzv_endpoint": f"{folder}/launcher",
-            # Nobody waits for the signs of life, and each would make the file longer.
-            "rdzv_configs": {"store_type": "file", "keep_alive_interval": 86400},
-            "local_addr": "127.0.0.1",
-        }
+    os.environ[RENDEZVOUS] = f"{folder}/ranks"
+    return {
+        "min_nodes": 1,
+        "max_nodes": 1,
+        "run_id": str(uuid.uuid4()),
+        "rdzv_endpoint": f"{folder}/launcher",
+        # Nobody waits for the signs of life, and each would make the file longer.
+        "rdzv_configs": {"store_type": "file", "keep_alive_interval": 86400},
+        "local_addr": "127.0.0.1",
+    }
