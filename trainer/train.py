@@ -15,6 +15,7 @@ from contracts import Store, WindowLog
 from contracts.exposition import exposed
 from contracts.variants import MAIN, line_of
 from trainer.config import TrainerConfig
+from trainer.export.beside import none_left
 from trainer.export.exporter import Exporter
 from trainer.ranks.leaving import is_left_to_others, require_asked
 from trainer.ranks.workers import Workers, deterministic
@@ -53,6 +54,7 @@ def train(
     """
     started, metrics, line = time.monotonic(), TrainerMetrics(), line_of(store, variant)
     with (
+        none_left(),
         deterministic(),
         Workers.from_environment(config.device, config.rank_timeout_seconds) as workers,
         StopSignal() as stop,
