@@ -44,6 +44,7 @@ _OPERATIONAL: Final = frozenset(
         "nprobe",
         "index_training_every_seconds",
         "publish_bound",
+        "last_bundle_seconds",
         "poll_seconds",
         "rank_timeout_seconds",
         "metrics_host",
@@ -155,6 +156,9 @@ class TrainerConfig(FrozenModel):
         ge=0,
         lt=1,
         description="distance, relative to its length, that an item's vector may be off without being published again",
+    )
+    last_bundle_seconds: float = Field(
+        default=20.0, ge=0, description="for what a follower still makes beside the stream when it is asked to stop"
     )
 
     poll_seconds: float = Field(default=0.3, gt=0, description="seconds between looks for new windows when following")

@@ -154,21 +154,23 @@ def commit_large(writer: WindowWriter, events: int) -> None:
     writer.commit(users, [f"i{item}" for item in items], times, span=(3_600_000 * number, 3_600_000 * (number + 1)))
 
 
-def test_a_follower_killed_while_it_makes_a_bundle_beside_makes_the_next_one(tmp_path: Path) -> None:
-    """What it has trained is that of a run that nobody has killed."""
+def test_a_follower_that_ends_while_it_makes_a_bundle_beside_makes_the_next_one(tmp_path: Path) -> None:
+    """Killed, or asked to stop: what it has trained is that of a run that ended in its own time."""
     whole, killed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "killed"))
     writers = [WindowWriter(store) for store in (whole, killed)]
     for events in (80_000, 20_000, 10_000):
         for writer in writers:
             commit_large(writer, events)
     log = BundleLog(killed)
-    for life in range(2):
+    hurried = LARGE.model_copy(update={"last_bundle_seconds": 0.0})
+    for life, end in enumerate((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)):
         notes = tmp_path / f"life{life}"
-        process = started(killed, notes, follow=True, config=LARGE)
+        process = started(killed, notes, follow=True, config=hurried)
         assert wait_until(lambda n=notes: b"is made beside the stream" in (n / "log").read_bytes(), process)  # type: ignore[misc]
-        process.kill()
-        process.wait()
+        process.send_signal(end)
+        assert process.wait(timeout=120) == (0 if end == signal.SIGTERM else -end), (notes / "log").read_text()
         assert log.current() is None
+    assert "is left to the next run" in (notes / "log").read_text()
     notes = tmp_path / "last"
     process = started(killed, notes, follow=True, config=LARGE)
     assert wait_until(lambda: log.current() is not None, process), (notes / "log").read_text()

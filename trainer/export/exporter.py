@@ -146,14 +146,27 @@ class Exporter:
             self._tracing = tracing_of(self.config.tower)
 
     def export(self, state: TrainerState) -> None:
-        """Export now, after what is being made, unless this state has been exported; failures are logged and counted.
+        """Export for the last time, unless this state has been exported; failures are logged and counted.
 
-        Nothing is made beside the stream from here on.
+        What a follower makes beside the stream gets `last_bundle_seconds`, and is left to the next run if that is not
+        enough: whoever has asked this one to stop will not wait for lists of millions of items.
         """
-        self._keeper.beside = False
-        if self._keeper.making is not None:
-            self._publish(state)
-        self._export(state)
+        self._keeper.is_last = True
+        until = self.clock() + self.config.last_bundle_seconds
+        if self._is_published(state, until):
+            self._export(state)
+            self._is_published(state, until)
+
+    def _is_published(self, state: TrainerState, until: float) -> bool:
+        """Publish what is being made, if that ends in time; say whether nothing is being made now."""
+        making = self._keeper.making
+        if making is None:
+            return True
+        if not making.has_ended(max(until - self.clock(), 0)):
+            logger.warning("the bundle %s is left to the next run: this one ends before it is made", self._what)
+            return False
+        self._publish(state)
+        return True
 
     def _export(self, state: TrainerState) -> None:
         if _place(state) == self._tried or not len(state.table):

@@ -66,14 +66,16 @@ class Keeper:
     """Drafts each export from the one before; one thread calls it, or that of `making`, which exports wait for.
 
     With `beside`, chains are compacted beside the stream; without, a complete bundle ends a long chain. Exports of all
-    of at least `large` items are made beside it, too: `making` is the one that goes on. `compared` is the share of all
-    items that the newest export has looked at, `variant` the line that is exported.
+    of at least `large` items are made beside it, too: `making` is the one that goes on. If the next export `is_last`,
+    nothing is started for one that follows. `compared` is the share of all items that the newest export has looked at,
+    `variant` the line that is exported.
     """
 
     clock: Callable[[], float] = time.time
     beside: bool = False
     variant: str = MAIN
     large: int = _LARGE
+    is_last: bool = False
     compared: float = 1.0
     making: Making | None = None
     _kept: Kept | None = None
@@ -217,6 +219,8 @@ class Keeper:
         self._kept = Kept(servable.manifest, rows, free, lists)
         self._opened.add(servable)
         note_published(draft, rows, ref)
+        if self.is_last:
+            return
         is_long = isinstance(draft, Delta) and calls_for_compaction(draft)
         if self.beside and is_long and self._compaction is None:
             self._compaction = Compaction(log, self._kept, servable)

@@ -25,6 +25,11 @@ class Making:
         """Whether it goes on."""
         return self._thread.is_alive()
 
+    def has_ended(self, within: float) -> bool:
+        """Wait so many seconds at most, and say whether it has ended."""
+        self._thread.join(within)
+        return not self.running
+
     def finish(self) -> BundleManifest:
         """Wait for its end, and do the rest in this thread; raises what it has raised."""
         self._thread.join()

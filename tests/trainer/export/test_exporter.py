@@ -128,17 +128,44 @@ def test_a_follower_goes_on_while_a_bundle_of_all_items_is_made(
     assert fit.changed == 0
 
 
-def test_the_last_export_waits_for_what_is_being_made_and_makes_nothing_beside(
+def test_the_last_export_waits_for_what_is_being_made_and_starts_nothing_for_later(
     store: Store, config: TrainerConfig, state: TrainerState
 ) -> None:
-    made, keeper, _ = follower(store, config, state)
+    # The lists are too old from the first bundle on.
+    made, keeper, _ = follower(store, config, state, index_training_every_seconds=1e-9)
     state.since.ref = None
     Timer(0.2, keeper.going.set).start()
     made.export(state)
     assert places(store) == ["00000000-0000000000", "00000001-0000000001"]
     assert keeper.making is None
+    assert keeper._training is None
     made.export(state)
     assert len(places(store)) == 2
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_run_that_is_asked_to_stop_leaves_what_takes_too_long_to_the_next(
+    store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture, *, is_made: bool
+) -> None:
+    """That is what was being made, or what the last export has started after it."""
+    made, keeper, registry = follower(store, config, state, last_bundle_seconds=0.2)
+    before = []
+    if is_made:
+        keeper.let_go()
+        made.export_if_due(state)
+        before = ["00000000-0000000000"]
+        # Nobody knows what has changed: all items are compared.
+        state.since.ref = None
+        keeper.going.clear()
+    what = "of window later, step 1," if is_made else "of window first, step 0,"
+    made.export(state)
+    assert places(store) == before
+    assert f"the bundle {what} is left to the next run" in caplog.text
+    assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 0
+    keeper.let_go()
+    made, _ = exporter(store, state.config)
+    made.export(state)
+    assert places(store) == [*before, "00000001-0000000001"]
 
 
 def test_a_bundle_that_cannot_be_made_beside_the_stream_fails_the_export(
