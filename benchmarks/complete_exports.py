@@ -10,8 +10,8 @@ on fewer vectors than in a run. Medians over rounds, after the first bundle, whi
 - made: while no rank trains, as for a bounded run; or beside the stream, as for a follower. A loop of small steps of a
   model takes the place of training on each rank meanwhile, or after it.
 - CPU: seconds of all ranks, and of rank 0, without these steps. wait: of the wall clock, for which no rank trains.
-  published: after so many seconds. own: of rank 0's own memory, at most. step: milliseconds on rank 0, median and 99th
-  percentile.
+  published: after so many seconds. own: of rank 0's own memory, at most. files: of rank 0 in TMPDIR, at most, with
+  what is kept of the bundle before. step: milliseconds on rank 0, median and 99th percentile.
 """
 
 import tempfile
@@ -27,6 +27,7 @@ from benchmarks.exports import train_quickly
 from benchmarks.featured_exports import exported, print_all
 from benchmarks.harness import F64, Peak, command_line, figures_of_ranks, head, row
 from benchmarks.ranks_memory import fill
+from benchmarks.temporary_files import PeakFiles
 from contracts import Store
 from trainer.config import TrainerConfig
 from trainer.export.keeper import Keeper
@@ -38,6 +39,13 @@ app = command_line(__doc__)
 _WAYS: Final = ("while none trains", "beside the stream")
 _MOMENT: Final = 0.5
 """Seconds of steps between two looks whether the bundle is made."""
+
+
+def measured(folder: str, state: TrainerState, keeper: Keeper, workers: Workers) -> list[float]:
+    """Return what `published` does, and what temporary files have at most, in MB."""
+    with PeakFiles(folder) as files:
+        found = published(Store(folder), state, keeper, workers)
+    return [*found, files.most / 1e6]
 
 
 def published(store: Store, state: TrainerState, keeper: Keeper, workers: Workers) -> list[float]:
@@ -68,7 +76,7 @@ def stepping(steps: Steps) -> float:
 
 
 def figures(items: int, rounds: int, index: str, workers: Workers) -> list[list[float]]:
-    """Return for each way what a rank found: medians of what `published` returns."""
+    """Return for each way what a rank found: medians of what `measured` returns."""
     train_quickly()
     config = TrainerConfig(device="cpu", index=index)
     state, keeper = TrainerState.fresh(config, workers=workers), Keeper(large=1)
@@ -82,7 +90,7 @@ def figures(items: int, rounds: int, index: str, workers: Workers) -> list[list[
             state.position.step += 1
             state.since.ref = None  # as after steps that touch all rows
             keeper.beside = way == _WAYS[1]
-            found[way].append(published(Store(folder), state, keeper, workers))
+            found[way].append(measured(folder, state, keeper, workers))
     return [np.median(found[way], axis=0).tolist() for way in _WAYS]
 
 
@@ -101,7 +109,8 @@ def run(
     machines: Annotated[int, typer.Option(help="that ranks take themselves to be on")] = 1,
 ) -> None:
     """Measure and print everything."""
-    head("items", "ranks", "made", "moved", "CPU, s", "rank 0, s", "wait, s", "published, s", "own, MB", "step, ms")
+    memory = ("own, MB", "files, MB")
+    head("items", "ranks", "made", "moved", "CPU, s", "rank 0, s", "wait, s", "published, s", *memory, "step, ms")
     for number in items:
         for count in ranks:
             found: F64 = figures_of_ranks(
@@ -110,7 +119,7 @@ def run(
             for way, of_way in zip(_WAYS, found.transpose(1, 0, 2), strict=True):
                 cpu, first = float(of_way[:, 0].sum()), of_way[0].tolist()
                 steps = f"{first[5]:.2f}, {first[6]:.2f}"
-                row(f"{number:,}", count, way, f"{first[4]:.0%}", cpu, *first[:4], steps)
+                row(f"{number:,}", count, way, f"{first[4]:.0%}", cpu, *first[:4], first[7], steps)
 
 
 if __name__ == "__main__":

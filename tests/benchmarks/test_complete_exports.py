@@ -8,8 +8,8 @@ from trainer.ranks.workers import Workers
 def test_each_round_writes_complete_bundles_of_items_that_have_all_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(complete_exports, "train_quickly", lambda: None)
     waiting, beside = complete_exports.figures(2000, 2, "IVF8,SQfp16", Workers())
-    for cpu, wait, published, _, moved, *steps in (waiting, beside):
-        assert min(cpu, wait, *steps) > 0
+    for cpu, wait, published, _, moved, *steps, files in (waiting, beside):
+        assert min(cpu, wait, files, *steps) > 0
         assert published >= wait
         assert moved == 1
 
