@@ -123,7 +123,7 @@ class Stream:
         """Add an item that is unlike all others."""
         self.newest = item_id(len(self.state.table))
         ids = np.array([self.newest], object)
-        admit(self.state, hash_ids([self.newest]), ids, 0)
+        admit(self.state, ItemKeys(hash_ids([self.newest])), ids, 0)
         self.topic = np.append(self.topic, 0)
         self.vector = self.world.noise(1, self.world.topics.shape[1])[0]
         self.state.embeddings.weight[self.state.live[-1]] = torch.from_numpy(self.vector)

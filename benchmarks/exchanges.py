@@ -20,7 +20,7 @@ import torch.distributed as dist
 import typer
 from torch import Tensor
 
-from benchmarks.harness import command_line, head, row
+from benchmarks.harness import F64, command_line, head, row
 from trainer.ranks.workers import Workers
 
 app = command_line(__doc__)
@@ -66,13 +66,14 @@ def rank(rows: int, count: int, rounds: int) -> None:
         workers.first(lambda: print(json.dumps(everywhere.tolist())))
 
 
-def measured(ranks: int, rows: int, count: int, rounds: int) -> np.ndarray:
+def measured(ranks: int, rows: int, count: int, rounds: int) -> F64:
     """Return CPU of all ranks and the time of the slowest, by way, the median of the rounds, (2, 2)."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command = [*launcher, "-m", "benchmarks.exchanges", "rank", *map(str, (rows, count, rounds))]
     done = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, text=True, check=True)
     of_ranks = np.array(json.loads(done.stdout.splitlines()[-1]))
-    return np.median(np.stack([of_ranks[..., 0].sum(0), of_ranks[..., 1].max(0)], -1), 0)
+    median: F64 = np.median(np.stack([of_ranks[..., 0].sum(0), of_ranks[..., 1].max(0)], -1), 0)
+    return median
 
 
 @app.command()

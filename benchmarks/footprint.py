@@ -134,7 +134,9 @@ def a_window(
     table = pa.table([keys, ids, np.ones(items, np.int64)], schema=ITEMS_SCHEMA)
     files = [write_table(log.store, f"{folder}/{WindowName.items()}", table)]
     for shard, users in enumerate(np.array_split(np.arange(positives), SHARDS)):
-        entry = write_table(log.store, f"{folder}/{WindowName.examples(shard)}", random_examples(users, keys, draw))
+        entry = write_table(
+            log.store, f"{folder}/{WindowName.examples(shard)}", random_examples(users, ItemKeys(keys), draw)
+        )
         files.append(entry)
     log.commit(manifest_of(positives, tuple(files)))
 

@@ -128,10 +128,10 @@ def stages(folder: Path, store: Store, window: int) -> Iterator[int]:
 
 
 def wait_for(log: Path, text: str, process: subprocess.Popen[bytes], said: Path) -> None:
-    """Wait until a log shows a text; raises `RuntimeError` if the process has ended."""
+    """Wait until a log shows a text; raises `RuntimeError` if the process has ended, with what it has `said`."""
     while not (log.exists() and text in log.read_text()):
         if process.poll() is not None:
-            raise RuntimeError(f"weir up ended with status {process.returncode}: {said.read_text()[-2000:]}")
+            raise RuntimeError(f"{said.stem} ended with status {process.returncode}: {said.read_text()[-2000:]}")
         time.sleep(0.5)
 
 

@@ -110,9 +110,10 @@ def compare(servers: Sequence[Server], requests: list[bytes]) -> None:
 def answer_of(server: Server, request: bytes) -> pb.RetrieveResponse:
     """Return the answer to a request."""
     with grpc.insecure_channel(server.target) as channel:
-        method = channel.unary_unary(RETRIEVE, response_deserializer=pb.RetrieveResponse.FromString)
-        answer: pb.RetrieveResponse = method(request, timeout=60)
-        return answer
+        method: grpc.UnaryUnaryMultiCallable[bytes, pb.RetrieveResponse] = channel.unary_unary(
+            RETRIEVE, response_deserializer=pb.RetrieveResponse.FromString
+        )
+        return method(request, timeout=60)
 
 
 def cells(asked: Sequence[Load], empty: float, tower: float, search: float) -> list[str]:

@@ -7,9 +7,9 @@ measured too: what a copy of memory and a large product of matrices reach, as no
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import faiss
 import numpy as np
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from benchmarks.sharded import batch_of
 from benchmarks.states import filled
-from serving.index import ExactIndex, on_device
+from serving.index import Device, ExactIndex, on_device
 from trainer import TowerConfig, TrainerConfig
 from trainer.items.embeddings import Embeddings
 from trainer.losses import sampled_softmax_in_batch
@@ -122,7 +122,7 @@ def exact_search(device: torch.device, sizes: Sizes, limit: Limits) -> Iterator[
     truth = _best(items, queries[:64], K).indices
     for dtype in (torch.float32, torch.float16):
         there, asked = items.to(device, dtype), queries.to(device, dtype)
-        seconds = seconds_of(lambda there=there, asked=asked: _best(there, asked, K), device, sizes.seconds)
+        seconds = seconds_of(partial(_best, there, asked, K), device, sizes.seconds)
         size = dtype.itemsize * (items.numel() + 2 * sizes.queries * sizes.items)
         found = _best(there, asked[:64], K).indices.cpu()
         name = f"exact search, {str(dtype).removeprefix('torch.')}, batch of {sizes.queries}"
@@ -147,7 +147,7 @@ def _overlap(found: np.ndarray, truth: np.ndarray) -> float:
 
 def faiss_indexes(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
     """Search as the server does, flat and with inverted lists: as few of these as reach the recall."""
-    where = "gpu" if device.type == "cuda" else "cpu"
+    where: Device = "gpu" if device.type == "cuda" else "cpu"
     items, queries, truth = _problem(sizes)
     for kind in ("Flat", f"IVF{sizes.lists},Flat"):
         made = faiss.index_factory(sizes.dimension, kind, faiss.METRIC_INNER_PRODUCT)
@@ -157,7 +157,7 @@ def faiss_indexes(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
         probes = next(
             n for n in _powers(index.lists) if _overlap(index.search(queries[:256], K, n).rows, truth) >= RECALL
         )
-        seconds = seconds_of(lambda index=index, probes=probes: index.search(queries, K, probes), device, sizes.seconds)
+        seconds = seconds_of(partial(index.search, queries, K, probes), device, sizes.seconds)
         label = f"faiss {kind}{f', nprobe {probes}' if probes else ''}, {where}"
         yield Figure(label, sizes.queries / seconds, "queries/s")
         yield Figure(f"{label}: recall@{K}", _overlap(index.search(queries[:256], K, probes).rows, truth), "")
@@ -166,16 +166,15 @@ def faiss_indexes(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
 def cagra(sizes: Sizes) -> Iterator[Figure]:
     """Build and search FAISS' graph for GPUs; as wide a search as reaches the recall, for its own width does not."""
     items, queries, truth = _problem(sizes)
-    index = faiss.GpuIndexCagra(faiss.StandardGpuResources(), sizes.dimension, faiss.METRIC_INNER_PRODUCT)
+    gpu: Any = faiss  # of a build for GPUs
+    index = gpu.GpuIndexCagra(gpu.StandardGpuResources(), sizes.dimension, faiss.METRIC_INNER_PRODUCT)
     started = time.perf_counter()
     index.train(items)
     yield Figure("faiss CAGRA: building the graph", time.perf_counter() - started, "s")
     for width in (128, 256, 512):
-        wanted = faiss.SearchParametersCagra()
+        wanted = gpu.SearchParametersCagra()
         wanted.itopk_size = width
-        seconds = seconds_of(
-            lambda wanted=wanted: index.search(queries, K, params=wanted), torch.device("cuda"), sizes.seconds
-        )
+        seconds = seconds_of(partial(index.search, queries, K, params=wanted), torch.device("cuda"), sizes.seconds)
         found = _overlap(index.search(queries[:256], K, params=wanted)[1], truth)
         yield Figure(f"faiss CAGRA, itopk_size {width}, gpu", sizes.queries / seconds, "queries/s")
         yield Figure(f"faiss CAGRA, itopk_size {width}, gpu: recall@{K}", found, "")

@@ -9,6 +9,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -82,7 +83,7 @@ def _measure_formats(broker: Broker, topic: PipelineConfig, lines: list[bytes]) 
             load(broker.producer(**FAST), name, values)
             plain = topic.model_dump() | {"log": broker.url(name), "kafka": settings}
             config = PipelineConfig.model_validate(plain)
-            _measure(f"topic of {name}", "Arrow", len(values), lambda config=config: consume(config, validate=True))
+            _measure(f"topic of {name}", "Arrow", len(values), partial(consume, config, validate=True))
 
 
 def _protobuf(event: dict[str, Any]) -> bytes:

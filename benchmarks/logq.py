@@ -32,6 +32,7 @@ from pipelines.user_state import TouchedUsers
 from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from sketches.view import DecayedSketch
 from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from trainer.items.distinct import distinct
 from trainer.items.rows import no_rows
 from trainer.items.table import FIRST_ITEM, RowChanges
 from trainer.negatives import Pool, shared_pool
@@ -162,14 +163,15 @@ def positives(stream: Stream, part: slice) -> Positives:
     """Return a slice of the stream; the loss does not use the users."""
     items = stream.keys[part]
     weights, exposed = np.ones(len(items), np.float32), ItemKeys(np.empty((len(items), 0), np.int64))
-    return Positives(np.zeros_like(items), items, stream.histories[part], weights, exposed)
+    users, histories = UserKeys(np.zeros_like(items)), ItemKeys(stream.histories[part])
+    return Positives(users, ItemKeys(items), histories, weights, exposed)
 
 
 def ingest(state: TrainerState, estimator: FrequencyEstimator, stream: Stream, part: slice, number: int) -> None:
     """Count a window, admit its new items, refresh log Q."""
     estimator.update(stream.keys[part])
     keys, first = np.unique(stream.keys[part], return_index=True)
-    admit(state, keys, stream.ids[part][first], number)
+    admit(state, ItemKeys(keys), stream.ids[part][first], number)
     state.counts.read_all()
 
 
@@ -259,7 +261,7 @@ def step(
             state, sketch = filled(config, items, zipf(items, 1_000_000))
             batch = synthetic_batch(config, items)
             step = median_seconds(lambda: train_step(state, batch, Workers()), steps)  # noqa: B023 - called at once
-            used = torch.cat([batch.positives, batch.histories.flatten()]).unique()
+            used = distinct(torch.cat([batch.positives, batch.histories.flatten()]))
             gather = median_seconds(lambda: log_q_of(state, used), 10 * steps)  # noqa: B023
             keys = ItemKeys(state.table.keys[state.table.live])
             refresh = median_seconds(lambda: arrive(state, sketch, keys), 3)  # noqa: B023

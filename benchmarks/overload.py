@@ -197,7 +197,9 @@ def call(target: str, share: Flood, between: tuple[float, float], seed: int) -> 
             grpc.aio.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
             for _ in range(CONNECTIONS)
         ]
-        methods = [channel.unary_unary(RETRIEVE) for channel in channels]
+        methods: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = [
+            channel.unary_unary(RETRIEVE) for channel in channels
+        ]
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
         running: set[asyncio.Task[None]] = set()
         number, due = seed * 37, time.monotonic()

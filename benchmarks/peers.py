@@ -87,7 +87,9 @@ def weir(store: Store, own: int, queries: Floats, best: I64, seconds: float) -> 
         server = stack.enter_context(served(store))
         first = time.monotonic() - started
         channel = stack.enter_context(grpc.insecure_channel(server.target))
-        method = channel.unary_unary(RETRIEVE, response_deserializer=pb.RetrieveResponse.FromString)
+        method: grpc.UnaryUnaryMultiCallable[bytes, pb.RetrieveResponse] = channel.unary_unary(
+            RETRIEVE, response_deserializer=pb.RetrieveResponse.FromString
+        )
         for lists in (max(1, own * eighths // 8) for eighths in (1, 2, 4, 8, 16, 32, 64)):
             requests = [request(query, lists) for query in queries]
             ids = [method(each).hits[0].item_ids for each in requests[:JUDGED]]

@@ -126,12 +126,14 @@ def exported(state: TrainerState, workers: Workers) -> dict[str, float]:
 
 def figures(items: int, changed: int, folder: str, workers: Counted, *, features: bool) -> list[float]:
     """Return the figures of this rank, in MB, CPU seconds, and seconds of the clock."""
-    log, config, loaded = CheckpointLog(Store(folder)), TrainerConfig(device="cpu", index="IVF256,SQfp16"), []
+    log, config = CheckpointLog(Store(folder)), TrainerConfig(device="cpu", index="IVF256,SQfp16")
+    loaded: list[TrainerState | None] = []
     few = TrainerState.fresh(config, workers=workers)
     fill(few, _FEW)
     exported(few, workers)
     found = of_a_state(items, changed, log, config, workers, features=features)
     found["loading"], found["load"] = timed(lambda: loaded.append(log.load(config, workers)))
+    assert loaded[0] is not None  # noqa: S101 - it was saved
     found |= exported(loaded[0], workers)
     return [*(found[name] / 1e6 for name in _MB), *(found[name] for name in (*_SECONDS, *_WAITS))]
 
@@ -146,7 +148,12 @@ def of_a_state(
     tested = events(items, config.tower.history_length)
     workers.sent, spent = 0, time.process_time()
     testing = added(lambda: evaluate(state, manifest_of(), tested))
-    found = {"held": held, "growing": most - held, "testing": testing, "sent in the test": workers.sent}
+    found: dict[str, float] = {
+        "held": held,
+        "growing": most - held,
+        "testing": testing,
+        "sent in the test": workers.sent,
+    }
     found["test"] = time.process_time() - spent
     found["saving"], found["save"] = timed(lambda: log.save(state, workers))
     if changed:

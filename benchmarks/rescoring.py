@@ -157,7 +157,8 @@ def _scorer(
 
     def scores(numbers: Ints, candidates: Tensor) -> Tensor:
         users = user_vectors(state.tower, tower, vectors, histories[torch.from_numpy(numbers)])
-        return second.scorer(users, items, candidates)
+        found: Tensor = second.scorer(users, items, candidates)
+        return found
 
     return scores
 

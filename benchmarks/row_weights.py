@@ -48,7 +48,7 @@ class Weight:
 
     def log_times(self, log_q_pos: Tensor, columns: float) -> Tensor:
         """Return the logarithm of how often each positive counts, (b,), given log Q(p) (b,) and k."""
-        times = -self.exponent * (log_q_pos + np.log(columns))
+        times: Tensor = -self.exponent * (log_q_pos + np.log(columns))
         return times.mean().expand_as(times) if self.in_the_mean else times
 
 

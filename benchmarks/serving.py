@@ -41,7 +41,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness import command_line, head, row, status
 from benchmarks.states import filled, item_id
-from contracts import BundleLog, Store
+from contracts import BundleLog, ItemKeys, Store
 from serving.access.channel import SentToken, credentials_of
 from serving.bundle import LoadedBundle
 from serving.client import RetrievalClient, RetrievalError, by_history
@@ -197,7 +197,9 @@ def call(target: str, calls: Calls, begin: float, end: float) -> npt.NDArray[np.
         found: list[float] = []
         async with AsyncExitStack() as stack:
             channels = [await stack.enter_async_context(channel_to(target)) for _ in range(calls.connections)]
-            methods: list[Callable[[bytes], Any]] = [channel.unary_unary(calls.method) for channel in channels]
+            methods: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = [
+                channel.unary_unary(calls.method) for channel in channels
+            ]
             seeds = range(calls.in_flight)
             await asyncio.gather(*(caller(methods[seed % len(methods)], seed, found) for seed in seeds))
         return found
@@ -216,7 +218,7 @@ def channel_to(target: str) -> grpc.aio.Channel:
 def alone(bundle: LoadedBundle, histories: npt.NDArray[np.int64], batch: int, seconds: float) -> tuple[float, float]:
     """Return the CPU of tower and search in this process, in microseconds per query."""
     faiss.omp_set_num_threads(1)
-    vectors = bundle.users(histories)
+    vectors = bundle.users(ItemKeys(histories))
 
     def per_query(run: Callable[[slice], object]) -> float:
         run(slice(0, batch))
@@ -227,7 +229,7 @@ def alone(bundle: LoadedBundle, histories: npt.NDArray[np.int64], batch: int, se
             done += batch
         return 1e6 * (time.process_time() - started) / done
 
-    tower = per_query(lambda rows: bundle.users(histories[rows]))
+    tower = per_query(lambda rows: bundle.users(ItemKeys(histories[rows])))
     return tower, per_query(lambda rows: bundle.index.search(vectors[rows], K))
 
 

@@ -62,7 +62,8 @@ class Peer:
     def log_q(self, keys: I64) -> F64:
         """Log of the estimated share of each key."""
         counts = np.array([self._sketch.get_estimate(key) for key in keys.tolist()])
-        return np.log(counts) - math.log(self._sketch.total_weight)
+        log_q: F64 = np.log(counts) - math.log(self._sketch.total_weight)
+        return log_q
 
 
 def zipf(items: int, events: int, exponent: float) -> I64:

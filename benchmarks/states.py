@@ -32,7 +32,7 @@ def filled(
     """
     state = TrainerState.fresh(config, workers.device if workers else None, workers=workers)
     ids = np.array([item_id(number) for number in range(items)], object)
-    keys, sketch = hash_ids(ids.tolist()), CountMinSketch(1 << 16)
+    keys, sketch = ItemKeys(hash_ids(ids.tolist())), CountMinSketch(1 << 16)
     sketch.update(keys if events is None else keys[events])
     admit(state, keys, ids, 0)
     state.frequencies.add(sketch.to_bytes(), 0)
@@ -54,7 +54,7 @@ def describe(state: TrainerState, keys: ItemKeys, changes: RowChanges) -> None:
     tags, counts = np.char.add("tag", (keys % 1000).astype(str)).astype(object), keys % 3 + 1
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
     items = pa.table({"tags": pa.ListArray.from_arrays(offsets, np.repeat(tags, counts)), "price": keys % 97 / 7})
-    window = WindowManifest.model_construct(item_features=_FEATURES, max_event_ms=0)
+    window = WindowManifest.model_construct(item_features=_FEATURES, max_event_ms=0)  # type: ignore[call-arg]
     state.featured.ingest_window(window, state.table.rows_alike(keys), items, changes, state.table.capacity)
 
 

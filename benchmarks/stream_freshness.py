@@ -27,7 +27,7 @@ import numpy as np
 import typer
 from confluent_kafka import Producer
 
-from benchmarks.freshness import USERS, seconds_to_servable, wait_for
+from benchmarks.freshness import USERS, served, wait_for
 from benchmarks.harness import F64, I64, command_line, cpu_seconds, head, row, zipf_ranks
 from benchmarks.kafka import PARTITIONS
 from benchmarks.states import filled, item_id
@@ -109,10 +109,11 @@ def _stages(stream: Stream, settings: dict[str, Any]) -> "Iterator[dict[str, sub
             command = [sys.executable, "-m", "weir", *words, "--config", str(file)]
             running[name] = stack.enter_context(subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log))
             stack.callback(running[name].terminate)
-        wait_for(stream.folder / "train.log", "ready to export", running["train"])
+        train, driver = stream.folder / "train.log", stream.folder / "driver.log"
+        wait_for(train, "ready to export", running["train"], train)
         stream.heal()
         assert stream.driver is not None  # noqa: S101 - heal has started it
-        wait_for(stream.folder / "driver.log", "runs as", stream.driver)
+        wait_for(driver, "runs as", stream.driver, driver)
         yield {**running, "driver": stream.driver}
 
 
@@ -201,10 +202,11 @@ def main(
             feed(stream, items, rate, seconds)
             elapsed, after = time.monotonic() - started, _cpu(stream, stages)
             [newest] = WindowLog(stream.store).newest(1)
-            found = seconds_to_servable(stream.store, newest.sequence)
-        if not len(found):
+            found = served(stream.store, newest.sequence)
+        if not found:
             raise RuntimeError(f"nothing became servable; see\n{(stream.folder / 'driver.log').read_text()[-3000:]}")
-        _print(items, rate, found, _parts(stream, newest.sequence))
+        totals = np.concatenate([freshness.quantiles for _, freshness in found])
+        _print(items, rate, totals, _parts(stream, newest.sequence))
     cores = {name: (after[name] - before[name]) / elapsed for name in after}
     head(*cores, "all")
     row(*(f"{value:.2f}" for value in (*cores.values(), sum(cores.values()))))

@@ -23,9 +23,10 @@ import torch
 import typer
 
 from benchmarks.harness import command_line, head, row
-from benchmarks.streamed import METRICS, MODEL, Ints, Stream, ingested, train
+from benchmarks.streamed import METRICS, MODEL, Stream, ingested, train
 from contracts import Store, WindowManifest
 from trainer.config import TrainerConfig
+from trainer.offline.data import Ints
 from trainer.offline.evaluator import Evaluator
 from trainer.offline.stored import read_store
 from trainer.state.trainer_state import TrainerState

@@ -90,7 +90,7 @@ class Chain:
         self._commit(f"v{number}", rows, self._vectors(len(rows)), files, **facts)
 
     def _index(self, items: int) -> Any:
-        index = faiss.index_factory(TOWER.dimension, f"IVF{self.lists},SQfp16", faiss.METRIC_INNER_PRODUCT)
+        index: Any = faiss.index_factory(TOWER.dimension, f"IVF{self.lists},SQfp16", faiss.METRIC_INNER_PRODUCT)
         index.quantizer.add(self._vectors(self.lists))
         index.train(self._vectors(min(items, 100)))
         return index

@@ -116,7 +116,7 @@ class Timed(ByDistance):
         """Return user vectors (B, d) at the newest moments, for item vectors (B, L, d) and `mask` (B, L)."""
         read, users = self._said
         # Not the abstract one: a tower of the product is next in the order of classes.
-        return super().forward(history + read, mask) + users[:, -1]  # type: ignore[safe-super]
+        return super().forward(history + read, mask) + users[:, -1]
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return the user vectors (B, L, d) after each position, at its moment."""

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -78,7 +79,7 @@ def measure(known: int, touched: int, new: int, windows: int, width: int, *, fea
             some = ItemKeys(np.concatenate([draw.choice(keys, touched - new, replace=False), keys_of(known, new)]))
             shown = ItemKeys(draw.choice(some, (EVENTS, HISTORY)))
             changing = Window(state, some, ids_of(known, new), number, width)
-            calls = [lambda: state.table.rows(shown), changing.change]  # noqa: B023 - called at once
+            calls: list[Callable[[], object]] = [partial(state.table.rows, shown), changing.change]
             calls += [changing.frequencies, changing.describe, save(state, log, some)]
             for part, call in zip(PARTS, calls, strict=True):
                 before = store.find("checkpoints").keys()
@@ -151,7 +152,7 @@ def train(state: TrainerState, rows: I64) -> None:
 
 def keys_of(first: int, count: int) -> ItemKeys:
     """Return the keys of numbered items."""
-    return hash_ids(ids_of(first, count).tolist())
+    return ItemKeys(hash_ids(ids_of(first, count).tolist()))
 
 
 def ids_of(first: int, count: int) -> npt.NDArray[np.object_]:

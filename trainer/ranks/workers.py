@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,7 @@ class Workers(AbstractContextManager["Workers"]):
         """Whether there are ranks on other nodes, which another launcher has started."""
         return int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> Self:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world_size > 1:
