@@ -12,11 +12,11 @@ MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 demo: .venv/runtime.stamp  ## the whole path on this machine, on a generated log or on LOG=path
 	$(BIN)/weir up --demo --once --fresh $(if $(LOG),--log "$(LOG)")
 
-# Half of the time of a test that starts processes is waiting: two processes more than cores, and the long files first.
+# Half of the time of a test that starts processes is waiting: one process more than cores, and the long files first.
 # A process whose interpreter hangs cannot stop its test: it ends after the longest limit of a test, with its stacks.
 # No other takes its place: with those, pytest-xdist 3.8 may wait for ever at the end (its issue 1378).
-test: .venv/dev.stamp  ## all tests, a process for each core and two more, but at most four
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+test: .venv/dev.stamp  ## all tests, a process for each core and one more, but at most four
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 		--max-worker-restart 0 -o faulthandler_timeout=1260 -o faulthandler_exit_on_timeout=true
 
 lint: .venv/dev.stamp .venv/buf/node_modules .venv/tools/protoc-gen-openapi  ## style, types, import rules, generated code, the API as clients know it
