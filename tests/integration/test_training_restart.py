@@ -162,10 +162,12 @@ def test_a_follower_that_ends_while_it_makes_a_bundle_beside_makes_the_next_one(
         for writer in writers:
             commit_large(writer, events)
     log = BundleLog(killed)
-    hurried = LARGE.model_copy(update={"last_bundle_seconds": 0.0})
-    for life, end in enumerate((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)):
+    # So many lists take longer than a step and a checkpoint.
+    hurried = LARGE.model_copy(update={"last_bundle_seconds": 0.0, "index": "IVF4096,SQfp16"})
+    ends = ((signal.SIGKILL, LARGE), (signal.SIGKILL, LARGE), (signal.SIGTERM, hurried))
+    for life, (end, config) in enumerate(ends):
         notes = tmp_path / f"life{life}"
-        process = started(killed, notes, follow=True, config=hurried)
+        process = started(killed, notes, follow=True, config=config)
         assert wait_until(lambda n=notes: b"is made beside the stream" in (n / "log").read_bytes(), process)  # type: ignore[misc]
         process.send_signal(end)
         assert process.wait(timeout=120) == (0 if end == signal.SIGTERM else -end), (notes / "log").read_text()

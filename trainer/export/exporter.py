@@ -153,11 +153,11 @@ class Exporter:
         """
         self._keeper.is_last = True
         until = self.clock() + self.config.last_bundle_seconds
-        if self._is_published(state, until):
+        if self._publishes_by(state, until):
             self._export(state)
-            self._is_published(state, until)
+            self._publishes_by(state, until)
 
-    def _is_published(self, state: TrainerState, until: float) -> bool:
+    def _publishes_by(self, state: TrainerState, until: float) -> bool:
         """Publish what is being made, if that ends in time; say whether nothing is being made now."""
         making = self._keeper.making
         if making is None:
