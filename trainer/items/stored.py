@@ -5,20 +5,22 @@ piece by piece to the one that writes them: no rank holds what others keep.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, get_args
+from typing import Any, Final, Protocol, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from contracts.scratch import in_scratch
 from trainer.items.embeddings import Embeddings, Line
 from trainer.items.features import FeatureTable
 from trainer.items.rows import TableRows, no_rows
-from trainer.items.table import ARRAYS, ID_BYTES, ItemTable
+from trainer.items.table import ID_BYTES, ID_SIZES, KEYS, SEEN_MS, ItemTable
 
-__all__ = ["PlacedLines", "RowLines", "SharedLines", "described", "fetched", "placed", "tabled"]
+__all__ = ["PlacedLines", "RowLines", "SharedLines", "Twins", "described", "fetched", "placed", "tabled"]
 
 _AT_ONCE: Final = 1 << 16
 """Rows fetched at a time: with 64 dimensions 16 MB."""
@@ -98,20 +100,75 @@ class RowLines:
         return (len(self.rows) if self.size is None else self.size, *self.read(no_rows()).shape[1:])
 
     def __iter__(self) -> Iterator[Tensor]:
-        for first in range(0, len(self.rows), _AT_ONCE):
-            some = self.rows[first : first + _AT_ONCE]
-            yield self.read(TableRows(np.arange(some.start, some.stop) if isinstance(some, range) else some))
+        return map(self.read, _pieces(self.rows))
+
+
+class Twins:
+    """Two arrays that come with one answer: while the first is read, the second is kept on disk, to be read after it.
+
+    Parameters
+    ----------
+    read
+        Returns the lines of both, of some of the rows, (n,); called as `ItemIds.of`.
+    rows
+        All of the table, or some, distinct.
+    """
+
+    def __init__(self, read: Callable[[TableRows], tuple[Tensor, Tensor]], rows: range | TableRows) -> None:
+        self.read, self.rows = read, rows
+        self._kept: list[npt.NDArray[Any]] = []
+
+    def first(self) -> Iterator[Tensor]:
+        """Yield the pieces of the first."""
+        self._kept = []
+        for some in _pieces(self.rows):
+            one, other = self.read(some)
+            self._kept.append(in_scratch(other.numpy()))
+            yield one
+
+    def second(self) -> Iterator[Tensor]:
+        """Yield the pieces of the second; it asks for those that were not kept, or have been read."""
+        kept, self._kept = self._kept, []
+        for number, some in enumerate(_pieces(self.rows)):
+            yield torch.from_numpy(kept[number]) if number < len(kept) else self.read(some)[1]
+
+
+@dataclass(frozen=True)
+class TwinLines(RowLines):
+    """One of `twins`, whose `pieces` are read with those of the other."""
+
+    pieces: Callable[[], Iterator[Tensor]] = field(kw_only=True)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.pieces()
+
+
+def _pieces(rows: range | TableRows) -> Iterator[TableRows]:
+    for first in range(0, len(rows), _AT_ONCE):
+        some = rows[first : first + _AT_ONCE]
+        yield TableRows(np.arange(some.start, some.stop) if isinstance(some, range) else some)
 
 
 def tabled(table: ItemTable, some: TableRows | None = None) -> dict[str, RowLines]:
     """Return what `ItemTable.state_dict` does, of all ranks, or `state_of` some rows; called as `ItemIds.of`."""
     rows = range(table.capacity) if some is None else some
-    sizes = {ID_BYTES: table.ids.bytes_of_all() if some is None else table.ids.bytes_of(some)}
-    return {name: RowLines(partial(_array, table, name), rows, sizes.get(name)) for name in ARRAYS}
+    count = table.ids.bytes_of_all() if some is None else table.ids.bytes_of(some)
+    items, ids = (Twins(partial(_arrays, table, pair), rows) for pair in ((KEYS, SEEN_MS), (ID_SIZES, ID_BYTES)))
+    return {
+        KEYS: TwinLines(partial(_array, table, KEYS), rows, pieces=items.first),
+        SEEN_MS: TwinLines(partial(_array, table, SEEN_MS), rows, pieces=items.second),
+        ID_SIZES: TwinLines(partial(_array, table, ID_SIZES), rows, pieces=ids.first),
+        ID_BYTES: TwinLines(partial(_array, table, ID_BYTES), rows, count, pieces=ids.second),
+    }
 
 
 def _array(table: ItemTable, name: str, rows: TableRows) -> Tensor:
     return torch.from_numpy(table.state_of(rows, [name])[name])
+
+
+def _arrays(table: ItemTable, names: tuple[str, str], rows: TableRows) -> tuple[Tensor, Tensor]:
+    found = table.state_of(rows, names)
+    return torch.from_numpy(found[names[0]]), torch.from_numpy(found[names[1]])
 
 
 def fetched(embeddings: Embeddings, rows: TableRows) -> dict[str, RowLines]:

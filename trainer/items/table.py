@@ -24,7 +24,19 @@ from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, Reader, TableRows, T
 from trainer.items.stripes import Lines, Stripes
 from trainer.ranks.workers import Workers
 
-__all__ = ["ARRAYS", "FIRST_ITEM", "ID_BYTES", "PADDING", "QUESTIONS", "SHARED", "ItemTable", "RowChanges", "TableRows"]
+__all__ = [
+    "FIRST_ITEM",
+    "ID_BYTES",
+    "ID_SIZES",
+    "KEYS",
+    "PADDING",
+    "QUESTIONS",
+    "SEEN_MS",
+    "SHARED",
+    "ItemTable",
+    "RowChanges",
+    "TableRows",
+]
 
 _AT_ONCE: Final = 1 << 16
 """Keys looked up at a time: a look-up takes six numbers for each, which stay in the processor's cache."""

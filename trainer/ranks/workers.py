@@ -34,6 +34,7 @@ __all__ = ["Workers", "deterministic"]
 PayloadT = TypeVar("PayloadT")
 
 _POLL_SECONDS: Final = 0.01
+_SOON_SECONDS: Final = 0.0002  # after an answer, since another question often follows
 _PATIENCE: Final = 300.0
 """Seconds that ranks wait for one of them, unless told otherwise."""
 
@@ -57,9 +58,7 @@ class Workers(AbstractContextManager["Workers"]):
     _asked: list[str] | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def from_environment(
-        cls, device: Literal["auto", "cpu", "cuda"] = "auto", patience: float = _PATIENCE
-    ) -> "Workers":
+    def from_environment(cls, device: Literal["auto", "cpu", "cuda"] = "auto", patience: float = _PATIENCE) -> Self:
         """Read what torchrun says of this process; without it the process is alone.
 
         Raises
@@ -264,18 +263,19 @@ class Workers(AbstractContextManager["Workers"]):
             store.set(self._done, "")
 
     def _wait(self, store: Store, answer: Callable[[str], object] | None) -> None:
-        answered = 0
+        answered, pause = 0, _POLL_SECONDS
         while True:
             is_over = store.check([self._done])  # looked at first: rank 0 may ask just before its end
             if store.check([self._question(answered)]):
                 if answer is None:
                     raise RuntimeError("rank 0 asks for rows of the table where nobody answers")
                 answer(store.get(self._question(answered)).decode())
-                answered += 1
+                answered, pause = answered + 1, _SOON_SECONDS
             elif is_over:
                 return
             else:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(pause)
+                pause = min(2 * pause, _POLL_SECONDS)
 
     @property
     def _done(self) -> str:

@@ -9,7 +9,7 @@ from trainer.items import stored
 from trainer.items.embeddings import Embeddings
 from trainer.items.places import Places
 from trainer.items.rows import TableRows
-from trainer.items.stored import PlacedLines, fetched, placed, tabled
+from trainer.items.stored import PlacedLines, Twins, fetched, placed, tabled
 from trainer.items.table import ItemTable
 
 CAPACITY = 32
@@ -39,6 +39,28 @@ def test_a_table_comes_piece_by_piece(ids: list[str]) -> None:
                 whole = torch.from_numpy(wanted)
                 assert (found[name].dtype, found[name].shape) == (whole.dtype, tuple(whole.shape))
                 assert torch.equal(torch.cat(list(found[name])), whole)
+
+
+def test_twins_come_with_one_answer_and_whoever_reads_them_otherwise_asks_again() -> None:
+    asked: list[int] = []
+
+    def read(rows: TableRows) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(len(rows))
+        return torch.from_numpy(rows), torch.from_numpy(np.repeat(rows, 2))
+
+    with patch.object(stored, "_AT_ONCE", 5):
+        twins, wanted = Twins(read, range(12)), np.repeat(np.arange(12), 2)
+        for times in (1, 2):
+            assert torch.cat(list(twins.first())).tolist() == list(range(12))
+            assert torch.cat(list(twins.second())).tolist() == wanted.tolist()
+            assert asked == [5, 5, 2] * times
+        asked.clear()
+        assert torch.cat(list(twins.second())).tolist() == wanted.tolist()
+        assert asked == [5, 5, 2]
+        asked.clear()
+        next(twins.first())
+        assert torch.cat(list(twins.second())).tolist() == wanted.tolist()
+        assert asked == [5, 5, 2]
 
 
 def test_the_embeddings_of_some_rows_come_piece_by_piece() -> None:
