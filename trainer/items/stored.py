@@ -4,6 +4,7 @@ Each rank writes its own embeddings, all of them. What is known of rows besides,
 piece by piece to the one that writes them: no rank holds what others keep.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -116,11 +117,11 @@ class Twins:
 
     def __init__(self, read: Callable[[TableRows], tuple[Tensor, Tensor]], rows: range | TableRows) -> None:
         self.read, self.rows = read, rows
-        self._kept: list[npt.NDArray[Any]] = []
+        self._kept = deque[npt.NDArray[Any]]()
 
     def first(self) -> Iterator[Tensor]:
         """Yield the pieces of the first."""
-        self._kept = []
+        self._kept.clear()
         for some in _pieces(self.rows):
             one, other = self.read(some)
             self._kept.append(in_scratch(other.numpy()))
@@ -128,9 +129,9 @@ class Twins:
 
     def second(self) -> Iterator[Tensor]:
         """Yield the pieces of the second; it asks for those that were not kept, or have been read."""
-        kept, self._kept = self._kept, []
-        for number, some in enumerate(_pieces(self.rows)):
-            yield torch.from_numpy(kept[number]) if number < len(kept) else self.read(some)[1]
+        kept, self._kept = self._kept, deque()
+        for some in _pieces(self.rows):
+            yield torch.from_numpy(kept.popleft()) if kept else self.read(some)[1]
 
 
 @dataclass(frozen=True)
