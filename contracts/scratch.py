@@ -47,6 +47,6 @@ def naming_the_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        use = "where a window is while it is trained on, and what a bundle is made of (TMPDIR names another folder)"
+        use = "where windows are while they are trained on, and parts of checkpoints and bundles (TMPDIR names another)"
         where = f"{tempfile.gettempdir()}, {use}"
         raise OSError(error.errno, error.strerror, where) from error

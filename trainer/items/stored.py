@@ -116,27 +116,27 @@ class Twins:
     """
 
     def __init__(self, read: Callable[[TableRows], tuple[Tensor, Tensor]], rows: range | TableRows) -> None:
-        self.read, self.rows = read, rows
+        self._read, self._rows = read, rows
         self._kept = deque[npt.NDArray[Any]]()
 
     def first(self) -> Iterator[Tensor]:
         """Yield the pieces of the first."""
         self._kept.clear()
-        for some in _pieces(self.rows):
-            one, other = self.read(some)
+        for some in _pieces(self._rows):
+            one, other = self._read(some)
             self._kept.append(in_scratch(other.numpy()))
             yield one
 
     def second(self) -> Iterator[Tensor]:
         """Yield the pieces of the second; it asks for those that were not kept, or have been read."""
         kept, self._kept = self._kept, deque()
-        for some in _pieces(self.rows):
-            yield torch.from_numpy(kept.popleft()) if kept else self.read(some)[1]
+        for some in _pieces(self._rows):
+            yield torch.from_numpy(kept.popleft()) if kept else self._read(some)[1]
 
 
 @dataclass(frozen=True)
 class TwinLines(RowLines):
-    """One of `twins`, whose `pieces` are read with those of the other."""
+    """One of two arrays, whose `pieces` `Twins` reads with those of the other."""
 
     pieces: Callable[[], Iterator[Tensor]] = field(kw_only=True)
 
