@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -87,16 +88,14 @@ def status(field: str, process: int | str = "self") -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-class Peak:
-    """Watches this process: by how many bytes its own memory, and mapped pages of files, have risen at most.
+class Watch(ABC):
+    """Looks at this process from a thread, every so many seconds, while inside."""
 
-    The kernel keeps a peak of both together only, so a thread looks every few milliseconds.
-    """
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._is_over = seconds, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
 
     def __enter__(self) -> Self:
-        self._first = self._now()
-        self.own, self.mapped, self._is_over = 0, 0, threading.Event()
-        self._thread = threading.Thread(target=self._watch)
         self._thread.start()
         return self
 
@@ -105,9 +104,28 @@ class Peak:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._is_over.wait(0.005):
-            own, mapped = (now - first for now, first in zip(self._now(), self._first, strict=True))
-            self.own, self.mapped = max(self.own, own), max(self.mapped, mapped)
+        while not self._is_over.wait(self._seconds):
+            self.look()
+
+    @abstractmethod
+    def look(self) -> None:
+        """Note what there is now."""
+
+
+class Peak(Watch):
+    """By how many bytes the own memory of this process, and its mapped pages of files, have risen at most.
+
+    The kernel keeps a peak of both together only.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0.005)
+        self._first, self.own, self.mapped = self._now(), 0, 0
+
+    def look(self) -> None:
+        """Note both, if they are more than ever."""
+        own, mapped = (now - first for now, first in zip(self._now(), self._first, strict=True))
+        self.own, self.mapped = max(self.own, own), max(self.mapped, mapped)
 
     def _now(self) -> tuple[int, int]:
         pages, files = map(int, Path("/proc/self/statm").read_text().split()[1:3])

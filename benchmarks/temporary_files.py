@@ -1,14 +1,12 @@
 """What a process keeps in temporary files, most of which have no name that anybody else could look for."""
 
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Self
+
+from benchmarks.harness import Watch
 
 __all__ = ["PeakFiles", "bytes_in_files"]
-
-_LOOK_SECONDS: Final = 0.02
 
 
 def bytes_in_files(folder: str, but: str) -> int:
@@ -39,21 +37,13 @@ def _mapped() -> Iterator[tuple[int, str, int]]:
             yield int(inode), path[0], int(offset, 16) + stop - start
 
 
-class PeakFiles:
-    """Watches this process: how many bytes its temporary files have at most, `most`, without those of a store."""
+class PeakFiles(Watch):
+    """How many bytes the temporary files of this process have at most, `most`, without those of a store."""
 
     def __init__(self, store: str) -> None:
-        self.most, self._store, self._is_over = 0, store, threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        super().__init__(0.02)
+        self.most, self._store = 0, store
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(_LOOK_SECONDS):
-            self.most = max(self.most, bytes_in_files(tempfile.gettempdir(), self._store))
+    def look(self) -> None:
+        """Note what they have, if it is more than ever."""
+        self.most = max(self.most, bytes_in_files(tempfile.gettempdir(), self._store))
