@@ -3,7 +3,6 @@
 Only who saves and exports reads ids, so each rank keeps those of its own rows.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -16,12 +15,11 @@ from trainer.items.rows import TableRows, no_rows
 from trainer.items.stripes import Stripes
 from trainer.ranks.workers import Workers
 
-__all__ = ["IDS", "ID_SUM", "ItemIds", "pack_ids", "unpack_ids"]
+__all__ = ["IDS", "ItemIds", "pack_ids", "unpack_ids"]
 
 Ids = npt.NDArray[np.object_]
 
 IDS: Final = "ids"
-ID_SUM: Final = "bytes of ids"
 """What rank 0 asks the others for; see `Workers.first`."""
 
 _AT_ONCE: Final = 1 << 16
@@ -69,26 +67,9 @@ class ItemIds:
         self._workers.ask(IDS)
         return self._exchanged(rows)
 
-    def bytes_of_all(self) -> int:
-        """Return the bytes of the ids of all ranks; called as `of`."""
-        self._workers.ask(ID_SUM)
-        return self._bytes_of_all()
-
-    def bytes_of(self, rows: TableRows) -> int:
-        """Return the bytes of the ids of rows (n,), of which some come at a time; called as `of`."""
-        parts = (self.of(TableRows(rows[first : first + _AT_ONCE])) for first in range(0, len(rows), _AT_ONCE))
-        return _size(parts)
-
-    def answer(self, question: str = IDS) -> None:
-        """Take part in what rank 0 does alone: `of` or `bytes_of_all`; for `Workers.first`."""
-        if question == IDS:
-            self._exchanged(no_rows())
-        else:
-            self._bytes_of_all()
-
-    def _bytes_of_all(self) -> int:
-        parts = (self.kept[first : first + _AT_ONCE] for first in range(0, len(self.kept), _AT_ONCE))
-        return int(self._workers.sum(torch.tensor(_size(parts))))
+    def answer(self) -> None:
+        """Take part in what rank 0 does alone, `of`; for `Workers.first`."""
+        self._exchanged(no_rows())
 
     def _exchanged(self, rows: TableRows) -> Ids:
         """Return the ids of the rows (n,) that this rank asks for, and give others those that they ask for."""
@@ -101,11 +82,6 @@ class ItemIds:
         ids = np.empty(len(rows), object)
         ids[asked.order] = unpack_ids(came.numpy(), workers.exchange(data, bytes_here, bytes_there).numpy())
         return ids
-
-
-def _size(parts: Iterable[Ids]) -> int:
-    """Return the bytes of ids."""
-    return sum(int(pack_ids(ids)[0].clip(0).sum()) for ids in parts)
 
 
 def _bytes(sizes: torch.Tensor, counts: list[int]) -> list[int]:

@@ -6,7 +6,7 @@ piece by piece to the one that writes them: no rank holds what others keep.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, get_args
 
@@ -82,13 +82,10 @@ class RowLines:
         Returns those of some of the rows, (n,); called as `ItemIds.of`.
     rows
         All of the table, or some, distinct.
-    size
-        The array's first dimension, where it is another.
     """
 
     read: Callable[[TableRows], Tensor]
     rows: range | TableRows
-    size: int | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -98,7 +95,7 @@ class RowLines:
     @property
     def shape(self) -> tuple[int, ...]:
         """That of the whole array."""
-        return (len(self.rows) if self.size is None else self.size, *self.read(no_rows()).shape[1:])
+        return len(self.rows), *self.read(no_rows()).shape[1:]
 
     def __iter__(self) -> Iterator[Tensor]:
         return map(self.read, _pieces(self.rows))
@@ -117,15 +114,18 @@ class Twins:
 
     def __init__(self, read: Callable[[TableRows], tuple[Tensor, Tensor]], rows: range | TableRows) -> None:
         self._read, self._rows = read, rows
-        self._kept = deque[npt.NDArray[Any]]()
+        self._kept, self._length = deque[npt.NDArray[Any]](), -1
 
     def first(self) -> Iterator[Tensor]:
         """Yield the pieces of the first."""
         self._kept.clear()
+        length = 0
         for some in _pieces(self._rows):
             one, other = self._read(some)
             self._kept.append(in_scratch(other.numpy()))
+            length += len(other)
             yield one
+        self._length = length
 
     def second(self) -> Iterator[Tensor]:
         """Yield the pieces of the second; it asks for those that were not kept, or have been read."""
@@ -133,15 +133,29 @@ class Twins:
         for some in _pieces(self._rows):
             yield torch.from_numpy(kept.popleft()) if kept else self._read(some)[1]
 
+    @property
+    def length(self) -> int:
+        """Lines of the second; it asks for them where the first has not been read."""
+        if self._length < 0:
+            self._length = sum(len(self._read(some)[1]) for some in _pieces(self._rows))
+        return self._length
+
 
 @dataclass(frozen=True)
 class TwinLines(RowLines):
-    """One of two arrays, whose `pieces` `Twins` reads with those of the other."""
+    """The first or the second of `twins`; the second may have another number of lines than there are rows."""
 
-    pieces: Callable[[], Iterator[Tensor]] = field(kw_only=True)
+    twins: Twins
+    is_first: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole array."""
+        _, *others = super().shape
+        return len(self.rows) if self.is_first else self.twins.length, *others
 
     def __iter__(self) -> Iterator[Tensor]:
-        return self.pieces()
+        return self.twins.first() if self.is_first else self.twins.second()
 
 
 def _pieces(rows: range | TableRows) -> Iterator[TableRows]:
@@ -153,14 +167,11 @@ def _pieces(rows: range | TableRows) -> Iterator[TableRows]:
 def tabled(table: ItemTable, some: TableRows | None = None) -> dict[str, RowLines]:
     """Return what `ItemTable.state_dict` does, of all ranks, or `state_of` some rows; called as `ItemIds.of`."""
     rows = range(table.capacity) if some is None else some
-    count = table.ids.bytes_of_all() if some is None else table.ids.bytes_of(some)
-    items, ids = (Twins(partial(_arrays, table, pair), rows) for pair in ((KEYS, SEEN_MS), (ID_SIZES, ID_BYTES)))
-    return {
-        KEYS: TwinLines(partial(_array, table, KEYS), rows, pieces=items.first),
-        SEEN_MS: TwinLines(partial(_array, table, SEEN_MS), rows, pieces=items.second),
-        ID_SIZES: TwinLines(partial(_array, table, ID_SIZES), rows, pieces=ids.first),
-        ID_BYTES: TwinLines(partial(_array, table, ID_BYTES), rows, count, pieces=ids.second),
-    }
+    found = dict[str, RowLines]()
+    for pair in ((KEYS, SEEN_MS), (ID_SIZES, ID_BYTES)):
+        twins = Twins(partial(_arrays, table, pair), rows)
+        found |= {name: TwinLines(partial(_array, table, name), rows, twins, name == pair[0]) for name in pair}
+    return found
 
 
 def _array(table: ItemTable, name: str, rows: TableRows) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from contracts import PADDING_KEY, ItemKeys
 from trainer.items.asked import Asked
-from trainer.items.ids import ID_SUM, IDS, ItemIds, pack_ids
+from trainer.items.ids import IDS, ItemIds, pack_ids
 from trainer.items.key_share import KeyShare
 from trainer.items.last_seen import LastSeen
 from trainer.items.left_keys import LeftKeys
@@ -46,7 +46,7 @@ KEYS, SEEN_MS, ID_SIZES, ID_BYTES = ARRAYS = ("keys", "seen_ms", "id_sizes", "id
 
 _ROWS: Final = "rows"
 _ITEMS: Final = "items"
-QUESTIONS: Final = frozenset({IDS, ID_SUM, _ROWS, _ITEMS})
+QUESTIONS: Final = frozenset({IDS, _ROWS, _ITEMS})
 """What rank 0 asks the others for; see `Workers.first`."""
 
 
@@ -264,8 +264,8 @@ class ItemTable:
 
     def answer(self, question: str) -> None:
         """Take part in what rank 0 does alone, one of `QUESTIONS`; for `Workers.first`."""
-        if question in {IDS, ID_SUM}:
-            self.ids.answer(question)
+        if question == IDS:
+            self.ids.answer()
         elif question == _ROWS:
             self._rows(ItemKeys(np.empty(0, np.int64)))
         else:

@@ -31,17 +31,6 @@ def test_packed_ids_are_taken_piece_by_piece(names: list[str | None], draw: Rand
     assert [kept.kept[row] for row in rows] == names
 
 
-@given(st.lists(st.none() | TEXTS), st.randoms(use_true_random=False))
-def test_the_bytes_of_some_ids_are_summed_piece_by_piece(names: list[str | None], draw: Random) -> None:
-    rows, kept = draw.sample(range(len(names)), len(names) // 2), ItemIds(len(names))
-    kept.kept[:] = names
-    with patch.object(packing, "_AT_ONCE", 3):
-        assert kept.bytes_of(TableRows(np.array(rows, np.int64))) == sum(
-            len((names[row] or "").encode()) for row in rows
-        )
-        assert kept.bytes_of_all() == sum(len((name or "").encode()) for name in names)
-
-
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_ranks_share_ids_and_each_keeps_its_own(ranks: int, tmp_path: Path) -> None:
     kept = lines_of_ranks(ranks, Path(__file__).with_name("ids_of_ranks.py"), tmp_path)

@@ -1,3 +1,4 @@
+from random import Random
 from unittest.mock import patch
 
 import numpy as np
@@ -5,10 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts import ItemKeys
 from trainer.items import stored
 from trainer.items.embeddings import Embeddings
 from trainer.items.places import Places
-from trainer.items.rows import TableRows
+from trainer.items.rows import TableRows, no_rows
 from trainer.items.stored import PlacedLines, Twins, fetched, placed, tabled
 from trainer.items.table import ItemTable
 
@@ -39,6 +41,29 @@ def test_a_table_comes_piece_by_piece(ids: list[str]) -> None:
                 whole = torch.from_numpy(wanted)
                 assert (found[name].dtype, found[name].shape) == (whole.dtype, tuple(whole.shape))
                 assert torch.equal(torch.cat(list(found[name])), whole)
+
+
+@given(
+    ids=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=20),
+    draw=st.randoms(use_true_random=False),
+)
+def test_the_bytes_of_ids_are_counted_piece_by_piece_before_they_are_read_and_after(
+    ids: list[str], draw: Random
+) -> None:
+    table = ItemTable(4)
+    admitted = table.admit(ItemKeys(np.arange(1, len(ids) + 1)), np.array(ids, object), 7)
+    names = dict(zip(admitted.tolist(), ids, strict=True))
+    some = draw.sample(range(table.capacity), table.capacity // 2)
+    for rows in (None, TableRows(np.array(some, np.int64))):
+        wanted = sum(len(names.get(row, "").encode()) for row in (range(table.capacity) if rows is None else some))
+        with patch.object(stored, "_AT_ONCE", 3):
+            asked, read = tabled(table, rows), tabled(table, rows)
+            assert asked["id_bytes"].shape == (wanted,)
+            sizes = torch.cat(list(read["id_sizes"]))
+            with patch.object(table, "state_of", side_effect=[table.state_of(no_rows())] * 2):
+                # Nothing is asked for but the type: all has been counted.
+                assert read["id_bytes"].shape == (wanted,)
+            assert int(sizes.clamp(min=0).sum()) == wanted
 
 
 def test_twins_come_with_one_answer_and_whoever_reads_them_otherwise_asks_again() -> None:
