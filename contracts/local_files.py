@@ -64,9 +64,9 @@ def create_local(target: Path, data: bytes) -> bool:
 
 
 def new_draft(target: Path) -> Path:
-    """Return a new hidden file beside the target, empty."""
+    """Return a new hidden file beside the target, empty; its name begins with the target's, which says whose it is."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=_HIDDEN, suffix=_DRAFT)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f"{_HIDDEN}{target.name}.", suffix=_DRAFT)
     with os.fdopen(descriptor):
         os.fchmod(descriptor, 0o644)
     return Path(name)

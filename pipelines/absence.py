@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from contracts import CorruptArtefactError, LocalCache, LogState, Store, UserFile, columns
+from contracts.local_files import is_draft
 from logs import DeadLetter
 from pipelines.forgotten import Forgotten
 from pipelines.key_owners import KeyOwners
@@ -58,6 +59,8 @@ def sightings(
         what = search.stored(store, name)
         if what and (name in waiting or name.rpartition("/")[0] in waiting):
             what += "; it has been replaced and waits for its removal (pipeline.erasure_days)"
+        if what and is_draft(name):
+            what += "; a killed process has left it: once it is an hour old, the next `weir forget` removes it"
         found.append(Sighting(name, what))
         if progress is not None:
             progress(done, len(names))

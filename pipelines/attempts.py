@@ -1,7 +1,8 @@
 """Runs that have started and not ended: what a killed one leaves is found by its mark, never by listing the store.
 
 ``state/runs/<run>/`` holds the mark, the rows in hand and the outcome of a run. Files in ``windows/``,
-``dead-letters/`` and ``histories/`` that no commit names belong to a run, or a merge, whose mark is still there.
+``dead-letters/`` and ``histories/`` that no commit names belong to a run, or a merge, whose mark is still there. So do
+their drafts, whose names begin with those of the files.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ from typing import Final
 
 from contracts import CommitLog, CorruptArtefactError, Document, LogState, RetiredError, Store
 from contracts.documents import read_document, write_document
+from contracts.local_files import is_draft
 from pipelines.lock import is_redacting
 from pipelines.positions import Run
 
@@ -24,6 +26,7 @@ __all__ = [
     "mark",
     "new_run",
     "registered",
+    "remove_drafts",
     "started_at",
     "sweep",
     "sweep_redactions",
@@ -104,7 +107,8 @@ def sweep(store: Store, grace_seconds: float = GRACE_SECONDS, *, by_age: bool = 
         elif not found.redacts or not is_redacting(store):
             removed.append(_end(store, found))
     if removed:
-        _remove_temporaries(store, grace_seconds)
+        # The store is listed only after a kill.
+        remove_drafts(store, grace_seconds)
     return removed
 
 
@@ -135,12 +139,12 @@ def _end(store: Store, found: _Mark) -> str:
     return found.run
 
 
-def _remove_temporaries(store: Store, grace_seconds: float) -> None:
-    """Remove what a kill has left of a file on its way; the store is listed only after one."""
+def remove_drafts(store: Store, grace_seconds: float = GRACE_SECONDS) -> None:
+    """Remove what kills have left of files on their way, whoever wrote them; object stores have none."""
+    if store.local_path is None:
+        return
     for name, stat in store.find().items():
-        last = name.rpartition("/")[2]
-        is_old = stat.written is not None and time.time() - stat.written >= grace_seconds
-        if last.startswith(".") and last.endswith(".tmp") and is_old:
+        if is_draft(name) and stat.written is not None and time.time() - stat.written >= grace_seconds:
             store.remove(name)
 
 
@@ -172,8 +176,8 @@ def _has_redacted(store: Store, run: str) -> bool:
 
 def _remove_files(store: Store, run: str) -> None:
     names = {name.rpartition("/")[0] for name in store.glob(f"windows/*/{run}*/*")}
-    names |= set(store.glob(f"dead-letters/**/*-{run}.jsonl"))
-    if histories := set(store.glob(f"histories/*/{run}-*")):
+    names |= set(store.glob(f"dead-letters/**/*-{run}.jsonl*"))
+    if histories := set(store.glob(f"histories/*/*{run}-*")):
         names |= histories - LogState.open(store).histories.names
     for name in sorted(names):
         store.remove(name)

@@ -1,7 +1,7 @@
 """Erasure: the removal of what redactions have replaced, after a time of grace for the readers that are still at it.
 
 What is due follows from the log. The files go first, then a commit drops their names: killed in between, the next
-erasure finds them gone and drops them.
+erasure finds them gone and drops them. With them go old drafts of killed processes, which may hold the same users.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Final
 from contracts import Commit, CommitLog, CommitTakenError, LocalCache, LogState, Store
 from contracts.commit import requirements
 from contracts.history_files import HISTORIES
-from pipelines.attempts import new_run
+from pipelines.attempts import new_run, remove_drafts
 
 __all__ = ["Erasure"]
 
@@ -56,6 +56,7 @@ class Erasure:
         """Remove what is due, and commit that it is gone; return how many files and folders those were."""
         log = CommitLog(self.store)
         while due := self._due(state):
+            remove_drafts(self.store)
             for name in due:
                 self.store.remove(name)
                 self.store.remove_if_empty(name.rpartition("/")[0])

@@ -30,7 +30,7 @@ from contracts.models import FrozenModel
 from contracts.redacted_panes import as_redacted
 from contracts.redaction import RedactedPane, RewrittenLetters
 from contracts.window import WindowManifest
-from pipelines.attempts import forget, is_marked, mark, new_run, sweep_redactions, unmark
+from pipelines.attempts import forget, is_marked, mark, new_run, remove_drafts, sweep_redactions, unmark
 from pipelines.config import PipelineConfig
 from pipelines.forgotten import Forgotten
 from pipelines.lock import only_redaction
@@ -67,6 +67,7 @@ def forget_users(
     """
     with only_redaction(store):
         sweep_redactions(store)
+        remove_drafts(store)
         while True:
             redaction = _Redaction(store, config, users, progress)
             mark(store, redaction.run, redacts=True)

@@ -10,7 +10,7 @@ def test_a_draft_is_hidden_beside_its_target_and_others_may_read_it(tmp_path: Pa
     drafts = [new_draft(target), new_draft(target)]
     assert {draft.parent for draft in drafts} == {target.parent}
     assert len({draft.name for draft in drafts}) == 2
-    assert all(draft.name.startswith(".") and draft.stat().st_mode & 0o777 == 0o644 for draft in drafts)
+    assert all(draft.name.startswith(".file.bin.") and draft.stat().st_mode & 0o777 == 0o644 for draft in drafts)
     assert all(is_draft(str(draft)) for draft in drafts)
     assert not any(is_draft(f"folder/{name}") for name in ("vectors.npy", ".hidden", "a.tmp", ".tmp/vectors.npy"))
 

@@ -9,7 +9,8 @@ import pytest
 
 from contracts import Store, WindowLog
 from contracts.commits import Cursor
-from pipelines.attempts import GRACE_SECONDS, new_run, registered, sweep
+from contracts.local_files import new_draft
+from pipelines.attempts import GRACE_SECONDS, discard, new_run, registered, sweep
 from pipelines.positions import Base, Run
 from tests.contracts.panes import a_pane
 
@@ -126,6 +127,19 @@ def test_ids_of_runs_sort_in_order_of_time() -> None:
         time.sleep(0.002)
     assert names == sorted(names)
     assert len({name[12:] for name in names}) == 5
+
+
+def test_drafts_of_a_killed_run_go_with_it_however_young(store: Store, tmp_path: Path) -> None:
+    run, other = a_run(), a_run()
+    killed(store, run)
+    theirs = [f"histories/00000/{one.id}-00.users" for one in (run, other)]
+    drafts = [new_draft(tmp_path / name) for name in [*files(run), theirs[0]]]
+    another = new_draft(tmp_path / theirs[1])
+    assert sweep(store) == [run.id]
+    assert [draft for draft in drafts if draft.exists()] == []
+    assert another.exists()
+    discard(store, other)
+    assert not another.exists()
 
 
 def test_after_a_kill_halves_of_files_go_once_they_are_old(store: Store, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
+import os
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from contracts import CommitLog, CorruptArtefactError, LogState, Store, WindowLog, hash_id, read_format
+from contracts.local_files import is_draft, new_draft
 from contracts.verification import verify
 from pipelines import lock, merger
 from pipelines.absence import sightings
-from pipelines.attempts import mark, new_run, sweep, sweep_redactions
+from pipelines.attempts import GRACE_SECONDS, mark, new_run, sweep, sweep_redactions
 from pipelines.config import SketchConfig
 from pipelines.erasure import Erasure
 from pipelines.ingest import ingest
@@ -205,6 +209,21 @@ def test_one_redaction_at_a_time(folder: Path) -> None:
         assert run not in sweep(store)
     assert run in sweep(store)
     assert not lock.is_redacting(store)
+
+
+@pytest.mark.parametrize("after", [redacting.erase, lambda folder: redacting.forget(folder, [user(1)])])
+def test_old_drafts_of_killed_processes_go_too(folder: Path, after: Callable[[Path], object]) -> None:
+    store = redacting.store_of(folder)
+    name = next(name for name in store.glob("histories/*/*.users"))
+    redacting.forget(folder, [user(1)])
+    old, young = (new_draft(folder / "store" / name) for _ in range(2))
+    for draft in (old, young):
+        draft.write_bytes(store.read(name))
+    os.utime(old, (time.time() - 2 * GRACE_SECONDS,) * 2)
+    after(folder)
+    assert not old.exists()
+    [what] = [one.what for one in sightings(store, redacting.forgotten(folder, [user(1)])) if is_draft(one.name)]
+    assert "once it is an hour old, the next `weir forget` removes it" in what
 
 
 def test_a_damaged_file_is_named_and_nothing_is_forgotten(folder: Path) -> None:
