@@ -47,6 +47,7 @@ from trainer.export import export_bundle
 from trainer.export.cases import Cases, RecentCases
 from trainer.export.keeper import Keeper
 from trainer.export.servable import Servable
+from trainer.users.lines import UserLines
 
 app = command_line(__doc__)
 NEW_TOPICS: Final = 20
@@ -133,7 +134,8 @@ class Stream:
         """Publish the items, judged by events of these topics; return the bundle and the CPU-seconds."""
         chosen = np.flatnonzero(np.isin(self.topic, topics))[: 4 * QUERIES]
         keys = self.state.table.keys[self.state.table.live]
-        self.recent.cases = Cases(ItemKeys(keys[chosen]), ItemKeys(keys[chosen][:, None]))
+        items, histories = ItemKeys(keys[chosen]), ItemKeys(keys[chosen][:, None])
+        self.recent.cases = Cases(items, histories, UserLines.nothing(len(items)))
         before = time.process_time()
         made = export_bundle(self.store, self.state, self.recent, keeper=self.keeper)
         return made, time.process_time() - before

@@ -37,6 +37,7 @@ from trainer.export.keeper import Keeper
 from trainer.items.rows import no_rows
 from trainer.items.table import RowChanges
 from trainer.ranks.workers import Workers
+from trainer.state.starting import start_features
 from trainer.state.trainer_state import TrainerState
 
 app = command_line(__doc__)
@@ -50,7 +51,7 @@ _WAYS: Final = ("rank 0 alone", "each its own")
 
 def move(state: TrainerState, tags: range) -> None:
     """Move what these tags add to items, as steps do."""
-    featured, draw = state.featured or state.start_features(), torch.Generator().manual_seed(tags.start)
+    featured, draw = state.featured or start_features(state), torch.Generator().manual_seed(tags.start)
     lists = pa.array([[f"tag{number}"] for number in tags], pa.list_(pa.string()))
     buckets = torch.from_numpy(buckets_of("tags", lists, state.config.features.buckets)[:, 0]).long()
     with torch.no_grad():

@@ -91,8 +91,7 @@ def tested(state: TrainerState, items: int, *, print_it: bool) -> None:
     """Test the state on random events, and print what this adds to the memory of the process, and costs."""
     draw, keys = np.random.default_rng(0), state.table.keys[state.table.live]
     histories, positives = draw.choice(keys, (TESTED, HISTORY)), draw.choice(keys, TESTED)
-    weights, exposed = np.ones(TESTED, np.float32), ItemKeys(np.empty((TESTED, 0), np.int64))
-    found = Positives(UserKeys(positives), ItemKeys(positives), ItemKeys(histories), weights, exposed)
+    found = Positives.plain(UserKeys(positives), ItemKeys(positives), ItemKeys(histories))
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     held, started = status("VmRSS"), time.process_time()
     evaluate(state, manifest_of(), found)

@@ -162,9 +162,7 @@ def train_and_test(stream: Stream, name: str, seed: int) -> dict[str, Any]:
 def positives(stream: Stream, part: slice) -> Positives:
     """Return a slice of the stream; the loss does not use the users."""
     items = stream.keys[part]
-    weights, exposed = np.ones(len(items), np.float32), ItemKeys(np.empty((len(items), 0), np.int64))
-    users, histories = UserKeys(np.zeros_like(items)), ItemKeys(stream.histories[part])
-    return Positives(users, ItemKeys(items), histories, weights, exposed)
+    return Positives.plain(UserKeys(np.zeros_like(items)), ItemKeys(items), ItemKeys(stream.histories[part]))
 
 
 def ingest(state: TrainerState, estimator: FrequencyEstimator, stream: Stream, part: slice, number: int) -> None:

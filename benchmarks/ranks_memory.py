@@ -96,8 +96,7 @@ def events(items: int, length: int) -> Positives:
     """Return the events that a state is tested on."""
     draw = np.random.default_rng(0)
     histories, positives = ((draw.integers(0, items, shape) + 1) * _SPREAD for shape in ((_TESTED, length), _TESTED))
-    weights, exposed = np.ones(_TESTED, np.float32), ItemKeys(np.empty((_TESTED, 0), np.int64))
-    return Positives(UserKeys(positives), ItemKeys(positives), ItemKeys(histories), weights, exposed)
+    return Positives.plain(UserKeys(positives), ItemKeys(positives), ItemKeys(histories))
 
 
 def added(work: Callable[[], object]) -> int:

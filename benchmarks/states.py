@@ -12,6 +12,7 @@ from sketches import CountMinSketch
 from trainer.config import TrainerConfig
 from trainer.items.table import RowChanges, TableRows
 from trainer.ranks.workers import Workers
+from trainer.state.starting import start_features
 from trainer.state.trainer_state import TrainerState
 from trainer.step.seeds import Purpose, generator
 
@@ -49,13 +50,12 @@ def count(state: TrainerState, sketch: bytes, keys: ItemKeys, event_ms: int, cha
 
 def describe(state: TrainerState, keys: ItemKeys, changes: RowChanges) -> None:
     """Let a window say of items, which all have rows, that each has one to three tags and a price."""
-    if state.featured is None:
-        state.featured = state.start_features()
+    featured = state.featured or start_features(state)
     tags, counts = np.char.add("tag", (keys % 1000).astype(str)).astype(object), keys % 3 + 1
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
     items = pa.table({"tags": pa.ListArray.from_arrays(offsets, np.repeat(tags, counts)), "price": keys % 97 / 7})
     window = WindowManifest.model_construct(item_features=_FEATURES, max_event_ms=0)  # type: ignore[call-arg]
-    state.featured.ingest_window(window, state.table.rows_alike(keys), items, changes, state.table.capacity)
+    featured.ingest_window(window, state.table.rows_alike(keys), items, changes, state.table.capacity)
 
 
 def admit(state: TrainerState, keys: ItemKeys, ids: npt.NDArray[np.object_], sequence: int) -> TableRows:

@@ -64,7 +64,9 @@ class BundleFile:
     (c, dimension) the centroids of lists that the delta appends, which have the next numbers.
 
     Where windows have item features, ``features.npz`` says what these add to an item's embedding, in complete bundles
-    and in deltas (`contracts.feature_weights`): an item without a row can be answered from its features.
+    and in deltas (`contracts.feature_weights`): an item without a row can be answered from its features. Where
+    examples have user features, ``user-features.npz`` says in the same form what these add to what the user tower
+    returns, before that is normalised.
 
     Where there is a second phase, ``scorer.onnx`` scores candidates again, in complete bundles and in deltas: it takes
     ``user`` float32 (batch, dimension), as the index is searched with, ``items`` float32 (items, dimension), rows of
@@ -85,6 +87,7 @@ class BundleFile:
     REMOVED: Final = "removed.npy"
     CENTROIDS: Final = "centroids.npy"
     FEATURES: Final = "features.npz"
+    USER_FEATURES: Final = "user-features.npz"
 
 
 class IndexFit(StoredModel):

@@ -27,6 +27,7 @@ __all__ = [
     "SERVED_AT",
     "TAGS",
     "TIMESTAMP",
+    "USER_FEATURES",
     "USER_ID",
     "USER_KEY",
     "WEIGHT",
@@ -49,6 +50,7 @@ HISTORY_TIMES: Final = "history_times"
 EXPOSED: Final = "exposed"
 POSITION: Final = "position"
 FEATURES: Final = "features"
+USER_FEATURES: Final = "user_features"
 
 COUNT: Final = "count"
 ROW: Final = "row"

@@ -1,11 +1,13 @@
-"""What a bundle knows of item features: the vectors that make an item of features alone, as the trainer does.
+"""What a bundle knows of features: the vectors that they stand for, as the trainer has them.
 
-``features.npz`` holds them. The trainer adds them to the embedding of an item's row (`trainer.towers.item`); an item
-without a row is what its features say.
+``features.npz`` holds those of items. The trainer adds them to the embedding of an item's row
+(`trainer.towers.features`); an item without a row is what its features say. ``user-features.npz`` holds those of users,
+which are added to what the user tower makes of a history.
 """
 
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -37,13 +39,23 @@ class Moments:
 
     def add(self, values: Doubles) -> None:
         """Add values (n,)."""
-        if not len(values):
+        if len(values):
+            mean = float(values.mean())
+            self.merge(Moments(len(values), mean, float(np.square(values - mean).sum())))
+
+    def merge(self, other: "Moments") -> None:
+        """Add the values that others are the moments of."""
+        if not other.count:
             return
-        total, mean = self.count + len(values), float(values.mean())
-        shift = mean - self.mean
-        self.squares += float(np.square(values - mean).sum()) + shift**2 * self.count * len(values) / total
-        self.mean += shift * len(values) / total
+        total, shift = self.count + other.count, other.mean - self.mean
+        self.squares += other.squares + shift**2 * self.count * other.count / total
+        self.mean += shift * other.count / total
         self.count = total
+
+    @property
+    def stored(self) -> tuple[float, float, float]:
+        """What they are made of again: count, mean and squares."""
+        return float(self.count), self.mean, self.squares
 
     @property
     def deviation(self) -> float:
@@ -98,7 +110,7 @@ class FeatureWeights:
     def encode(self) -> bytes:
         """Return ``features.npz``: equal weights give equal bytes."""
         out, names = io.BytesIO(), json.dumps(self.names.model_dump()).encode()
-        rows = [(one.count, one.mean, one.squares) for one in self.moments]
+        rows = [one.stored for one in self.moments]
         np.savez(
             out,
             names=np.frombuffer(names, np.uint8),
@@ -109,17 +121,30 @@ class FeatureWeights:
         return out.getvalue()
 
     def embeddings(self, features: pa.Table) -> Floats:
-        """Return what features say of n items, (n, d): of each categorical feature the mean of its values' vectors.
+        """Return what features say of n items or users, (n, d): of categorical ones the mean of their values' vectors.
 
-        `features` has columns as `FeatureNames.fields`; one that it lacks is unknown of all items.
+        `features` has columns as `FeatureNames.fields`; one that it lacks is unknown of all.
         """
-        found = np.zeros((len(features), len(self.dense)), np.float32)
+        there = set(features.column_names)
+        buckets = {
+            name: buckets_of(name, _one(features, name), len(self.values))
+            for name in self.names.categorical
+            if name in there
+        }
+        numbers = {name: features[name].to_numpy().astype(np.float64) for name in self.names.dense if name in there}
+        return self.combined(len(features), buckets, numbers)
+
+    def combined(
+        self, count: int, buckets: Mapping[str, npt.NDArray[np.int32]], numbers: Mapping[str, Doubles]
+    ) -> Floats:
+        """Return the same of so many items or users, by their `buckets` (n, V), -1 for none, and `numbers` (n,)."""
+        found = np.zeros((count, len(self.dense)), np.float32)
         for name in self.names.categorical:
-            if name in features.column_names:
-                found += self._mean(buckets_of(name, _one(features, name), len(self.values)))
+            if name in buckets:
+                found += self._mean(buckets[name])
         for number, (name, moments) in enumerate(zip(self.names.dense, self.moments, strict=True)):
-            if name in features.column_names:
-                values = moments.standardised(features[name].to_numpy().astype(np.float64))
+            if name in numbers:
+                values = moments.standardised(numbers[name])
                 found += values[:, None].astype(np.float32) * self.dense[:, number]
         return found
 

@@ -1,4 +1,4 @@
-"""Item features: what the log records of an item beside its id. Their names, and how windows store them."""
+"""Features: what the log records of an item or a user beside its id. Their names, and how windows store them."""
 
 from typing import Annotated, Any, Final, Self
 
@@ -8,10 +8,18 @@ from pydantic import BeforeValidator, Field, model_validator
 from contracts import columns
 from contracts.models import FrozenModel
 
-__all__ = ["CATEGORICAL_TYPE", "DENSE_TYPE", "MAX_DENSE", "MAX_VALUES", "FeatureNames", "StoredFeatureNames"]
+__all__ = [
+    "CATEGORICAL_TYPE",
+    "DENSE_TYPE",
+    "MAX_DENSE",
+    "MAX_VALUES",
+    "NO_FEATURES",
+    "FeatureNames",
+    "StoredFeatureNames",
+]
 
 MAX_VALUES: Final = 64
-"""Most values that an item may have of one categorical feature."""
+"""Most values that an item or a user may have of one categorical feature."""
 
 MAX_DENSE: Final = 32
 """Most dense features."""
@@ -25,13 +33,13 @@ _Name = Annotated[str, Field(min_length=1)]
 
 
 class FeatureNames(FrozenModel):
-    """Item features by name; the log, ``items.parquet`` and the trainer use the same names."""
+    """Features of items, or of users, by name; the log, the windows and the trainer use the same names."""
 
     categorical: tuple[_Name, ...] = Field(
-        default=(), description="fields of the log with a string or a list of strings about the item"
+        default=(), description="fields of the log with a string or a list of strings about it"
     )
     dense: tuple[_Name, ...] = Field(
-        default=(), max_length=MAX_DENSE, description="fields of the log with a number about the item"
+        default=(), max_length=MAX_DENSE, description="fields of the log with a number about it"
     )
 
     @model_validator(mode="after")
@@ -55,6 +63,9 @@ class FeatureNames(FrozenModel):
         """The Arrow fields of the features: lists of strings and doubles, null where nothing is known."""
         texts = [pa.field(name, CATEGORICAL_TYPE) for name in self.categorical]
         return texts + [pa.field(name, DENSE_TYPE) for name in self.dense]
+
+
+NO_FEATURES: Final = FeatureNames()
 
 
 def _known(stored: Any) -> Any:

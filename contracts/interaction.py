@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from contracts import columns
-from contracts.features import FeatureNames
+from contracts.features import NO_FEATURES, FeatureNames
 
 __all__ = ["INTERACTION_SCHEMA", "MAX_ID_BYTES", "Label", "interaction_schema"]
 
@@ -40,8 +40,8 @@ INTERACTION_SCHEMA: Final = pa.schema(
 """A validated interaction; `position` is its place in the source partition (byte offset or row number)."""
 
 
-def interaction_schema(features: FeatureNames) -> pa.Schema:
-    """Return `INTERACTION_SCHEMA` and, where there are item features, the struct `features` of the row."""
-    if not features.all:
-        return INTERACTION_SCHEMA
-    return INTERACTION_SCHEMA.append(pa.field(columns.FEATURES, pa.struct(features.fields), nullable=False))
+def interaction_schema(features: FeatureNames, user_features: FeatureNames = NO_FEATURES) -> pa.Schema:
+    """Return `INTERACTION_SCHEMA`, with structs of the item features and of the user features of the row, if any."""
+    structs = ((columns.FEATURES, features), (columns.USER_FEATURES, user_features))
+    fields = [pa.field(name, pa.struct(names.fields), nullable=False) for name, names in structs if names.all]
+    return pa.schema([*INTERACTION_SCHEMA, *fields]) if fields else INTERACTION_SCHEMA

@@ -15,8 +15,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from contracts import columns
 from contracts.documents import Document
 from contracts.errors import CorruptArtefactError
-from contracts.features import FeatureNames, StoredFeatureNames
+from contracts.features import NO_FEATURES, FeatureNames, StoredFeatureNames
 from contracts.storage import FileEntry
+from contracts.user_features import UserFeatures
 
 __all__ = [
     "ITEMS_SCHEMA",
@@ -48,15 +49,19 @@ def items_schema(features: FeatureNames) -> pa.Schema:
     return pa.schema([*ITEMS_SCHEMA, *features.fields])
 
 
-def examples_schema(history_length: int, exposed_items: int = 0) -> pa.Schema:
+def examples_schema(
+    history_length: int, exposed_items: int = 0, user_features: FeatureNames = NO_FEATURES
+) -> pa.Schema:
     """Return the schema of ``examples-*.parquet``.
 
     `history` holds the keys of the user's last positives before the event, oldest first, padded on the left
     with `PADDING_KEY`; `label` is +1 or -1 (`Label`); `event_key` is the hashed `event_id`, null without one. With
     `exposed_items`, `exposed` holds the keys of so many items at most that were shown beside a positive's item and not
-    chosen, the one to take first first, padded on the right.
+    chosen, the one to take first first, padded on the right. With `user_features`, the struct of this name holds those
+    that came with the event.
     """
     exposed = pa.field(columns.EXPOSED, pa.list_(pa.int64(), exposed_items), nullable=False)
+    features = pa.field(columns.USER_FEATURES, pa.struct(user_features.fields), nullable=False)
     return pa.schema(
         [
             pa.field(columns.USER_KEY, pa.int64(), nullable=False),
@@ -68,6 +73,7 @@ def examples_schema(history_length: int, exposed_items: int = 0) -> pa.Schema:
             pa.field(columns.EVENT_KEY, pa.int64()),
             pa.field(columns.ATTRIBUTION_TOKEN, pa.string()),
             *([exposed] if exposed_items else []),
+            *([features] if user_features.all else []),
         ]
     )
 
@@ -139,6 +145,7 @@ class WindowManifest(Document):
     item_features: StoredFeatureNames = Field(default=FeatureNames(), description="features in items.parquet")
     exposed_items: int = Field(default=0, ge=0, description="exposed items of an example; 0: the column is absent")
     exposure: ExposureCounts = ExposureCounts()
+    user_features: UserFeatures = Field(default=UserFeatures(), description="in the examples, if there are any")
     files: tuple[FileEntry, ...]
 
     @model_serializer(mode="wrap")
@@ -149,6 +156,8 @@ class WindowManifest(Document):
         if not self.exposed_items:
             fields.pop("exposed_items", None)
             fields.pop("exposure", None)
+        if not self.user_features.names.all:
+            fields.pop("user_features", None)
         return fields
 
     @property

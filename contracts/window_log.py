@@ -132,7 +132,7 @@ class WindowLog:
         tables = [self.examples(manifest, shard, columns) for shard in self.shards(manifest)]
         if tables:
             return pa.concat_tables(tables)
-        schema = examples_schema(manifest.history_length, manifest.exposed_items)
+        schema = examples_schema(manifest.history_length, manifest.exposed_items, manifest.user_features.names)
         return (schema if columns is None else pa.schema([schema.field(name) for name in columns])).empty_table()
 
     def items(self, manifest: WindowManifest) -> pa.Table:

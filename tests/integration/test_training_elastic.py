@@ -139,7 +139,7 @@ def trained_by(store: Store, first: Machine, ranks: int) -> Callable[[], bool]:
 
 def test_the_run_goes_on_with_the_machines_that_are_there(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
-    synthetic(WindowWriter(store), windows=WINDOWS, events=600, exposed=3)
+    synthetic(WindowWriter(store), windows=WINDOWS, events=600, exposed=3, said=True)
     took = {}
     with machines(store, tmp_path) as found:
         one, two, three = found

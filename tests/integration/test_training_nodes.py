@@ -77,7 +77,7 @@ def progress(store: Store) -> str:
 def test_nodes_that_are_lost_come_back_and_the_run_ends_bit_for_bit_where_it_would_have(tmp_path: Path) -> None:
     whole, disturbed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "disturbed"))
     for store in (whole, disturbed):
-        synthetic(WindowWriter(store), windows=4, events=400, exposed=3)
+        synthetic(WindowWriter(store), windows=4, events=400, exposed=3, said=True)
     assert started(whole, tmp_path / "one node, two ranks").wait(timeout=100) == 0
     with nodes(disturbed, tmp_path) as both:
         # One of the two holds the place where they meet: the other cannot go on without it.

@@ -95,7 +95,7 @@ def final(store: Store, config: TrainerConfig = CONFIG) -> TrainerState:
 def test_ranks_killed_at_random_end_bit_for_bit_where_an_unkilled_run_ends(tmp_path: Path, ranks: int) -> None:
     whole, killed = Store(str(tmp_path / "whole")), Store(str(tmp_path / "killed"))
     for store in (whole, killed):
-        synthetic(WindowWriter(store), windows=5, events=600, exposed=3)
+        synthetic(WindowWriter(store), windows=5, events=600, exposed=3, said=True)
     assert started(whole, tmp_path / "unkilled", ranks=ranks).wait(timeout=100) == 0
     draw = random.Random()
     notes = tmp_path / "notes"

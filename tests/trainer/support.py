@@ -54,7 +54,8 @@ def batches_of(store: Store, state: TrainerState, sequence: int = 0) -> list[Bat
     log, config = WindowLog(store), state.config
     found = SharedWindow.read(log, log.committed()[sequence], config, state.embeddings.workers)
     order = generator(config.seed, Purpose.SHUFFLE, sequence)
-    return list(batches(found, state.table, config.batch_size, order, users=state.users))
+    users, featured = state.users, state.featured_users
+    return list(batches(found, state.table, config.batch_size, order, users=users, featured=featured))
 
 
 def same_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> list[str]:

@@ -21,6 +21,7 @@ from contracts import (
     items_schema,
 )
 from contracts.artefacts import write_table
+from contracts.user_features import UserFeatures
 from pipelines.user_state import TouchedUsers
 from sketches import CountMinSketch
 from tests.pipelines.known_users import KnownUsers
@@ -30,7 +31,8 @@ class WindowWriter:
     """Commits one window after another to a store.
 
     `features` holds values by item for each feature; lists of strings make a categorical one. `exposed` are, for each
-    event of the next windows, the items that it was shown with, equally many.
+    event of the next windows, the items that it was shown with, equally many, and `said` is what each says of its user,
+    by feature.
     """
 
     def __init__(self, store: Store, *, history_length: int = 10, width: int = 1 << 12) -> None:
@@ -40,6 +42,7 @@ class WindowWriter:
         self.sequence = 0
         self.features: dict[str, dict[str, Any]] = {}
         self.exposed: list[list[str]] | None = None
+        self.said: dict[str, list[Any]] = {}
 
     def commit(
         self,
@@ -80,11 +83,18 @@ class WindowWriter:
             self.store.write(f"{folder}/{name.user_sketch()}", user_sketch.to_bytes()),
         ]
         table = _examples(events, history, weights, self.exposed)
+        names, said = _names_of(self.said), UserFeatures()
+        if self.said:
+            values = pa.StructArray.from_arrays(
+                [pa.array(self.said[field.name], field.type) for field in names.fields], fields=names.fields
+            )
+            table = table.append_column(pa.field(columns.USER_FEATURES, values.type, nullable=False), values)
+            said = UserFeatures.of(table, names)
         # Two shards, split by user, as a pipeline would.
         for shard in (0, 1):
             part = table.filter(pa.array(user_keys % 2 == shard))
             files.append(write_table(self.store, f"{folder}/{name.examples(shard)}", part))
-        manifest = self._manifest(name, times, positive, files)
+        manifest = self._manifest(name, times, positive, files).model_copy(update={"user_features": said})
         WindowLog(self.store).commit(manifest)
         self.sequence += 1
         return manifest
@@ -110,8 +120,7 @@ class WindowWriter:
 
     @property
     def _names(self) -> FeatureNames:
-        lists = [name for name, by_item in self.features.items() if isinstance(next(iter(by_item.values())), list)]
-        return FeatureNames(categorical=lists, dense=[name for name in self.features if name not in lists])
+        return _names_of({name: list(by_item.values()) for name, by_item in self.features.items()})
 
     def _items(self, items: list[str], keys: np.ndarray, positive: np.ndarray) -> pa.Table:
         distinct, first, counts = np.unique(keys[positive], return_index=True, return_counts=True)
@@ -119,6 +128,11 @@ class WindowWriter:
         values: dict[str, Any] = {columns.ITEM_KEY: distinct, columns.ITEM_ID: ids, columns.COUNT: counts}
         values |= {name: [self.features[name].get(one) for one in ids] for name in self._names.all}
         return pa.table(values, schema=items_schema(self._names))
+
+
+def _names_of(features: dict[str, list[Any]]) -> FeatureNames:
+    lists = [name for name, values in features.items() if isinstance(next(filter(None, values)), list)]
+    return FeatureNames(categorical=lists, dense=[name for name in features if name not in lists])
 
 
 def _examples(events: pa.Table, history: np.ndarray, weights: np.ndarray, exposed: list[list[str]] | None) -> pa.Table:
@@ -149,10 +163,11 @@ def synthetic(
     seed: int = 0,
     step_ms: int = 3_600_000,
     exposed: int = 0,
+    said: bool = False,
 ) -> list[WindowManifest]:
     """Commit windows in which each user walks through a neighbourhood of items, popular ones more often.
 
-    Each event is shown with `exposed` items of its neighbourhood.
+    Each event is shown with `exposed` items of its neighbourhood, and may say where its user lives, and how old it is.
     """
     draw = np.random.default_rng(seed)
     written = []
@@ -165,6 +180,11 @@ def synthetic(
         if exposed:
             beside = (who[:, None] * 2 + draw.integers(8, size=(events, exposed))) % items
             writer.exposed = [[f"i{item}" for item in row] for row in beside]
+        if said:
+            writer.said = {
+                "lives": [[f"street {user % 7}"] + ["town"] * int(user % 3 == 1) if user % 5 else None for user in who],
+                "age": [float(user) if user % 4 else None for user in who],
+            }
         span = (number * step_ms, (number + 1) * step_ms)
         written.append(writer.commit([f"u{user}" for user in who], [f"i{item}" for item in what], times, span=span))
     return written

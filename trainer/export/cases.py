@@ -13,6 +13,7 @@ from trainer.config import TrainerConfig
 from trainer.ranks.workers import Workers
 from trainer.step.positives import Positives
 from trainer.step.shared_window import SharedWindow
+from trainer.users.lines import NO_FEATURES, Layout, UserLines
 
 __all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]
 
@@ -26,17 +27,21 @@ ENOUGH: Final = GATE_CASES
 
 
 class Cases(NamedTuple):
-    """Positive events: the `items` (n,) that came, and the `histories` (n, L) before them, oldest first."""
+    """Positive events: the `items` (n,) that came, and the `histories` (n, L) before them, oldest first.
+
+    `features` (n,) is what the log says of the users.
+    """
 
     items: ItemKeys
     histories: ItemKeys
+    features: UserLines
 
     def __len__(self) -> int:
         return len(self.items)
 
     def take(self, chosen: slice | npt.NDArray[np.int64]) -> "Cases":
         """Return some of the cases."""
-        return Cases(ItemKeys(self.items[chosen]), ItemKeys(self.histories[chosen]))
+        return Cases(ItemKeys(self.items[chosen]), ItemKeys(self.histories[chosen]), self.features.take(chosen))
 
 
 @dataclass
@@ -58,7 +63,7 @@ class RecentCases:
 
         `drawn` are `MOST` of its positives, or all, as `SharedWindow.sampled` draws them.
         """
-        self._known[manifest.sequence] = cases = Cases(drawn.items, drawn.histories)
+        self._known[manifest.sequence] = cases = self._of(manifest, drawn)
         sequence, kept = manifest.sequence, 0
         while sequence in self._known and kept < ENOUGH:
             kept += len(self._known[sequence])
@@ -77,11 +82,12 @@ class RecentCases:
             sequence -= 1
         if not parts:
             no_histories = np.empty((0, self.config.tower.history_length), np.int64)
-            return Cases(ItemKeys(np.empty(0, np.int64)), ItemKeys(no_histories))
+            return Cases(ItemKeys(np.empty(0, np.int64)), ItemKeys(no_histories), UserLines.nothing(0))
         if len(parts) == 1:
             return parts[0]
         items = np.concatenate([part.items for part in parts])
-        return Cases(ItemKeys(items), _joined([part.histories for part in parts]))
+        features = UserLines.joined([part.features for part in parts])
+        return Cases(ItemKeys(items), _joined([part.histories for part in parts]), features)
 
     def _read(self, sequence: int) -> bool:
         """Read a window's cases from the store; say whether it has the window."""
@@ -95,8 +101,12 @@ class RecentCases:
             logger.warning("bundles are compared without the cases of window %d and before: %s", sequence, error)
             return False
         drawn = found.sampled(self.config.seed, sequence, MOST)
-        self._known[sequence] = Cases(drawn.items, drawn.histories)
+        self._known[sequence] = self._of(manifest, drawn)
         return True
+
+    def _of(self, manifest: WindowManifest, drawn: Positives) -> Cases:
+        layout = Layout.of(manifest.user_features) if self.config.features.buckets else NO_FEATURES
+        return Cases(drawn.items, drawn.histories, UserLines(layout, drawn.features))
 
 
 def _joined(histories: list[ItemKeys]) -> ItemKeys:

@@ -95,7 +95,8 @@ def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
     manifest = delta.model_copy(update={**complete, "compacts": ref})
     rows = servable.rows
     index = servable.index.merged(rows.vectors, np.asarray(rows.live))
-    wanted, there = (BundleFile.TOWER, BundleFile.SCORER, BundleFile.FEATURES), {entry.name for entry in delta.files}
+    wanted = (BundleFile.TOWER, BundleFile.SCORER, BundleFile.FEATURES, BundleFile.USER_FEATURES)
+    there = {entry.name for entry in delta.files}
     model = {name: log.read(delta, name) for name in wanted if name in there}
     files = write_compacted(log.store, manifest, rows, index, model)
     manifest = manifest.model_copy(update={"files": files})

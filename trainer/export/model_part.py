@@ -19,7 +19,7 @@ __all__ = ["ModelPart"]
 class ModelPart(NamedTuple):
     """Read of a state at once, so that it may go on while the bundle is made.
 
-    `files` are the user tower and, where there are any, the scorer and what item features say of an item, by name.
+    `files` are the user tower and, where there are any, the scorer and what features say of items and users, by name.
     `fault` says what of the state is not finite.
     """
 
@@ -43,5 +43,7 @@ class ModelPart(NamedTuple):
             files[BundleFile.SCORER] = scorer_to_onnx(state.second.scorer)
         if state.featured is not None:
             files[BundleFile.FEATURES] = state.featured.weights.encode()
+        if state.featured_users is not None:
+            files[BundleFile.USER_FEATURES] = state.featured_users.weights.encode()
         evaluation, fault = mean_metrics(state.recent), fault_of(state, touched)
         return cls(files, replace(state.position), evaluation, state.stretches, fault)

@@ -48,6 +48,8 @@ def _digest(state: TrainerState, fingerprint: int) -> str:
     if state.featured is not None:
         # Their values by item are not in it: they show in what was trained on them.
         digest.update(state.featured.weights.encode())
+    if state.featured_users is not None:
+        digest.update(state.featured_users.weights.encode())
     for name, value in sorted(flatten(served).items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(array_of(value)).data)

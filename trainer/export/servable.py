@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from contracts import BundleFile, BundleLog, BundleManifest, IndexRows, ItemKeys
+from contracts import BundleFile, BundleLog, BundleManifest, IndexRows
 from contracts.bundle_delta import BundleDelta
 from contracts.bundle_files import BundleFiles, MappedFiles
 from contracts.bundle_rows import BundleRows
+from contracts.feature_weights import FeatureWeights
 from trainer.export.cases import Cases
 from trainer.export.searched import Searched, searched_in
 
@@ -42,6 +43,7 @@ class Servable:
     index: Searched
     rows: BundleRows
     scorer: onnxruntime.InferenceSession | None = None
+    features: FeatureWeights | None = None
     _answered: list[tuple[Cases, int, npt.NDArray[np.bool_]]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
@@ -67,11 +69,13 @@ class Servable:
             index = files.guarded(BundleFile.LISTS, partial(index.changed, delta))
         last = BundleFiles(log, manifest)
         scorer = last.decode(BundleFile.SCORER, _session) if last.has(BundleFile.SCORER) else None
-        return cls(manifest, last.decode(BundleFile.TOWER, _session), index, rows, scorer)
+        said = last.has(BundleFile.USER_FEATURES)
+        features = last.decode(BundleFile.USER_FEATURES, FeatureWeights.decode) if said else None
+        return cls(manifest, last.decode(BundleFile.TOWER, _session), index, rows, scorer, features)
 
     def index_recall(self, cases: Cases) -> float:
         """Return the share of the exact best items that the index finds, on the newest of the cases."""
-        users = self._users(cases.take(slice(-_QUERIES, None)).histories)
+        users = self._users(cases.take(slice(-_QUERIES, None)))
         depth = min(_DEPTH, self.manifest.items)
         _, found = self.index.search(users, depth)
         exact = self._best(users, depth)
@@ -105,7 +109,7 @@ class Servable:
         return found
 
     def _hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
-        rows = self._found(self._users(cases.histories), k)
+        rows = self._found(self._users(cases), k)
         wanted = self.rows.item_rows.look_up(cases.items)
         hit: npt.NDArray[np.bool_] = (rows == wanted[:, None]).any(1) & (wanted >= 0)
         return hit
@@ -122,10 +126,12 @@ class Servable:
         best = np.argsort(-np.where(rows < 0, -np.inf, scores), axis=1, kind="stable")[:, :k]
         return IndexRows(np.take_along_axis(rows, best, 1))
 
-    def _users(self, histories: ItemKeys) -> Floats:
-        """Return the tower's vectors (n, d) as they are searched with."""
-        rows, mask = self.rows.item_rows.tower_inputs(histories, self.manifest.history_length)
+    def _users(self, cases: Cases) -> Floats:
+        """Return the vectors (n, d) of users as they are searched with."""
+        rows, mask = self.rows.item_rows.tower_inputs(cases.histories, self.manifest.history_length)
         (users,) = self.tower.run(["user"], {"history": self.rows.embeddings[rows], "mask": mask})
+        if self.features is not None:
+            users = users + cases.features.said(self.features)
         if self.manifest.metric == "cosine":
             users = users / np.maximum(np.linalg.norm(users, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return np.ascontiguousarray(users, np.float32)

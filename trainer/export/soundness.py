@@ -41,6 +41,8 @@ def _norms(state: TrainerState, rows: TableRows | None) -> dict[str, Tensor]:
     parts: dict[str, Stateful] = {"tower": state.tower, "optimizer": state.optimizer}
     if state.featured is not None:
         parts["features"] = state.featured.tower
+    if state.featured_users is not None:
+        parts["user_features"] = state.featured_users.tower
     if state.second is not None:
         parts["rescoring"] = state.second.scorer
         parts["rescoring_optimizer"] = state.second.optimizer

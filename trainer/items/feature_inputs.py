@@ -6,7 +6,7 @@ from torch import Tensor
 from contracts.feature_weights import LARGEST
 from contracts.features import MAX_DENSE
 from trainer.items.features import FeatureTable
-from trainer.towers.item import FeatureInputs
+from trainer.towers.features import FeatureInputs
 
 __all__ = ["inputs_of"]
 

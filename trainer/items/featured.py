@@ -14,7 +14,7 @@ from trainer.items.feature_inputs import inputs_of
 from trainer.items.features import FeatureTable
 from trainer.items.route import Route
 from trainer.items.table import RowChanges, TableRows
-from trainer.towers.item import FeatureInputs, ItemFeatures
+from trainer.towers.features import FeatureInputs, FeatureVectors
 
 __all__ = ["FeaturedItems"]
 
@@ -30,7 +30,7 @@ class FeaturedItems:
         Adds it to the embeddings; its device and type are those of the embeddings.
     """
 
-    def __init__(self, table: FeatureTable, tower: ItemFeatures) -> None:
+    def __init__(self, table: FeatureTable, tower: FeatureVectors) -> None:
         self.table = table
         self.tower = tower
 
@@ -38,7 +38,7 @@ class FeaturedItems:
     def fresh(cls, buckets: int, embeddings: Embeddings) -> "FeaturedItems":
         """Return the part as it starts, before the first feature, for the rows of `embeddings`."""
         weight = embeddings.weight
-        tower = ItemFeatures(weight.shape[1], buckets).to(weight)
+        tower = FeatureVectors(weight.shape[1], buckets).to(weight)
         return cls(FeatureTable(buckets, embeddings.capacity, embeddings.workers, weight.device), tower)
 
     def parameters(self) -> list[nn.Parameter]:

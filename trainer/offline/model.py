@@ -26,8 +26,9 @@ from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower, project
-from trainer.towers.item import FeatureInputs
+from trainer.towers.features import FeatureInputs
 from trainer.towers.lightgcn import Graph
+from trainer.users.featured import FeaturedUsers
 
 __all__ = ["Estimator", "OfflineModel"]
 
@@ -55,6 +56,8 @@ class OfflineModel:
     cache: ItemCache | None = None
     second: SecondPhase | None = None
     """None: offline runs are about the first phase, whatever the settings say."""
+    featured_users: FeaturedUsers | None = None
+    """None: closed sets of interactions have no user features."""
     position: Position = field(default_factory=Position)
 
     @classmethod

@@ -207,7 +207,13 @@ def _keys(values: Tensor) -> Tensor:
     return (ordered << 32) | column
 
 
-def user_vectors(tower: nn.Module, config: TowerConfig, vectors: Tensor, histories: Tensor) -> Tensor:
+def user_vectors(
+    tower: nn.Module,
+    config: TowerConfig,
+    vectors: Tensor,
+    histories: Tensor,
+    with_features: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """Return the vectors (n, d) of users as the search compares them.
 
     Parameters
@@ -218,5 +224,8 @@ def user_vectors(tower: nn.Module, config: TowerConfig, vectors: Tensor, histori
         What the tower reads, by table row, (capacity, d).
     histories
         Table rows, (n, L), padded with `PADDING`.
+    with_features
+        Adds to what the tower makes of histories, (n, d), what features of the users say.
     """
-    return project(tower(functional.embedding(histories, vectors), histories != PADDING), config)
+    users = tower(functional.embedding(histories, vectors), histories != PADDING)
+    return project(users if with_features is None else with_features(users), config)

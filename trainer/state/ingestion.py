@@ -9,6 +9,7 @@ from contracts import ItemKeys, UserKeys, WindowManifest
 from trainer.items.rows import FIRST_ITEM, TableRows, no_rows
 from trainer.items.table import RowChanges
 from trainer.losses import ItemCache
+from trainer.state.starting import start_features, start_user_features
 from trainer.state.trainer_state import TrainerState
 from trainer.step.seeds import Purpose, generator
 
@@ -54,6 +55,7 @@ def ingest_window(
     state.embeddings.touch(torch.from_numpy(state.counts.follow(TableRows(rows[known]), estimates[known], changes)))
     _renew_cache(state, changes)
     _ingest_features(state, manifest, rows, features, changes)
+    _ingest_user_features(state, manifest)
     return changes
 
 
@@ -81,9 +83,16 @@ def _ingest_features(
 ) -> None:
     """Set the features of the items of `rows`; their part of the model starts where a window first has any."""
     if features is not None and state.featured is None and state.config.features.buckets:
-        state.featured = state.start_features()
+        start_features(state)
     if state.featured is not None:
         state.featured.ingest_window(manifest, rows, features, changes, state.table.capacity)
+
+
+def _ingest_user_features(state: TrainerState, manifest: WindowManifest) -> None:
+    """Take in which user features a window has; their part of the model starts where a window first has any."""
+    if not (manifest.user_features.names.all and state.config.features.buckets):
+        return
+    (state.featured_users or start_user_features(state)).take_in(manifest.user_features)
 
 
 def _renew_cache(state: TrainerState, changes: RowChanges) -> None:

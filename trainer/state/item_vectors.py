@@ -12,7 +12,7 @@ from trainer.items.embeddings import Embeddings
 from trainer.items.featured import FeaturedItems
 from trainer.ranks.workers import Workers
 from trainer.towers import project
-from trainer.towers.item import FeatureInputs
+from trainer.towers.features import FeatureInputs
 
 __all__ = ["ItemVectors"]
 

@@ -22,10 +22,11 @@ _SHARE: Final = 4
 
 
 class Layout(NamedTuple):
-    """The rows of the table, and type and shape of what has a line for each, by name."""
+    """The rows of the table, type and shape of what has a line for each, by name, and all parts of the state."""
 
     capacity: int
     lines: dict[str, tuple[torch.dtype, tuple[int, ...]]]
+    parts: tuple[str, ...] = ()
 
 
 class SavedRows(NamedTuple):

@@ -33,13 +33,15 @@ from trainer.state.progress import Progress
 from trainer.state.saved import Layout, SavedChain
 from trainer.state.shared import lines_of_some
 from trainer.state.since_bundle import SinceBundle
+from trainer.state.starting import start_saved
 from trainer.state.touched import TouchedOfAll
 from trainer.step.adamw import AdamW
 from trainer.step.model import Fetched, Position, Totals
 from trainer.step.rescoring import SecondPhase
 from trainer.step.seeds import Purpose, derive, generator
 from trainer.towers import Tower, build_tower
-from trainer.towers.item import FeatureInputs
+from trainer.towers.features import FeatureInputs
+from trainer.users.featured import FeaturedUsers
 
 __all__ = ["SINCE", "TrainerState"]
 
@@ -71,6 +73,7 @@ class TrainerState:
     cache: ItemCache | None = None
     featured: FeaturedItems | None = None
     second: SecondPhase | None = None
+    featured_users: FeaturedUsers | None = None
     saved: SavedChain | None = None
     counts: RowCounts = field(init=False)
     touched: TouchedOfAll = field(init=False)
@@ -168,12 +171,6 @@ class TrainerState:
         """Finds the lists of items, by what the index reads of them."""
         return Assigner(self.embeddings.workers, self.vectors.searched)
 
-    def start_features(self) -> FeaturedItems:
-        """Return the part of the model that reads features, before any are known; AdamW trains it from here on."""
-        featured = FeaturedItems.fresh(self.config.features.buckets, self.embeddings)
-        self.optimizer.extend(featured.parameters())
-        return featured
-
     def answer(self, question: str) -> None:
         """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
         answers = [self.touched.answer, self.vectors.answer, self.writer.answer, self.assigner.answer]
@@ -207,10 +204,11 @@ class TrainerState:
         return found | shared | {"progress": self._progress()}
 
     def layout(self) -> Layout:
-        """Return the table's capacity, and what it has a line for: only in states that agree can rows be exchanged."""
-        parts = {name: part for name, part in self._parts().items() if isinstance(part, StatefulRows)}
-        lines = flatten(parts, no_rows())
-        return Layout(self.table.capacity, {name: (line.dtype, tuple(line.shape)) for name, line in lines.items()})
+        """Return the table's capacity, what it has a line for, and all parts: only states that agree exchange rows."""
+        parts = self._parts()
+        with_rows = {name: part for name, part in parts.items() if isinstance(part, StatefulRows)}
+        lines = {name: (line.dtype, tuple(line.shape)) for name, line in flatten(with_rows, no_rows()).items()}
+        return Layout(self.table.capacity, lines, tuple(parts))
 
     def _progress(self) -> Tensor:
         return Progress(self.position, self.frequencies.time_ms, tuple(self.recent), self.stretches).encoded()
@@ -236,8 +234,7 @@ class TrainerState:
         # Embeddings and item features take the size of the table from it.
         state.embeddings.places = replace(state.embeddings.places, capacity=state.table.capacity)
         state.embeddings.load_state_dict(saved.pop("embeddings"))
-        if "features" in saved:
-            state.featured = state.start_features()
+        start_saved(state, saved)
         if "cache" in saved:
             state.cache = ItemCache(config.loss.cache, 1, torch.Generator())
         parts = state._parts()
@@ -286,6 +283,7 @@ class TrainerState:
             "users": self.users,
             "cache": self.cache,
             "features": self.featured,
+            "user_features": self.featured_users,
             "rescoring": None if self.second is None else self.second.scorer,
             "rescoring_optimizer": None if self.second is None else self.second.optimizer,
         }

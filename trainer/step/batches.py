@@ -1,7 +1,8 @@
 """From the positives of a window to batches of table rows."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,15 @@ from trainer.step.dealt import Dealt
 from trainer.step.positives import Positives
 from trainer.step.shared_window import SharedWindow
 from trainer.step.shuffled import Ints, Shuffled
+from trainer.towers.features import FeatureInputs
+from trainer.users.featured import FeaturedUsers
+from trainer.users.lines import Layout, UserLines
 
 __all__ = ["Batch", "Examples", "batches"]
+
+_USER_FIELDS: Final = ("user_buckets", "user_shares", "user_numbers")
+
+_Reader = Callable[[npt.NDArray[np.int32]], FeatureInputs]
 
 
 class Examples(NamedTuple):
@@ -55,8 +63,9 @@ class Batch(NamedTuple):
     Of all ranks are `positives` and `real`, (B,), or (B, L) where every position of a history has a positive, and
     `weights` and `user_counts`, (B,). Of this rank's share (`Workers.share`) are the `histories` (s, L), the `known`
     (s, K), further positives of each row's user, and the `exposed` (s, E), shown beside each positive and not chosen;
-    there are none where every position has a positive. `labels` tell which of the pairs (B,), or of all combinations
-    (B, B), are positive, where a loss samples both kinds.
+    there are none where every position has a positive. So is what the log says of the users (`FeatureInputs`):
+    `user_buckets` and `user_shares` (s, V), and `user_numbers` (s, D). `labels` tell which of the pairs (B,), or of all
+    combinations (B, B), are positive, where a loss samples both kinds.
     """
 
     positives: Tensor
@@ -67,6 +76,16 @@ class Batch(NamedTuple):
     known: Tensor
     labels: Tensor = torch.empty(0, dtype=torch.bool)
     exposed: Tensor = torch.empty(0, 0, dtype=torch.int64)
+    user_buckets: Tensor = torch.empty(0, 0, dtype=torch.int32)
+    user_shares: Tensor = torch.empty(0, 0)
+    user_numbers: Tensor = torch.empty(0, 0)
+
+    @property
+    def features(self) -> FeatureInputs | None:
+        """What the log says of the users; None where it says nothing of any."""
+        if not self.user_buckets.numel():
+            return None
+        return FeatureInputs(self.user_buckets, self.user_shares, self.user_numbers)
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device; a pinned one arrives while this process goes on."""
@@ -86,6 +105,14 @@ class _Columns(NamedTuple):
     lengths: npt.NDArray[np.int32]
 
 
+class _Lines(NamedTuple):
+    """Lines of histories, exposed items and user features, which `cuts` part, and what reads the latter."""
+
+    every: Shuffled
+    cuts: tuple[int, int]
+    reader: _Reader
+
+
 def batches(
     found: SharedWindow,
     table: ItemTable,
@@ -93,6 +120,7 @@ def batches(
     generator: torch.Generator,
     *,
     users: Users | None = None,
+    featured: FeaturedUsers | None = None,
     start: int = 0,
 ) -> Iterator[Batch]:
     """Return the positives whose item has a row of its own, in a seeded order, from batch `start` on.
@@ -100,7 +128,8 @@ def batches(
     The last batch is padded to the full size, so that every rank has as many rows in every step. Histories and exposed
     items go to the ranks that train on them, and wait there on disk: 4 B per item in ``TMPDIR``.
 
-    All ranks call it together; the batches themselves are made without the others.
+    With `featured`, batches say what it reads of the users. All ranks call it together; the batches themselves are made
+    without the others.
 
     Raises
     ------
@@ -111,8 +140,10 @@ def batches(
     admitted = np.flatnonzero(columns.rows >= FIRST_ITEM)
     order = admitted[torch.randperm(len(admitted), generator=generator).numpy()]
     dealt = Dealt(order, size, found.workers)
-    lines = _dealt(found, table, dealt)
-    return _in_order(columns, dealt, lines, found.own.histories.shape[1], start)
+    reader = partial(_said, featured, found.layout) if featured is not None and found.layout.width else _nothing
+    length, shown = (keys.shape[1] for keys in (found.own.histories, found.own.exposed))
+    lines = _Lines(_dealt(found, table, dealt), (length, length + shown), reader)
+    return _in_order(columns, dealt, lines, start)
 
 
 def _columns(found: SharedWindow, table: ItemTable, users: Users | None) -> _Columns:
@@ -130,28 +161,45 @@ def _columns(found: SharedWindow, table: ItemTable, users: Users | None) -> _Col
 
 
 def _dealt(found: SharedWindow, table: ItemTable, dealt: Dealt) -> Shuffled:
-    """Look up the rows of histories and exposed items, side by side, and give each line to the rank that wants it."""
+    """Look up the rows of histories and exposed items, and give each line to the rank that wants it.
+
+    Beside them, a line has the user features as they are.
+    """
     sides, places = (found.own.histories, found.own.exposed), dealt.places(len(found))[found.here]
-    lines = Shuffled(dealt.lines, sum(keys.shape[1] for keys in sides), len(dealt.here))
+    width = sum(part.shape[1] for part in (*sides, found.own.features))
+    lines = Shuffled(dealt.lines, width, len(dealt.here))
     for block in found.own_blocks():
-        rows = np.concatenate([table.rows(ItemKeys(keys[block])) for keys in sides], 1).astype(np.int32)
-        lines.append(dealt.exchanged(places[block], rows))
+        rows = [table.rows(ItemKeys(keys[block])).astype(np.int32) for keys in sides]
+        lines.append(dealt.exchanged(places[block], np.concatenate([*rows, found.own.features[block]], 1)))
     return lines
 
 
-def _in_order(columns: _Columns, dealt: Dealt, lines: Shuffled, length: int, start: int) -> Iterator[Batch]:
-    groups = lines.groups(start)
+def _in_order(columns: _Columns, dealt: Dealt, lines: _Lines, start: int) -> Iterator[Batch]:
+    groups = lines.every.groups(start)
     for chosen in dealt.batches(start):
         # The last batch may have nothing for this rank.
-        mine = torch.from_numpy(next(groups, lines.none)).long()
+        mine = np.split(next(groups, lines.every.none), lines.cuts, 1)
         used = max(int(columns.lengths[chosen].max()), 1)
-        histories, exposed = mine.tensor_split([length], 1)
-        yield _padded(columns, chosen, histories[:, length - used :], exposed, dealt)
+        mine[0] = mine[0][:, lines.cuts[0] - used :]
+        yield _padded(columns, chosen, mine, lines.reader, dealt)
 
 
-def _padded(columns: _Columns, chosen: Ints, histories: Tensor, exposed: Tensor, dealt: Dealt) -> Batch:
-    missing, absent = dealt.size - len(chosen), len(dealt.here) - len(histories)
+def _nothing(lines: npt.NDArray[np.int32]) -> FeatureInputs:
+    none = torch.empty(len(lines), 0)
+    return FeatureInputs(none.int(), none, none)
+
+
+def _said(featured: FeaturedUsers, layout: Layout, lines: npt.NDArray[np.int32]) -> FeatureInputs:
+    """Return what lines (s, F) say of users."""
+    return featured.inputs(UserLines(layout, lines))
+
+
+def _padded(columns: _Columns, chosen: Ints, mine: list[npt.NDArray[np.int32]], reader: _Reader, dealt: Dealt) -> Batch:
+    missing, absent = dealt.size - len(chosen), len(dealt.here) - len(mine[0])
     rows, weights, counts, _ = (torch.from_numpy(column[chosen]) for column in columns)
+    # All ones are no bucket, and no number.
+    features = np.pad(mine[2], ((0, absent), (0, 0)), constant_values=-1)
+    histories, exposed = (torch.from_numpy(part).long() for part in mine[:2])
     histories = functional.pad(histories, (0, 0, 0, absent), value=PADDING)
     return Batch(
         functional.pad(rows.long(), (0, missing), value=PADDING),
@@ -161,4 +209,5 @@ def _padded(columns: _Columns, chosen: Ints, histories: Tensor, exposed: Tensor,
         functional.pad(counts, (0, missing), value=1.0),
         histories,
         exposed=functional.pad(exposed, (0, 0, 0, absent), value=PADDING),
+        **dict(zip(_USER_FIELDS, reader(features), strict=True)),
     )

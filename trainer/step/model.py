@@ -13,7 +13,8 @@ from trainer.negatives import RowList, RowValues
 from trainer.step.adamw import AdamW
 from trainer.step.rescoring import SecondPhase
 from trainer.towers import Tower
-from trainer.towers.item import FeatureInputs
+from trainer.towers.features import FeatureInputs
+from trainer.users.featured import FeaturedUsers
 
 __all__ = ["Fetched", "Model", "Position", "Totals"]
 
@@ -69,6 +70,8 @@ class Model(Protocol):
     """Of `resampled_softmax`; its ids are table rows."""
     second: SecondPhase | None
     """Of `rescoring`."""
+    featured_users: FeaturedUsers | None
+    """Where windows have user features."""
 
     @property
     def live(self) -> Tensor:

@@ -14,6 +14,7 @@ from trainer.ranks.workers import Workers
 from trainer.step.positives import Positives, read_positives
 from trainer.step.seeds import Purpose, generator
 from trainer.step.spool import blocks
+from trainer.users.lines import NO_FEATURES, Layout
 
 __all__ = ["SharedWindow"]
 
@@ -22,17 +23,20 @@ __all__ = ["SharedWindow"]
 class SharedWindow:
     """The positives of a window: `own` are those of this rank's part, which follow those of the ranks before it.
 
-    All ranks make it and call its methods together.
+    `layout` says what the lines of user features hold. All ranks make it and call its methods together.
     """
 
     own: Positives
     workers: Workers
+    layout: Layout = NO_FEATURES
 
     @classmethod
     def read(cls, log: WindowLog, manifest: WindowManifest, config: TrainerConfig, workers: Workers) -> Self:
         """Read this rank's part of a window, with what the settings ask for; raises what `read_positives` raises."""
         length, exposed = config.tower.history_length, config.negatives.exposed
-        return cls(read_positives(log, manifest, length, exposed, workers=workers), workers)
+        buckets = config.features.buckets
+        own = read_positives(log, manifest, length, exposed, buckets=buckets, workers=workers)
+        return cls(own, workers, Layout.of(manifest.user_features) if buckets else NO_FEATURES)
 
     def __len__(self) -> int:
         return int(self.cuts[-1])

@@ -151,13 +151,16 @@ class StepVectors:
         return self._places[: share.histories.numel()].view_as(share.histories)
 
     def _users(self, sampled: SampledInputs, batch: Batch) -> Tensor:
-        """Return the vectors (b, d) of the rows' users, read out of their histories."""
+        """Return the vectors (b, d) of the rows' users: read out of their histories, with what their features add."""
         share, tower = sampled.share, self.model.tower
         history, mask = Placed(self._look_up, self._read_places(share)), share.histories != PADDING
         if batch.positives.ndim > 1:
             users = torch.cat([read_out(tower, *part, every=True) for part in in_parts(history, mask)])
         else:
             users = forward_of(self.model)(history, mask)
+        featured, features = self.model.featured_users, batch.features
+        if featured is not None and features is not None:
+            users = featured.compose(users, features)
         # As a rule all rows are real, and an index has a gradient of its own.
         users = users if len(share.positions) == len(users) else users[share.positions]
         return project(users, self.model.config.tower)

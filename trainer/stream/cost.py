@@ -118,7 +118,8 @@ def batches_of(
         found = SharedWindow.read(log, manifest, config, workers)
         ingest(state, log, manifest, found)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
-        yield from batches(found, state.table, config.batch_size, order, users=state.users)
+        users, featured = state.users, state.featured_users
+        yield from batches(found, state.table, config.batch_size, order, users=users, featured=featured)
 
 
 def _timed(state: TrainerState, batch: Batch, workers: Workers, clock: Clock) -> _Round:

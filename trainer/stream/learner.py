@@ -75,7 +75,16 @@ class Learner:
         found = self._ahead.read(manifest)
         steps = -(-self._taken_in(manifest, found) // config.batch_size)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
-        dealt = batches(found, self.state.table, config.batch_size, order, users=self.state.users, start=position.batch)
+        state = self.state
+        dealt = batches(
+            found,
+            state.table,
+            config.batch_size,
+            order,
+            users=state.users,
+            featured=state.featured_users,
+            start=position.batch,
+        )
         del found  # on disk it is larger than what is dealt, and makes room for the next one
         self._ahead.start(manifest.sequence)
         if not self._train(manifest, dealt, steps):

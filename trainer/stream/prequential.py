@@ -10,6 +10,8 @@ from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples
 from trainer.step.positives import Positives
 from trainer.stream.scored import scored_blocks
+from trainer.towers.features import FeatureInputs
+from trainer.users.lines import Layout, UserLines
 
 __all__ = ["evaluate"]
 
@@ -34,12 +36,19 @@ def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives) ->
     }
     if not len(tested) or not len(state.table):
         return Evaluation.model_validate(facts)
-    return Evaluation.model_validate(facts | _metric_sums(state, tested).means(len(tested)))
+    sums = _metric_sums(state, tested, _features(state, manifest, found))
+    return Evaluation.model_validate(facts | sums.means(len(tested)))
 
 
-def _metric_sums(state: TrainerState, examples: Examples) -> MetricSums:
+def _features(state: TrainerState, manifest: WindowManifest, found: Positives) -> FeatureInputs | None:
+    if state.featured_users is None or not found.features.shape[1]:
+        return None
+    return state.featured_users.inputs(UserLines(Layout.of(manifest.user_features), found.features))
+
+
+def _metric_sums(state: TrainerState, examples: Examples, features: FeatureInputs | None) -> MetricSums:
     sums = MetricSums(state.config.evaluation_k)
-    for block in scored_blocks(state, examples):
+    for block in scored_blocks(state, examples, features):
         sums.add(block.ranks(), block.ranks_by_count(state.counts[block.positives]))
         counts = state.counts[block.best(max(sums.cutoffs))]
         sums.add_recommended(*(one.double().cpu().numpy() for one in (state.counts.log_q(counts), counts)))

@@ -6,7 +6,7 @@ scores than a block of them.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import torch
@@ -20,6 +20,7 @@ from trainer.state.trainer_state import TrainerState
 from trainer.step.batches import Examples
 from trainer.stream.own_items import OwnItems
 from trainer.towers import project
+from trainer.towers.features import FeatureInputs
 
 __all__ = ["ScoredBlock", "scored_blocks"]
 
@@ -112,19 +113,22 @@ def _of_ranks(values: Tensor, rows: Tensor, k: int, workers: Workers) -> tuple[T
 
 
 @torch.no_grad()
-def scored_blocks(state: TrainerState, examples: Examples) -> Iterator[ScoredBlock]:
+def scored_blocks(
+    state: TrainerState, examples: Examples, features: FeatureInputs | None = None
+) -> Iterator[ScoredBlock]:
     """Score the items of the table for the examples, the same ones on all ranks, block by block.
 
-    With `evaluation_filter_seen`, blocks know what was seen.
+    `features` are what the log says of their users. With `evaluation_filter_seen`, blocks know what was seen.
     """
     state.tower.eval()
     workers, items = state.embeddings.workers, OwnItems.of(state)
     size = _together(-(-len(state.table) // workers.world_size), state.config.evaluation_memory_mb)
     memory = state.embeddings.weight.new_empty(min(size, len(examples)), len(items))
     for first in range(0, len(examples), size):
-        part = examples.take(slice(first, first + size))
+        block = slice(first, first + size)
+        part, said = examples.take(block), features and FeatureInputs(*(one[block] for one in features))
         histories, positives = part.histories.to(state.device), part.positives.to(state.device)
-        scores = _scores(state, items, _users(state, histories), memory[: len(part)])
+        scores = _scores(state, items, _users(state, histories, said), memory[: len(part)])
         seen = histories if state.config.evaluation_filter_seen else None
         yield ScoredBlock(scores, items, positives, seen, len(state.table), workers)
 
@@ -144,15 +148,19 @@ def _scores(state: TrainerState, items: OwnItems, users: Tensor, out: Tensor) ->
     return out
 
 
-def _users(state: TrainerState, histories: Tensor) -> Tensor:
-    """Return the vectors (n, d) of users with these histories (n, L), of which each rank makes a part."""
-    workers = state.embeddings.workers
-    here = histories[workers.part(len(histories))]
+def _users(state: TrainerState, histories: Tensor, features: FeatureInputs | None) -> Tensor:
+    """Return the vectors (n, d) of users with these histories (n, L) and features, of which each rank makes a part."""
+    workers, add = state.embeddings.workers, None
+    mine = workers.part(len(histories))
+    here = histories[mine]
+    if state.featured_users is not None and features is not None:
+        said = FeatureInputs(*(one[mine].to(state.device) for one in features))
+        add = partial(state.featured_users.compose, features=said)
     padding = histories.new_full((1,), PADDING)
     # Ascending, so that padding is first and keeps its number.
     rows, places = torch.unique(torch.cat([padding, here.flatten()]), return_inverse=True)
     vectors = state.item_vectors(rows)
     users = vectors[:0]
     if len(here):
-        users = user_vectors(state.tower, state.config.tower, vectors, places[1:].view_as(here))
+        users = user_vectors(state.tower, state.config.tower, vectors, places[1:].view_as(here), add)
     return workers.collect(users)

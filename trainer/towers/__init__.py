@@ -1,8 +1,8 @@
 """User towers and the similarity of their output to item vectors.
 
-An item's vector is its embedding with what its features add (`trainer.towers.item`), normalised where the similarity
-is a cosine; user towers read the same vectors, so an item that was never a positive but occurs in histories has a
-meaning too.
+An item's vector is its embedding with what its features add (`trainer.towers.features`), normalised where the
+similarity is a cosine; user towers read the same vectors, so an item that was never a positive but occurs in histories
+has a meaning too.
 """
 
 from pkgutil import resolve_name

@@ -17,6 +17,7 @@ from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.positives import read_positives
 from trainer.step.step import train_step
+from trainer.users.lines import UserLines
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerS
 def cases_of(store: Store, sequence: int, length: int) -> Cases:
     log = WindowLog(store)
     found = read_positives(log, log.committed()[sequence], length)
-    return Cases(found.items.copy(), found.histories.copy())
+    return Cases(found.items.copy(), found.histories.copy(), UserLines.nothing(len(found.items)))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,8 @@ def test_with_a_second_phase_it_finds_the_best_of_the_candidates(
 def test_more_is_asked_for_than_there_is_and_nothing_at_all(store: Store, state: TrainerState) -> None:
     servable = Servable.open(BundleLog(store), export_bundle(store, state))
     assert servable.hits(cases_of(store, 0, 6), 1000).all()
-    assert servable.hits(Cases(np.empty(0, np.int64), np.empty((0, 6), np.int64)), 5).shape == (0,)
+    nobody = Cases(np.empty(0, np.int64), np.empty((0, 6), np.int64), UserLines.nothing(0))
+    assert servable.hits(nobody, 5).shape == (0,)
 
 
 @pytest.mark.parametrize("name", [BundleFile.INDEX, BundleFile.ITEMS, BundleFile.EMBEDDINGS, BundleFile.TOWER])

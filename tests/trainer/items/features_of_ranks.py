@@ -13,7 +13,7 @@ from trainer.items.featured import FeaturedItems
 from trainer.items.places import Places
 from trainer.items.rows import FIRST_ITEM, TableRows
 from trainer.ranks.workers import Workers
-from trainer.towers.item import FeatureInputs
+from trainer.towers.features import FeatureInputs
 
 NAMES = FeatureNames(categorical=["genre"], dense=["price"])
 LISTS = pa.list_(pa.string())

@@ -14,7 +14,7 @@ from tests.ranks import lines_of_ranks
 from trainer.items.feature_inputs import inputs_of
 from trainer.items.features import FeatureTable
 from trainer.items.table import FIRST_ITEM, PADDING, SHARED
-from trainer.towers.item import FeatureInputs
+from trainer.towers.features import FeatureInputs
 
 NAMES = FeatureNames(categorical=["genre"], dense=["price"])
 BUCKETS = 1 << 20

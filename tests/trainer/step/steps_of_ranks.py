@@ -33,6 +33,9 @@ def trained(store: Store, config: TrainerConfig, workers: Workers, dtype: torch.
     if state.second is not None:
         scorer = state.second.scorer.state_dict()
         parameters |= {f"rescoring.{name}": value.detach() for name, value in scorer.items()}
+    if state.featured_users is not None:
+        said = state.featured_users.tower.state_dict()
+        parameters |= {f"user features.{name}": value.detach() for name, value in said.items()}
     every = torch.arange(state.table.capacity)
     return parameters | {line: state.embeddings.fetch(every, line) for line in get_args(Line)}
 

@@ -1,9 +1,12 @@
 import numpy as np
+import pyarrow as pa
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import PADDING_KEY, ItemKeys, UserKeys
+from contracts.feature_weights import buckets_of
+from contracts.user_features import UserFeatures
 from sketches import CountMinSketch, FrequencyView
 from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
 from trainer.log_q.users import Users
@@ -11,8 +14,14 @@ from trainer.ranks.workers import Workers
 from trainer.step.batches import Batch, Examples, batches
 from trainer.step.positives import Positives
 from trainer.step.shared_window import SharedWindow
+from trainer.towers.features import FeatureVectors
+from trainer.users.featured import FeaturedUsers
+from trainer.users.lines import Layout
 
 COUNT = 40
+BUCKETS = 1 << 20
+LAYOUT = Layout({"tag": 1}, ("age",))
+TYPE = pa.struct([pa.field("tag", pa.list_(pa.string())), pa.field("age", pa.float64())])
 
 
 def some(n: int, length: int = 5) -> Positives:
@@ -21,7 +30,8 @@ def some(n: int, length: int = 5) -> Positives:
     weights = np.random.default_rng(n).random(n, np.float32)
     exposed = 3 * (np.arange(n)[:, None] + np.arange(2)) + 1
     histories = np.concatenate([padding, items[:, None]], 1)
-    return Positives(UserKeys(items % 7), ItemKeys(items), ItemKeys(histories), weights, ItemKeys(exposed))
+    said = LAYOUT.encoded(pa.array([{"tag": [str(item)], "age": item} for item in items.tolist()], TYPE), BUCKETS)
+    return Positives(UserKeys(items % 7), ItemKeys(items), ItemKeys(histories), weights, ItemKeys(exposed), said)
 
 
 def knowing(*keys: int) -> ItemTable:
@@ -39,7 +49,7 @@ def dealt(n: int, size: int, start: int = 0, table: ItemTable = TABLE) -> list[B
 
 
 def alone(found: Positives) -> SharedWindow:
-    return SharedWindow(found, Workers())
+    return SharedWindow(found, Workers(), LAYOUT)
 
 
 @given(st.integers(0, 40), st.integers(1, 12))
@@ -92,3 +102,18 @@ def test_users_are_counted_where_a_loss_asks_for_it() -> None:
     counts = users.counts(found.users)
     for batch in batches(alone(found), TABLE, 6, torch.Generator(), users=users):
         assert batch.user_counts[batch.real].tolist() == counts[batch.positives[batch.real].numpy() - 2].tolist()
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
+def test_each_example_comes_with_what_is_said_of_its_user(n: int, size: int, start: int) -> None:
+    featured = FeaturedUsers(FeatureVectors(2, BUCKETS), 0)
+    featured.take_in(UserFeatures(categorical={"tag": 1}, dense={"age": (2.0, 10.0, 8.0)}))
+    for batch in batches(alone(some(n)), TABLE, size, torch.Generator().manual_seed(7), featured=featured, start=start):
+        items = (batch.positives[batch.real] - 1).tolist()
+        said = buckets_of("tag", pa.array([[str(item)] for item in items], pa.list_(pa.string())), BUCKETS)
+        assert batch.user_buckets[batch.real][:, 1:].tolist() == said.tolist()
+        assert batch.user_shares[batch.real].tolist() == [[0.0, 1.0]] * len(items)
+        ages = [min(max((item - 10) / 2, -5.0), 5.0) for item in items]
+        assert batch.user_numbers[batch.real][:, 0].tolist() == ages
+        assert not batch.user_shares[~batch.real].any()
+        assert not batch.user_numbers[~batch.real].any()

@@ -69,7 +69,7 @@ def alone() -> dict[str, dict[str, torch.Tensor]]:
 def test_training_comes_to_the_same_parameters_with_any_number_of_ranks(
     writer: WindowWriter, config: TrainerConfig, tmp_path: Path, alone: dict[str, dict[str, torch.Tensor]], ranks: int
 ) -> None:
-    synthetic(writer, windows=1, events=75, exposed=3)
+    synthetic(writer, windows=1, events=75, exposed=3, said=True)
     settings = settings_of(config)
     trained_on(ranks, writer.store, settings, "float64", tmp_path)
     for setting, chosen in settings.items():

@@ -11,7 +11,7 @@ def test_ranks_that_share_a_window_have_all_of_it(store: Store, writer: WindowWr
     # Some ranks have no part of the first, and none has a positive of the second.
     writer.commit(["a"], ["x"], np.array([5]))
     writer.commit(["a"], ["x"], np.array([6]), positive=np.array([False]), span=(3_600_000, 7_200_000))
-    synthetic(writer, first=2, windows=1, events=75, exposed=3)
+    synthetic(writer, first=2, windows=1, events=75, exposed=3, said=True)
     negatives = config.negatives.model_copy(update={"exposed": 2})
     shared = config.model_copy(update={"negatives": negatives, "batch_size": 11})
     on_ranks(3, "windows_of_ranks.py", store.url, shared.model_dump_json())

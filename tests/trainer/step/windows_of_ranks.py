@@ -12,6 +12,10 @@ from trainer.ranks.workers import Workers
 from trainer.step.batches import Batch, batches
 from trainer.step.positives import Positives
 from trainer.step.shared_window import SharedWindow
+from trainer.towers.features import FeatureVectors
+from trainer.users.featured import FeaturedUsers
+
+OF_A_SHARE = ("histories", "known", "exposed", "user_buckets", "user_shares", "user_numbers")
 
 
 def same(one: Positives, other: Positives) -> bool:
@@ -22,7 +26,8 @@ def dealt(window: SharedWindow, config: TrainerConfig, start: int) -> list[Batch
     table, every = ItemTable(), np.unique(window.whole(window.own.items))
     known = every[: -(-len(every) * 2 // 3)]
     table.admit(known, np.array([str(key) for key in known.tolist()], object), 0)
-    return list(batches(window, table, config.batch_size, torch.Generator().manual_seed(3), start=start))
+    order, featured = torch.Generator().manual_seed(3), FeaturedUsers(FeatureVectors(4, config.features.buckets), 0)
+    return list(batches(window, table, config.batch_size, order, featured=featured, start=start))
 
 
 def compare_batches(mine: list[Batch], alone: list[Batch], workers: Workers) -> None:
@@ -30,7 +35,7 @@ def compare_batches(mine: list[Batch], alone: list[Batch], workers: Workers) -> 
     for one, other in zip(mine, alone, strict=True):
         here = workers.share(len(other.positives))
         for name, wanted in other._asdict().items():
-            cut = wanted[here] if name in {"histories", "known", "exposed"} else wanted
+            cut = wanted[here] if name in OF_A_SHARE else wanted
             assert torch.equal(getattr(one, name), cut), name
 
 

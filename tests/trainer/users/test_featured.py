@@ -1,0 +1,205 @@
+"""User features as part of the state: in the gradients, the test, the bundle and the checkpoint."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from contracts import BundleFile, BundleLog, Store, WindowLog
+from contracts.feature_weights import FeatureWeights
+from contracts.user_features import UserFeatures
+from tests.trainer.support import absorb, absorbed, batches_of, drawn, same_tensors
+from tests.trainer.windows import FEATURES, WindowWriter, synthetic
+from trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
+from trainer.export import export_bundle
+from trainer.export.cases import Cases
+from trainer.export.servable import Servable
+from trainer.items.table import PADDING
+from trainer.ranks.workers import Workers
+from trainer.state.checkpoint import CheckpointLog
+from trainer.state.trainer_state import TrainerState
+from trainer.step.batches import Batch
+from trainer.step.step import compute_gradients, train_step
+from trainer.stream.prequential import evaluate
+from trainer.towers import project
+from trainer.towers.features import FeatureVectors
+from trainer.users.featured import FeaturedUsers
+from trainer.users.lines import Layout, UserLines
+
+
+@pytest.fixture
+def config(config: TrainerConfig) -> TrainerConfig:
+    tower = TowerConfig(dimension=8, history_length=6, heads=2, dropout=0.0)
+    return config.model_copy(update={"tower": tower, "features": FeaturesConfig(buckets=40)})
+
+
+def part(state: TrainerState) -> FeaturedUsers:
+    assert state.featured_users is not None
+    return state.featured_users
+
+
+def taught(store: Store, config: TrainerConfig, dtype: torch.dtype = torch.float64) -> TrainerState:
+    """Return a state whose user features have trained vectors, if only noise."""
+    state, draw = absorbed(store, config, dtype=dtype), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in part(state).parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=draw) / 3)
+    return state
+
+
+def silent(batch: Batch) -> Batch:
+    """Return the batch as that of a window without user features."""
+    return batch._replace(user_buckets=batch.user_buckets[:, :0])
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_the_loss_sees_what_the_tower_makes_of_a_history_and_the_features_together(
+    store: Store, writer: WindowWriter, config: TrainerConfig, *, normalised: bool
+) -> None:
+    tower = config.tower.model_copy(update={"normalised": normalised})
+    synthetic(writer, windows=1, said=True)
+    state = taught(store, config.model_copy(update={"tower": tower, "precision": "float32"}))
+    batch = batches_of(store, state)[0]
+    assert batch.features is not None
+    seen = []
+    forward = state.tower.forward
+    with pytest.MonkeyPatch.context() as patch:
+        # The oracle adds the features where the tower ends.
+        compose = part(state).compose
+        patch.setattr(part(state), "compose", lambda users, features: seen.append(users) or compose(users, features))
+        found = compute_gradients(state, batch, Workers())
+    vectors = functional.embedding(batch.histories, state.embeddings.weight)
+    with torch.no_grad():
+        wanted = forward(vectors, batch.histories != PADDING)
+    torch.testing.assert_close(seen[0].detach(), wanted)
+    *_, values, dense = found.tower
+    assert values.any()
+    assert dense.any()
+    assert not torch.equal(found.totals, compute_gradients(state, silent(batch), Workers()).totals)
+
+
+def test_gradients_are_those_of_finite_differences(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    synthetic(writer, windows=1, said=True)
+    # The improved correction weighs rows by scores that it takes for given.
+    negatives = config.negatives.model_copy(update={"correction": "standard"})
+    state = taught(store, config.model_copy(update={"negatives": negatives}))
+    batch = batches_of(store, state)[0]
+    *_, values, dense = compute_gradients(state, batch, Workers()).tower
+    for parameter, gradient in zip(part(state).parameters(), (values, dense), strict=True):
+        place = tuple(divmod(int(gradient.abs().argmax()), gradient.shape[1]))
+        loss = []
+        for step in (1e-6, -1e-6):
+            parameter.data[place] += step
+            loss.append(float(compute_gradients(state, batch, Workers()).totals[0]))
+            parameter.data[place] -= step
+        assert (loss[0] - loss[1]) / 2e-6 == pytest.approx(float(gradient[place]), rel=1e-5)
+
+
+def test_a_first_step_is_as_without_features_but_for_their_vectors(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    synthetic(writer, windows=1, said=True)
+    # A limit would be that of all gradients together, those of features among them.
+    unlimited = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"max_gradient_norm": None})})
+    state = absorbed(store, unlimited)
+    other = absorbed(store, unlimited.model_copy(update={"features": FeaturesConfig(buckets=0)}))
+    assert other.featured_users is None
+    for one in (state, other):
+        train_step(one, batches_of(store, one)[0], Workers())
+    with_features, without = state.tensors(), other.tensors()
+    assert same_tensors({name: with_features[name] for name in without}, without) == []
+    assert all(parameter.any() for parameter in part(state).parameters())
+
+
+def test_testing_and_serving_add_the_features_to_the_history(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    _, manifest = synthetic(writer, windows=2, said=True)
+    state = taught(store, config, torch.float32)
+    positives = drawn(store, manifest, config, config.evaluation_examples)
+    lines = UserLines(Layout.of(manifest.user_features), positives.features)
+    bundle = export_bundle(store, state)
+    log = BundleLog(store)
+    weights = FeatureWeights.decode(log.read(bundle, BundleFile.USER_FEATURES))
+    rows = torch.from_numpy(state.table.rows(positives.histories))
+    with torch.no_grad():
+        users = state.tower.eval()(functional.embedding(rows, state.embeddings.weight), rows != PADDING)
+        plain = project(users, config.tower)
+        users = project(users + torch.from_numpy(lines.said(weights)), config.tower)
+    items = project(state.item_vectors(state.table.live), config.tower)
+    scores, place = users @ items.T, np.searchsorted(state.table.live, state.table.rows(positives.items))
+    known = state.table.rows(positives.items) >= 2
+    own = scores[np.arange(len(scores)), place.clip(max=len(items) - 1)]
+    ranks = np.where(known, 1 + (scores > own[:, None]).sum(1).numpy(), len(items) + 1)
+    found = evaluate(state, manifest, positives)
+    assert found.recall[20] == pytest.approx(float((ranks <= 20).mean()), abs=0.011)
+    assert not torch.allclose(users, plain, atol=0.05)
+    cases = Cases(positives.items, positives.histories, lines)
+    served = Servable.open(log, bundle)._users(cases)
+    np.testing.assert_allclose(served, users.numpy(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("items_first", [True, False])
+def test_features_may_start_within_a_stream_and_a_checkpoint_goes_on_bit_for_bit(
+    store: Store, writer: WindowWriter, config: TrainerConfig, *, items_first: bool
+) -> None:
+    synthetic(writer, windows=1)
+    for number in (1, 2):
+        writer.features = FEATURES if items_first or number == 2 else {}
+        synthetic(writer, first=number, windows=1, seed=number, said=not items_first or number == 2)
+    writer.said = {}
+    synthetic(writer, first=3, windows=1, seed=3)
+    state, log = absorbed(store, config), WindowLog(store)
+    train_step(state, batches_of(store, state)[0], Workers())
+    assert state.featured_users is None
+    assert not any(name.startswith("user_features") for name in state.tensors())
+    for number in (1, 2):
+        absorb(state, log, log.committed()[number])
+        train_step(state, batches_of(store, state, number)[0], Workers())
+    CheckpointLog(store).save(state, Workers())
+    other = CheckpointLog(store).load(config, Workers())
+    assert other is not None
+    assert same_tensors(state.tensors(), other.tensors()) == []
+    for one in (state, other):
+        train_step(one, batches_of(store, one, 2)[1], Workers())
+        # The last window says nothing of users.
+        absorb(one, log, log.committed()[3])
+        train_step(one, batches_of(store, one, 3)[0], Workers())
+    assert part(state).names.all == ("lives", "age")
+    assert part(state).weights.encode() == part(other).weights.encode()
+    assert same_tensors(state.tensors(), other.tensors()) == []
+
+
+def test_a_number_is_measured_by_those_of_all_windows() -> None:
+    featured, numbers = FeaturedUsers(FeatureVectors(2, 8), 0), np.array([1.0, 2.0, 4.0, 9.0])
+    for some in (numbers[:1], numbers[1:]):
+        squares = float(np.square(some - some.mean()).sum())
+        featured.take_in(UserFeatures(dense={"age": (float(len(some)), float(some.mean()), squares)}))
+    layout = Layout({}, ("age", "new"))
+    lines = np.concatenate([numbers, [np.nan]])[:, None].repeat(2, 1).view(np.int32)
+    found = featured.inputs(UserLines(layout, lines)).dense.numpy()
+    np.testing.assert_allclose(found[:, 0], [*((numbers - numbers.mean()) / numbers.std()), 0], rtol=1e-6)
+    assert not found[:, 1:].any()
+
+
+def test_there_is_room_for_so_many_numbers_and_the_error_says_so() -> None:
+    featured = FeaturedUsers(FeatureVectors(2, 8), 0)
+    featured.take_in(UserFeatures(dense={f"n{number}": (1.0, 0.0, 0.0) for number in range(32)}))
+    with pytest.raises(ValueError, match="33 dense user features by now, at most 32 have room"):
+        featured.take_in(UserFeatures(dense={"one more": (1.0, 0.0, 0.0)}))
+
+
+def test_no_delta_continues_a_checkpoint_without_the_part(
+    store: Store, writer: WindowWriter, config: TrainerConfig
+) -> None:
+    many = [f"n{number}" for number in range(1500)]
+    writer.commit(["u"] * 1500, many, np.arange(1500), span=(0, 3_600_000))
+    synthetic(writer, first=1, windows=1, events=40, said=True)
+    state, log = absorbed(store, config), CheckpointLog(store)
+    log.save(state, Workers())
+    absorb(state, WindowLog(store), WindowLog(store).committed()[1])
+    train_step(state, batches_of(store, state, 1)[0], Workers())
+    log.save(state, Workers())
+    other = CheckpointLog(store).load(config, Workers())
+    assert other is not None
+    assert same_tensors(state.tensors(), other.tensors()) == []

@@ -1,0 +1,41 @@
+"""Parts of a state that start with the first window that has something for them; AdamW trains them from then on."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from trainer.items.featured import FeaturedItems
+from trainer.users.featured import FeaturedUsers
+
+if TYPE_CHECKING:
+    from trainer.state.trainer_state import TrainerState
+
+__all__ = ["start_features", "start_saved", "start_user_features"]
+
+
+def start_features(state: "TrainerState") -> FeaturedItems:
+    """Start the part that reads item features, before any are known."""
+    state.featured = FeaturedItems.fresh(state.config.features.buckets, state.embeddings)
+    state.optimizer.extend(state.featured.parameters())
+    return state.featured
+
+
+def start_user_features(state: "TrainerState") -> FeaturedUsers:
+    """Start the part that reads user features, likewise."""
+    place = len(state.optimizer.parameters)
+    state.featured_users = FeaturedUsers.fresh(state.config.features.buckets, state.embeddings.weight, place)
+    state.optimizer.extend(state.featured_users.parameters())
+    return state.featured_users
+
+
+def start_saved(state: "TrainerState", saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Start what a checkpoint has of these, in the order in which AdamW has come to know them."""
+    users = saved.get("user_features")
+    users_first = users is not None and FeaturedUsers.place_in(users) == len(state.optimizer.parameters)
+    if users_first:
+        start_user_features(state)
+    if "features" in saved:
+        start_features(state)
+    if users is not None and not users_first:
+        start_user_features(state)

@@ -1,0 +1,118 @@
+"""The part of the model that reads user features, beside the user tower; it is the same on every rank."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from contracts import FeatureNames
+from contracts.feature_weights import FeatureWeights, Moments
+from contracts.features import MAX_DENSE
+from contracts.user_features import UserFeatures
+from trainer.towers.features import FeatureInputs, FeatureVectors
+from trainer.users.lines import UserLines
+
+__all__ = ["FeaturedUsers"]
+
+_NAMES: Final = "names"
+_MOMENTS: Final = "moments"
+_PLACE: Final = "place"
+
+
+class FeaturedUsers:
+    """Vectors of user features, to be added to what the user tower makes of a history.
+
+    Parameters
+    ----------
+    tower
+        The vectors; device and type are those of the embeddings.
+    place
+        How many parameters AdamW moves that came before those of this part.
+    """
+
+    def __init__(self, tower: FeatureVectors, place: int) -> None:
+        self.tower, self.place = tower, place
+        self._categorical: dict[str, None] = {}
+        self._moments: dict[str, Moments] = {}
+
+    @classmethod
+    def fresh(cls, buckets: int, like: Tensor, place: int) -> "FeaturedUsers":
+        """Return the part as it starts, before the first feature; vectors are as long as those of `like` (n, d)."""
+        return cls(FeatureVectors(like.shape[1], buckets).to(like), place)
+
+    @property
+    def names(self) -> FeatureNames:
+        """The features seen so far, in order of their first appearance."""
+        return FeatureNames(categorical=tuple(self._categorical), dense=tuple(self._moments))
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that AdamW trains."""
+        return list(self.tower.parameters())
+
+    def take_in(self, found: UserFeatures) -> None:
+        """Take in what a window says of its features, before any step on it.
+
+        Raises
+        ------
+        ValueError
+            If the windows have named more dense features than there is room for.
+        """
+        self._categorical |= dict.fromkeys(found.categorical)
+        for name, moments in found.moments.items():
+            self._moments.setdefault(name, Moments()).merge(moments)
+        if len(self._moments) > MAX_DENSE:
+            raise ValueError(
+                f"the windows name {len(self._moments)} dense user features by now, at most {MAX_DENSE} have room"
+            )
+
+    def inputs(self, of: UserLines) -> FeatureInputs:
+        """Return what the tower reads of n users, on the CPU; a number that is new here is unknown."""
+        dtype, numbers = self.tower.dense.weight.dtype, of.numbers()
+        dense = np.zeros((len(of.lines), MAX_DENSE))
+        for place, (name, moments) in enumerate(self._moments.items()):
+            if name in numbers:
+                dense[:, place] = moments.standardised(numbers[name])
+        # A bag may not be without any place.
+        buckets = [np.full((len(of.lines), 1), -1, np.int32), *of.buckets().values()]
+        shares = [(part >= 0) / np.maximum((part >= 0).sum(1, keepdims=True), 1) for part in buckets]
+        return FeatureInputs(
+            torch.from_numpy(np.concatenate(buckets, 1).clip(min=0)),
+            torch.from_numpy(np.concatenate(shares, 1)).to(dtype),
+            torch.from_numpy(dense).to(dtype),
+        )
+
+    def compose(self, users: Tensor, features: FeatureInputs) -> Tensor:
+        """Return the vectors of users (n, d) with what their features add; differentiable."""
+        composed: Tensor = self.tower(users, features)
+        return composed
+
+    @property
+    def weights(self) -> FeatureWeights:
+        """What a bundle knows of user features."""
+        values, dense = (one.weight.detach().float().cpu().numpy() for one in (self.tower.values, self.tower.dense))
+        return FeatureWeights(self.names, values, dense, tuple(self._moments.values()))
+
+    def state_dict(self) -> dict[str, Tensor | npt.NDArray[Any]]:
+        """Return all of it as arrays, for the checkpoint."""
+        names = json.dumps([list(self._categorical), list(self._moments)]).encode()
+        moments = np.array([one.stored for one in self._moments.values()], np.float64).reshape(-1, 3)
+        own = {_NAMES: np.frombuffer(names, np.uint8).copy(), _MOMENTS: moments, _PLACE: np.array(self.place)}
+        return {**own, **{f"tower.{name}": value for name, value in self.tower.state_dict().items()}}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` describes."""
+        categorical, dense = json.loads(np.asarray(state[_NAMES]).tobytes())
+        self._categorical = dict.fromkeys(categorical)
+        rows = np.asarray(state[_MOMENTS]).tolist()
+        self._moments = {name: Moments(*row) for name, row in zip(dense, rows, strict=True)}
+        tower = {name.removeprefix("tower."): value for name, value in state.items() if name.startswith("tower.")}
+        self.tower.load_state_dict(tower)
+
+    @staticmethod
+    def place_in(state: Mapping[str, Tensor]) -> int:
+        """Return the `place` of a part that is to be loaded."""
+        return int(state[_PLACE])
