@@ -5,7 +5,6 @@ from typing import Annotated, Any, Final, Self
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, model_validator
 
-from contracts import columns
 from contracts.models import FrozenModel
 
 __all__ = [
@@ -27,8 +26,6 @@ MAX_DENSE: Final = 32
 CATEGORICAL_TYPE: Final = pa.list_(pa.string())
 DENSE_TYPE: Final = pa.float64()
 
-_RESERVED: Final = (columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT)
-
 _Name = Annotated[str, Field(min_length=1)]
 
 
@@ -46,8 +43,6 @@ class FeatureNames(FrozenModel):
     def _distinct(self) -> Self:
         known: set[str] = set()
         for name in self.all:
-            if name in _RESERVED:
-                raise ValueError(f"{name!r} is a column of every window's items; a feature needs another name")
             if name in known:
                 raise ValueError(f"{name!r} is named twice; each feature has one kind")
             known.add(name)

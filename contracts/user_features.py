@@ -43,6 +43,11 @@ class UserFeatures(Document):
         )
 
     @classmethod
+    def nothing(cls, names: FeatureNames) -> Self:
+        """Return those of a window without an example."""
+        return cls(categorical=dict.fromkeys(names.categorical, 1), dense=dict.fromkeys(names.dense, (0.0, 0.0, 0.0)))
+
+    @classmethod
     def merged(cls, parts: Iterable["UserFeatures"]) -> Self:
         """Return those of all parts of a window, in their order; all have the same names."""
         categorical: dict[str, int] = {}

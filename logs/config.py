@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, field_validator, model_validator
 
-from contracts import FeatureNames, Label, columns
+from contracts import ITEMS_SCHEMA, FeatureNames, Label, columns
 from contracts.models import FrozenModel
 
 __all__ = ["LogColumns", "LogConfig", "TimestampUnit"]
@@ -51,6 +51,11 @@ class LogConfig(FrozenModel):
     columns: LogColumns = Field(default_factory=LogColumns, description="names of the fields in the log")
     item_features: FeatureNames = Field(
         default=FeatureNames(), description="further fields of the log, about the item; the trainer learns from them"
+    )
+    user_features: FeatureNames = Field(
+        default=FeatureNames(),
+        description="further fields of the log, about the user or the moment, as they are with each event; the trainer "
+        "learns from them, and a query may give them",
     )
     timestamp_unit: TimestampUnit = Field(
         default="auto",
@@ -97,10 +102,26 @@ class LogConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _features_apart(self) -> Self:
-        for field, name in self.columns.model_dump().items():
-            if name in self.item_features.all:
-                raise ValueError(f"item_features names {name!r}, which is read as {field} already")
+        taken = {name: f"read as {field}" for field, name in self.columns.model_dump().items()}
+        for kind, names in (("item_features", self.item_features.all), ("user_features", self.user_features.all)):
+            if wrong := [name for name in names if name in taken]:
+                raise ValueError(f"{kind} names {wrong[0]!r}, which is {taken[wrong[0]]} already")
+            taken |= dict.fromkeys(names, f"named by {kind}")
+        for name in self.item_features.all:
+            if name in ITEMS_SCHEMA.names:
+                raise ValueError(
+                    f"item_features: {name!r} is a column of every window's items; a feature needs another name"
+                )
         return self
+
+    @property
+    def features(self) -> FeatureNames:
+        """The features of items and users together, as they are read alike; there may be twice as many."""
+        both = self.item_features, self.user_features
+        return FeatureNames.model_construct(
+            categorical=tuple(name for one in both for name in one.categorical),
+            dense=tuple(name for one in both for name in one.dense),
+        )
 
     def labels(self) -> dict[str, Label]:
         """Return `event_types` as labels."""

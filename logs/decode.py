@@ -47,7 +47,7 @@ class LineDecoder:
 
     def __init__(self, config: LogConfig, required: Sequence[str]) -> None:
         self._unit, self._zone = config.timestamp_unit, config.time_zone
-        self._features = features = config.item_features
+        self._features = features = config.features
         self._names = config.columns.model_dump()
         self._required = required
         types: dict[str, Any] = {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float}

@@ -1,4 +1,4 @@
-"""Item features as a log spells them to columns, and what may be wrong with them."""
+"""Features of items and users as a log spells them to columns, and what may be wrong with them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -71,9 +71,9 @@ def _faults_of_texts(values: pa.Array, name: str) -> Iterator[tuple[Bool, Reason
     yield rows_with(arrow_columns.not_utf8(found)), Reason.NOT_UTF8, lambda _: f"{name} is not UTF-8"
 
 
-def with_features(rows: pa.Table, features: Features, names: FeatureNames) -> pa.Table:
+def with_features(rows: pa.Table, features: Features, names: FeatureNames, column: str = columns.FEATURES) -> pa.Table:
     """Append the features as one struct, in which no name can be mistaken for a column of the interaction."""
     if not names.all:
         return rows
     values = pa.StructArray.from_arrays([features[name] for name in names.all], fields=names.fields)
-    return rows.append_column(pa.field(columns.FEATURES, values.type, nullable=False), values)
+    return rows.append_column(pa.field(column, values.type, nullable=False), values)

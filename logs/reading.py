@@ -85,7 +85,7 @@ def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int
             header = header_of(file, chunk.partition)
             return with_header(read_gzip_lines(file, chunk, rows, size), header)
         case Format.PARQUET:
-            names = [*config.columns.model_dump().values(), *config.item_features.all]
+            names = [*config.columns.model_dump().values(), *config.features.all]
             return read_parquet(file, chunk, rows, size, names)
         case Format.PAIRS:
             return read_pairs(file, chunk, config.columns)

@@ -36,7 +36,7 @@ def decode_table(content: TableRows, config: LogConfig, required: Sequence[str])
         times = arrays[columns.TIMESTAMP]
         timeless = times.is_null().to_numpy(zero_copy_only=False)
         millis = _millis(times, spelling[columns.TIMESTAMP], config)
-        found = features_of_table(table, config.item_features)
+        found = features_of_table(table, config.features)
     except TypeError as error:
         return Fault(Reason.WRONG_TYPE, f"{error} (all {table.num_rows} rows refused)")
 
@@ -53,7 +53,7 @@ def _shared_fault(names: Sequence[str], rows: int, config: LogConfig, required: 
         if spelling[name] not in names:
             message = f"column {spelling[name]} is missing; {absent(name, names, 'file')}"
             return Fault(Reason.MISSING_FIELD, f"{message} (all {rows} rows refused)")
-    for name in (*spelling.values(), *config.item_features.all):
+    for name in (*spelling.values(), *config.features.all):
         if (count := names.count(name)) > 1:
             message = f"column {name} is in the file {count} times; one is allowed"
             return Fault(Reason.REPEATED_FIELD, f"{message} (all {rows} rows refused)")
@@ -70,9 +70,9 @@ def decode_rows(content: Lines, config: LogConfig, required: Sequence[str]) -> D
     found = split_rows(lines, content.header)
     wrong = {number: row for number, row in enumerate(found) if isinstance(row, Fault)}
     blank = [""] * len(names)
-    wanted = {*config.columns.model_dump().values(), *config.item_features.all}
+    wanted = {*config.columns.model_dump().values(), *config.features.all}
     table = _texts(names, (blank if isinstance(row, Fault) else row for row in found), wanted)
-    for name in {config.columns.weight, *config.item_features.dense} & {*table.column_names}:
+    for name in {config.columns.weight, *config.features.dense} & {*table.column_names}:
         numbers, unread = _parsed(table[name].combine_chunks())
         faults = {row: Fault(Reason.WRONG_TYPE, f"{name} is {table[name][row]}, which is no number") for row in unread}
         wrong = faults | wrong

@@ -61,7 +61,7 @@ class Validator:
         self._labels = config.labels()
         self._min_ms = round(config.min_time.timestamp() * 1000)
         self._max_ms = round((config.max_time or _END_OF_DATES).timestamp() * 1000)
-        self._schema = interaction_schema(config.item_features)
+        self._schema = interaction_schema(config.item_features, config.user_features)
         if not needs_time:
             place = self._schema.get_field_index(columns.TIMESTAMP)
             self._schema = self._schema.set(place, self._schema.field(place).with_nullable(nullable=True))
@@ -145,6 +145,7 @@ class Validator:
         )
         features = {name: values.take(pa.array(kept)) for name, values in decoded.features.items()}
         table = with_features(table, features, self._config.item_features)
+        table = with_features(table, features, self._config.user_features, columns.USER_FEATURES)
         faults = [(int(decoded.positions[row]), fault, decoded.raw(row)) for row, fault in verdict.faults.items()]
         return table, decoded.refused + faults
 

@@ -141,11 +141,12 @@ class PipelineConfig(LogConfig):
                 f"timestamp_unit is {self.timestamp_unit}, but the messages have milliseconds (kafka.format protobuf): "
                 "it must be auto or ms"
             )
-        if self.kafka.format == "protobuf" and self.item_features.all:
-            raise ValueError(
-                f"item_features names {', '.join(self.item_features.all)}, but the messages have none (kafka.format "
-                "protobuf): name none, or send json"
-            )
+        for kind, names in (("item_features", self.item_features.all), ("user_features", self.user_features.all)):
+            if self.kafka.format == "protobuf" and names:
+                raise ValueError(
+                    f"{kind} names {', '.join(names)}, but the messages have none (kafka.format protobuf): name none, "
+                    "or send json"
+                )
         return self
 
     @property

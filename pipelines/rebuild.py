@@ -109,7 +109,8 @@ class WindowSource(Source[Partition]):
         start = pane_of(seen[WINDOWS].stop) if WINDOWS in seen else 0
         rows, stop = 0, pane_of(windows.size)
         for pane in takewhile(lambda pane: pane.sequence < stop, WindowLog(self.origin).follow(after=start - 1)):
-            _check_features(self.origin, self.config.item_features, pane.item_features)
+            _check_features(self.origin, "item", self.config.item_features, pane.item_features)
+            _check_features(self.origin, "user", self.config.user_features, pane.user_features.names)
             if rows and (rows + pane.counts.events) * _ROW_BYTES > self.config.run_bytes:
                 rows = 0
                 yield [replace(windows, size=position_of(pane.sequence))]
@@ -126,9 +127,9 @@ class WindowSource(Source[Partition]):
         return rows | "Windows" >> RowsToWindows(store, plan.run, self.config, plan.histories)
 
 
-def _check_features(origin: Store, wanted: FeatureNames, known: FeatureNames) -> None:
+def _check_features(origin: Store, of: str, wanted: FeatureNames, known: FeatureNames) -> None:
     """Refuse a feature of another kind than the windows have; one that they do not have is unknown."""
     wrong = {*wanted.categorical} & {*known.dense} | {*wanted.dense} & {*known.categorical}
     if wrong:
         kind = "dense" if {*wrong} & {*known.dense} else "categorical"
-        raise RebuildError(f"item feature {min(wrong)} is {kind} in {origin.url}: name it so in pipeline.item_features")
+        raise RebuildError(f"{of} feature {min(wrong)} is {kind} in {origin.url}: name it so in pipeline.{of}_features")

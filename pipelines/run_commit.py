@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from contracts.artefacts import write_table
 from contracts.commit import requirements
 from contracts.history_files import HISTORIES
 from contracts.source_span import SPANS
+from contracts.user_features import UserFeatures
 from pipelines.committed_panes import panes_before
 from pipelines.config import PipelineConfig
 from pipelines.item_features import newest_known
@@ -136,8 +138,15 @@ class RunCommit:
             item_features=self.config.item_features,
             exposed_items=self.config.exposed_items,
             exposure=sum((report.exposure for report in pane.reports), ExposureCounts()),
+            user_features=self._user_features(pane),
             files=(*files, self._write_items(pane), *self._write_sketches(pane)),
         )
+
+    def _user_features(self, pane: _Pane) -> UserFeatures:
+        """Return those of all shards, in their order: the same bits, whatever the order of the reports."""
+        written = [(report.file.name, report.user_features) for report in pane.reports if report.file is not None]
+        parts = [said for _, said in sorted(written, key=itemgetter(0))]
+        return UserFeatures.merged([UserFeatures.nothing(self.config.user_features), *parts])
 
     def _write_items(self, pane: _Pane) -> FileEntry:
         found = pa.concat_tables([report.items for report in pane.reports])

@@ -30,7 +30,7 @@ class AvroLines:
     def __init__(self, config: PipelineConfig) -> None:
         self._registry = registry_of(config.kafka.registry, config.kafka.timeout_seconds)
         self._numbers = {config.columns.weight: Reason.NON_FINITE_WEIGHT}
-        self._numbers |= dict.fromkeys(config.item_features.dense, Reason.NON_FINITE_FEATURE)
+        self._numbers |= dict.fromkeys(config.features.dense, Reason.NON_FINITE_FEATURE)
         # As numbers, decimals mean what they say; by default they would be texts.
         self._encode = msgspec.json.Encoder(decimal_format="number").encode
 

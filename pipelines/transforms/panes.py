@@ -98,6 +98,7 @@ class _ReadPane(beam.DoFn):
         self._origin = origin
         self._rows = config.chunk_rows
         self._features, self._exposed = config.item_features, config.exposed_items
+        self._user_features = config.user_features
 
     def setup(self) -> None:
         """Open the windows."""
@@ -108,8 +109,9 @@ class _ReadPane(beam.DoFn):
         manifest, items = element.manifest, self._items(element.manifest)
         first = position_of(manifest.sequence)
         exposed = [columns.EXPOSED] if self._exposed and manifest.exposed_items else []
+        said = [columns.USER_FEATURES] if self._user_features.all and manifest.user_features.names.all else []
         for shard, entry in manifest.examples.items():
-            table = self._log.examples(manifest, shard, [*_COPIED, *_KEYS, *exposed])
+            table = self._log.examples(manifest, shard, [*_COPIED, *_KEYS, *exposed, *said])
             positions = np.arange(first, first + entry.rows)
             first += entry.rows
             for start in range(0, len(table), self._rows):
@@ -144,6 +146,8 @@ class _ReadPane(beam.DoFn):
         fields |= {name: rows[name] for name in _COPIED} | {columns.POSITION: pa.array(positions)}
         if self._features.all:
             fields[columns.FEATURES] = _features(items, index, self._features)
+        if self._user_features.all:
+            fields[columns.USER_FEATURES] = _user_features(rows, self._user_features)
         fields |= {name: rows[name] for name in _KEYS}
         if self._exposed:
             fields[columns.EXPOSED] = _exposed(rows, self._exposed)
@@ -164,6 +168,17 @@ def _exposed(rows: pa.Table, limit: int) -> pa.Array:
 def _features(items: pa.Table, index: pa.Array, names: FeatureNames) -> pa.Array:
     """Return what the window knows of the item of each row, as the struct of an interaction."""
     return pa.StructArray.from_arrays([_array(items[name].take(index)) for name in names.all], fields=names.fields)
+
+
+def _user_features(rows: pa.Table, names: FeatureNames) -> pa.Array:
+    """Return the user features that the settings name; one that the window does not have is unknown."""
+    known = _array(rows[columns.USER_FEATURES]) if columns.USER_FEATURES in rows.column_names else None
+    there = [field.name for field in known.type] if known is not None else []
+    values = [
+        known.field(field.name) if known is not None and field.name in there else pa.nulls(len(rows), field.type)
+        for field in names.fields
+    ]
+    return pa.StructArray.from_arrays(values, fields=names.fields)
 
 
 def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

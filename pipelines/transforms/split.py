@@ -110,7 +110,7 @@ def keyed(rows: pa.RecordBatch, secret: str) -> pa.RecordBatch:
         # From the windows of another store (`transforms.panes`), whose keys are those of this one.
         return rows
     events = rows.column(columns.EVENT_ID)
-    present = [columns.FEATURES] if columns.FEATURES in rows.schema.names else []
+    present = [name for name in (columns.FEATURES, columns.USER_FEATURES) if name in rows.schema.names]
     fields = {name: rows.column(name) for name in (*_KEYED, columns.POSITION, *present)}
     fields[columns.USER_KEY] = pa.array(hash_ids(rows.column(columns.USER_ID), secret))
     fields[columns.ITEM_KEY] = pa.array(hash_ids(rows.column(columns.ITEM_ID), secret))

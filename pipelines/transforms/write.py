@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from contracts import ExposureCounts, FileEntry, Store, WindowCounts, WindowName, examples_schema
 from contracts.artefacts import write_table
+from contracts.user_features import UserFeatures
 from pipelines.config import PipelineConfig
 from pipelines.positions import Run
 from pipelines.transforms.deduplicate import ShardWindow
@@ -28,6 +29,7 @@ class ShardReport:
     max_event_ms: int
     features: pa.Table | None = None
     exposure: ExposureCounts = field(default_factory=ExposureCounts)
+    user_features: UserFeatures = field(default_factory=UserFeatures)
 
 
 class WriteShards(beam.DoFn):
@@ -36,15 +38,17 @@ class WriteShards(beam.DoFn):
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
         self._store = store
         self._run = run
-        self._schema = examples_schema(config.history_length, config.exposed_items)
+        self._names = config.user_features
+        self._schema = examples_schema(config.history_length, config.exposed_items, config.user_features)
 
     def process(self, element: ShardWindow) -> Iterator[ShardReport]:
         """Write the examples of one shard."""
-        file = None
+        file, said = None, UserFeatures()
         if len(element.rows):
             table = element.rows.select(self._schema.names).cast(self._schema)
             name = WindowName.examples(element.shard, secrets.token_hex(4))
             file = write_table(self._store, f"{element.name.folder(self._run.id)}/{name}", table)
+            said = UserFeatures.of(table, self._names)
         yield ShardReport(
             element.name,
             file,
@@ -54,4 +58,5 @@ class WriteShards(beam.DoFn):
             element.max_event_ms,
             element.features,
             element.exposure,
+            said,
         )

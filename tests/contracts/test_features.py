@@ -11,8 +11,6 @@ from contracts import INTERACTION_SCHEMA, ITEMS_SCHEMA, FeatureNames, interactio
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ({"categorical": ["item_key"]}, "'item_key' is a column of every window's items"),
-        ({"dense": ["count"]}, "'count' is a column"),
         ({"categorical": ["a", "a"]}, "'a' is named twice"),
         ({"categorical": ["a"], "dense": ["a"]}, "'a' is named twice"),
         ({"dense": [""]}, "at least 1 character"),

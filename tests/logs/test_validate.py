@@ -21,7 +21,8 @@ def validated(lines: list[bytes], **settings: Any) -> tuple[list[dict[str, Any]]
     """Rows and letters; the position of a line is ten times its number."""
     block = Block(BlockId("log.jsonl", 0), Lines(lines, np.arange(len(lines)) * 10))
     batch, letters = Validator(LogConfig(**settings)).validate(block)
-    assert batch.rows.schema == interaction_schema(FeatureNames(**settings.get("item_features", {})))
+    names = (FeatureNames(**settings.get(kind, {})) for kind in ("item_features", "user_features"))
+    assert batch.rows.schema == interaction_schema(*names)
     assert batch.dead == len(letters.letters)
     return batch.rows.to_pylist(), list(letters.letters)
 
@@ -279,6 +280,23 @@ def test_item_features_are_read_as_lists_and_numbers_and_may_be_absent() -> None
     assert "features" not in validated([line(genre=17)])[0][0]
 
 
+def test_user_features_are_read_alike_and_kept_apart() -> None:
+    said = [{"genre": "jazz", "age": 3}, {"lives": ["a", "b"], "price": 1}, {}]
+    users = {"categorical": ["lives"], "dense": ["age"]}
+    rows, letters = validated([line(**fields) for fields in said], item_features=NAMED, user_features=users)
+    assert not letters
+    assert [(row["features"], row["user_features"]) for row in rows] == [
+        ({"genre": ["jazz"], "price": None}, {"lives": None, "age": 3.0}),
+        ({"genre": None, "price": 1.0}, {"lives": ["a", "b"], "age": None}),
+        ({"genre": None, "price": None}, {"lives": None, "age": None}),
+    ]
+    assert "features" not in validated([line(**said[0])], user_features=users)[0][0]
+    table = pa.table({"user_id": ["u"], "item_id": ["i"], "timestamp": [1_700_000_000], "lives": ["x"], "age": [7]})
+    [row], letters = rows_validated(table, user_features=users)
+    assert (row["user_features"], letters) == ({"lives": ["x"], "age": 7.0}, [])
+
+
+@pytest.mark.parametrize("of", ["item_features", "user_features"])
 @pytest.mark.parametrize(
     ("fields", "reason", "detail"),
     [
@@ -291,9 +309,9 @@ def test_item_features_are_read_as_lists_and_numbers_and_may_be_absent() -> None
         ({"genre": "é" * 257}, Reason.FEATURE_TOO_LONG, "genre has a value of 514 bytes, at most 512 are allowed"),
     ],
 )
-def test_a_feature_that_cannot_be_used_is_told(fields: dict[str, Any], reason: Reason, detail: str) -> None:
+def test_a_feature_that_cannot_be_used_is_told(fields: dict[str, Any], reason: Reason, detail: str, of: str) -> None:
     good = line(genre="a", price=1)
-    rows, [letter] = validated([good, line(**fields), good], item_features=NAMED)
+    rows, [letter] = validated([good, line(**fields), good], **{of: NAMED})
     assert [row["position"] for row in rows] == [0, 20]
     assert (letter.reason, letter.detail, letter.position) == (reason, detail, 10)
 

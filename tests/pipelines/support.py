@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from contracts import (
     CommitLog,
+    FeatureNames,
     LogState,
     Store,
     UserHistories,
@@ -19,6 +20,7 @@ from contracts import (
     hash_id,
     read_format,
 )
+from contracts.user_features import UserFeatures
 from logs import DeadLetter, discover
 from pipelines.config import PipelineConfig, SketchConfig
 from pipelines.layout import identify_files, open_layout
@@ -122,6 +124,24 @@ def check_features(store: Store, events: Iterable[Event]) -> None:
                 known.update({name: value for name, value in said.items() if value is not None})
         found = {row.pop("item_key"): row for row in log.item_features(manifest).to_pylist()}
         assert found == newest
+
+
+def check_user_features(store: Store, events: Iterable[Event]) -> None:
+    """Each example has what came with its event; (user, item, second) must determine it."""
+    log, told = WindowLog(store), {}
+    for event in events:
+        values = {"genre": event.genre if event.genre is None else list(event.genre), "price": event.price}
+        told[hash_id(event.user), hash_id(event.item), (ORIGIN + event.second) * 1000] = values
+    for manifest in committed(store):
+        names = FeatureNames(categorical=["genre"], dense=["price"])
+        rows = log.all_examples(manifest)
+        for row in rows.to_pylist():
+            assert row["user_features"] == told[row["user_key"], row["item_key"], row["timestamp"]]
+        assert manifest.user_features.names == names
+        whole = UserFeatures.of(rows, names)
+        assert manifest.user_features.categorical == whole.categorical
+        for found, wanted in zip(manifest.user_features.dense["price"], whole.dense["price"], strict=True):
+            assert abs(found - wanted) <= 1e-9 * max(abs(wanted), 1)
 
 
 def check_counts(store: Store) -> None:

@@ -80,16 +80,17 @@ def add(log: Path, kind: str, number: int, batch: list[Event]) -> None:
 
 
 # Another writer commits what this one keeps in hand, and this one has nothing to commit.
-@example([("a.jsonl", [with_features(Event("ann", "item-0", 0))]), ("again", True), ("run", False)], 60, 0)
+@example([("a.jsonl", [with_features(Event("ann", "item-0", 0))]), ("again", True), ("run", False)], 60, 0, "item")
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps, st.sampled_from([60, 200, 10_000]), st.integers(0, 2))
+@given(steps, st.sampled_from([60, 200, 10_000]), st.integers(0, 2), st.sampled_from(["item", "user"]))
 def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(
-    todo: list[Any], chunk_bytes: int, late_items: int
+    todo: list[Any], chunk_bytes: int, late_items: int, of: str
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, written = Path(name), list[Event]()
         (folder / "log").mkdir()
-        config = support.config(folder, chunk_bytes=chunk_bytes, item_features=FEATURES, late_items=late_items)
+        named = {f"{of}_features": FEATURES}
+        config = support.config(folder, chunk_bytes=chunk_bytes, late_items=late_items, **named)
         store = Store(str(folder / "store"))
         process = driver(store, config)
         for number, (kind, value) in enumerate(todo):
@@ -107,7 +108,7 @@ def test_any_cut_of_a_log_gives_the_events_and_histories_of_the_oracle(
         process.catch_up(support.discover(config.log), flush=True, only_whole_lines=False)
         assert support.stored_events(store) == support.expected_events(written)
         support.check_counts(store)
-        support.check_features(store, written)
+        (support.check_features if of == "item" else support.check_user_features)(store, written)
         support.check_histories(store, config.history_length, late_items=late_items)
         counts = [manifest.counts for manifest in support.committed(store)]
         assert sum(c.events + c.duplicates + c.ignored for c in counts) == len(written)

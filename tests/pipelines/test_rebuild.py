@@ -53,6 +53,7 @@ def content(store: Store, manifest: WindowManifest) -> dict[str, Any]:
         "counts": manifest.counts.model_copy(update={"ignored": 0, "duplicates": 0}),
         "shards": {shard: log.examples(manifest, shard).to_pylist() for shard in log.shards(manifest)},
         "items": log.items(manifest).to_pylist(),
+        "user features": manifest.user_features,
         "features": log.item_features(manifest).to_pylist(),
         "sketches": (log.sketch(manifest), log.user_sketch(manifest)),
     }
@@ -67,22 +68,24 @@ def by_window(store: Store) -> dict[int, list[tuple[Any, ...]]]:
     return found
 
 
+@pytest.mark.parametrize("of", ["item_features", "user_features"])
 @pytest.mark.parametrize(("run_bytes", "secret_keys"), [(1 << 28, False), (2000, True)])
-def test_under_equal_settings_all_windows_are_equal(tmp_path: Path, run_bytes: int, secret_keys: bool) -> None:
+def test_under_equal_settings_all_windows_are_equal(tmp_path: Path, run_bytes: int, secret_keys: bool, of: str) -> None:
     add(tmp_path / "log", "parquet", 0, [*EVENTS, *EVENTS[40:50]])
-    config = support.config(tmp_path, item_features=FEATURES, secret_keys=secret_keys)
+    named = {of: FEATURES}
+    config = support.config(tmp_path, secret_keys=secret_keys, **named)
     origin, store = Store(str(tmp_path / "origin")), Store(str(tmp_path / "store"))
     bring_in(origin, config)
     EventClock(event_origin=1.0, wall_origin=2.0, speed=3.0).save(origin)
     # Whoever forgets the secret of the keys is spared: it comes with them.
-    rebuild(origin, store, support.config(tmp_path, item_features=FEATURES, run_bytes=run_bytes))
+    rebuild(origin, store, support.config(tmp_path, run_bytes=run_bytes, **named))
     given, found = support.committed(origin), support.committed(store)
     assert [content(store, pane) for pane in found] == [content(origin, pane) for pane in given]
     assert read_format(store).key_secret == read_format(origin).key_secret  # type: ignore[union-attr]
     assert EventClock.of(store) == EventClock.of(origin)
     assert verify(store).findings == []
     assert len({pane.attempt for pane in found}) == (1 if run_bytes > 2000 else 5)
-    rebuild(origin, store, support.config(tmp_path, item_features=FEATURES))
+    rebuild(origin, store, support.config(tmp_path, **named))
     assert support.committed(store) == found
 
 
@@ -106,6 +109,20 @@ def test_under_other_settings_windows_are_those_of_the_log(tmp_path: Path, windo
             WindowLog(direct).user_sketch(one),
         )
     support.check_counts(store)
+
+
+def test_user_features_that_the_origin_has_not_read_are_unknown(tmp_path: Path) -> None:
+    add(tmp_path / "log", "a.jsonl", 0, EVENTS)
+    origin, store = (Store(str(tmp_path / name)) for name in ("origin", "store"))
+    bring_in(origin, support.config(tmp_path, user_features={"dense": ["price"]}))
+    wanted = {"categorical": ["genre"], "dense": ["price"]}
+    rebuild(origin, store, support.config(tmp_path, user_features=wanted))
+    for one, pane in zip(support.committed(origin), support.committed(store), strict=True):
+        given, found = (WindowLog(where).all_examples(of) for where, of in ((origin, one), (store, pane)))
+        expected = [row | {"genre": None} for row in given["user_features"].to_pylist()]
+        assert found["user_features"].to_pylist() == expected
+        assert pane.user_features.dense == one.user_features.dense
+        assert pane.user_features.categorical == {"genre": 1}
 
 
 def test_features_of_longer_windows_are_the_newest_known(tmp_path: Path) -> None:
@@ -179,6 +196,12 @@ def test_what_cannot_be_a_rebuild_is_refused_by_name(tmp_path: Path, origin: Sto
     bring_in(hidden, support.config(tmp_path, secret_keys=True))
     with pytest.raises(RebuildError, match="keys have another secret"):
         rebuild(hidden, taken, config)
+    said = Store(str(tmp_path / "said"))
+    bring_in(said, support.config(tmp_path, user_features={"dense": ["price"]}))
+    with pytest.raises(RebuildError, match="user feature price is dense"):
+        rebuild(
+            said, Store(str(tmp_path / "kinds")), support.config(tmp_path, user_features={"categorical": ["price"]})
+        )
     with pytest.raises(RebuildError, match="item feature price is dense"):
         rebuild(
             origin, Store(str(tmp_path / "kind")), support.config(tmp_path, item_features={"categorical": ["price"]})

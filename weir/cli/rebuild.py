@@ -98,6 +98,7 @@ def _settings_of(old: "Store") -> dict[str, Any]:
     newest = LogState.open(old).cursor.sequence - 1 if form else -1
     for pane in WindowLog(old).committed(after=newest - 1) if newest >= 0 else ():
         found |= {"history_length": pane.history_length, "item_features": pane.item_features.model_dump()}
+        found["user_features"] = pane.user_features.names.model_dump()
     kept = remembered(old)
     # The pipeline of the old store has the usual port.
     return kept | {"pipeline": found | kept.get("pipeline", {}) | {"metrics_port": 0}}

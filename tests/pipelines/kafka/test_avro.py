@@ -124,15 +124,16 @@ def test_a_record_that_ends_early_or_late_is_a_fault(registry: SchemaRegistry) -
     assert "2 bytes follow the record; expected none" in fault(read(good + b"zz")).detail
 
 
+@pytest.mark.parametrize("of", ["item_features", "user_features"])
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_number_that_no_line_could_have_is_a_fault(registry: SchemaRegistry, number: float) -> None:
+def test_a_number_that_no_line_could_have_is_a_fault(registry: SchemaRegistry, number: float, of: str) -> None:
     schema = {
         "type": "record",
         "name": "Priced",
         "fields": [{"name": "weight", "type": "double"}, {"name": "price", "type": "float"}],
     }
     place = registry.register("priced", {"schema": json.dumps(schema)})
-    read = lines(registry, item_features={"dense": ["price"]})
+    read = lines(registry, **{of: {"dense": ["price"]}})
     heavy = written(schema, {"weight": number, "price": 1.0}, place)
     dear = written(schema, {"weight": 1.0, "price": number}, place)
     assert fault(read(heavy)).reason is Reason.NON_FINITE_WEIGHT

@@ -64,6 +64,7 @@ def test_json_is_lines_already() -> None:
     [
         ({"timestamp_unit": "s"}, "timestamp_unit is s, but the messages have milliseconds"),
         ({"item_features": {"dense": ["price"]}}, "item_features names price, but the messages have none"),
+        ({"user_features": {"dense": ["age"]}}, "user_features names age, but the messages have none"),
     ],
 )
 def test_settings_that_messages_cannot_meet_are_refused(settings: dict[str, Any], problem: str) -> None:

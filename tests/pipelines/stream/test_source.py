@@ -15,6 +15,7 @@ CONFIGS = st.sampled_from(
         {},
         {"kafka": {"start": "2026-03-01T00:00:00Z", "options": {"fetch.min.bytes": 3, "client.rack": "a"}}},
         {"event_types": {"play": "positive", "skip": "negative"}, "item_features": {"dense": ["price"]}},
+        {"user_features": {"categorical": ["lives"], "dense": ["age"]}},
         {"sketch": {"kind": "exact"}, "retention_days": 12.5, "min_time": "2001-01-01"},
     ]
 )
