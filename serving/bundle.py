@@ -62,9 +62,9 @@ class LoadedBundle:
     """One version, ready to answer; `items` counts the items that it can return.
 
     `popular` ranks its rows by popularity. `key_secret` is the store's (`contracts.keys`).
-    `size` estimates its memory in bytes. `features` says what item features add to an item, if the model knows any;
-    `scorer` scores the best items of the index again, if it has a second phase. Its last `cold` rows are items that it
-    does not have (`serving.cold`).
+    `size` estimates its memory in bytes. `features` says what item features add to an item, if the model knows any, and
+    `user_features` what those of users add to what the tower makes of a history; `scorer` scores the best items of the
+    index again, if it has a second phase. Its last `cold` rows are items that it does not have (`serving.cold`).
     """
 
     manifest: BundleManifest
@@ -76,6 +76,7 @@ class LoadedBundle:
     key_secret: str = ""
     size: int = 0
     features: FeatureWeights | None = None
+    user_features: FeatureWeights | None = None
     scorer: Scorer | None = None
     cold: int = 0
     servable_at: float = field(default_factory=time.time)
@@ -152,10 +153,14 @@ class LoadedBundle:
         rows, mask = self.item_rows.tower_inputs(histories, self.manifest.history_length)
         return self.normalised(self.tower(self.embeddings[rows], mask))
 
-    def users_at(self, histories: Sequence[IndexRows]) -> Floats:
-        """Return what `users` does, of histories given by the rows of their known items, not longer than it reads."""
+    def users_at(self, histories: Sequence[IndexRows], said: Floats | None = None) -> Floats:
+        """Return what `users` does, of histories given by the rows of their known items, not longer than it reads.
+
+        With it comes what features of the users have `said`, (n, dimension).
+        """
         rows, mask = tower_rows(histories, self.manifest.history_length)
-        return self.normalised(self.tower(self.embeddings[rows], mask))
+        users = self.tower(self.embeddings[rows], mask)
+        return self.normalised(users if said is None else users + said)
 
     def normalised(self, vectors: Floats) -> Floats:
         """Return vectors (n, dimension) as they are searched with: of length 1 where the metric is cosine."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from serving.access.channel import Channel
 from serving.access.config import ClientConfig
+from serving.asking import by_embedding, by_history, by_item, by_user
 from serving.refusal import RetrievalError
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
@@ -71,7 +72,8 @@ class Hits:
 
     `seen_bounded`: not all that the user has seen is known, so that seen items may be among them. `complete`: there
     are k items that the request lets pass. `cold`: for each item, whether it is answered from its features alone,
-    because nobody has clicked it; empty where that is true of none.
+    because nobody has clicked it; empty where that is true of none. `missing_features` are those of the query that the
+    bundle does not know.
     """
 
     item_ids: list[str]
@@ -81,6 +83,7 @@ class Hits:
     seen_bounded: bool = False
     complete: bool = True
     cold: list[bool] = field(default_factory=list)
+    missing_features: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +102,7 @@ class Info:
 
     `delta_updates` is ``in_place`` where a call that waits may be answered from the next version, else ``beside``.
     `loaded` are the lines whose bundles answer, and their versions: all that can be pinned, the champion's first.
+    `user_features` are the names that a query may give, by kind: ``categorical`` or ``dense``.
     """
 
     bundle_version: str
@@ -117,6 +121,7 @@ class Info:
     bundle_software_version: str
     delta_updates: str = "unspecified"
     loaded: tuple[tuple[str, str], ...] = ()
+    user_features: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Wishes(TypedDict, total=False):
@@ -135,29 +140,6 @@ class Wishes(TypedDict, total=False):
     tag_prefix: str
     bundle_version: str
     probe: bool
-
-
-def by_user(user_id: str, k: int | None = None) -> pb.Query:
-    """Ask for a user."""
-    return pb.Query(user_id=user_id, k=k)
-
-
-def by_history(item_ids: Sequence[str] | npt.NDArray[np.str_], k: int | None = None) -> pb.Query:
-    """Ask for a user with this history, oldest first."""
-    return pb.Query(history=pb.History(item_ids=map(str, item_ids)), k=k)
-
-
-def by_embedding(values: npt.ArrayLike, k: int | None = None) -> pb.Query:
-    """Ask with a vector (dimension,) of the bundle's space; raises `ValueError` for what is no vector."""
-    vector = np.asarray(values, np.float32)
-    if vector.ndim != 1:
-        raise ValueError(f"a query is one vector, of shape (dimension,): this is {vector.shape}; send a query per row")
-    return pb.Query(embedding=pb.Embedding(values=vector.tolist()), k=k)
-
-
-def by_item(item_id: str, k: int | None = None) -> pb.Query:
-    """Ask for items like this one."""
-    return pb.Query(item_id=item_id, k=k)
 
 
 def retrieve_request(queries: Sequence[pb.Query], wishes: Wishes) -> pb.RetrieveRequest:
@@ -199,6 +181,7 @@ def retrieval_of(answer: pb.RetrieveResponse) -> Retrieval:
                 seen_bounded=h.seen_bounded,
                 complete=h.complete,
                 cold=list(h.cold),
+                missing_features=list(h.missing_features),
             )
             for h in answer.hits
         ],
@@ -232,6 +215,10 @@ def info_of(answer: pb.GetInfoResponse) -> Info:
         bundle_software_version=answer.bundle_software_version,
         delta_updates=pb.DeltaUpdates.Name(answer.delta_updates).removeprefix("DELTA_UPDATES_").lower(),
         loaded=tuple((one.variant, one.bundle_version) for one in answer.loaded),
+        user_features={
+            "categorical": tuple(answer.user_features.categorical),
+            "dense": tuple(answer.user_features.dense),
+        },
     )
 
 

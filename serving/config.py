@@ -27,6 +27,9 @@ class LimitsConfig(FrozenModel):
     max_item_ids: int = Field(
         default=50_000, ge=1, description="item ids per request: of all histories, excluded and allowed"
     )
+    max_feature_values: int = Field(
+        default=10_000, ge=0, description="values of user features per request, of all queries; a number counts as one"
+    )
     max_cost: int = Field(
         default=500_000,
         ge=1000,
@@ -35,8 +38,9 @@ class LimitsConfig(FrozenModel):
 
     @property
     def fields(self) -> int:
-        """Fields of the largest request within the limits: its ids and tags, three or four for a query, some more."""
-        return self.max_item_ids + 3 * self.max_filter_tags + 4 * self.max_queries + 16
+        """Fields of the largest request within the limits: its ids and tags, four for a value or a query, some more."""
+        ids = self.max_item_ids + 3 * self.max_filter_tags
+        return ids + 4 * self.max_feature_values + 4 * self.max_queries + 16
 
 
 class TracingConfig(FrozenModel):

@@ -1,7 +1,7 @@
 """The cost of a request: an estimate, in microseconds of one core, from its size, before any work is done for it.
 
     cost of a request = item ids and tags of its filter + the sum over its queries
-    cost of a query   = 100 + item ids of its history + excluded item ids + k + search
+    cost of a query   = 100 + item ids of its history + values of its features + excluded item ids + k + search
                         (+ 200 for a user whose seen items are to be left out: hundreds may be fetched in addition to k)
                         (+ 0.4 for each candidate that the bundle's second phase scores again)
 
@@ -45,10 +45,10 @@ def exact_query_cost(history: int, k: int, items: int) -> float:
 def query_costs(task: Task) -> list[float]:
     """Return what each query of a task costs."""
     if not task.find:
-        return [QUERY + _history(query) for query in task.queries]
+        return [QUERY + _given(query) for query in task.queries]
     each = QUERY + len(task.excluded)
     each += RESCORED * task.bundle.rescored
-    return [each + _search(task, query.k) + _history(query) + query.k + _seen(task, query) for query in task.queries]
+    return [each + _search(task, query.k) + _given(query) + query.k + _seen(task, query) for query in task.queries]
 
 
 def task_cost(task: Task) -> float:
@@ -78,8 +78,10 @@ def _runs(costs: Sequence[float], most: float) -> Iterator[tuple[int, int]]:
     yield start, len(costs)
 
 
-def _history(query: Query) -> int:
-    return len(query.source.ids) if isinstance(query.source, ByHistory) else 0
+def _given(query: Query) -> int:
+    """Return how many ids and values a query gives."""
+    ids = len(query.source.ids) if isinstance(query.source, ByHistory) else 0
+    return ids + sum(1 if isinstance(said, float) else len(said) for said in query.features.values())
 
 
 def _seen(task: Task, query: Query) -> float:

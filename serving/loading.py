@@ -166,7 +166,8 @@ def assembled(
         rows=rows,
         popular=Popular.of(rows.popularity, before),
         key_secret=found.key_secret if (found := read_format(files.log.root or files.log.store)) else "",
-        features=_features(files),
+        features=_features(files, BundleFile.FEATURES),
+        user_features=_features(files, BundleFile.USER_FEATURES),
         scorer=files.decode(BundleFile.SCORER, lambda data: Scorer(data, threads))
         if files.has(BundleFile.SCORER)
         else None,
@@ -183,12 +184,12 @@ def assembled(
     return bundle
 
 
-def _features(files: BundleFiles) -> FeatureWeights | None:
-    if not files.has(BundleFile.FEATURES):
+def _features(files: BundleFiles, name: str) -> FeatureWeights | None:
+    if not files.has(name):
         return None
-    found: FeatureWeights = files.decode(BundleFile.FEATURES, FeatureWeights.decode)
+    found: FeatureWeights = files.decode(name, FeatureWeights.decode)
     width, wanted = len(found.dense), files.manifest.dimension
-    files.require(BundleFile.FEATURES, width == wanted, f"is about vectors of {width} dimensions, not {wanted}")
+    files.require(name, width == wanted, f"is about vectors of {width} dimensions, not {wanted}")
     return found
 
 

@@ -79,6 +79,9 @@ class RequestMetrics:
             self.gone.labels(reason)
         self.fallbacks = Counter("weir_fallbacks", "Queries answered with popular items.", registry=registry)
         self.cold = Counter("weir_cold_hits", "Items returned that no bundle has had.", registry=registry)
+        self.missing_features = Counter(
+            "weir_missing_features", "Features of queries that the bundle does not know.", registry=registry
+        )
 
     def batch(self, queries: int) -> None:
         """Count a batch."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from contracts import ItemKeys, Key
 from serving.bundle import LoadedBundle
 from serving.errors import BundleVersionNotLoadedError
+from serving.said import Features
 from serving.sieve import NO_TAGS, TagFilter
 from serving.spans import CallTrace
 from serving.spread import TagCap
@@ -53,10 +54,11 @@ Source = ByUser | ByHistory | ByEmbedding | ByItem
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """One query; `k` items are wanted."""
+    """One query; `k` items are wanted. Users may have `features`."""
 
     source: Source
     k: int
+    features: Features = field(default_factory=dict)
 
 
 def _no_keys() -> ItemKeys:
@@ -102,7 +104,8 @@ class Hits:
     """The answer to one query; `vector` is None where the bundle knows nothing of the query's items.
 
     `seen_bounded`: not all that the user has seen is stored, and seen items may be among the answer. `complete`: there
-    are k items that the request lets pass. `cold` says which items no bundle has had; empty: none.
+    are k items that the request lets pass. `cold` says which items no bundle has had; empty: none. `missing_features`
+    are names that the bundle does not know.
     """
 
     ids: list[str]
@@ -112,6 +115,7 @@ class Hits:
     seen_bounded: bool = False
     complete: bool = True
     cold: list[bool] = field(default_factory=list)
+    missing_features: list[str] = field(default_factory=list)
 
     @property
     def fallback(self) -> bool:

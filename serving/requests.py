@@ -13,6 +13,7 @@ from serving.bundle import LoadedBundle
 from serving.config import LimitsConfig
 from serving.cost import query_costs, task_cost
 from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, NoCatalogueError, Violation
+from serving.features import feature_values, features_of
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
 from serving.sieve import NO_TAGS, TagFilter
 from serving.spread import TagCap
@@ -47,7 +48,7 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
     """Check a Retrieve request against the limits and the bundle; raises a `RequestError`."""
     _require_version(request.bundle_version, bundle)
     check = _Check(bundle, limits)
-    check.total(item_ids(request, limits.max_queries))
+    check.total(item_ids(request, limits.max_queries), feature_values(request.queries[: limits.max_queries]))
     queries = check.queries(request.queries, with_k=True)
     threshold = request.params.score_threshold if request.params.HasField("score_threshold") else None
     if threshold is not None and not math.isfinite(threshold):
@@ -79,7 +80,7 @@ def embed_task(request: pb.EmbedRequest, bundle: LoadedBundle, limits: LimitsCon
     """Check an Embed request; raises a `RequestError`."""
     _require_version(request.bundle_version, bundle)
     check = _Check(bundle, limits)
-    check.total(item_ids(request, limits.max_queries))
+    check.total(item_ids(request, limits.max_queries), feature_values(request.queries[: limits.max_queries]))
     queries = check.queries(request.queries, with_k=False)
     check.raise_if_any()
     return Task(bundle=bundle, queries=queries, find=False, pinned=bool(request.bundle_version))
@@ -121,12 +122,13 @@ class _Check:
         if self.violations:
             raise InvalidRequestError(self.violations, self.more)
 
-    def total(self, ids: int) -> None:
-        """Refuse more ids than a request may hold, before any of them is read."""
-        if ids > self.limits.max_item_ids:
-            most = self.limits.max_item_ids
-            self.fault("", f"the request holds {ids} item ids, at most {most} are allowed: send several requests")
-            self.raise_if_any()
+    def total(self, ids: int, values: int) -> None:
+        """Refuse more ids, or values of features, than a request may hold, before any of them is read."""
+        held = ((ids, "item ids", self.limits.max_item_ids), (values, "feature values", self.limits.max_feature_values))
+        for count, what, most in held:
+            if count > most:
+                self.fault("", f"the request holds {count} {what}, at most {most} are allowed: send several requests")
+        self.raise_if_any()
 
     def cost(self, task: Task) -> None:
         """Refuse a request that costs too much; the error says how many of its queries would be allowed."""
@@ -148,7 +150,11 @@ class _Check:
             self.fault("queries", f"holds {len(queries)}, must hold from 1 to {self.limits.max_queries}")
             return ()
         return tuple(
-            Query(source, self.k(f"queries[{number}].k", query) if with_k else DEFAULT_K)
+            Query(
+                source,
+                self.k(f"queries[{number}].k", query) if with_k else DEFAULT_K,
+                features_of(f"queries[{number}]", query, self.fault),
+            )
             for number, query in enumerate(queries)
             if (source := self.source(f"queries[{number}]", query)) is not None
         )

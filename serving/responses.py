@@ -32,6 +32,7 @@ def retrieve_response(
                 seen_bounded=found.seen_bounded,
                 complete=found.complete,
                 cold=found.cold,
+                missing_features=found.missing_features,
             )
             for found in hits
         ],
@@ -48,6 +49,7 @@ def embed_response(bundle_version: str, hits: Sequence[Hits], seconds: Iterable[
             values=[] if found.vector is None else found.vector.tolist(),
             missing_item_ids=found.missing,
             fallback=found.fallback,
+            missing_features=found.missing_features,
         )
         for found in hits
     ]
@@ -78,8 +80,16 @@ def info_response(bundles: Sequence[LoadedBundle], config: ServingConfig) -> pb.
         software_version=version("weir"),
         bundle_software_version=manifest.software_version,
         delta_updates=pb.DELTA_UPDATES_IN_PLACE if bundle.changeable else pb.DELTA_UPDATES_BESIDE,
+        user_features=_features(bundle),
         loaded=[pb.LoadedBundle(bundle_version=one.version, variant=one.manifest.variant) for one in bundles],
     )
+
+
+def _features(bundle: LoadedBundle) -> pb.UserFeatures | None:
+    if bundle.user_features is None:
+        return None
+    names = bundle.user_features.names
+    return pb.UserFeatures(categorical=names.categorical, dense=names.dense)
 
 
 def _timing(seconds: Iterable[tuple[str, float]]) -> pb.Timing:

@@ -30,6 +30,7 @@ from serving.plan import Plan
 from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
 from serving.rescoring import rescored
 from serving.rowsets import rows_in, rowset
+from serving.said import Said
 from serving.sieve import NO_TAGS, Passing, Sieve
 from serving.spans import BatchTimes
 from serving.spread import Ranked, Spread
@@ -139,19 +140,24 @@ class _Batch:
         """Return the plans and the query vectors, (places, dimension)."""
         known = self.known(pairs)
         histories, seen = self.histories_of(pairs, known), self.seen(known.seen)
-        vectors = QueryVectors(self.bundle)
+        vectors, said = (
+            QueryVectors(self.bundle),
+            Said.of(self.bundle.user_features, [one.features for _, one in pairs]),
+        )
         plans = []
-        for task, query in pairs:
+        for number, (task, query) in enumerate(pairs):
             source = query.source
             if isinstance(source, ByUser):
-                place = vectors.history(next(histories))
+                place = vectors.history(next(histories), said.of_query(number))
                 rows, bounded = next(seen) if task.exclude_seen else (_NO_ROWS, False)
-                plans.append(self.planned(task, query, place, [], rows)._replace(seen_bounded=bounded))
+                plan = self.planned(task, query, place, [], rows)
+                plans.append(plan._replace(seen_bounded=bounded, missing_features=said.missing[number]))
             elif isinstance(source, ByHistory):
                 rows = next(histories)
-                place = vectors.history(rows)
+                place = vectors.history(rows, said.of_query(number))
                 missing = [source.ids[i] for i in np.flatnonzero(rows < 0)]
-                plans.append(self.planned(task, query, place, missing, rows))
+                plan = self.planned(task, query, place, missing, rows)
+                plans.append(plan._replace(missing_features=said.missing[number]))
             elif isinstance(source, ByItem):
                 row = int(self.bundle.rows_of(ItemKeys(np.array([source.key])))[0])
                 plans.append(self.similar(task, query, source, row, vectors))
@@ -229,7 +235,14 @@ class _Batch:
                 vector = vectors[plan.place] if plan.place >= 0 else None
                 complete = not plan.task.find or self.complete(plan)
                 hits[number] = Hits(
-                    ids, scores.tolist(), plan.missing, vector, plan.seen_bounded, complete, self.cold(rows)
+                    ids,
+                    scores.tolist(),
+                    plan.missing,
+                    vector,
+                    plan.seen_bounded,
+                    complete,
+                    self.cold(rows),
+                    plan.missing_features,
                 )
         return [hits[number] for number in range(len(plans))]
 

@@ -78,6 +78,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         version, hits = outcome.answer.version, outcome.answer.hits
         self._metrics.fallbacks.inc(sum(found.fallback for found in hits))
         self._metrics.cold.inc(sum(sum(found.cold) for found in hits))
+        self._metrics.missing_features.inc(sum(len(found.missing_features) for found in hits))
         token = self._served.note(version, task.queries, hits, probe=request.probe)
         items = sum(len(found.ids) for found in hits)
         note(bundle=version, queries=len(hits), items=items)

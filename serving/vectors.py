@@ -18,14 +18,19 @@ class QueryVectors:
     def __init__(self, bundle: LoadedBundle) -> None:
         self._bundle = bundle
         self._histories: list[IndexRows] = []
+        self._said: list[Floats | None] = []
         self._ready: list[tuple[int, Floats]] = []
         self._count = 0
 
-    def history(self, rows: IndexRows) -> int:
-        """Return the place of a history's vector by the rows of its items, -1 where none is known."""
+    def history(self, rows: IndexRows, said: Floats | None = None) -> int:
+        """Return the place of a user's vector, by the rows of its history and what its features have `said`, (d,).
+
+        -1 where no item is known, and nothing is said.
+        """
         known = rows[rows >= 0]
-        if not len(known):
+        if not len(known) and said is None:
             return -1
+        self._said.append(said)
         self._histories.append(IndexRows(known[-self._bundle.manifest.history_length :]))
         self._count += 1
         return self._count - 1
@@ -50,5 +55,12 @@ class QueryVectors:
         for place, vector in self._ready:
             vectors[place], ready[place] = vector, True
         if self._histories:
-            vectors[~ready] = self._bundle.users_at(self._histories)
+            vectors[~ready] = self._bundle.users_at(self._histories, self._all_said())
         return vectors
+
+    def _all_said(self) -> Floats | None:
+        """Return what the features of all users say, (histories, dimension); None where that is nothing."""
+        if all(said is None for said in self._said):
+            return None
+        nothing = np.zeros(self._bundle.manifest.dimension, np.float32)
+        return np.stack([nothing if said is None else said for said in self._said])

@@ -101,7 +101,7 @@ impl Rules {
 
     fn wanted(&self, query: Query) -> Option<Wanted> {
         let k = query.k.unwrap_or(self.default_k);
-        if k < 1 || k > self.max_k {
+        if k < 1 || k > self.max_k || !query.features.is_empty() {
             return None;
         }
         let of = |kind, ids, keys, values| Some(Wanted { kind, ids, keys, values, k });
@@ -240,6 +240,7 @@ mod tests {
             request(vec![embedding(&[1e18, 1.0])]),
             request(vec![Query { history: Some(History::default()), ..embedding(&[1.0, 1.0]) }]),
             request(vec![Query { k: Some(0), ..user("ann") }]),
+            request(vec![user("ann"), Query { features: vec![Bytes::new()], ..user("ann") }]),
             request(vec![Query { k: Some(51), ..user("ann") }]),
             RetrieveRequest { params: Some(Bytes::from_static(b"\x08\x01")), ..request(vec![user("ann")]) },
             RetrieveRequest { filter: Some(Bytes::from_static(b"\x0a\x01a")), ..request(vec![user("ann")]) },

@@ -39,6 +39,8 @@ pub struct Query {
     pub item_id: Option<Bytes>,
     #[prost(uint32, optional, tag = "5")]
     pub k: Option<u32>,
+    #[prost(bytes = "bytes", repeated, tag = "6")]
+    pub features: Vec<Bytes>,
 }
 
 /// `History`; that the ids are UTF-8 is checked where they are hashed.

@@ -85,6 +85,7 @@ class SharedVersion:
     size: int
     servable_at: float
     features: FeatureWeights | None
+    user_features: FeatureWeights | None
 
     @classmethod
     def of(cls, bundle: LoadedBundle, models: Models, arrays: SharedArrays) -> Self:
@@ -101,6 +102,7 @@ class SharedVersion:
             size=bundle.size,
             servable_at=bundle.servable_at,
             features=bundle.features,
+            user_features=bundle.user_features,
         )
 
     def opened(self, threads: int) -> LoadedBundle:
@@ -118,6 +120,7 @@ class SharedVersion:
             size=self.size,
             servable_at=self.servable_at,
             features=self.features,
+            user_features=self.user_features,
             scorer=None if self.scorer is None else Scorer(self.scorer.tobytes(), threads),
         )
         for batch in (1, 2):

@@ -18,6 +18,7 @@ from contracts import (
     BundleFile,
     BundleLog,
     BundleManifest,
+    FeatureNames,
     IndexInfo,
     Layout,
     Store,
@@ -32,7 +33,8 @@ from contracts import (
     hash_id,
 )
 from contracts.artefacts import write_table
-from contracts.feature_weights import FeatureWeights
+from contracts.feature_weights import FeatureWeights, Moments
+from contracts.features import MAX_DENSE
 from contracts.window import ITEMS_SCHEMA
 from serving.histories import FollowedHistories
 from serving.metrics import HistoryMetrics
@@ -121,6 +123,7 @@ def write_bundle(
     max_event_ms: int = 1_700_000_000_000,
     promote: bool = True,
     features: FeatureWeights | None = None,
+    user_features: FeatureWeights | None = None,
     variant: str = "main",
 ) -> BundleManifest:
     """Write, commit and promote a bundle through the contracts; that of a variant in the store of its line."""
@@ -147,6 +150,8 @@ def write_bundle(
     )
     if features is not None:
         files += (store.write(f"{folder}/{BundleFile.FEATURES}", features.encode()),)
+    if user_features is not None:
+        files += (store.write(f"{folder}/{BundleFile.USER_FEATURES}", user_features.encode()),)
     manifest = BundleManifest(
         version=version,
         variant=variant,
@@ -170,6 +175,15 @@ def write_bundle(
     if promote:
         log.promote(version)
     return manifest
+
+
+def user_weights(dimension: int = 8, seed: int = 5) -> FeatureWeights:
+    """Return weights of user features, as if they had been trained."""
+    draw = np.random.default_rng(seed)
+    names = FeatureNames(categorical=("country", "langs"), dense=("age", "since"))
+    values, dense = draw.normal(size=(64, dimension)), draw.normal(size=(dimension, MAX_DENSE))
+    moments = (Moments(4.0, 40.0, 400.0), Moments(2.0, 0.0, 2.0))
+    return FeatureWeights(names, values.astype(np.float32), dense.astype(np.float32), moments)
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -2,12 +2,13 @@ import socket
 
 import grpc
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from contracts import Store
 from serving.client import RetrievalClient, RetrievalError, by_embedding, by_history, by_item, by_user
 from tests.serving.process import ServerProcess
-from tests.serving.support import Catalogue, write_bundle
+from tests.serving.support import Catalogue, user_weights, write_bundle
 
 
 def test_answers_are_plain_values(store: Store, catalogue: Catalogue) -> None:
@@ -44,6 +45,42 @@ def test_answers_are_plain_values(store: Store, catalogue: Catalogue) -> None:
             "queries[0].k": "is 0, must be from 1 to 1000",
         }
         assert str(refusal.value).startswith("INVALID_ARGUMENT (INVALID_REQUEST): queries[0].user_id")
+
+
+def test_a_query_says_what_is_known_of_its_user(store: Store, catalogue: Catalogue) -> None:
+    write_bundle(store, "v1", catalogue, user_features=user_weights())
+    said = {"country": "de", "langs": ["de", "en"], "age": np.int64(31), "shoes": 43}
+    with ServerProcess(store) as server, RetrievalClient(server.target) as client:
+        server.serving("v1")
+        assert client.info().user_features == {"categorical": ("country", "langs"), "dense": ("age", "since")}
+        queries = [by_user("who", features=said), by_history(["item-1"], features=said), by_history(["item-1"])]
+        told, known, silent = client.retrieve(queries).hits
+        assert [hits.missing_features for hits in (told, known, silent)] == [["shoes"], ["shoes"], []]
+        assert [told.fallback, known.fallback] == [False, False]
+        assert client.retrieve([by_user("who", features={"shoes": 43})]).hits[0].fallback
+        # With and without features, in one batch or alone, the answers are the same.
+        assert (
+            client.retrieve(queries[2:]).hits[0].item_ids
+            == silent.item_ids
+            == catalogue.top(catalogue.user(["item-1"]), 10)
+        )
+        columns = {"country": [["de"]], "langs": [["de", "en"]], "age": [31.0]}
+        added = user_weights().embeddings(pa.table(columns))[0]
+        vector, _, plain = client.embed(queries)
+        assert vector is not None
+        assert plain is not None
+        np.testing.assert_allclose(vector, added / np.linalg.norm(added), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(plain, catalogue.user(["item-1"]), rtol=1e-4, atol=1e-6)
+        assert told.item_ids == catalogue.top(vector, 10)
+        assert server.metric("weir_missing_features_total") == 3
+        with pytest.raises(RetrievalError, match=r"features\[\"age\"\]: is inf, must be a finite number"):
+            client.retrieve([by_user("who", features={"age": float("inf")})])
+
+
+@pytest.mark.parametrize("said", [True, None, {"a": 1}, [1], b"de"])
+def test_a_feature_that_is_none_is_named(said: object) -> None:
+    with pytest.raises(TypeError, match=r"feature 'age' is .*; allowed are a text, several texts, or a number"):
+        by_user("who", features={"age": said})  # type: ignore[dict-item]
 
 
 def test_arrays_are_taken_as_lists_are(store: Store, catalogue: Catalogue) -> None:

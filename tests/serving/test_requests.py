@@ -41,6 +41,30 @@ def problems(**fields: Any) -> dict[str, str]:
     return {violation.field: violation.problem for violation in refusal.value.violations}
 
 
+def test_users_may_have_features() -> None:
+    said = {"country": pb.Feature(values=["de"]), "age": pb.Feature(number=31)}
+    request = pb.RetrieveRequest(queries=[pb.Query(user_id="ann", features=said), ANN])
+    assert [query.features for query in retrieve_task(request, BUNDLE, LIMITS).queries] == [
+        {"country": ("de",), "age": 31.0},
+        {},
+    ]
+    embedded = embed_task(pb.EmbedRequest(queries=request.queries), BUNDLE, LIMITS)
+    assert embedded.queries[0].features == {"country": ("de",), "age": 31.0}
+    assert problems(queries=[pb.Query(user_id="ann", features={"age": pb.Feature()})]) == {
+        'queries[0].features["age"]': "has neither values nor a number, must have one of them"
+    }
+
+
+def test_a_request_has_so_many_values_of_features_at_most() -> None:
+    limits = LIMITS.model_copy(update={"max_feature_values": 6})
+    said = {"country": pb.Feature(values=["de", "at"]), "age": pb.Feature(number=31)}
+    request = pb.RetrieveRequest(queries=[pb.Query(user_id="ann", features=said)] * 2)
+    retrieve_task(request, BUNDLE, limits)
+    request.queries[0].features["more"].number = 1
+    with pytest.raises(InvalidRequestError, match="holds 7 feature values, at most 6 are allowed"):
+        retrieve_task(request, BUNDLE, limits)
+
+
 def test_a_request_becomes_a_task() -> None:
     request = pb.RetrieveRequest(
         queries=[

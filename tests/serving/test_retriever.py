@@ -1,6 +1,8 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,8 @@ from serving.index import AnnIndex, Found
 from serving.loading import load_bundle
 from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
 from serving.retriever import Retriever
-from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
+from serving.said import Features
+from tests.serving.support import Catalogue, histories_of, user_weights, write_bundle, write_window
 from tests.serving.users import BOUND, HISTORY_LENGTH, Event
 
 T = 1_700_000_000_000
@@ -74,6 +77,41 @@ def test_every_source_gives_the_brute_force_answer(
         assert hits.vector is not None
         np.testing.assert_allclose(hits.vector, expected, rtol=1e-4, atol=1e-5)
         assert not hits.fallback
+
+
+def test_features_are_added_to_what_the_tower_makes_of_a_history(
+    tmp_path: Path, catalogue: Catalogue, retriever: Retriever
+) -> None:
+    """Stored and given histories, users of whom nothing else is known, and queries without any, in one batch."""
+    store, weights = Store(str(tmp_path)), user_weights()
+    write_bundle(store, "v1", catalogue, user_features=weights)
+    bundle = load_bundle(BundleLog(store), "v1")
+    said: Features = {"country": ("de",), "langs": ("de", "en"), "age": 31.0, "size": 3.0}
+    columns = {"country": [["de"]], "langs": [["de", "en"]], "age": [31.0]}
+    added = weights.embeddings(pa.table(columns))[0]
+    sources: list[tuple[Source, Features, np.ndarray | None]] = [
+        (ByUser(hash_id("ann")), said, catalogue.embeddings[[3, 4]].mean(0) + added),
+        (history("item-5", "what"), said, catalogue.embeddings[7] + added),
+        (ByUser(hash_id("nobody")), said, added),
+        (history(), said, added),
+        (ByUser(hash_id("nobody")), {"size": 3.0, "age": ("old",)}, None),
+        (ByUser(hash_id("ann")), {}, catalogue.embeddings[[3, 4]].mean(0)),
+    ]
+    queries = tuple(Query(source, 7, features) for source, features, _ in sources)
+    [answer] = retriever([Task(bundle, queries)])
+    for hits, (_, _, vector) in zip(answer.hits, sources, strict=True):
+        assert hits.fallback == (vector is None)
+        if vector is None:
+            assert hits.ids == catalogue.most_popular(7)
+            continue
+        expected = vector / np.linalg.norm(vector)
+        assert hits.ids == catalogue.top(expected, 7)
+        assert hits.vector is not None
+        np.testing.assert_allclose(hits.vector, expected, rtol=1e-4, atol=1e-5)
+    assert [hits.missing_features for hits in answer.hits] == [["size"]] * 4 + [["size", "age"], []]
+    assert answer.hits[1].missing == ["what"]
+    # A query without features is answered as without the others.
+    assert one(retriever, Task(bundle, queries[-1:])).scores == answer.hits[-1].scores
 
 
 def test_seen_items_are_left_out_on_demand(retriever: Retriever, bundle: LoadedBundle, catalogue: Catalogue) -> None:

@@ -173,11 +173,33 @@ class Query(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class FeaturesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___Feature: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___Feature | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     USER_ID_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
     ITEM_ID_FIELD_NUMBER: _builtins.int
     K_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     user_id: _builtins.str
     """A user, by the history that the committed windows give. An unknown user gets popular items."""
     item_id: _builtins.str
@@ -192,6 +214,13 @@ class Query(_message.Message):
     def embedding(self) -> Global___Embedding:
         """A vector in the space of the loaded bundle. It is normalised where the metric is cosine."""
 
+    @_builtins.property
+    def features(self) -> _containers.MessageMap[_builtins.str, Global___Feature]:
+        """What is known of the user, or of the moment, by the names that the log has for it (GetInfoResponse.user_features).
+        With user_id and history only. It is added to what the history says; a user without a known item is answered by it
+        alone. At most Limits.max_feature_values in a request.
+        """
+
     def __init__(
         self,
         *,
@@ -200,10 +229,11 @@ class Query(_message.Message):
         embedding: Global___Embedding | None = ...,
         item_id: _builtins.str = ...,
         k: _builtins.int | None = ...,
+        features: _abc.Mapping[_builtins.str, Global___Feature] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_k", b"_k", "embedding", b"embedding", "history", b"history", "item_id", b"item_id", "k", b"k", "source", b"source", "user_id", b"user_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_k", b"_k", "embedding", b"embedding", "history", b"history", "item_id", b"item_id", "k", b"k", "source", b"source", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_k", b"_k", "embedding", b"embedding", "features", b"features", "history", b"history", "item_id", b"item_id", "k", b"k", "source", b"source", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__k: _TypeAlias = _typing.Literal["k"]  # noqa: Y015
     _WhichOneofArgType__k: _TypeAlias = _typing.Literal["_k", b"_k"]  # noqa: Y015
@@ -215,6 +245,36 @@ class Query(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___Query: _TypeAlias = Query  # noqa: Y015
+
+@_typing.final
+class Feature(_message.Message):
+    """Feature is what is known of a user: values, or a number, as the log has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.float
+    """A finite number."""
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """From 1 to 64 values of at most Limits.max_id_bytes."""
+
+    def __init__(
+        self,
+        *,
+        values: _abc.Iterable[_builtins.str] | None = ...,
+        number: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "number", b"number"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_number", b"_number", "number", b"number", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__number: _TypeAlias = _typing.Literal["number"]  # noqa: Y015
+    _WhichOneofArgType__number: _TypeAlias = _typing.Literal["_number", b"_number"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__number) -> _WhichOneofReturnType__number | None: ...
+
+Global___Feature: _TypeAlias = Feature  # noqa: Y015
 
 @_typing.final
 class History(_message.Message):
@@ -401,6 +461,7 @@ class Hits(_message.Message):
     SEEN_BOUNDED_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     COLD_FIELD_NUMBER: _builtins.int
+    MISSING_FEATURES_FIELD_NUMBER: _builtins.int
     fallback: _builtins.bool
     """The bundle knows nothing about this user, history or item: these are the popular items."""
     seen_bounded: _builtins.bool
@@ -432,6 +493,10 @@ class Hits(_message.Message):
         catalogue. Empty where that is true of none.
         """
 
+    @_builtins.property
+    def missing_features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the query's features that the bundle does not know, or knows as the other kind."""
+
     def __init__(
         self,
         *,
@@ -442,10 +507,11 @@ class Hits(_message.Message):
         seen_bounded: _builtins.bool = ...,
         complete: _builtins.bool = ...,
         cold: _abc.Iterable[_builtins.bool] | None = ...,
+        missing_features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cold", b"cold", "complete", b"complete", "fallback", b"fallback", "item_ids", b"item_ids", "missing_item_ids", b"missing_item_ids", "scores", b"scores", "seen_bounded", b"seen_bounded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cold", b"cold", "complete", b"complete", "fallback", b"fallback", "item_ids", b"item_ids", "missing_features", b"missing_features", "missing_item_ids", b"missing_item_ids", "scores", b"scores", "seen_bounded", b"seen_bounded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -566,6 +632,7 @@ class QueryVector(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     MISSING_ITEM_IDS_FIELD_NUMBER: _builtins.int
     FALLBACK_FIELD_NUMBER: _builtins.int
+    MISSING_FEATURES_FIELD_NUMBER: _builtins.int
     fallback: _builtins.bool
     """The bundle knows nothing about this user, history or item: there is no vector."""
     @_builtins.property
@@ -576,16 +643,21 @@ class QueryVector(_message.Message):
     def missing_item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the query that the bundle does not know: of its history, or its item_id."""
 
+    @_builtins.property
+    def missing_features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the query's features that the bundle does not know, or knows as the other kind."""
+
     def __init__(
         self,
         *,
         values: _abc.Iterable[_builtins.float] | None = ...,
         missing_item_ids: _abc.Iterable[_builtins.str] | None = ...,
         fallback: _builtins.bool = ...,
+        missing_features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback", "missing_item_ids", b"missing_item_ids", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fallback", b"fallback", "missing_features", b"missing_features", "missing_item_ids", b"missing_item_ids", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -649,6 +721,7 @@ class GetInfoResponse(_message.Message):
     BUNDLE_SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     DELTA_UPDATES_FIELD_NUMBER: _builtins.int
     LOADED_FIELD_NUMBER: _builtins.int
+    USER_FEATURES_FIELD_NUMBER: _builtins.int
     bundle_version: _builtins.str
     """The loaded bundle."""
     sketch_version: _builtins.str
@@ -693,6 +766,10 @@ class GetInfoResponse(_message.Message):
         of the users.
         """
 
+    @_builtins.property
+    def user_features(self) -> Global___UserFeatures:
+        """What a query may say of its user."""
+
     def __init__(
         self,
         *,
@@ -711,14 +788,45 @@ class GetInfoResponse(_message.Message):
         bundle_software_version: _builtins.str = ...,
         delta_updates: Global___DeltaUpdates.ValueType = ...,
         loaded: _abc.Iterable[Global___LoadedBundle] | None = ...,
+        user_features: Global___UserFeatures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "limits", b"limits", "max_event_time", b"max_event_time", "servable_time", b"servable_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "limits", b"limits", "max_event_time", b"max_event_time", "servable_time", b"servable_time", "user_features", b"user_features"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_software_version", b"bundle_software_version", "bundle_version", b"bundle_version", "delta_updates", b"delta_updates", "dimension", b"dimension", "evaluation", b"evaluation", "index", b"index", "items", b"items", "limits", b"limits", "loaded", b"loaded", "max_event_time", b"max_event_time", "metric", b"metric", "servable_time", b"servable_time", "sketch_version", b"sketch_version", "software_version", b"software_version", "trained_sequence", b"trained_sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle_software_version", b"bundle_software_version", "bundle_version", b"bundle_version", "delta_updates", b"delta_updates", "dimension", b"dimension", "evaluation", b"evaluation", "index", b"index", "items", b"items", "limits", b"limits", "loaded", b"loaded", "max_event_time", b"max_event_time", "metric", b"metric", "servable_time", b"servable_time", "sketch_version", b"sketch_version", "software_version", b"software_version", "trained_sequence", b"trained_sequence", "user_features", b"user_features"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetInfoResponse: _TypeAlias = GetInfoResponse  # noqa: Y015
+
+@_typing.final
+class UserFeatures(_message.Message):
+    """UserFeatures are the names that the loaded bundle knows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CATEGORICAL_FIELD_NUMBER: _builtins.int
+    DENSE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def categorical(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those that have values."""
+
+    @_builtins.property
+    def dense(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those that are numbers."""
+
+    def __init__(
+        self,
+        *,
+        categorical: _abc.Iterable[_builtins.str] | None = ...,
+        dense: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["categorical", b"categorical", "dense", b"dense"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserFeatures: _TypeAlias = UserFeatures  # noqa: Y015
 
 @_typing.final
 class LoadedBundle(_message.Message):
@@ -814,6 +922,7 @@ class Limits(_message.Message):
     MAX_COST_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
     MAX_FILTER_TAGS_FIELD_NUMBER: _builtins.int
+    MAX_FEATURE_VALUES_FIELD_NUMBER: _builtins.int
     max_queries: _builtins.int
     """Queries in a request."""
     max_k: _builtins.int
@@ -831,7 +940,7 @@ class Limits(_message.Message):
     max_cost: _builtins.int
     """Estimated cost of a request, about microseconds of one core: the ids and tags of its filter, and for each query
 
-      100 + ids of its history + excluded ids + k + search
+      100 + ids of its history + values of its features + excluded ids + k + search
 
     where search is items / 512 if they are compared exactly (params.exact, or an index that holds them flat), allowed
     ids / 512 if there are any, items / 64 x nprobe / Index.lists with inverted lists, and 300 with a graph (HNSW). With
@@ -843,6 +952,8 @@ class Limits(_message.Message):
     """Bytes of a request; larger ones are RESOURCE_EXHAUSTED, unread."""
     max_filter_tags: _builtins.int
     """Tags in each of Filter.any_tags, all_tags and none_tags. A tag has at most max_id_bytes."""
+    max_feature_values: _builtins.int
+    """Values of all features of a request; a number counts as one."""
     def __init__(
         self,
         *,
@@ -856,10 +967,11 @@ class Limits(_message.Message):
         max_cost: _builtins.int = ...,
         max_request_bytes: _builtins.int = ...,
         max_filter_tags: _builtins.int = ...,
+        max_feature_values: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_cost", b"max_cost", "max_excluded_item_ids", b"max_excluded_item_ids", "max_filter_tags", b"max_filter_tags", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_item_ids", b"max_item_ids", "max_k", b"max_k", "max_queries", b"max_queries", "max_request_bytes", b"max_request_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_cost", b"max_cost", "max_excluded_item_ids", b"max_excluded_item_ids", "max_feature_values", b"max_feature_values", "max_filter_tags", b"max_filter_tags", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_item_ids", b"max_item_ids", "max_k", b"max_k", "max_queries", b"max_queries", "max_request_bytes", b"max_request_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,52 @@
+"""What the features of queries add to the vectors of their users: all queries of a batch at once."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from contracts.feature_weights import FeatureWeights
+from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE
+
+__all__ = ["NO_FEATURES", "Features", "Said"]
+
+Floats = npt.NDArray[np.float32]
+
+Features = Mapping[str, tuple[str, ...] | float]
+"""What a query says of its user: values of categorical features, and numbers."""
+
+NO_FEATURES: Features = {}
+
+
+class Said(NamedTuple):
+    """Of n queries the `vectors` (n, dimension), None where none says anything, and names that the bundle lacks."""
+
+    vectors: Floats | None
+    missing: list[list[str]]
+
+    @classmethod
+    def of(cls, weights: FeatureWeights | None, queries: Sequence[Features]) -> Self:
+        """Return what queries say by the weights of a bundle; a name of the other kind is as one that it lacks."""
+        kinds: dict[str, type] = {}
+        if weights is not None:
+            kinds = dict.fromkeys(weights.names.categorical, tuple) | dict.fromkeys(weights.names.dense, float)
+        missing = [[name for name, said in one.items() if not isinstance(said, kinds.get(name, ()))] for one in queries]
+        names = {name for one, lacking in zip(queries, missing, strict=True) for name in one.keys() - set(lacking)}
+        if weights is None or not names:
+            return cls(None, missing)
+        columns = {name: _column(name, kinds[name], queries) for name in sorted(names)}
+        return cls(weights.embeddings(pa.table(columns)), missing)
+
+    def of_query(self, number: int) -> Floats | None:
+        """Return what a query says, (dimension,); None where that is nothing."""
+        if self.vectors is None or not self.vectors[number].any():
+            return None
+        vector: Floats = self.vectors[number]
+        return vector
+
+
+def _column(name: str, kind: type, queries: Sequence[Features]) -> pa.Array:
+    values = [said if isinstance(said := one.get(name), kind) else None for one in queries]
+    return pa.array(values, DENSE_TYPE if kind is float else CATEGORICAL_TYPE)
