@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from contracts import columns
 from contracts.feature_weights import FeatureWeights
 from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE
 
-__all__ = ["NO_FEATURES", "Features", "Said"]
+__all__ = ["NO_FEATURES", "Features", "Said", "said_in"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -36,8 +37,8 @@ class Said(NamedTuple):
         names = {name for one, lacking in zip(queries, missing, strict=True) for name in one.keys() - set(lacking)}
         if weights is None or not names:
             return cls(None, missing)
-        columns = {name: _column(name, kinds[name], queries) for name in sorted(names)}
-        return cls(weights.embeddings(pa.table(columns)), missing)
+        table = pa.table({name: _column(name, kinds[name], queries) for name in sorted(names)})
+        return cls(weights.embeddings(table), missing)
 
     def of_query(self, number: int) -> Floats | None:
         """Return what a query says, (dimension,); None where that is nothing."""
@@ -45,6 +46,16 @@ class Said(NamedTuple):
             return None
         vector: Floats = self.vectors[number]
         return vector
+
+
+def said_in(examples: pa.Table) -> list[Features]:
+    """Return what each example says of its user, without what is unknown."""
+    if columns.USER_FEATURES not in examples.column_names:
+        return [NO_FEATURES] * len(examples)
+    return [
+        {name: tuple(said) if isinstance(said, list) else said for name, said in row.items() if said not in (None, [])}
+        for row in examples[columns.USER_FEATURES].to_pylist()
+    ]
 
 
 def _column(name: str, kind: type, queries: Sequence[Features]) -> pa.Array:

@@ -21,6 +21,7 @@ from serving.loading import load_bundle
 from serving.monitor.ages import first_rows
 from serving.queries import ByHistory, Query, Task
 from serving.retriever import Retriever
+from serving.said import Features, said_in
 
 __all__ = ["Aged", "Judged", "Sampling", "judged"]
 
@@ -60,10 +61,11 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class _Events:
-    """Events of a window: their items' ids (n,), and by age the histories of each, keys, oldest first."""
+    """Events of a window: their items' ids (n,), by age the histories of each, keys, oldest first, and features."""
 
     items: list[str]
     histories: dict[int, list[ItemKeys]]
+    features: list[Features]
 
 
 def judged(store: Store, sampling: Sampling) -> list[Judged]:
@@ -134,7 +136,8 @@ def _questions(age: int, ages: dict[int, BundleManifest]) -> list[tuple[tuple[Ag
 
 def _drawn(log: WindowLog, window: Window, sampling: Sampling) -> pa.Table:
     """Draw positives of a window, by the seed and the window alone."""
-    own = log.all_examples(window, _COLUMNS)
+    said = [columns.USER_FEATURES] if window.user_features.names.all else []
+    own = log.all_examples(window, [*_COLUMNS, *said])
     places = np.flatnonzero(own[columns.LABEL].to_numpy() == Label.POSITIVE)
     if len(places) > sampling.events:
         draw = np.random.default_rng([sampling.seed, window.sequence])
@@ -170,11 +173,11 @@ def _events(
     ids = dict(zip(names[columns.ITEM_KEY].to_pylist(), names[columns.ITEM_ID].to_pylist(), strict=True))
     since = _since(window, oldest)
     known = [part for one, part in past if one.sequence <= window.sequence and one.start_ms >= since]
-    events = _of_users(pa.concat_tables([*known, drawn]), _users_of(drawn))
+    events = _of_users(pa.concat_tables([*known, drawn.select(_COLUMNS)]), _users_of(drawn))
     histories = {0: _lists(drawn)}
     for age in range(1, oldest + 1):
         histories[age] = _as_of(events, _since(window, age), len(drawn))
-    return _Events([ids[key] for key in drawn[columns.ITEM_KEY].to_pylist()], histories)
+    return _Events([ids[key] for key in drawn[columns.ITEM_KEY].to_pylist()], histories, said_in(drawn))
 
 
 def _users_of(events: pa.Table) -> UserKeys:
@@ -210,7 +213,8 @@ def _hits(bundle: LoadedBundle, events: _Events, age: int, k: int) -> Hits:
     """Ask with the histories of some age, and say which answers have the item."""
     retriever, shown = Retriever(_NoUsers()), list[list[str]]()
     # The ids of a history are only read to say which the bundle does not have.
-    queries = [Query(ByHistory(("",) * len(keys), keys), k) for keys in events.histories[age]]
+    known = zip(events.histories[age], events.features, strict=True)
+    queries = [Query(ByHistory(("",) * len(keys), keys), k, said) for keys, said in known]
     for start in range(0, len(queries), _BATCH):
         task = Task(bundle, tuple(queries[start : start + _BATCH]), exclude_seen=True)
         shown += [hits.ids for hits in retriever([task])[0].hits]

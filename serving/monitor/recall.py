@@ -19,6 +19,7 @@ import numpy as np
 from contracts import PADDING_KEY, Key, Label, WindowLog, WindowManifest, columns
 from serving.client import Hits, Retrieval, RetrievalClient, by_history
 from serving.monitor.ages import first_rows
+from serving.said import Features, said_in
 
 __all__ = ["Example", "Tally", "ask", "index_recall", "sample"]
 
@@ -30,7 +31,7 @@ _TIE: Final = 1e-6
 class Example:
     """An event: its item, its user, its time, and the ids of the user's items before it, oldest first.
 
-    `committed` are those before the user's first event in the window.
+    `committed` are those before the user's first event in the window. `features` are what the event says of the user.
     """
 
     item: str
@@ -39,6 +40,7 @@ class Example:
     time_ms: int
     committed: list[str]
     user: Key
+    features: Features = field(default_factory=dict)
 
 
 @dataclass
@@ -73,7 +75,8 @@ class Tally:
 def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str], size: int, seed: int) -> list[Example]:
     """Return up to `size` positive events of a window, drawn by window and seed alone, in order of storage."""
     wanted = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.HISTORY, columns.LABEL]
-    table = windows.all_examples(manifest, wanted)
+    said = [columns.USER_FEATURES] if manifest.user_features.names.all else []
+    table = windows.all_examples(manifest, [*wanted, *said])
     places = np.flatnonzero(table[columns.LABEL].to_numpy() == Label.POSITIVE)
     if len(places) > size:
         places = np.sort(np.random.default_rng([seed, manifest.sequence]).choice(places, size, replace=False))
@@ -82,8 +85,8 @@ def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str],
     histories = (one[columns.HISTORY].to_pylist() for one in (chosen, table.take(first[places])))
     events = (chosen[name].to_pylist() for name in (columns.ITEM_KEY, columns.TIMESTAMP, columns.USER_KEY))
     return [
-        Example(ids[item], Key(item), _named(history, ids), time_ms, _named(committed, ids), Key(user))
-        for item, time_ms, user, history, committed in zip(*events, *histories, strict=True)
+        Example(ids[item], Key(item), _named(history, ids), time_ms, _named(committed, ids), Key(user), features)
+        for item, time_ms, user, history, committed, features in zip(*events, *histories, said_in(chosen), strict=True)
     ]
 
 
@@ -129,8 +132,8 @@ def _three(
     client: RetrievalClient, some: Sequence[Example], k: int, most: int
 ) -> tuple[Retrieval, Retrieval, Retrieval]:
     """Ask exactly (for more than k, so that ties at the k-th place are seen), as configured, and as a product would."""
-    wide = [by_history(example.history, min(2 * k, most)) for example in some]
-    queries = [by_history(example.history, k) for example in some]
+    wide = [by_history(example.history, min(2 * k, most), features=example.features) for example in some]
+    queries = [by_history(example.history, k, features=example.features) for example in some]
     ask = partial(client.retrieve, probe=True)
     return ask(wide, exact=True), ask(queries), ask(queries, exclude_seen=True)
 
@@ -140,7 +143,8 @@ def _committed(client: RetrievalClient, some: Sequence[Example], k: int) -> tupl
     places = [place for place, example in enumerate(some) if example.committed != example.history]
     if not places:
         return {}, []
-    answer = client.retrieve([by_history(some[place].committed, k) for place in places], exclude_seen=True, probe=True)
+    queries = [by_history(some[place].committed, k, features=some[place].features) for place in places]
+    answer = client.retrieve(queries, exclude_seen=True, probe=True)
     return dict(zip(places, answer.hits, strict=True)), [answer]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contracts import FeatureNames
 from contracts.feature_weights import FeatureWeights
-from serving.said import Said
+from serving.said import Said, said_in
 from tests.serving.support import user_weights
 
 WEIGHTS = user_weights()
@@ -48,6 +48,14 @@ def test_a_bundle_without_weights_knows_no_feature(found: list[dict[str, Any]]) 
     assert said.vectors is None
     assert said.missing == [list(query) for query in found]
     assert all(said.of_query(number) is None for number in range(len(found)))
+
+
+def test_examples_say_what_is_known() -> None:
+    kind = pa.struct([pa.field("langs", pa.list_(pa.string())), pa.field("age", pa.float64())])
+    rows = [{"langs": ["de", "en"], "age": None}, {"langs": [], "age": 0.0}, {"langs": None, "age": None}]
+    examples = pa.table({"user_key": [1, 2, 3], "user_features": pa.array(rows, kind)})
+    assert said_in(examples) == [{"langs": ("de", "en")}, {"age": 0.0}, {}]
+    assert said_in(examples.select(["user_key"])) == [{}, {}, {}]
 
 
 def test_what_weights_say_nothing_about_is_nothing() -> None:

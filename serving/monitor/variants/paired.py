@@ -62,7 +62,7 @@ def ask_both(
 
 
 def _answers(client: RetrievalClient, some: Sequence[Example], k: int, pair: Pair) -> list[list[list[str]]] | str:
-    queries = [by_history(example.history, k) for example in some]
+    queries = [by_history(example.history, k, features=example.features) for example in some]
     try:
         answers = [client.retrieve(queries, exclude_seen=True, probe=True, bundle_version=one) for one in pair]
     except RetrievalError as error:
