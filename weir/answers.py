@@ -23,6 +23,9 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
     console.print(table)
     if answer.fallback:
         console.print(plain(f"{answer.user_id} is unknown so far: these are the popular items"))
+    if answer.missing_features:
+        names = ", ".join(answer.missing_features)
+        console.print(plain(f"the bundle knows no feature {names}: pipeline.user_features names those of the log"))
     if not answer.complete:
         console.print("no more items pass the filter", highlight=False)
     if answer.seen_bounded:

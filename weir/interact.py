@@ -18,6 +18,7 @@ from contracts.models import FrozenModel
 from contracts.variants import champions_log, log_of_version
 from logs import is_topic
 from pipelines.config import PipelineConfig
+from serving.asking import Features
 from serving.client import RetrievalClient, by_item, by_user
 
 __all__ = ["Answer", "AppendedEvent", "Asker", "Change", "Hit", "WantedTags", "append_event"]
@@ -51,6 +52,7 @@ class Answer(FrozenModel):
     fallback: bool = Field(description="the user is unknown: these are the popular items")
     seen_bounded: bool = Field(description="not all that the user has seen is stored: seen items may be among these")
     complete: bool = Field(default=True, description="false: fewer items than wanted pass the filter")
+    missing_features: list[str] = Field(default_factory=list, description="features that the bundle does not know")
     bundle_version: str
     attribution_token: str = Field(default="", description="names the answer; an event that it led to may carry it")
     newest_event_age_seconds: float = Field(description="age of the newest event that the bundle was trained on")
@@ -107,13 +109,14 @@ class Asker:
         exclude_seen: bool = False,
         exact: bool = False,
         tags: WantedTags | None = None,
+        features: Features | None = None,
         probe: bool = False,
     ) -> Answer:
         """Return a user's top items, which nobody is shown if it is a `probe`; raises `RetrievalError`."""
         started = time.perf_counter()
         wanted = tags or WantedTags()
         answer = self._client.retrieve(
-            [by_user(user, k)],
+            [by_user(user, k, features=features)],
             exclude_seen=exclude_seen,
             exact=exact,
             any_tags=wanted.any,
@@ -135,6 +138,7 @@ class Asker:
             fallback=hits.fallback,
             seen_bounded=hits.seen_bounded,
             complete=hits.complete,
+            missing_features=hits.missing_features,
             bundle_version=answer.bundle_version,
             attribution_token=answer.attribution_token,
             newest_event_age_seconds=time.time() - EventClock.of(self._store).wall_time(newest),

@@ -2,11 +2,15 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weir.cli.options import JsonOutput, StoreOptions, Target, Wanted
+from weir.errors import UsageError
+
+if TYPE_CHECKING:
+    from serving.client import RetrievalClient
 
 __all__ = ["click", "query"]
 
@@ -30,6 +34,15 @@ def query(
     none_tag: Annotated[
         list[str] | None, typer.Option("--none-tag", help="No items with this tag; repeatable.", show_default="none")
     ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--feature",
+            metavar="NAME=VALUE",
+            help="What is known of the user, as the log names it; a repeated NAME has several values.",
+            show_default="none",
+        ),
+    ] = None,
     max_per_tag: Annotated[
         int | None, typer.Option(min=1, help="At most so many items with the same tag.", show_default="any number")
     ] = None,
@@ -45,11 +58,34 @@ def query(
 
     tags = WantedTags(any=any_tag or (), all=all_tag or (), none=none_tag or (), most=max_per_tag)
     with RetrievalClient(target or session.target, config=session.settings.client) as client:
-        answer = Asker(client, session.store).ask(user, k, exclude_seen=exclude_seen, exact=exact, tags=tags)
+        said = _features(feature or [], client)
+        answer = Asker(client, session.store).ask(
+            user, k, exclude_seen=exclude_seen, exact=exact, tags=tags, features=said
+        )
     if json:
         session.print_json(answer)
     else:
         print_answer(session.out, answer)
+
+
+def _features(given: list[str], client: "RetrievalClient") -> dict[str, list[str] | float]:
+    """Return the features that options name; the server says which of them are numbers."""
+    found: dict[str, list[str] | float] = {}
+    numbers = client.info().user_features["dense"] if given else ()
+    for one in given:
+        name, is_pair, value = one.partition("=")
+        if not (name and is_pair):
+            raise UsageError(f"--feature {one}: must be NAME=VALUE")
+        if name not in numbers:
+            values = found.setdefault(name, [])
+            if isinstance(values, list):
+                values.append(value)
+            continue
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise UsageError(f"--feature {one}: {name} is a number, {value!r} is none") from None
+    return found
 
 
 def click(

@@ -22,7 +22,7 @@ from contracts import Store
 from serving.config import LimitsConfig
 from tests.ports import free_port
 from tests.serving.process import ServerProcess
-from tests.serving.support import Catalogue, write_bundle
+from tests.serving.support import Catalogue, user_weights, write_bundle
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 
@@ -55,12 +55,30 @@ class Server:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     store = Store(str(tmp_path_factory.mktemp("store")))
-    write_bundle(store, "v1", Catalogue.random())
+    write_bundle(store, "v1", Catalogue.random(), user_features=user_weights())
     with ServerProcess(store, http_port=0, limits=LIMITS, max_request_bytes=1 << 20) as process:
         process.serving("v1")
         with grpc.insecure_channel(process.target) as channel:
             stub = retrieval_pb2_grpc.RetrievalServiceStub(channel)
             yield Server(process, stub, "http://" + process.said(r"HTTP on (\S+),").group(1))
+
+
+def test_a_query_says_what_is_known_of_its_user(server: Server) -> None:
+    said = {"country": {"values": ["de"]}, "age": {"number": 31}, "size": {"number": 3}}
+    body = {"queries": [{"userId": "nobody", "features": said, "k": 5}]}
+    status, found, _ = server.ask("/v1/retrieve", json.dumps(body).encode())
+    [hits] = found["hits"]
+    assert (status, hits["fallback"], hits["missingFeatures"]) == (200, False, ["size"])
+    wanted = json_format.ParseDict(body, pb.RetrieveRequest())
+    assert server.stub.Retrieve(wanted).hits[0].item_ids == hits["itemIds"]
+    _, info, _ = server.ask("/v1/info")
+    assert info["userFeatures"] == {"categorical": ["country", "langs"], "dense": ["age", "since"]}
+    body["queries"][0]["features"] = {"age": {"number": "NaN"}}
+    status, refusal, _ = server.ask("/v1/retrieve", json.dumps(body).encode())
+    assert (status, refusal["message"]) == (
+        400,
+        'queries[0].features["age"]: is nan, must be a finite number (32 bits)',
+    )
 
 
 def items(most: int) -> st.SearchStrategy[list[str]]:
@@ -176,7 +194,8 @@ def test_the_schema_describes_every_path(server: Server) -> None:
 def test_all_fields_of_an_answer_are_there(server: Server) -> None:
     _, found, _ = server.ask("/v1/retrieve", b'{"queries": [{"userId": "stranger", "k": 2}]}')
     (hits,) = found["hits"]
-    assert hits.keys() == {"itemIds", "scores", "missingItemIds", "fallback", "seenBounded", "complete", "cold"}
+    of_items = {"itemIds", "scores", "missingItemIds", "cold"}
+    assert hits.keys() == {*of_items, "missingFeatures", "fallback", "seenBounded", "complete"}
     assert hits["fallback"]
     assert len(hits["itemIds"]) == 2
 
