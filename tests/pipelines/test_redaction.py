@@ -103,6 +103,28 @@ def test_only_files_that_hold_a_user_are_written_again(folder: Path) -> None:
     assert len(files - left) == report.history_files
 
 
+def test_what_is_said_of_others_stays_with_their_rows(tmp_path: Path) -> None:
+    events = [redacting.events_of(0)[number] for number in range(30)]
+    lines = [
+        event.line()[:-2] + f', "age": {number}, "lives": ["{event.user}"]}}\n' for number, event in enumerate(events)
+    ]
+    support.write_lines(tmp_path / "log/a.jsonl", lines)
+    named = {"user_features": {"categorical": ["lives"], "dense": ["age"]}}
+    redacting.run(tmp_path, **named)
+    store = redacting.store_of(tmp_path)
+    [before] = WindowLog(store).committed()
+    rows = WindowLog(store).all_examples(before).to_pylist()
+    redacting.forget(tmp_path, [user(1)], **named)
+    redacting.erase(tmp_path)
+    [after] = WindowLog(store).committed()
+    left = [row for row in rows if row["user_key"] != hash_id(user(1))]
+    assert len(left) < len(rows)
+    assert sorted(WindowLog(store).all_examples(after).to_pylist(), key=str) == sorted(left, key=str)
+    assert after.user_features == before.user_features
+    # The id is a value of a feature, too: it went with the rows.
+    assert redacting.sighted(tmp_path, [user(1)]) == []
+
+
 def test_exact_sketches_of_users_lose_their_keys(tmp_path: Path) -> None:
     redacting.build(tmp_path, parts=1, **EXACT)
     redacting.forget(tmp_path, [user(0)], **EXACT)

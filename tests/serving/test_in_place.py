@@ -30,7 +30,7 @@ from tests.serving.deltas import (
     write_delta,
     write_same_centroids,
 )
-from tests.serving.support import Catalogue, histories_of
+from tests.serving.support import Catalogue, histories_of, user_weights
 
 IVF = ["IVF4,Flat", "IVF4,SQfp16", "IVF4,SQ8"]
 
@@ -215,3 +215,24 @@ def test_large_changes_are_made_beside_where_memory_allows(
     route = replace(route, chain=[route.chain[0], replace(route.chain[1], manifest=large)])
     policy = DeltaPolicy(how, Memory(limit))  # type: ignore[arg-type]
     assert (policy.in_place(route) is not None) == in_place
+
+
+@pytest.mark.parametrize("how", ["beside", "in_place"])
+def test_a_delta_brings_what_user_features_say_now(store: Store, how: str) -> None:
+    manifest, catalogue = base(store, "IVF4,Flat")
+    log = BundleLog(store)
+    served = load_bundle(log, "v0", places=True)
+    assert served.user_features is None
+    change = Change([1, 2, 3], {4: "new", 40: "further"}, [5])
+    said = store.write(f"bundles/v1/{BundleFile.USER_FEATURES}", user_weights().encode())
+    written = write_delta(store, "v1", manifest, changed(catalogue, change), change, promote=False)
+    log.commit(written.model_copy(update={"files": (*written.files, said)}))
+    route = Route.find(log, "v1", served)
+    if how == "beside":
+        after = route.load("cpu", 1)
+    else:
+        start = Start.of(route)
+        assert start is not None
+        after = ChangeInPlace.prepare(start, route, 1).take()
+    assert after.user_features is not None
+    assert after.user_features.encode() == user_weights().encode()

@@ -12,7 +12,7 @@ from serving.loading import load_bundle
 from serving.processes.arrays import MappedArrays, SharedArrays
 from serving.processes.version import Models, SharedVersion
 from tests.serving.deltas import KINDS, QUERIES, assert_same, base, changed, dense, drawn, write_delta
-from tests.serving.support import Catalogue, mean_tower, write_bundle
+from tests.serving.support import Catalogue, mean_tower, user_weights, write_bundle
 
 
 def opened(bundle: LoadedBundle, arrays: SharedArrays, reader: MappedArrays) -> tuple[LoadedBundle, LoadedBundle]:
@@ -29,6 +29,14 @@ def test_an_opened_version_answers_as_the_bundle_does(store: Store, kind: str) -
     assert found.servable_at == bundle.servable_at
     for one in (found, kept):
         assert_same(one, bundle, made.ids)
+
+
+def test_every_process_knows_what_user_features_say(store: Store) -> None:
+    write_bundle(store, "v0", Catalogue.random(items=60), user_features=user_weights())
+    found, kept = opened(load_bundle(BundleLog(store), "v0"), SharedArrays(), MappedArrays())
+    for one in (found, kept):
+        assert one.user_features is not None
+        assert one.user_features.encode() == user_weights().encode()
 
 
 @pytest.mark.parametrize("kind", KINDS)
