@@ -53,6 +53,13 @@ class FeatureNames(FrozenModel):
         """All names, the categorical ones first."""
         return (*self.categorical, *self.dense)
 
+    def agreeing(self, known: "FeatureNames") -> "FeatureNames":
+        """Return these names without those that are known as the other kind."""
+        return FeatureNames(
+            categorical=tuple(name for name in self.categorical if name not in known.dense),
+            dense=tuple(name for name in self.dense if name not in known.categorical),
+        )
+
     @property
     def fields(self) -> list[Any]:
         """The Arrow fields of the features: lists of strings and doubles, null where nothing is known."""

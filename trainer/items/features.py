@@ -6,6 +6,7 @@ what it says of its items, and a step its rows: nothing is made of all rows.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast, get_args
@@ -27,6 +28,8 @@ from trainer.items.rows import FIRST_ITEM, TableRows
 from trainer.ranks.workers import Workers
 
 __all__ = ["FeatureTable", "LineKey"]
+
+logger = logging.getLogger(__name__)
 
 _ASK: Final = "features "
 """What rank 0 asks the others for, with a column and a line of it."""
@@ -123,7 +126,7 @@ class FeatureTable:
         items
             Columns of `names`, of n rows; null keeps the known value.
         names
-            Of the window's features.
+            Of the window's features; one that was of the other kind before is left out, with a warning.
         event_ms
             Newest event of the window; a window that comes late does not overwrite the values of a newer one.
 
@@ -132,7 +135,10 @@ class FeatureTable:
         ValueError
             If the windows have named more dense features than there is room for.
         """
-        for name in names.categorical:
+        agreeing = names.agreeing(self.names)
+        for name in sorted({*names.all} - {*agreeing.all}):
+            logger.warning("item feature %s was of another kind before: it is left out; give it another name", name)
+        for name in agreeing.categorical:
             column = self._categorical.setdefault(name, self._column(torch.int32))
             known = np.flatnonzero((rows >= FIRST_ITEM) & items[name].is_valid().to_numpy())
             lists = items[name].take(pa.array(known)).combine_chunks()
@@ -141,7 +147,7 @@ class FeatureTable:
             lines, own = self._own(TableRows(rows[known]))
             values = buckets_of(name, lists.take(pa.array(own)), self.buckets)
             column.set(lines, torch.from_numpy(values).to(self.device), event_ms)
-        for name in names.dense:
+        for name in agreeing.dense:
             column = self._dense.setdefault(name, self._column(torch.float64))
             values = items[name].to_numpy()
             self._moments.setdefault(name, Moments()).add(values[~np.isnan(values)])

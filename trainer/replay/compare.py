@@ -33,6 +33,9 @@ def differences(log: BundleLog, manifest: BundleManifest, state: TrainerState) -
         found.append("the user tower differs")
     if state.second is not None and log.read(manifest, BundleFile.SCORER) != scorer_to_onnx(state.second.scorer):
         found.append("the scorer differs")
+    users = state.featured_users
+    if users is not None and log.read(manifest, BundleFile.USER_FEATURES) != users.weights.encode():
+        found.append("what user features say differs")
     if (version := version_of(content.version, manifest.variant)) != manifest.version:
         found.append(f"the state differs: its bundle would be named {version}")
     return found

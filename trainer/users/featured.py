@@ -1,6 +1,7 @@
 """The part of the model that reads user features, beside the user tower; it is the same on every rank."""
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from trainer.towers.features import FeatureInputs, FeatureVectors
 from trainer.users.lines import UserLines
 
 __all__ = ["FeaturedUsers"]
+
+logger = logging.getLogger(__name__)
 
 _NAMES: Final = "names"
 _MOMENTS: Final = "moments"
@@ -56,28 +59,34 @@ class FeaturedUsers:
     def take_in(self, found: UserFeatures) -> None:
         """Take in what a window says of its features, before any step on it.
 
+        One that was of the other kind before is left out, with a warning: what it said so far stays.
+
         Raises
         ------
         ValueError
             If the windows have named more dense features than there is room for.
         """
-        self._categorical |= dict.fromkeys(found.categorical)
-        for name, moments in found.moments.items():
-            self._moments.setdefault(name, Moments()).merge(moments)
+        names = found.names.agreeing(self.names)
+        for name in sorted({*found.names.all} - {*names.all}):
+            logger.warning("user feature %s was of another kind before: it is left out; give it another name", name)
+        self._categorical |= dict.fromkeys(names.categorical)
+        for name in names.dense:
+            self._moments.setdefault(name, Moments()).merge(found.moments[name])
         if len(self._moments) > MAX_DENSE:
             raise ValueError(
                 f"the windows name {len(self._moments)} dense user features by now, at most {MAX_DENSE} have room"
             )
 
     def inputs(self, of: UserLines) -> FeatureInputs:
-        """Return what the tower reads of n users, on the CPU; a number that is new here is unknown."""
+        """Return what the tower reads of n users, on the CPU; a feature that is new here says nothing."""
         dtype, numbers = self.tower.dense.weight.dtype, of.numbers()
         dense = np.zeros((len(of.lines), MAX_DENSE))
         for place, (name, moments) in enumerate(self._moments.items()):
             if name in numbers:
                 dense[:, place] = moments.standardised(numbers[name])
         # A bag may not be without any place.
-        buckets = [np.full((len(of.lines), 1), -1, np.int32), *of.buckets().values()]
+        known = (part for name, part in of.buckets().items() if name in self._categorical)
+        buckets = [np.full((len(of.lines), 1), -1, np.int32), *known]
         shares = [(part >= 0) / np.maximum((part >= 0).sum(1, keepdims=True), 1) for part in buckets]
         return FeatureInputs(
             torch.from_numpy(np.concatenate(buckets, 1).clip(min=0)),

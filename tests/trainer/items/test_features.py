@@ -156,3 +156,16 @@ def test_without_features_there_is_nothing_to_keep() -> None:
     assert not inputs(table).weights.any()
     table.load_state_dict({})
     assert table.names == FeatureNames()
+
+
+def test_a_feature_that_changes_its_kind_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    table, rows = FeatureTable(16, 8), np.array([2])
+    texts, numbers = pa.array([["x"]], pa.list_(pa.string())), pa.array([1.0])
+    table.update(rows, pa.table({"a": texts, "b": numbers}), FeatureNames(categorical=("a",), dense=("b",)), 0)
+    before = inputs(table)
+    table.update(rows, pa.table({"a": numbers, "b": texts}), FeatureNames(categorical=("b",), dense=("a",)), 1)
+    assert table.names == FeatureNames(categorical=("a",), dense=("b",))
+    assert all(torch.equal(one, other) for one, other in zip(inputs(table), before, strict=True))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"item feature {name} was of another kind before: it is left out; give it another name" for name in ("a", "b")
+    ]

@@ -22,8 +22,9 @@ from trainer.train import train
 def trained(store: Store, config: TrainerConfig, exposed: int = 0) -> list[str]:
     """Train on a large window and two small ones, a bundle after each; return the versions."""
     writer = WindowWriter(store)
-    synthetic(writer, windows=1, events=3000, items=600, users=300, exposed=exposed)
-    synthetic(writer, first=1, windows=2, events=30, items=600, users=300, exposed=exposed)
+    said = exposed > 0
+    synthetic(writer, windows=1, events=3000, items=600, users=300, exposed=exposed, said=said)
+    synthetic(writer, first=1, windows=2, events=30, items=600, users=300, exposed=exposed, said=said)
     plain = config.model_dump() | {"bundles_kept": 20, "gate_tolerance": 1.0}
     train(store, TrainerConfig.model_validate(plain))
     return BundleLog(store).versions()

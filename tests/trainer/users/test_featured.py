@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from contracts import BundleFile, BundleLog, Store, WindowLog
+from contracts import BundleFile, BundleLog, FeatureNames, Store, WindowLog
 from contracts.feature_weights import FeatureWeights
 from contracts.user_features import UserFeatures
 from tests.trainer.support import absorb, absorbed, batches_of, drawn, same_tensors
@@ -203,3 +203,18 @@ def test_no_delta_continues_a_checkpoint_without_the_part(
     other = CheckpointLog(store).load(config, Workers())
     assert other is not None
     assert same_tensors(state.tensors(), other.tensors()) == []
+
+
+def test_a_feature_that_changes_its_kind_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    featured = FeaturedUsers(FeatureVectors(2, 8), 0)
+    featured.take_in(UserFeatures(categorical={"lives": 1}, dense={"age": (2.0, 1.0, 1.0)}))
+    featured.take_in(UserFeatures(categorical={"age": 1}, dense={"lives": (1.0, 0.0, 0.0)}))
+    assert featured.names == FeatureNames(categorical=("lives",), dense=("age",))
+    assert [one.count for one in featured.weights.moments] == [2.0]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"user feature {name} was of another kind before: it is left out; give it another name"
+        for name in ("age", "lives")
+    ]
+    inputs = featured.inputs(UserLines(Layout({"age": 1}, ("lives",)), np.array([[3, 0, 0]], np.int32)))
+    assert not inputs.weights.any()
+    assert not inputs.dense.any()
