@@ -199,6 +199,8 @@ def _place(chunk: Chunk | None, position: int) -> str:
 
 def _facts(column: Column, config: LogConfig) -> ColumnFacts:
     read_as = {spelled: name for name, spelled in config.columns.model_dump().items()}
+    read_as |= dict.fromkeys(config.item_features.all, "item feature")
+    read_as |= dict.fromkeys(config.user_features.all, "user feature")
     return ColumnFacts(name=column.name, kind=column.kind, example=column.example, read_as=read_as.get(column.name))
 
 

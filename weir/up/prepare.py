@@ -110,6 +110,9 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     )
     check_plan(session.store, path, source.profile.rows, ReplayConfig().segments)
     session = open_session(config, store, assign, base=base)
+    if Path(session.settings.pipeline.log).is_file():
+        # Settings that `weir init` prints name the log itself. The pipeline reads the segments that are placed of it.
+        session = open_session(config, store, [*(assign or ()), f"pipeline.log={folder / 'log'}"], base=base)
     user = last_user(source, session.settings.pipeline)
     # First: a start that is interrupted here can be repeated.
     remember_replay(session.store, path)

@@ -24,6 +24,17 @@ def test_check_says_with_its_status_whether_a_log_can_be_read_as_it_is(tmp_path:
     assert "100 %" in run("check", str(path), *given)
 
 
+def test_check_says_which_columns_are_features(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    row = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000, "genre": "jazz", "country": "de", "age": 31}
+    path.write_text(json.dumps(row) + "\n")
+    named = ["pipeline.item_features={categorical: [genre]}", "pipeline.user_features={categorical: [country]}"]
+    given = [part for one in named for part in ("--set", one)]
+    report = json.loads(run("check", str(path), *given, "--json"))
+    read_as = {column["name"]: column["read_as"] for column in report["columns"]}
+    assert (read_as["genre"], read_as["country"], read_as["age"]) == ("item feature", "user feature", None)
+
+
 def test_init_prints_a_file_that_check_is_content_with(tmp_path: Path) -> None:
     path = tmp_path / "shop.csv"
     path.write_text(SHOP)

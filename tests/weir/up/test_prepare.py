@@ -118,6 +118,17 @@ def test_a_log_without_demo_keeps_the_models_settings(tmp_path: Path) -> None:
     assert launch.session.settings.trainer.batch_size == load_settings().trainer.batch_size
 
 
+def test_settings_that_name_the_log_itself_are_those_that_init_prints(tmp_path: Path) -> None:
+    """The pipeline reads the segments of it that are placed, one after another, and not the whole of it at once."""
+    log, store = log_file(tmp_path / "log.jsonl"), tmp_path / "store"
+    launch = start(store, [*FREE, f"pipeline.log={log}"], log=log)
+    assert Path(launch.session.settings.pipeline.log) == store / "log"
+    assert load_settings(store / "state/settings.json").pipeline.log == str(store / "log")
+    elsewhere = tmp_path / "segments"
+    launch = start(tmp_path / "other", [*FREE, f"pipeline.log={elsewhere}"], log=log)
+    assert Path(launch.session.settings.pipeline.log) == elsewhere
+
+
 def test_a_later_up_remembers_all_but_the_ports(tmp_path: Path) -> None:
     store = tmp_path / "store"
     first = start(store, demo=True, log=log_file(tmp_path / "log.jsonl"), port_offset=7).session.settings
