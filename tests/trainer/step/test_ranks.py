@@ -103,7 +103,7 @@ def items_come_and_go(writer: WindowWriter) -> None:
         users, times = [f"u{n % 400}" for n in range(items)], np.arange(items) + hour
         writer.commit(users, names, times, span=(hour, hour + 3_600_000))
         writer.features = FEATURES
-        synthetic(writer, first=number + 1, windows=2, events=60, items=40, seed=number)
+        synthetic(writer, first=number + 1, windows=2, events=60, items=40, seed=number, said=number == 6)
 
 
 def test_a_run_goes_on_with_any_other_number_of_ranks(tmp_path: Path, config: TrainerConfig) -> None:
