@@ -22,6 +22,7 @@ __all__ = [
     "CHECKPOINT_MARK",
     "CURRENT_FORMAT",
     "FIRST_BY_PLACE",
+    "WITH_USER_FEATURES",
     "CheckpointMark",
     "CheckpointRef",
     "FirstFormatError",
@@ -36,6 +37,9 @@ CHECKPOINT_MARK: Final = "CHECKPOINT.json"
 """A directory without it is incomplete and is never read."""
 
 CURRENT_FORMAT: Final = 6
+
+WITH_USER_FEATURES: Final = 7
+"""The same with a part that older software does not know, where there are user features: others stay readable to it."""
 
 FIRST_BY_PLACE: Final = 5
 """The first format in which a whole checkpoint has the embeddings in the order of places (`trainer.items.places`)."""
@@ -82,10 +86,10 @@ class CheckpointMark(Document):
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
-    format: Literal[2, 3, 4, 5, 6] = Field(
+    format: Literal[2, 3, 4, 5, 6, 7] = Field(
         default=6,
         description="what the files hold; 2: no parent, ids as JSON; below 4: no counts of rows; below 5: embeddings "
-        "in the order of rows; below 6: nothing of the newest bundle; others are refused",
+        "in the order of rows; below 6: nothing of the newest bundle; 7: user features; others are refused",
     )
     step: int = Field(ge=0, description="steps since the beginning of training")
     sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")

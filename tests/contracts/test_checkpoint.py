@@ -69,8 +69,8 @@ def test_later_minor_formats_are_read_and_another_format_is_not(store: Store) ->
 
     write_document(store, PATH, Later.model_validate(MARK.model_dump()))
     assert read_checkpoint_mark(store, NAME) == MARK
-    write_document(store, PATH, MARK.model_copy(update={"format": 7}))
-    with pytest.raises(CorruptArtefactError, match="format: Input should be 2, 3, 4, 5 or 6"):
+    write_document(store, PATH, MARK.model_copy(update={"format": 8}))
+    with pytest.raises(CorruptArtefactError, match="format: Input should be 2, 3, 4, 5, 6 or 7"):
         read_checkpoint_mark(store, NAME)
 
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from contracts import CorruptArtefactError, FileEntry, Store, UserError, checksum
 from contracts.checkpoint import (
     CURRENT_FORMAT,
+    WITH_USER_FEATURES,
     CheckpointMark,
     CheckpointRef,
     FirstFormatError,
@@ -146,6 +147,7 @@ class CheckpointLog:
     ) -> FileEntry:
         at = state.position
         mark = CheckpointMark(
+            format=CURRENT_FORMAT if state.featured_users is None else WITH_USER_FEATURES,
             step=at.step,
             sequence=at.sequence,
             batch=at.batch,
@@ -198,7 +200,7 @@ class CheckpointLog:
         except CorruptArtefactError as error:
             raise DamagedCheckpointError(error.path, f"{error.problem}; {self._remedy(error.path, name)}") from error
         logger.info("continue from checkpoint %s", name)
-        if workers.is_first and links.marks[0].format == CURRENT_FORMAT:
+        if workers.is_first and links.marks[0].format >= CURRENT_FORMAT:
             state.saved = links.saved(state.layout())
         return state
 

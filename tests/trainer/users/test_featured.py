@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from contracts import BundleFile, BundleLog, FeatureNames, Store, WindowLog
+from contracts.checkpoint import checkpoint_names, read_checkpoint_mark
 from contracts.feature_weights import FeatureWeights
 from contracts.user_features import UserFeatures
 from tests.trainer.support import absorb, absorbed, batches_of, drawn, same_tensors
@@ -200,6 +201,11 @@ def test_no_delta_continues_a_checkpoint_without_the_part(
     absorb(state, WindowLog(store), WindowLog(store).committed()[1])
     train_step(state, batches_of(store, state, 1)[0], Workers())
     log.save(state, Workers())
+    # Older software, which does not know the part, reads the first and refuses the second.
+    assert [read_checkpoint_mark(store, name).format for name in checkpoint_names(store)] == [6, 7]
+    train_step(state, batches_of(store, state, 1)[1], Workers())
+    log.save(state, Workers())
+    assert read_checkpoint_mark(store, checkpoint_names(store)[-1]).parent is not None
     other = CheckpointLog(store).load(config, Workers())
     assert other is not None
     assert same_tensors(state.tensors(), other.tensors()) == []
