@@ -18,6 +18,7 @@ from contracts import (
     items_schema,
 )
 from contracts.artefacts import write_table
+from contracts.user_features import UserFeatures
 
 DAY = 86_400_000
 
@@ -133,6 +134,10 @@ def test_a_window_without_examples_has_an_empty_table(log: WindowLog) -> None:
     manifest = write(log, 0, files=())
     assert log.all_examples(manifest).schema == examples_schema(2)
     assert log.all_examples(manifest, ["label"]).column_names == ["label"]
+    names = FeatureNames(categorical=["lives"], dense=["age"])
+    said = write(log, 1, files=(), user_features=UserFeatures.nothing(names))
+    assert WindowLog(log.store).committed()[1] == said
+    assert log.all_examples(said).schema == examples_schema(2, user_features=names)
 
 
 @pytest.mark.parametrize("name", ["examples-00004-abcd.parquet", "items.parquet", "sketch.bin"])

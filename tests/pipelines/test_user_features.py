@@ -1,6 +1,9 @@
 """User features from the log to the windows, by runs and by a stream, and from one set of names to another."""
 
+import csv
 import json
+import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ from prometheus_client import CollectorRegistry
 
 from contracts import FeatureNames, Store, WindowLog, WindowManifest, hash_id, interaction_schema
 from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
+from pipelines.ingest import _Driver, ingest
+from pipelines.metrics import PipelineMetrics
 from pipelines.stream.batch import Batch
 from pipelines.stream.committer import commit_window
 from pipelines.stream.slices import slices_of
@@ -58,7 +62,7 @@ def check(store: Store, rows: list[dict[str, Any]]) -> list[WindowManifest]:
         found = log.all_examples(manifest).to_pylist()
         assert all(row["user_features"] == expected.pop(row["event_key"]) for row in found)
         assert manifest.user_features.names == NAMES
-        longest = max(len(row["user_features"]["langs"]) for row in found)
+        longest = max(len(row["user_features"]["langs"] or []) for row in found)
         assert manifest.user_features.categorical == {"lives": 1, "langs": max(longest, 1)}
         ages = [row["user_features"]["age"] for row in found if row["label"] > 0]
         known = [age for age in ages if age is not None]
@@ -73,6 +77,11 @@ def write(log: Path, rows: list[dict[str, Any]]) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), log, row_group_size=16)
+    elif log.suffix == ".csv":
+        with log.open("w", newline="") as file:
+            table = csv.DictWriter(file, [*rows[0]])
+            table.writeheader()
+            table.writerows(row | {name: (row[name] or [""])[0] for name in NAMES.categorical} for row in rows)
     else:
         support.write_lines(log, [json.dumps(row) + "\n" for row in rows])
 
@@ -87,6 +96,13 @@ def test_examples_have_what_came_with_their_events(tmp_path: Path, name: str, sh
     rows, store = events(), Store(str(tmp_path / "store"))
     write(tmp_path / "log" / name, rows)
     bring_in(store, settings(tmp_path, user_shards=shards))
+    assert len(check(store, rows)) == 5
+
+
+def test_a_cell_of_a_table_of_text_is_a_list_of_one(tmp_path: Path) -> None:
+    rows, store = [row | {"langs": row["langs"][:1] or None} for row in events()], Store(str(tmp_path / "store"))
+    write(tmp_path / "log/a.csv", rows)
+    bring_in(store, settings(tmp_path))
     assert len(check(store, rows)) == 5
 
 
@@ -130,6 +146,27 @@ def test_names_may_change_and_each_window_has_its_own(tmp_path: Path) -> None:
     assert [one.user_features.names.all for one in rest] == [("age",)] * 2
 
 
+@pytest.mark.parametrize("before", [{}, {"dense": ["age"]}, {"categorical": ["langs"], "dense": ["more"]}])
+def test_a_process_with_other_names_reads_rows_again_that_another_had_in_hand(tmp_path: Path, before: Any) -> None:
+    rows, store = events(), Store(str(tmp_path / "store"))
+    write(tmp_path / "log/a.jsonl", rows[:100])
+    killed = support.config(tmp_path, user_features=before)
+    metrics = PipelineMetrics(CollectorRegistry())
+    process = _Driver(store, killed, metrics, None, threading.Event())
+    process.catch_up(support.discover(killed.log), flush=False, only_whole_lines=True)
+    done = len(support.committed(store))
+    assert store.glob("state/runs/*/*.arrow")
+    write(tmp_path / "log/b.jsonl", rows[100:])
+    bring_in(store, settings(tmp_path))
+    first, later = support.committed(store)[:done], support.committed(store)[done:]
+    assert {one.user_features.names for one in first} == {FeatureNames(**before)}
+    assert {one.user_features.names for one in later} == {NAMES}
+    expected = {hash_id(row["event_id"]): said(row) for row in rows}
+    found = [row for one in later for row in WindowLog(store).all_examples(one).to_pylist()]
+    assert all(row["user_features"] == expected[row["event_key"]] for row in found)
+    assert len(found) + sum(one.counts.events for one in first) == len(rows)
+
+
 def test_a_value_that_cannot_be_used_is_a_dead_letter_that_names_it(tmp_path: Path) -> None:
     rows, store = events(), Store(str(tmp_path / "store"))
     wrong = [rows[3] | {"age": "old"}, rows[4] | {"lives": ["a"] * 65}, rows[5] | {"langs": 7}]
@@ -141,3 +178,14 @@ def test_a_value_that_cannot_be_used_is_a_dead_letter_that_names_it(tmp_path: Pa
         for letter, name in zip(support.dead_letters(store), ("age", "lives", "langs"), strict=True)
         if name in letter.detail
     ] == [("wrong_type", "age"), ("feature_too_long", "lives"), ("wrong_type", "langs")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 1e39])
+def test_a_number_that_is_not_finite_is_a_dead_letter(tmp_path: Path, name: str, wrong: float) -> None:
+    rows, store = [row | {"langs": None} for row in events(count=20)], Store(str(tmp_path / "store"))
+    write(tmp_path / "log" / name, [*rows[:3], rows[3] | {"age": wrong}, *rows[4:]])
+    bring_in(store, settings(tmp_path))
+    check(store, [*rows[:3], *rows[4:]])
+    [letter] = support.dead_letters(store)
+    assert (letter.reason, letter.detail.startswith(f"age is {wrong}")) == ("non_finite_feature", True)

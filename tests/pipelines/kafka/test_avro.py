@@ -4,6 +4,7 @@ from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from logs import Fault, Reason
+from logs import BlockId, Fault, Lines, Reason
+from logs.blocks import Block
+from logs.validate import Validator
 from pipelines.config import PipelineConfig
 from pipelines.kafka.avro import AvroLines
 from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError
@@ -88,6 +91,32 @@ def test_what_confluent_s_serialiser_writes_is_the_line_with_the_same_fields(
         found = read(message)
         assert isinstance(found, bytes)
         assert json.loads(found) == row
+
+
+def test_features_of_users_are_fields_of_a_record_by_the_rules_of_lines(registry: SchemaRegistry) -> None:
+    ids = [{"name": name, "type": "string"} for name in ("user_id", "item_id")]
+    said = [{"name": "lives", "type": ["null", "string"]}, {"name": "age", "type": ["null", "double", "string"]}]
+    tags = {"name": "tags", "type": {"type": "array", "items": "string"}}
+    fields = [*ids, {"name": "timestamp", "type": "long"}, *said, tags]
+    schema = {"type": "record", "name": "Told", "fields": fields}
+    number = registry.register("told", {"schema": json.dumps(schema)})
+    named = {"categorical": ["lives", "tags"], "dense": ["age"]}
+    read = lines(registry, user_features=named)
+    plain = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000}
+    told = [("street", 7.5, ["a", "b"]), (None, None, []), ("", "old", []), (None, 1.0, ["a"] * 65)]
+    rows = [plain | {"lives": lives, "age": age, "tags": tags} for lives, age, tags in told]
+    spelled = [line for row in rows if isinstance(line := read(written(schema, row, number)), bytes)]
+    block = Block(BlockId("topic", 0), Lines(spelled, np.arange(len(rows))))
+    valid, letters = Validator(PipelineConfig(user_features=named)).validate(block)
+    assert valid.rows["user_features"].to_pylist() == [
+        {"lives": ["street"], "tags": ["a", "b"], "age": 7.5},
+        {"lives": None, "tags": [], "age": None},
+    ]
+    assert [(letter.position, letter.reason) for letter in letters.letters] == [
+        (2, Reason.WRONG_TYPE),
+        (3, Reason.FEATURE_TOO_LONG),
+    ]
+    assert [word in letter.detail for word, letter in zip(("age", "tags"), letters.letters, strict=True)] == [True] * 2
 
 
 @given(value=st.binary(max_size=60))

@@ -1,6 +1,7 @@
 """One run is one commit, whole or not at all, whoever else writes."""
 
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pyarrow as pa
 from contracts import (
     ITEMS_SCHEMA,
     CommitLog,
+    FeatureNames,
     LetterFile,
     LogState,
     SourceSpan,
@@ -17,6 +19,7 @@ from contracts import (
     WindowName,
 )
 from contracts.storage import FileEntry
+from contracts.user_features import UserFeatures
 from logs import Format, Partition
 from pipelines.config import PipelineConfig
 from pipelines.open_rows import OpenRows
@@ -112,6 +115,35 @@ def test_the_files_of_the_shards_are_listed_by_name(tmp_path: Path) -> None:
     assert outcome.commit is not None
     [pane] = outcome.commit.panes
     assert [file.name for file in pane.files[:3]] == sorted(names)
+
+
+def test_what_is_known_of_users_is_the_same_to_the_bit_in_any_order_of_the_reports(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"user_features": FeatureNames(categorical=["lives"], dense=["age"])})
+    # Sums of these differ in their last bits from order to order.
+    moments = [(3.0, 0.1, 0.3), (7.0, 1e9 / 3, 1e-3), (1.0, -0.7, 0.0)]
+    reports: list[Made] = [
+        replace(
+            report(0, []),
+            file=FileEntry(name=WindowName.examples(shard), size=1, checksum="", rows=1),
+            user_features=UserFeatures(categorical={"lives": shard + 1}, dense={"age": moments[shard]}),
+        )
+        for shard in range(3)
+    ]
+    found = []
+    for number, made in enumerate(permutations([*reports, report(0, [])])):
+        store = Store(str(tmp_path / f"{number}"))
+        list(CommitRun(store, RUN, config).process((0, [Start(), *made]), PROGRESS))
+        found.append(WindowLog(store).committed()[0].user_features.model_dump_json())
+    assert len(set(found)) == 1
+    assert UserFeatures.model_validate_json(found[0]).categorical == {"lives": 3}
+    assert UserFeatures.model_validate_json(found[0]).dense["age"][0] == 11
+
+
+def test_a_window_without_an_example_names_the_features_too(tmp_path: Path) -> None:
+    named = FeatureNames(categorical=["lives"], dense=["age"])
+    store, config = Store(str(tmp_path)), CONFIG.model_copy(update={"user_features": named})
+    list(CommitRun(store, RUN, config).process((0, [Start(), report(0, [])]), PROGRESS))
+    assert WindowLog(store).committed()[0].user_features == UserFeatures.nothing(named)
 
 
 def test_a_later_run_is_numbered_on_and_its_panes_name_those_before(tmp_path: Path) -> None:

@@ -63,6 +63,18 @@ def test_what_is_not_set_stays_and_the_log_goes_on_after_the_cut_over(old: Path,
     assert json.loads(weir("verify", "--store", new, "--json").stdout)["findings"] == []
 
 
+def test_user_features_stay_unless_the_settings_name_others(tmp_path: Path) -> None:
+    write_lines(tmp_path / "log/a.jsonl", [Event("ann", f"i{number}", number, price=1.5).line() for number in range(9)])
+    bring_in(tmp_path / "old", user_features={"dense": ["price"]})
+    others = 'pipeline.user_features={"categorical": ["genre"], "dense": []}'
+    for name, more in (("same", []), ("other", ["--set", others])):
+        told(weir("rebuild", "--from", tmp_path / "old", "--to", tmp_path / name, *more, "--json"))
+    found = {name: WindowLog(Store(str(tmp_path / name))).committed() for name in ("old", "same", "other")}
+    assert [one.user_features.dense for one in found["old"]] == [{"price": (9.0, 1.5, 0.0)}]
+    assert [one.user_features for one in found["same"]] == [one.user_features for one in found["old"]]
+    assert [one.user_features.names.all for one in found["other"]] == [("genre",)]
+
+
 def test_a_log_can_be_replayed_instead(old: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     given = ["--from", old, "--to", new, "--log", tmp_path / "log", "--set", "pipeline.window_seconds=300"]
