@@ -140,10 +140,8 @@ class _Batch:
         """Return the plans and the query vectors, (places, dimension)."""
         known = self.known(pairs)
         histories, seen = self.histories_of(pairs, known), self.seen(known.seen)
-        vectors, said = (
-            QueryVectors(self.bundle),
-            Said.of(self.bundle.user_features, [one.features for _, one in pairs]),
-        )
+        vectors = QueryVectors(self.bundle)
+        said = Said.of(self.bundle.user_features, [query.features for _, query in pairs])
         plans = []
         for number, (task, query) in enumerate(pairs):
             source = query.source

@@ -198,7 +198,7 @@ def _padded(columns: _Columns, chosen: Ints, mine: list[npt.NDArray[np.int32]], 
     missing, absent = dealt.size - len(chosen), len(dealt.here) - len(mine[0])
     rows, weights, counts, _ = (torch.from_numpy(column[chosen]) for column in columns)
     # All ones are no bucket, and no number.
-    features = np.pad(mine[2], ((0, absent), (0, 0)), constant_values=-1)
+    features = np.pad(mine[2], ((0, absent), (0, 0)), constant_values=-1) if absent else mine[2]
     histories, exposed = (torch.from_numpy(part).long() for part in mine[:2])
     histories = functional.pad(histories, (0, 0, 0, absent), value=PADDING)
     return Batch(
