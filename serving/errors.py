@@ -27,6 +27,10 @@ _LONGEST_ECHO: Final = 128
 
 _LONGEST_PROBLEM: Final = 512
 
+_LONGEST_PATHS: Final = 640
+"""Bytes of the paths of a request's violations, which name what the caller named: headers hold 8 KiB, and each path
+three times, escaped."""
+
 
 @dataclass(frozen=True)
 class Violation:
@@ -53,9 +57,11 @@ class InvalidRequestError(RequestError):
     reason = "INVALID_REQUEST"
 
     def __init__(self, violations: list[Violation], more: int = 0) -> None:
-        listed = [": ".join(filter(None, (violation.field, violation.problem))) for violation in violations]
+        most = _LONGEST_PATHS // max(len(violations), 1)
+        self.violations = [Violation(_cut(violation.field, most), violation.problem) for violation in violations]
+        self.more = more
+        listed = [": ".join(filter(None, (violation.field, violation.problem))) for violation in self.violations]
         super().__init__("; ".join([*listed, *([f"and {more} more problems"] if more else [])]))
-        self.violations, self.more = violations, more
 
 
 class UndecodableRequestError(RequestError):
@@ -161,3 +167,9 @@ class DeadlinePassedError(RequestError):
 
     def __init__(self) -> None:
         super().__init__("the deadline passed before the search, which was not done")
+
+
+def _cut(path: str, most: int) -> str:
+    """Return the first bytes of a path, without the half of a character."""
+    path_bytes = path.encode()
+    return path if len(path_bytes) <= most else path_bytes[:most].decode(errors="ignore") + "..."

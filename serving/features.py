@@ -21,13 +21,14 @@ def feature_values(queries: Sequence[pb.Query]) -> int:
 
 
 def features_of(path: str, query: pb.Query, fault: Fault) -> Features:
-    """Return the features of a query, and report what is wrong with them."""
+    """Return the features of a query by their names' order, and report what is wrong with them."""
     if not query.features:
         return NO_FEATURES
     if query.WhichOneof("source") in {"embedding", "item_id"}:
         fault(f"{path}.features", "are given with an embedding or an item_id, allowed are user_id and history")
     found: dict[str, tuple[str, ...] | float] = {}
-    for name, one in query.features.items():
+    # A map has no order: without one, equal requests would get unequal answers.
+    for name, one in sorted(query.features.items()):
         place = f'{path}.features["{name}"]'
         if not name or _is_long(name):
             fault(place, f"has a name of {len(name.encode())} bytes, allowed are 1 to {MAX_ID_BYTES}")

@@ -21,7 +21,7 @@ from serving.client import RetrievalClient, RetrievalError, by_history
 from serving.config import ServingConfig
 from serving.server import Server
 from tests.serving.process import ServerProcess
-from tests.serving.support import Catalogue, write_bundle, write_window
+from tests.serving.support import Catalogue, user_weights, write_bundle, write_window
 from tests.serving.users import Event
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
@@ -35,6 +35,8 @@ RETRIEVE: Final = "/weir.retrieval.v1.RetrievalService/Retrieve"
 KNOWN: Final = pb.Query(history=pb.History(item_ids=["item-1", "item-7", "gone"]), k=5)
 VECTOR: Final = pb.Embedding(values=[1.0] * 8)
 ANN: Final = pb.Query(user_id="ann", k=7)
+UNKNOWN: Final = {name: pb.Feature(number=3) for name in ("size", "shoes", "hat", "coat", "gloves")}
+SAID: Final = {"country": pb.Feature(values=["de"]), "age": pb.Feature(number=31), "size": pb.Feature(number=3)}
 
 Fronts = dict[str, ServerProcess]
 
@@ -72,6 +74,12 @@ PASSED_ON: Final = {
     "the loaded version": ask(KNOWN, bundle_version="v1"),
     "a long embedding": ask(pb.Query(embedding=pb.Embedding(values=[3e17] * 8))),
     "more items than a plain query may want": ask(pb.Query(user_id="ann", k=900)),
+    "features of a user": ask(pb.Query(user_id="ann", features=SAID)),
+    "features of users without a known item": ask(
+        pb.Query(user_id="nobody", features=SAID), pb.Query(history=pb.History(item_ids=["gone"]), features=SAID)
+    ),
+    "features in one of many queries": ask(KNOWN, pb.Query(user_id="nobody", features=SAID), ANN, exclude_seen=True),
+    "features that the bundle does not know": ask(pb.Query(user_id="nobody", features=UNKNOWN)),
     "a large history": ask(*[pb.Query(history=pb.History(item_ids=["item-1"] * 900))] * 40),
 }
 REFUSED: Final = {
@@ -91,6 +99,12 @@ REFUSED: Final = {
     "an embedding that is not finite": ask(pb.Query(embedding=pb.Embedding(values=[1.0, float("nan")] * 4))),
     "an empty excluded id": ask(KNOWN, excluded_item_ids=["item-2", ""]),
     "too many queries": ask(*[KNOWN] * 300),
+    "a feature without a value": ask(pb.Query(user_id="ann", features={"age": pb.Feature()})),
+    "features of an item": ask(pb.Query(item_id="item-4", features=SAID)),
+    "a feature with a name too long for a header": ask(pb.Query(user_id="a", features={"x" * 20_000: pb.Feature()})),
+    "features with long names": ask(
+        pb.Query(user_id="a", features={f"{number:02}" + "é" * 255: pb.Feature() for number in range(16)})
+    ),
 }
 
 
@@ -99,7 +113,8 @@ def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronts]:
     """Both servers, ready."""
     store = Store(str(tmp_path_factory.mktemp("store")))
     write_window(store, 0, [Event("ann", f"item-{number}", T + number) for number in range(4)])
-    write_bundle(store, "v1", Catalogue.random(), index="IVF8,Flat", parameters={"nprobe": 3})
+    catalogue, said = Catalogue.random(), user_weights()
+    write_bundle(store, "v1", catalogue, index="IVF8,Flat", parameters={"nprobe": 3}, user_features=said)
     with ExitStack() as stack:
         found = {name: stack.enter_context(ServerProcess(store, front=name)) for name in ("python", "native")}
         for server in found.values():

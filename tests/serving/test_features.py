@@ -1,6 +1,7 @@
 """The rules for the features of a query."""
 
 import math
+from random import Random
 from typing import Any
 
 import pytest
@@ -68,3 +69,14 @@ def test_a_query_without_features_has_none() -> None:
     assert features_of("", pb.Query(user_id="ann"), lambda *_: None) == {}
     assert feature_values([pb.Query(user_id="ann")]) == 0
     assert feature_values([pb.Query(user_id="ann", features={"a": Value()})]) == 1
+
+
+@given(st.sets(st.text("abcdefg", min_size=1, max_size=4), min_size=2, max_size=12), st.randoms(use_true_random=False))
+def test_equal_requests_are_read_in_the_same_order(names: set[str], random: Random) -> None:
+    order = random.sample(sorted(names), len(names))
+    query = pb.Query.FromString(
+        pb.Query(user_id="ann", features={n: Value(number=1) for n in order}).SerializeToString()
+    )
+    assert list(features_of("", query, lambda *_: None)) == sorted(names)
+    nothing = pb.Query(user_id="ann", features=dict.fromkeys(order, Value()))
+    assert list(problems(nothing)) == [f'queries[3].features["{name}"]' for name in sorted(names)]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from serving.spread import TagCap
 from serving.tagged import TaggedRows
 from tests.serving.deltas import base, changed, dense, drawn, write_delta
 from tests.serving.rescorers import bilinear, form, with_scorer
-from tests.serving.support import Catalogue, histories_of, mean_tower, write_bundle, write_window
+from tests.serving.support import Catalogue, histories_of, mean_tower, user_weights, write_bundle, write_window
 from tests.serving.tagging import Described
 from tests.serving.users import Event
 
@@ -172,6 +173,19 @@ def test_a_cap_on_tags_takes_the_candidates_in_the_new_order(
     scores = catalogue.vectors[[catalogue.ids.index(item) for item in hits.ids]] @ (user @ form())
     np.testing.assert_allclose(hits.scores, scores, rtol=1e-3, atol=1e-4)
     assert sorted(hits.scores, reverse=True) == hits.scores
+
+
+def test_users_of_whom_features_alone_are_known_are_scored_again(store: Store, catalogue: Catalogue) -> None:
+    manifest = write_bundle(
+        store, "v1", catalogue, index="IVF4,Flat", parameters={"nprobe": 4}, user_features=user_weights()
+    )
+    with_scorer(store, manifest, CANDIDATES, bilinear(form()))
+    bundle, retriever = load_bundle(BundleLog(store), "v1"), Retriever(histories_of(store))
+    added = user_weights().embeddings(pa.table({"country": [["de"]], "age": [31.0]}))[0]
+    nobody = Query(ByUser(hash_id("nobody")), 7, {"country": ("de",), "age": 31.0})
+    hits = asked(retriever, Task(bundle, (nobody,)))
+    assert not hits.fallback
+    same(hits, ranked(catalogue, added / np.linalg.norm(added), 7))
 
 
 def test_a_delta_brings_its_own_scorer_beside_the_served_version_or_in_place(store: Store) -> None:
