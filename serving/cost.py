@@ -20,6 +20,7 @@ from serving.filtered import filtered_cost
 from serving.index import COMPARED_BY_MATRIX
 from serving.lanes import Part
 from serving.queries import ByHistory, ByUser, Query, Task
+from serving.said import values_in
 from serving.spread import DEEPER
 
 __all__ = ["exact_query_cost", "parts_of", "query_costs", "task_cost"]
@@ -37,9 +38,9 @@ _LOOKED_AT: Final = 32
 """Items in a microsecond, of which it is found out whether they are left and in which list."""
 
 
-def exact_query_cost(history: int, k: int, items: int) -> float:
-    """Return what a query costs that has so many ids of history and compares so many items exactly."""
-    return QUERY + history + k + items / COMPARED_BY_MATRIX
+def exact_query_cost(given: int, k: int, items: int) -> float:
+    """Return what a query costs that gives so many ids and values, and compares so many items exactly."""
+    return QUERY + given + k + items / COMPARED_BY_MATRIX
 
 
 def query_costs(task: Task) -> list[float]:
@@ -81,7 +82,7 @@ def _runs(costs: Sequence[float], most: float) -> Iterator[tuple[int, int]]:
 def _given(query: Query) -> int:
     """Return how many ids and values a query gives."""
     ids = len(query.source.ids) if isinstance(query.source, ByHistory) else 0
-    return ids + sum(1 if isinstance(said, float) else len(said) for said in query.features.values())
+    return ids + values_in(query.features)
 
 
 def _seen(task: Task, query: Query) -> float:

@@ -11,7 +11,7 @@ from contracts import columns
 from contracts.feature_weights import FeatureWeights
 from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE
 
-__all__ = ["NO_FEATURES", "Features", "Said", "said_in"]
+__all__ = ["NO_FEATURES", "Features", "Said", "said_in", "values_in"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -46,6 +46,11 @@ class Said(NamedTuple):
             return None
         vector: Floats = self.vectors[number]
         return vector
+
+
+def values_in(features: Features) -> int:
+    """Count the values of features; a number is one."""
+    return sum(1 if isinstance(said, float) else len(said) for said in features.values())
 
 
 def said_in(examples: pa.Table) -> list[Features]:

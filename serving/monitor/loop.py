@@ -33,6 +33,7 @@ from serving.monitor.results import Freshness, load, save
 from serving.monitor.variants.comparing import Comparing, Contest
 from serving.monitor.variants.metrics import VariantMetrics
 from serving.problems import Problems
+from serving.said import values_in
 
 __all__ = ["LimitsError", "Monitor", "monitor"]
 
@@ -236,8 +237,13 @@ class Monitor:
     def _queries(self, examples: list[Example], info: Info) -> int:
         """Return how many queries to put into a request: exact search in a large catalogue is expensive."""
         longest = max((len(example.history) for example in examples), default=0)
-        each = exact_query_cost(longest, 2 * max(self.config.k), info.items)
-        return max(1, min(self.config.queries_per_request, int(info.limits["max_cost"] / each)))
+        values = max((values_in(example.features) for example in examples), default=0)
+        each = exact_query_cost(longest + values, 2 * max(self.config.k), info.items)
+        most = min(self.config.queries_per_request, int(info.limits["max_cost"] / each))
+        # A server of an earlier version has no such limit: it does not read them.
+        if values and info.limits["max_feature_values"]:
+            most = min(most, info.limits["max_feature_values"] // values)
+        return max(1, most)
 
     def _unseen_by(self, version: str, sequence: int) -> str | None:
         """Return why answers of a bundle about a window do not count; None when they do."""

@@ -35,6 +35,7 @@ from contracts import (
 from contracts.artefacts import write_table
 from contracts.feature_weights import FeatureWeights, Moments
 from contracts.features import MAX_DENSE
+from contracts.user_features import UserFeatures
 from contracts.window import ITEMS_SCHEMA
 from serving.histories import FollowedHistories
 from serving.metrics import HistoryMetrics
@@ -210,6 +211,11 @@ def write_window(
         columns.EVENT_KEY: [None] * len(events),
         columns.ATTRIBUTION_TOKEN: [e.token for e in events],
     }
+    names = user_weights().names if any(e.said for e in events) else FeatureNames()
+    table = pa.table(values, schema=examples_schema(HISTORY_LENGTH))
+    if names.all:
+        said = pa.array([{one: e.said.get(one) for one in names.all} for e in events], pa.struct(names.fields))
+        table = table.append_column(pa.field(columns.USER_FEATURES, said.type, nullable=False), said)
     positives = [e.item for e in events if e.label > 0]
     counts = {item: positives.count(item) for item in sorted(set(positives), key=hash_id)}
     items = pa.table(
@@ -235,12 +241,9 @@ def write_window(
         counts=WindowCounts(events=len(events), positives=len(positives), negatives=sum(e.label < 0 for e in events)),
         history_length=HISTORY_LENGTH,
         sketch={"kind": "count_min"},
+        user_features=UserFeatures.of(table, names),
         files=(
-            write_table(
-                store,
-                f"{folder}/{WindowName.examples(0)}",
-                pa.table(values, schema=examples_schema(HISTORY_LENGTH)),
-            ),
+            write_table(store, f"{folder}/{WindowName.examples(0)}", table),
             write_table(store, f"{folder}/{WindowName.items()}", items),
             store.write(f"{folder}/{WindowName.sketch()}", sketch.to_bytes()),
         ),

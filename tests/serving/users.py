@@ -1,8 +1,9 @@
 """Files of users, worked out event by event from all windows of a store: the oracle of what the server reads."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ BOUND = 6
 
 @dataclass
 class Event:
-    """An example of a window; history in ids, oldest first."""
+    """An example of a window; history in ids, oldest first. `said` are user features: a number, or texts, by name."""
 
     user: str
     item: str
@@ -36,6 +37,7 @@ class Event:
     history: Sequence[str] = ()
     label: int = 1
     token: str | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass

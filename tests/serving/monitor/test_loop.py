@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -17,7 +18,7 @@ from serving.monitor.metrics import MonitorMetrics
 from serving.monitor.results import WindowRecall, recorded, save
 from tests.contracts.panes import retire_before
 from tests.serving.process import ServerProcess
-from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
+from tests.serving.support import HOUR_MS, Catalogue, user_weights, write_bundle, write_window
 from tests.serving.users import Event
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
@@ -103,6 +104,30 @@ def test_figures_agree_with_brute_force(store: Store, catalogue: Catalogue) -> N
     assert results[1].popularity == pytest.approx(popular(windows[:1], windows[1]))
     assert results[2].popularity == pytest.approx(popular(windows[:2], windows[2]))
     check_metrics(registry, results)
+
+
+def test_it_asks_with_what_events_say_of_their_users_within_the_servers_limits(
+    store: Store, catalogue: Catalogue
+) -> None:
+    """Of one event the features alone find the item, of the other nothing is known; a request takes two of them."""
+    weights = user_weights()
+    write_bundle(store, "v1", catalogue, user_features=weights)
+    write_window(store, 0, [])
+    said = {"country": ["de"], "langs": ["de", "en", "fr"], "age": 31.0}
+    added = weights.embeddings(pa.table({"country": [["de"]], "langs": [["de", "en", "fr"]], "age": [31.0]}))[0]
+    [best, *_] = catalogue.top(added / np.linalg.norm(added), 1)
+    window = [Event(f"user-{number}", best, T + HOUR_MS + number, said=said) for number in range(9)]
+    write_window(store, 1, [*window, Event("user-9", best, T + HOUR_MS + 9)])
+    with ServerProcess(store, limits={"max_feature_values": 10}) as server:
+        server.serving("v1")
+        with following(store, server.target, queries_per_request=16) as (monitor, registry):
+            assert monitor.step() == 2
+            assert registry.get_sample_value("weir_monitor_errors_total") == 0
+    found = recorded(store)[1]
+    assert (found.examples.served, found.examples.model) == (10, 9)
+    assert found.model == dict.fromkeys(K, 1.0)
+    in_popular = {k: best in catalogue.most_popular(k) for k in K}
+    assert found.served == {k: pytest.approx(0.9 + 0.1 * in_popular[k]) for k in K}
 
 
 def test_committed_histories_and_ages_agree_with_brute_force(store: Store, catalogue: Catalogue) -> None:
