@@ -39,5 +39,14 @@ def test_links_lead_to_files(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_are_named_exist(page: Path) -> None:
+    text = page.read_text()
+    missing = [name for name in re.findall(r"\btests/[\w./-]+\.py\b", text) if not (ROOT / name).exists()]
+    defined = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    missing += [name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in defined]
+    assert missing == []
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= MOST_WORDS
